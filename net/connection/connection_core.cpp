@@ -125,7 +125,7 @@ void connection_core::received(receive_work& work, const arrival& what) noexcept
   receiving_.put(slot, content);
 }
 
-staging& connection_core::make_staging() {
+sending::carrier& connection_core::make_carrier() {
   staging_ = std::make_unique<staging>(state_, sending_, end_, *this);
   return *staging_;
 }
@@ -133,7 +133,8 @@ staging& connection_core::make_staging() {
 [[gnu::noinline]] void connection_core::hear_of_device(const receive_slot& slot) noexcept try {
   if (state_.is_silent()) return;
   const auto said = device_message::unpack(slot.memory.bytes().first(slot.what.bytes));
-  if (!said || !sending_.stage().heard(*said)) state_.violation("a message about memory of devices without sense");
+  if (staging_ == nullptr) sending_.set_carrier(make_carrier());
+  if (!said || !staging_->heard(*said)) state_.violation("a message about memory of devices without sense");
 } catch (const std::bad_alloc&) {
   state_.give_up(weft::detail::make_error(errc::no_memory, "hear of memory of the peer's device"));
 }

@@ -33,7 +33,7 @@ namespace weft::net {
 /// to the parts that it concerns. On one executor only.
 class connection_core final : public operation_owner,
                               private link_events,
-                              private sending::stager,
+                              private sending::carrier_maker,
                               private weft::detail::remote_work {
  public:
   /// `receives` as find_receives() yields them.
@@ -98,8 +98,8 @@ class connection_core final : public operation_owner,
   void closed() noexcept override;
   [[gnu::cold]] void came_late(std::uint64_t key, exposure_end how) noexcept override;
 
-  // sending::stager
-  [[nodiscard]] staging& make_staging() override;
+  // sending::carrier_maker
+  [[nodiscard]] sending::carrier& make_carrier() override;
 
   void start_link();
   [[gnu::cold]] void hear_of_device(const receive_slot& slot) noexcept;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/refusal.hpp>
 #include <weft/net/connection/sending.hpp>
-#include <weft/net/connection/staging.hpp>
 
 #include <fmt/core.h>
 
@@ -42,12 +41,12 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
 
 // ---- beginning ----
 
-sending::sending(connection_state& state, stager& devices)
-    : state_(state), devices_(devices), barrier_(nullptr, transfer_kind::send) {
+sending::sending(connection_state& state, carrier_maker& maker)
+    : state_(state), carrier_maker_(maker), barrier_(nullptr, transfer_kind::send) {
   barrier_.role_ = transfer::role::barrier;
 }
 
-// What staging carries out it has asserted by itself, and it is gone.
+// The carrier has asserted for itself, and is gone.
 sending::~sending() { assert(first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0); }
 
 void sending::attach() {
@@ -282,7 +281,7 @@ bool sending::try_to_carry(transfer& item) noexcept {
   list_operation* const list = item.role_ == transfer::role::element ? &list_of(item) : nullptr;
   live_statistics::operations& counted = counters_of(item.kind_);
   try {
-    staging& devices = stage();
+    carrier& devices = get_carrier();
     if (list != nullptr) {
       counted.posted.add(list->size());
       list->is_open_ = false;
@@ -301,12 +300,10 @@ bool sending::try_to_carry(transfer& item) noexcept {
   return true;
 }
 
-staging& sending::stage() {
-  if (staging_ == nullptr) staging_ = &devices_.make_staging();
-  return *staging_;
+sending::carrier& sending::get_carrier() {
+  if (carrier_ == nullptr) carrier_ = &carrier_maker_.make_carrier();
+  return *carrier_;
 }
-
-bool sending::is_staging() const noexcept { return staging_ != nullptr && staging_->is_busy(); }
 
 void sending::carried_out(transfer& item, std::optional<error> failure) noexcept {
   item.state_ = transfer::state::idle;
@@ -561,7 +558,7 @@ void sending::stop(transfer& item) noexcept {
 }
 
 void sending::stop(list_operation& all) noexcept {
-  if (all.is_carried_) staging_->stop(all);
+  if (all.is_carried_) carrier_->stop(all);
   if (!all.is_open_) return;
   unlink(all.element_);
   const bool posted = all.posted_ != 0;
@@ -591,7 +588,7 @@ void sending::abandon(transfer& item) noexcept {
         fmt::format("a task was destroyed in the middle of a {} on borrowed memory", name_of(item.kind_)).c_str());
   }
   if (item.state_ == transfer::state::carried) {
-    staging_->leave(item);
+    carrier_->leave(item);
     item.state_ = transfer::state::idle;
     return;
   }
@@ -618,8 +615,8 @@ void sending::abandon(batch_operation& all) noexcept {
 }
 
 void sending::fail_waiting(const error& why) noexcept {
-  if (staging_ != nullptr) [[unlikely]]
-    staging_->give_up(why);
+  if (carrier_ != nullptr) [[unlikely]]
+    carrier_->give_up(why);
   const bool is_barred = barrier_.state_ == transfer::state::waiting;
   if (is_barred) unlink(barrier_);
   while (first_waiting_ != nullptr) {

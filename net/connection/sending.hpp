@@ -17,23 +17,40 @@
 
 namespace weft::net {
 
-class staging;
-
 /// A connection's operations, from the queue in which they wait for a slot and for credits, over the link, to their
 /// end; and the messages that the connection itself sends.
 class sending {
  public:
-  /// Who makes the staging of its connection.
-  class stager {
+  /// Carries out the operations on memory of devices that the fabric does not reach, one at a time: staging.
+  class carrier {
    public:
-    /// Called once. Throws std::bad_alloc.
-    [[nodiscard]] virtual staging& make_staging() = 0;
+    /// Carries the operation out, which is no longer in the queue of those that wait; end_carrying() and carried_out()
+    /// follow. If there is no memory for that, it ends with errc::no_memory.
+    virtual void begin(transfer& item) noexcept = 0;
+    virtual void begin(list_operation& all) noexcept = 0;
+    /// Lets the transfer end: what is under way goes on, with its memory, and nothing more follows.
+    virtual void leave(transfer& item) noexcept = 0;
+    /// Begins no further element. The list ends when those that have begun have ended.
+    virtual void stop(list_operation& all) noexcept = 0;
+    /// Whether an operation is being carried out, or a request of the peer's.
+    [[nodiscard]] virtual bool is_busy() const noexcept = 0;
+    /// The peer answers no more.
+    virtual void give_up(const error& why) noexcept = 0;
 
    protected:
-    ~stager() = default;
+    ~carrier() = default;
+  };
+  /// Who makes it, when it is first needed.
+  class carrier_maker {
+   public:
+    /// Called once. Throws std::bad_alloc.
+    [[nodiscard]] virtual carrier& make_carrier() = 0;
+
+   protected:
+    ~carrier_maker() = default;
   };
 
-  sending(connection_state& state, stager& devices);
+  sending(connection_state& state, carrier_maker& maker);
   sending(const sending&) = delete;
   sending& operator=(const sending&) = delete;
   ~sending();
@@ -67,16 +84,17 @@ class sending {
 
   /// Whether nothing waits, and the link has at most the connection's own messages.
   [[nodiscard]] bool is_idle() const noexcept {
-    return first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0 && !is_staging();
+    return first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0 &&
+           (carrier_ == nullptr || !carrier_->is_busy());
   }
 
-  /// The connection's, made at the first call. Throws std::bad_alloc.
-  [[nodiscard]] staging& stage();
+  /// Tells it of one that was made for another reason.
+  void set_carrier(carrier& made) noexcept { carrier_ = &made; }
   /// Whether the link does not reach this end's memory.
   [[nodiscard]] bool is_beyond(const mr::slice& memory) const noexcept;
-  /// Staging has carried out, or given up, the operation that it was given: those behind it may begin.
+  /// The carrier has carried out, or given up, the operation that it was given: those behind it may begin.
   void end_carrying() noexcept { unlink(barrier_); }
-  /// Ends an operation that staging has been given; empty if it succeeded.
+  /// Ends an operation that it has been given; empty if it succeeded.
   void carried_out(transfer& item, std::optional<error> failure) noexcept;
   void carried_out(list_operation& all, std::optional<error> failure) noexcept;
 
@@ -102,9 +120,9 @@ class sending {
   [[gnu::cold]] void start_internal(transfer& item);
   void enqueue(transfer& item) noexcept;
   void enqueue_first(transfer& item) noexcept;
-  [[nodiscard]] bool is_staging() const noexcept;
   [[nodiscard]] bool has_staged_part(const transfer& item) const noexcept;
   [[nodiscard]] bool try_to_carry(transfer& item) noexcept;
+  [[nodiscard]] carrier& get_carrier();
   void unlink(transfer& item) noexcept;
   void post_waiting() noexcept;
   [[nodiscard]] static list_operation& list_of(transfer& element) noexcept;
@@ -130,10 +148,10 @@ class sending {
   [[nodiscard]] error why_flushed(const work_request& work, work_status status) const noexcept;
 
   connection_state& state_;
-  stager& devices_;
-  staging* staging_ = nullptr;
-  transfer barrier_;                      // first in the queue while staging carries an operation out
-  std::uint64_t internal_in_flight_ = 0;  // of staging, beside the program's operations
+  carrier_maker& carrier_maker_;
+  carrier* carrier_ = nullptr;            // null until it has been made
+  transfer barrier_;                      // first in the queue while an operation is carried out
+  std::uint64_t internal_in_flight_ = 0;  // of the carrier, beside the program's operations
   live_statistics::operations uncounted_;
   std::optional<operation_table> operations_;  // the first two for control messages, which bypass the queue
   operation_record* free_ = nullptr;

@@ -6,6 +6,7 @@
 #include <weft/net/connection/connection_state.hpp>
 #include <weft/net/connection/device_message.hpp>
 #include <weft/net/connection/operation_owner.hpp>
+#include <weft/net/connection/sending.hpp>
 #include <weft/net/connection/staging_memory.hpp>
 #include <weft/net/connection/transfer.hpp>
 #include <weft/net/exposure.hpp>
@@ -23,8 +24,6 @@
 namespace weft::net {
 
 class connection_end;
-class list_operation;
-class sending;
 
 /// Moves memory of devices over a fabric that does not reach it: see device_message for what the ends do. Part of a
 /// connection, made when it is first needed.
@@ -33,30 +32,23 @@ class sending;
 /// all start, take effect and end in their order. It is cut into pieces of a slot, and as many pieces as there are
 /// slots are under way at once, so that the copies of one go on beside the transport of another. The peer's requests
 /// are served beside that.
-class staging {
+class staging final : public sending::carrier {
  public:
   staging(connection_state& state, sending& out, connection_end& end, operation_owner& owner);
   staging(const staging&) = delete;
   staging& operator=(const staging&) = delete;
   ~staging();
 
-  /// Carries the operation out, which is no longer in the queue of those that wait. If there is no memory for that, it
-  /// ends with errc::no_memory.
-  void begin(transfer& item) noexcept;
-  void begin(list_operation& all) noexcept;
-  /// Whether one is being carried out.
-  [[nodiscard]] bool is_carrying() const noexcept { return job_ != nullptr; }
-  /// Whether that, or a request of the peer's.
-  [[nodiscard]] bool is_busy() const noexcept { return job_ != nullptr || serving_ != 0; }
-  /// Lets the transfer end: what is under way goes on, with its memory, and nothing more follows.
-  void leave(transfer& item) noexcept;
-  /// Begins no further element. The list ends when those that have begun have ended.
-  void stop(list_operation& all) noexcept;
+  // sending::carrier
+  void begin(transfer& item) noexcept override;
+  void begin(list_operation& all) noexcept override;
+  void leave(transfer& item) noexcept override;
+  void stop(list_operation& all) noexcept override;
+  [[nodiscard]] bool is_busy() const noexcept override { return job_ != nullptr || serving_ != 0; }
+  void give_up(const error& why) noexcept override;
 
   /// The peer has said something. False if that makes no sense.
   [[nodiscard]] bool heard(const device_message& said) noexcept;
-  /// The peer answers no more.
-  void give_up(const error& why) noexcept;
 
  private:
   struct job;

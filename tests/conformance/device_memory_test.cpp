@@ -684,7 +684,11 @@ class device_memory_in_a_crowd : public device_memory {
       }
       co_await from.write(parts);
     }
-    if (how.kind == what::send || !how.to_device) co_return;  // a write to host memory may still be on its way
+    if (how.kind == what::send) co_return;
+    if (!how.to_device) {
+      co_await from.flush(there.remote());  // before its memory goes
+      co_return;
+    }
     const unsigned expected = how.kind == what::read ? how.seed + 1 : how.seed;
     EXPECT_TRUE(has(there, expected)) << "seed " << how.seed;
     EXPECT_TRUE(!how.from_device || has(here, expected)) << "seed " << how.seed;
@@ -781,8 +785,9 @@ TEST_P(device_memory, of_a_pool_comes_in_blocks_that_are_waited_for) {
         }
         EXPECT_EQ(taken.size(), 4u);
         EXPECT_EQ(pages.available(), 0u);
-        co_await client.write(net::block_list{
-            .local = pages.region().slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs});
+        const net::block_list all{
+            .local = pages.region().slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+        co_await client.write(all);
         const auto written = contents(there);
         for (std::uint32_t i = 0; i != 4; ++i) EXPECT_TRUE(holds(std::span(written).subspan(i * block, block), i));
 
