@@ -71,10 +71,10 @@ void list_operation::begin() {
 
 void list_operation::cancel() noexcept { owner_->stop(*this); }
 
-void list_operation::element_ended() noexcept {
-  --under_way_;
+void list_operation::elements_ended(std::size_t count) noexcept {
+  under_way_ -= count;
   has_failed_ |= element_.failure_.has_value();
-  if (!has_failed_) ++done_;
+  if (!has_failed_) done_ += count;
   if (!failure_) failure_ = std::move(element_.failure_);
   element_.failure_.reset();
   if (failure_ && is_open_) return owner_->stop(*this);  // and posts no more of them
@@ -84,6 +84,7 @@ void list_operation::element_ended() noexcept {
 void list_operation::conclude() noexcept {
   element_.state_ = transfer::state::idle;
   element_.batch_ = nullptr;
+  pin_ = {};
   finish();
 }
 
@@ -125,6 +126,89 @@ void list_operation::load_block(const block_pair& pair) noexcept {
   element_.one_ = mr::slice({memory.data() + here, static_cast<std::size_t>(blocks_.block_bytes)}, memory.record());
   element_.remote_address_ = first_remote_ + there;
   for (std::size_t i = 0; i != names_.count; ++i) element_.names_.of[i].address = names_.of[i].address + there;
+}
+
+// ---- what a link asks that takes the list apart ----
+
+void list_operation::look_up(std::size_t first, std::span<run_element> into) noexcept {
+  is_of_blocks_ ? look_up_blocks(first, into) : look_up_parts(first, into);
+}
+
+// They are asked for in their order.
+void list_operation::look_up_parts(std::size_t first, std::span<run_element> into) noexcept {
+  for (run_element& each : into) {
+    if (first >= like_.end) {
+      load(first);
+      note_like(first, end_of_like(first, UINT64_MAX));
+    }
+    const list_part& part = parts_[first++];
+    each = {.local = part.local.data(),
+            .bytes = part.local.size(),
+            .memory = part.local.record(),
+            .remote_key = like_.remote_key,
+            .remote_address = part.remote.address() + like_.offset};
+  }
+}
+
+// Where the parts end of which all is true that is true of this one: they are of the same memory at both ends, with the
+// same rights, and have the same size there, which is no more than that. The last part of all, which may bring
+// immediate data, is like no other.
+std::size_t list_operation::end_of_like(std::size_t place, std::uint64_t most_bytes) const noexcept {
+  const list_part& model = parts_[place];
+  const mr::memory_record* const memory = model.local.record();
+  const mr::usage usage = model.remote.usage();
+  const mr::remote_place& named = model.remote.places()[0];
+  const auto is_like = [&, fabric = named.fabric, key = named.key.number()](const list_part& other) {
+    if (other.local.record() != memory || other.remote.usage() != usage) return false;
+    if (other.local.size() != other.remote.size() || other.local.size() > most_bytes) return false;
+    const auto places = other.remote.places();
+    return places.size() == 1 && places[0].fabric == fabric && places[0].key.is_number() &&
+           places[0].key.number() == key;
+  };
+  std::size_t end = place + 1;
+  if (model.remote.places().size() != 1 || !named.key.is_number()) return end;
+  while (end + 1 < parts_.size() && is_like(parts_[end])) ++end;
+  return end;
+}
+
+// After load(place).
+void list_operation::note_like(std::size_t place, std::size_t end) noexcept {
+  like_ = {.end = end,
+           .remote_key = element_.remote_key_,
+           .offset = element_.remote_address_ - parts_[place].remote.address()};
+}
+
+void list_operation::look_up_blocks(std::size_t first, std::span<run_element> into) const noexcept {
+  const block_pair* pair = &blocks_.blocks[first];
+  for (run_element& each : into) {
+    each = {.local = blocks_.local.data() + pair->local * blocks_.local_stride,
+            .bytes = static_cast<std::size_t>(blocks_.block_bytes),
+            .memory = blocks_.local.record(),
+            .remote_key = element_.remote_key_,
+            .remote_address = first_remote_ + pair->remote * blocks_.remote_stride};
+    ++pair;
+  }
+}
+
+// All blocks are in one region, which is pinned until the list ends.
+void list_operation::hold(std::size_t count) noexcept {
+  if (!is_of_blocks_) {
+    for (const list_part& part : parts_.subspan(posted_, count)) mr::region_pin::hold(part.local);
+  } else if (posted_ == 0) {
+    pin_ = mr::region_pin(blocks_.local);
+  }
+}
+
+void list_operation::release(std::size_t count) noexcept {
+  if (is_of_blocks_) return;
+  for (const list_part& part : parts_.subspan(posted_ - under_way_, count)) mr::region_pin::release(part.local);
+}
+
+std::uint64_t list_operation::bytes_of_next(std::size_t count) const noexcept {
+  if (is_of_blocks_) return count * blocks_.block_bytes;
+  std::uint64_t bytes = 0;
+  for (const list_part& part : parts_.subspan(posted_, count)) bytes += part.local.size();
+  return bytes;
 }
 
 }  // namespace weft::net

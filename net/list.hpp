@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/region/region_state.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/net/connection/peer_names.hpp>
 #include <weft/net/connection/transfer.hpp>
+#include <weft/net/work_run.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -54,7 +56,9 @@ static_assert(std::is_trivially_destructible_v<block_list>);
 /// A stop, or the failure of an element, keeps those that were not posted from being so, and waits for the others,
 /// until the transport no longer uses their memory: so done() is exact in the end. A task that is destroyed while
 /// elements are with the transport ends the program.
-class [[nodiscard]] list_operation final : public weft::detail::operation_base, private transfer_group {
+class [[nodiscard]] list_operation final : public weft::detail::operation_base,
+                                           private transfer_group,
+                                           private work_run {
  public:
   list_operation(list_operation&& other) noexcept;
   list_operation& operator=(list_operation&&) = delete;
@@ -78,6 +82,13 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base, 
   friend class sending;
   friend class staging;
 
+  // Parts that are looked up next: how the fabric names the peer's memory, up to `end`.
+  struct like_parts {
+    std::size_t end = 0;
+    std::uint64_t remote_key = 0;
+    std::uint64_t offset = 0;  // from the first of its addresses to the fabric's
+  };
+
   // No owner: awaiting it is errc::closed.
   list_operation(operation_owner* owner, transfer_kind kind, std::span<const list_part> parts,
                  const write_options& how);
@@ -86,14 +97,25 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base, 
   void begin() override;
   void cancel() noexcept override;
   // transfer_group
-  void member_ended() noexcept override { element_ended(); }
+  void member_ended() noexcept override { elements_ended(1); }
   [[nodiscard]] bool stopped() const noexcept override { return canceled(); }
+
+  // work_run
+  void look_up(std::size_t first, std::span<run_element> into) noexcept override;
 
   [[noreturn, gnu::cold]] void throw_failure() const;
   [[nodiscard]] std::optional<error> check_blocks() const;
+  void look_up_blocks(std::size_t first, std::span<run_element> into) const noexcept;
+  void look_up_parts(std::size_t first, std::span<run_element> into) noexcept;
+  [[nodiscard]] std::size_t end_of_like(std::size_t place, std::uint64_t most_bytes) const noexcept;
+  void note_like(std::size_t place, std::size_t end) noexcept;
+  // Of elements of a run, which have no records that would do it: the next ones, and the oldest ones under way.
+  void hold(std::size_t count) noexcept;
+  void release(std::size_t count) noexcept;
+  [[nodiscard]] std::uint64_t bytes_of_next(std::size_t count) const noexcept;
   void load(std::size_t place);
   void load_block(const block_pair& pair) noexcept;
-  void element_ended() noexcept;
+  void elements_ended(std::size_t count) noexcept;
   /// No further elements are posted.
   void close() noexcept {
     is_open_ = false;
@@ -111,7 +133,10 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base, 
   bool is_open_ = false;     // elements may still be posted
   bool is_posting_ = false;  // that is just being done
   bool is_carried_ = false;  // with staging, which posts others for them
+  bool is_run_ = false;      // the link takes it apart
   write_options how_;
+  like_parts like_;
+  mr::region_pin pin_;  // of a run of blocks, from the first one on
   std::size_t posted_ = 0;
   std::size_t under_way_ = 0;  // with the transport
   std::size_t done_ = 0;

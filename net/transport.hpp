@@ -12,6 +12,7 @@
 #include <weft/net/connection/peer_names.hpp>
 #include <weft/net/exposure_end.hpp>
 #include <weft/net/statistics.hpp>
+#include <weft/net/work_run.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/task.hpp>
@@ -66,6 +67,15 @@ struct work_request {
   void* corner = nullptr;  ///< the link's own part of it: link::corner_bytes()
 };
 
+/// Elements of a work_run that are posted together.
+struct run_portion {
+  std::size_t first = 0;                     ///< the place of the first one in the run
+  std::size_t count = 0;                     ///< how many there are; not 0
+  work_kind kind = work_kind::write;         ///< write or read
+  std::optional<std::uint32_t> immediate{};  ///< writes: comes to the peer in the wake of the last of them
+  bool solicited = false;                    ///< immediate data: the peer may raise an event
+};
+
 /// One posted receive, likewise, until received() or receive_flushed().
 struct receive_work {
   std::uint16_t slot = 0;  ///< below link_parameters::receive_depth
@@ -98,6 +108,10 @@ class link_events {
  public:
   /// Every posted request, exactly once, in posting order.
   virtual void completed(work_request& work, work_status status) noexcept = 0;
+  /// The oldest `count` elements of the run that were posted and have not ended have ended like that, in posting order
+  /// with the requests. Each exactly once; `count` is 1 for a status that is neither done nor flushed.
+  virtual void run_advanced([[maybe_unused]] work_run& run, [[maybe_unused]] std::size_t count,
+                            [[maybe_unused]] work_status status) noexcept {}
   /// A message lies in the buffer of the oldest receive.
   virtual void received(receive_work& work, const arrival& what) noexcept = 0;
   /// The receive will get no message, because the link has ended.
@@ -186,6 +200,12 @@ class link {
   [[nodiscard]] virtual bool furnish(work_request& work) noexcept = 0;
   /// Queues a request. On a link that has ended it is flushed.
   virtual void post(work_request& work) noexcept = 0;
+  /// Whether the link takes lists apart by itself. Asked after start(), for each list before it is posted; may allocate
+  /// the first time. By default it does not, and each element is a request.
+  [[nodiscard]] virtual bool takes_runs() noexcept { return false; }
+  /// Queues elements, in their order behind what was posted before, if takes_runs() has said so. Elements and requests
+  /// together are never more than link_parameters::send_depth.
+  virtual void post_run([[maybe_unused]] work_run& run, [[maybe_unused]] const run_portion& what) noexcept {}
   /// Not for a link with set_up_options::receives. The first receives are set_up_options::first_receives, in their
   /// order, if there are any.
   virtual void post_receive(receive_work& work) noexcept = 0;

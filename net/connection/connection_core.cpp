@@ -111,6 +111,12 @@ void connection_core::completed(work_request& work, work_status status) noexcept
   end_.advance();
 }
 
+void connection_core::run_advanced(work_run& run, std::size_t count, work_status status) noexcept {
+  heartbeat_.moved();
+  sending_.run_advanced(run, count, status);
+  end_.advance();
+}
+
 void connection_core::received(receive_work& work, const arrival& what) noexcept {
   heartbeat_.heard();
   if (what.invalidated_key) [[unlikely]]

@@ -92,6 +92,7 @@ class connection_core final : public operation_owner,
  private:
   // link_events
   void completed(work_request& work, work_status status) noexcept override;
+  void run_advanced(work_run& run, std::size_t count, work_status status) noexcept override;
   void received(receive_work& work, const arrival& what) noexcept override;
   void receive_flushed(receive_work& work) noexcept override { receiving_.flushed(work); }
   void ended(bool orderly, const error& why) noexcept override { end_.link_ended(orderly, why); }

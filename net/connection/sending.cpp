@@ -167,6 +167,7 @@ void sending::start(list_operation& all) {
   if (all.failure_ || all.size() == 0) return all.finish();
   element.role_ = transfer::role::element;
   all.is_open_ = true;
+  all.is_run_ = !element.is_staged_ && state_.link().takes_runs();
   element.batch_ = &all;
   set_room_for(all);
   enqueue(element);
@@ -189,7 +190,7 @@ std::optional<error> sending::check(list_operation& all) const {
   const std::size_t first = all.is_of_blocks_ ? count - 1 : 0;
   bool is_beyond_here = false;
   bool is_behind_owner = false;
-  for (std::size_t i = first; i != count; ++i) {
+  for (std::size_t i = first; i != count;) {
     all.load(i);
     const refusal reasons(element, state_);
     const refusal::reason why = reasons.find();
@@ -198,10 +199,15 @@ std::optional<error> sending::check(list_operation& all) const {
       is_beyond_here = is_beyond(element.one_);
       is_behind_owner = element.is_behind_owner_;
     }
-    if (is_beyond(element.one_) == is_beyond_here && element.is_behind_owner_ == is_behind_owner) continue;
-    const error mixed(errc::invalid_argument,
-                      "a list is of host memory or of memory of devices, at each end, not of both");
-    return describe(all, i, mixed, false);
+    if (is_beyond(element.one_) != is_beyond_here || element.is_behind_owner_ != is_behind_owner) {
+      const error mixed(errc::invalid_argument,
+                        "a list is of host memory or of memory of devices, at each end, not of both");
+      return describe(all, i, mixed, false);
+    }
+    if (all.is_of_blocks_) break;
+    const std::size_t end = all.end_of_like(i, state_.properties().max_message_bytes);
+    if (i == 0) all.note_like(i, end);
+    i = end;
   }
   element.is_staged_ = is_beyond_here || is_behind_owner;
   return std::nullopt;
@@ -246,9 +252,11 @@ void sending::unlink(transfer& item) noexcept {
   return true;
 }
 
+// Elements of a run take room with the link, but no record.
 bool sending::may_post(const transfer& item) noexcept {
+  const bool has_room = state_.statistics.in_flight.get() < state_.options.send_depth;
   const bool has_record = free_ != nullptr || make_operations();
-  return has_record && (!item.is_message() || !state_.properties().native || state_.sent != state_.sendable);
+  return has_room && has_record && (!item.is_message() || has_credit());
 }
 
 [[gnu::noinline]] void sending::post_waiting() noexcept {
@@ -336,9 +344,17 @@ void sending::set_room_for(list_operation& all) const noexcept {
 bool sending::post_elements(list_operation& all) noexcept {
   if (all.is_posting_ || state_.statistics.in_flight.get() > all.goes_on_at_) return false;
   all.is_posting_ = true;  // the link may complete what it is given at once
+  const std::size_t before = all.posted_;
+  all.is_run_ ? post_run(all) : post_one_by_one(all);
+  all.is_posting_ = false;
+  counters_of(all.element_.kind_).posted.add(all.posted_ - before);
+  if (all.is_open_) set_room_for(all);
+  return all.posted_ != before;
+}
+
+void sending::post_one_by_one(list_operation& all) noexcept {
   transfer& element = all.element_;
   live_statistics::operations& counted = counters_of(element.kind_);
-  const std::size_t before = all.posted_;
   const std::size_t count = all.size();
   std::uint64_t bytes = 0;
   while (all.is_open_) {
@@ -353,11 +369,42 @@ bool sending::post_elements(list_operation& all) noexcept {
     }
     post_element(element, counted);
   }
-  all.is_posting_ = false;
-  counted.posted.add(all.posted_ - before);
   counted.bytes.add(bytes);
-  if (all.is_open_) set_room_for(all);
-  return all.posted_ != before;
+}
+
+void sending::post_run(list_operation& all) noexcept {
+  const run_portion what = next_portion(all);
+  if (what.count != 0) {
+    all.hold(what.count);
+    counters_of(what.kind == work_kind::write ? transfer_kind::write : transfer_kind::read)
+        .bytes.add(all.bytes_of_next(what.count));
+    all.posted_ += what.count;
+    all.under_way_ += what.count;
+    state_.statistics.in_flight.add(what.count);
+    state_.statistics.begun(state_.home.coarse_now());
+    if (what.immediate) ++state_.sent;
+    if (all.posted_ == all.size()) {
+      unlink(all.element_);
+      all.is_open_ = false;
+    }
+    state_.link().post_run(all, what);
+  }
+  if (all.is_open_) all.load(all.posted_);  // what it waits with
+}
+
+// Elements of a run have no records: what bounds them is what is in flight. The last one may have to wait for a credit.
+run_portion sending::next_portion(const list_operation& all) const noexcept {
+  const std::size_t left = all.size() - all.posted_;
+  const std::size_t room = state_.options.send_depth - state_.statistics.in_flight.get();
+  run_portion what{.first = all.posted_, .count = std::min(left, room), .kind = work_kind_of(all.element_.kind_)};
+  if (what.count != left || !all.how_.immediate) return what;
+  if (!has_credit()) {
+    --what.count;
+  } else {
+    what.immediate = all.how_.immediate;
+    what.solicited = all.how_.solicited;
+  }
+  return what;
 }
 
 // What post() does, for many of a kind with one piece of borrowed memory each.
@@ -518,8 +565,33 @@ void sending::post_control(message_kind kind) noexcept {
 [[gnu::noinline]] void sending::element_completed(operation_record& record, list_operation& all) noexcept {
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
-  all.element_ended();
+  all.elements_ended(1);
   pump();
+}
+
+void sending::run_advanced(work_run& run, std::size_t count, work_status status) noexcept {
+  auto& all = static_cast<list_operation&>(run);
+  if (status != work_status::done) [[unlikely]]
+    elements_failed(all, count, status);
+  all.release(count);
+  state_.statistics.in_flight.subtract(count);
+  state_.statistics.completed(state_.home.coarse_now());
+  all.elements_ended(count);
+  pump();
+}
+
+// What failed() does. The oldest one under way is the first of them.
+[[gnu::noinline]] void sending::elements_failed(list_operation& all, std::size_t count, work_status status) noexcept {
+  const transfer& element = all.element_;
+  counters_of(element.kind_).failed.add(count);
+  all.has_failed_ = true;
+  const std::size_t place = all.posted_ - all.under_way_;
+  all.load(place);
+  work_request what;
+  what.kind = work_kind_of(element.kind_);
+  what.remote_key = element.remote_key_;
+  if (status == work_status::access_denied) refused_key_ = what.remote_key;
+  if (!all.failure_) all.element_.failure_ = describe(all, place, why_failed(element, what, status), true);
 }
 
 [[gnu::noinline]] void sending::failed(operation_record& record, transfer* waiter, work_status status) noexcept {

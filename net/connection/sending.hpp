@@ -105,6 +105,8 @@ class sending {
 
   [[nodiscard]] static bool is_control(const work_request& work) noexcept { return work.slot < control_requests; }
   void completed(work_request& work, work_status status) noexcept;
+  /// Elements of a list that the link takes apart have ended.
+  void run_advanced(work_run& run, std::size_t count, work_status status) noexcept;
   /// Yields whether the message had the slot that all but the closing one share.
   bool control_completed(const work_request& work) noexcept;
 
@@ -128,10 +130,17 @@ class sending {
   [[nodiscard]] static list_operation& list_of(transfer& element) noexcept;
   void set_room_for(list_operation& all) const noexcept;
   [[nodiscard]] bool post_elements(list_operation& all) noexcept;
+  void post_one_by_one(list_operation& all) noexcept;
+  void post_run(list_operation& all) noexcept;
+  [[nodiscard]] run_portion next_portion(const list_operation& all) const noexcept;
   void post_element(transfer& element, live_statistics::operations& counted) noexcept;
   static void name(operation_record& record, const transfer& item) noexcept;
   void element_completed(operation_record& record, list_operation& all) noexcept;
+  [[gnu::cold]] void elements_failed(list_operation& all, std::size_t count, work_status status) noexcept;
   [[nodiscard]] bool may_post(const transfer& item) noexcept;
+  [[nodiscard]] bool has_credit() const noexcept {
+    return !state_.properties().native || state_.sent != state_.sendable;
+  }
   [[nodiscard]] bool make_operations() noexcept;
   void post(transfer& item) noexcept;
   void fill(operation_record& record, const transfer& item) noexcept;

@@ -25,6 +25,8 @@ inline constexpr std::uint16_t keep_alive_requests = 1;
 
 /// What the wr_id of a receive says beside the tag: this, and its slot.
 inline constexpr std::uint32_t receive_bit = 0x1'0000;
+/// What that of an element of a run says: this, and its place in the link's ring of them.
+inline constexpr std::uint32_t run_bit = 0x2'0000;
 
 /// What a set-up has agreed on.
 struct agreement {

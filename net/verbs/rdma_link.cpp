@@ -33,6 +33,13 @@ constexpr std::size_t furnished_at_once = 8;
 constexpr unsigned signal_every = 4;
 constexpr std::uint64_t largest_unsignaled = 4096;
 
+// A group of elements of a run has one completion. A queue holds several groups, so that it is filled again while the
+// device is busy with the others; and a group has an end once it has so many bytes, because a peer counts as dead only
+// after the time that a group may take.
+constexpr std::size_t largest_group = 16;
+constexpr std::size_t groups_in_queue = 8;
+constexpr std::uint64_t most_bytes_in_group = 1 << 20;
+
 // How long what has been posted may take to end by itself, once the peer has left or the queue pair is in ERR. Then the
 // queue pair is destroyed, which ends it in any case.
 constexpr auto linger_time = std::chrono::milliseconds(1000);
@@ -61,7 +68,9 @@ bool asks(const ibv_send_wr& wr) noexcept {
 }
 
 // A request that concerns this device alone.
-bool is_local(std::uint16_t mark) noexcept { return mark >= first_bind_mark && mark != keep_alive_mark; }
+bool is_local(std::uint32_t mark) noexcept {
+  return mark >= first_bind_mark && mark != keep_alive_mark && (mark & run_bit) == 0;
+}
 
 // When a packet is lost, rxe of Linux 6.1 repeats all that was posted behind it as well. Of that,
 //   - a binding that has long been done it refuses, and breaks the connection off;
@@ -117,6 +126,8 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   assert(options.send_depth <= endpoint_->requests() && options.receive_depth <= endpoint_->receives());
   requests_.reserve(std::min<std::size_t>(options.send_depth, furnished_at_once));
   order_.resize(std::size_t{options.send_depth} + bind_requests + keep_alive_requests);
+  run_depth_ = options.send_depth;
+  group_size_ = std::clamp<std::size_t>(run_depth_ / groups_in_queue, 1, largest_group);
   receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
   receive_depth_ = options.receive_depth;
   native_ = options.native;
@@ -148,10 +159,12 @@ void rdma_link::take_over() noexcept {
 
 // ---- posting ----
 
-void rdma_link::enter(std::uint16_t mark) noexcept { posted(order_count_++) = {.mark = mark}; }
+rdma_link::place_in_order& rdma_link::enter(const place_in_order& item) noexcept {
+  return posted(order_count_++) = item;
+}
 
 void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
-  enter(mark);
+  enter({.mark = mark});
   if (broken_ || finishing_) return;  // nothing is posted after ERR: it is flushed with the rest
   wr.wr_id = tag_ | mark;
   ++unsignaled_;
@@ -246,6 +259,102 @@ void rdma_link::fill_parts(posted_request& item) noexcept {
   if (sends && readable && bytes <= endpoint_->max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
 }
 
+// One completion has to stand for others, and none of them may have to wait for those before it.
+bool rdma_link::takes_runs() noexcept {
+  if (endpoint_ == nullptr) return false;
+  const device_traits& traits = endpoint_->home().traits();
+  if (!traits.completes_in_order || !traits.repeats_requests_well) return false;
+  if (run_requests_ == nullptr) run_requests_.reset(new (std::nothrow) run_request[run_depth_]);
+  return run_requests_ != nullptr;
+}
+
+// What is the same for elements of a run, or for those of them that are of the same memory.
+struct rdma_link::run_shape {
+  ibv_wr_opcode opcode;
+  std::uint64_t inline_below;  // so many bytes
+  std::size_t fabric;
+  std::uint64_t tag;  // of their wr_ids
+  const mr::memory_record* memory = nullptr;
+  std::uint32_t local_key = 0;
+
+  void look_at(const mr::memory_record* next) noexcept {
+    memory = next;
+    local_key = static_cast<std::uint32_t>(next->in(fabric).local_key);
+  }
+  void fill(run_request& item, const run_element& element) noexcept {
+    if (element.memory != memory) look_at(element.memory);
+    const bool goes_inline = element.bytes < inline_below && memory->device == nullptr;
+    item.part = {.addr = reinterpret_cast<std::uintptr_t>(element.local),
+                 .length = static_cast<std::uint32_t>(element.bytes),
+                 .lkey = local_key};
+    item.wr.num_sge = element.bytes == 0 ? 0 : 1;  // a length of zero means 2 GiB to some devices
+    item.wr.opcode = opcode;
+    item.wr.send_flags = goes_inline ? static_cast<unsigned>(IBV_SEND_INLINE) : 0u;
+    item.wr.wr.rdma.remote_addr = element.remote_address;
+    item.wr.wr.rdma.rkey = static_cast<std::uint32_t>(element.remote_key);
+  }
+};
+
+// As one group, unless it has too many bytes for that. The requests follow each other in the ring, and in the chain.
+void rdma_link::post_elements(work_run& run, std::span<const run_element> elements, run_shape& shape) noexcept {
+  run_request* const ring = run_requests_.get();
+  const std::size_t depth = run_depth_;
+  std::size_t place = next_run_request_;
+  ibv_send_wr& first = ring[place].wr;
+  ibv_send_wr* last = nullptr;
+  place_in_order* group = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint16_t count = 0;
+  for (const run_element& each : elements) {
+    run_request& item = ring[place];
+    const auto mark = run_bit | static_cast<std::uint32_t>(place);
+    if (++place == depth) place = 0;
+    if (count == 0) group = &enter({.mark = mark, .run = &run});
+    group->count = ++count;
+    bytes += each.bytes;
+    shape.fill(item, each);
+    item.wr.wr_id = shape.tag | mark;
+    item.wr.next = &ring[place].wr;
+    last = &item.wr;
+    if (bytes < most_bytes_in_group) continue;
+    last->send_flags |= IBV_SEND_SIGNALED;
+    bytes = 0;
+    count = 0;
+  }
+  next_run_request_ = place;
+  last->send_flags |= IBV_SEND_SIGNALED;
+  unsignaled_ = 0;
+  chained_.add_all(first, *last);
+}
+
+void rdma_link::post_run(work_run& run, const run_portion& what) noexcept {
+  if (broken_ || finishing_) {  // flushed with the rest
+    enter({.mark = run_bit, .count = static_cast<std::uint16_t>(what.count), .run = &run});
+    return;
+  }
+  const bool reads = what.kind == work_kind::read;
+  run_shape shape{.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+                  .inline_below = reads ? 0 : std::uint64_t{endpoint_->max_inline_bytes()} + 1,
+                  .fabric = domain_->fabric(),
+                  .tag = tag_};
+  std::array<run_element, largest_group> elements;
+  for (std::size_t done = 0; done != what.count;) {
+    const auto next = std::span(elements).first(std::min(group_size_, what.count - done));
+    run.look_up(what.first + done, next);
+    post_elements(run, next, shape);
+    done += next.size();
+  }
+  if (what.immediate) bring_immediate(what);
+}
+
+// With the last one that was posted.
+void rdma_link::bring_immediate(const run_portion& what) noexcept {
+  ibv_send_wr& last = *chained_.last;
+  last.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  last.imm_data = htonl(*what.immediate);
+  if (what.solicited) last.send_flags |= IBV_SEND_SOLICITED;
+}
+
 void rdma_link::ring() noexcept {
   if (chained_.first != nullptr || chained_receives_.first != nullptr) endpoint_->queue().ring_later(tag_);
 }
@@ -283,8 +392,40 @@ void rdma_link::hand_over_requests() noexcept {
   const int result = endpoint_->calls().post_send(endpoint_->pair(), first, &refused);
   if (result >= 0) refused = nullptr;
   if (result < 0 && refused == nullptr) refused = first;
-  for (const ibv_send_wr* item = first; item != refused; item = item->next) ++with_device_;
+  count_handed_over(first, refused);
   if (result < 0) fail(post_failure(-result, "post to the queue pair"));
+}
+
+void rdma_link::count_handed_over(const ibv_send_wr* first, const ibv_send_wr* refused) noexcept {
+  while (first != refused) {
+    const std::uint16_t count = posted(with_device_).count;
+    std::uint16_t taken = 0;
+    for (; taken != count && first != refused; first = first->next) ++taken;
+    if (taken != count) split_group(with_device_, taken);
+    ++with_device_;
+  }
+}
+
+// Because the device has refused the rest of it. There is a place for that: a group has one for each of its elements.
+void rdma_link::split_group(std::size_t place, std::uint16_t first_part) noexcept {
+  for (std::size_t i = order_count_++; i != place; --i) posted(i) = posted(i - 1);
+  posted(place).count = first_part;
+  place_in_order& rest = posted(place + 1);
+  rest.mark = mark_behind(rest.mark, first_part);
+  rest.count = static_cast<std::uint16_t>(rest.count - first_part);
+}
+
+// The mark of an element so many behind that one.
+std::uint32_t rdma_link::mark_behind(std::uint32_t mark, std::size_t elements) const noexcept {
+  const std::size_t place = (mark & (run_bit - 1)) + elements;
+  return run_bit | static_cast<std::uint32_t>(place < run_depth_ ? place : place - run_depth_);
+}
+
+// How many of the group are before the request with that mark: all of them if it is not of the group.
+std::size_t rdma_link::place_in_group(const place_in_order& group, std::uint32_t mark) const noexcept {
+  if ((group.mark & mark & run_bit) == 0) return group.mark == mark ? 0 : group.count;
+  const std::size_t distance = mark < group.mark ? mark + run_depth_ - group.mark : mark - group.mark;
+  return std::min<std::size_t>(distance, group.count);
 }
 
 void rdma_link::hand_over_receives() noexcept {
@@ -316,15 +457,14 @@ void rdma_link::post_receive(receive_work& work) noexcept {
 // ---- completions ----
 
 void rdma_link::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept {
-  const auto place = static_cast<std::uint16_t>(detail);
   const bool is_receive = (detail & receive_bit) != 0;
-  if (what.status == IBV_WC_SUCCESS) active_ = active_ || is_receive || has_answer(place);
+  if (what.status == IBV_WC_SUCCESS) active_ = active_ || is_receive || has_answer(detail);
   look_at(what, is_receive);
   if (is_receive) {
     --receives_with_device_;
-    receive_completed(what, *std::exchange(receives_[place].work, nullptr));
+    receive_completed(what, *std::exchange(receives_[detail & (receive_bit - 1)].work, nullptr));
   } else {
-    request_completed(what, place);
+    request_completed(what, detail);
   }
   advance_end();
 }
@@ -350,7 +490,7 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
 }
 
 // Whether the completion of the request shows that the peer is there.
-bool rdma_link::has_answer(std::uint16_t mark) noexcept {
+bool rdma_link::has_answer(std::uint32_t mark) noexcept {
   if (is_local(mark)) return false;
   return endpoint_->home().traits().completes_on_answer || asks(request_of(mark));
 }
@@ -377,15 +517,40 @@ error rdma_link::blame_port(const error& why) const noexcept try {
 
 // A queue pair completes in order, and tells of failures in any case: those before it that were not to be told of are
 // done. A device that completes in any order tells of all requests: there it waits for those before it.
-void rdma_link::request_completed(const ibv_wc& what, std::uint16_t mark) noexcept {
+void rdma_link::request_completed(const ibv_wc& what, std::uint32_t mark) noexcept {
   std::size_t before = 0;
-  while (before != with_device_ && posted(before).mark != mark) ++before;
+  std::size_t elements = 0;
+  for (; before != with_device_; ++before) {
+    elements = place_in_group(posted(before), mark);
+    if (elements != posted(before).count) break;
+  }
   if (before == with_device_) return;  // given up as lost
-  posted(before).ended = what.status;
+  const bool is_whole = elements + 1 == posted(before).count && (elements == 0 || what.status == IBV_WC_SUCCESS);
+  if (is_whole) posted(before).ended = what.status;
   if (!endpoint_->home().traits().completes_in_order) return complete_ended();
   for (; before != 0; --before) posted(before - 1).ended = IBV_WC_SUCCESS;
   complete_ended();
+  if (!is_whole) element_ended(elements, what.status);
   ring();  // if something waits for that
+}
+
+// One of the oldest group, of which so many before it are done. Those behind it have completions of their own, because
+// one that is not to be told of is told of if it fails.
+void rdma_link::element_ended(std::size_t before, ibv_wc_status status) noexcept {
+  if (before != 0) take_from_oldest(before, work_status::done);
+  take_from_oldest(1, status_of(status));
+}
+
+void rdma_link::take_from_oldest(std::size_t elements, work_status status) noexcept {
+  place_in_order& group = posted(0);
+  work_run& run = *group.run;
+  group.mark = mark_behind(group.mark, elements);
+  group.count = static_cast<std::uint16_t>(group.count - elements);
+  if (group.count == 0) {
+    --with_device_;
+    leave_oldest();
+  }
+  events_->run_advanced(run, elements, status);
 }
 
 void rdma_link::complete_ended() noexcept {
@@ -396,9 +561,10 @@ void rdma_link::complete_ended() noexcept {
 }
 
 void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
-  const std::uint16_t mark = posted(0).mark;
-  order_first_ = (order_first_ + 1) % order_.size();
-  --order_count_;
+  const place_in_order oldest = posted(0);
+  const std::uint32_t mark = oldest.mark;
+  leave_oldest();
+  if (oldest.run != nullptr) return events_->run_advanced(*oldest.run, oldest.count, status_of(status));
   if (mark == keep_alive_mark) {
     keep_alive_posted_ = false;
     return;
@@ -619,17 +785,21 @@ std::uint64_t rdma_link::looks_to_spare() noexcept {
   bool takes_receive = false;
   bool signaled = false;
   for (std::size_t i = 0; i != with_device_ && !signaled; ++i) {
-    const ibv_send_wr& wr = request_of(posted(i).mark);
-    bytes += bytes_of(wr);
-    takes_receive = takes_receive || takes_receive_of_peer(wr);
-    signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0 && !completes_early;
+    const place_in_order& next = posted(i);
+    for (std::size_t element = 0; element != next.count && !signaled; ++element) {
+      const ibv_send_wr& wr = request_of(next.run != nullptr ? mark_behind(next.mark, element) : next.mark);
+      bytes += bytes_of(wr);
+      takes_receive = takes_receive || takes_receive_of_peer(wr);
+      signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0 && !completes_early;
+    }
   }
   if (takes_receive && endpoint_->home().traits().tells_busy_peer_from_dead)
     return std::numeric_limits<std::uint64_t>::max();
   return 3 + bytes / slowest / static_cast<std::uint64_t>(sign_of_life_after_.count());
 }
 
-const ibv_send_wr& rdma_link::request_of(std::uint16_t mark) noexcept {
+const ibv_send_wr& rdma_link::request_of(std::uint32_t mark) noexcept {
+  if ((mark & run_bit) != 0) return run_requests_[mark & (run_bit - 1)].wr;
   if (mark == keep_alive_mark) return keep_alive_;
   return mark >= first_bind_mark ? bindings_[mark - first_bind_mark].wr : requests_[mark]->wr;
 }
@@ -851,7 +1021,7 @@ void rdma_link::post_binding(binding& item) noexcept {
     return ring();
   }
   ring_now();
-  enter(mark);
+  enter({.mark = mark});
   if (broken_ || finishing_) return;
   ibv_mw& window = *item.wr.bind_mw.mw;
   item.wr.send_flags = IBV_SEND_SIGNALED;

@@ -21,6 +21,9 @@ namespace weft::net::verbs {
 /// Requests and receives are chained, and handed over once in a turn: one doorbell for all tasks that use the link. The
 /// last request of a chain is signaled, and one in a few before it: its completion is that of those before it as well.
 ///
+/// A list is taken apart here: its elements go from the work_run into a ring of requests of their own, in groups, of
+/// each of which the last request is signaled. A group has one place in the order of requests, and one completion.
+///
 /// One that `listens_first` keeps its requests until a message has come: an RNIC's peer that has not spoken yet may not
 /// know that it is connected, and breaks off for what comes behind the reply (RFC 5044 section 7.1.2, rule 4).
 ///
@@ -45,6 +48,8 @@ class rdma_link final : public net::link,
   [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
   [[nodiscard]] bool furnish(work_request& work) noexcept override;
   void post(work_request& work) noexcept override;
+  [[nodiscard]] bool takes_runs() noexcept override;
+  void post_run(work_run& run, const run_portion& what) noexcept override;
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override;
   void shut_down() noexcept override;
@@ -63,6 +68,13 @@ class rdma_link final : public net::link,
     ibv_send_wr wr{};
     std::array<ibv_sge, max_segments> parts{};
   };
+  // An element of a run.
+  struct run_request {
+    run_request() noexcept { wr.sg_list = &part; }
+    ibv_send_wr wr{};
+    ibv_sge part{};
+  };
+  struct run_shape;
   // A place for a request about a window. The coroutine of expose() waits for one that binds it; either may go first.
   // Of one that invalidates it, whoever has had it revoked is told.
   struct binding {
@@ -82,10 +94,13 @@ class rdma_link final : public net::link,
     receive_work* work = nullptr;  // null: not posted
     receive_request request;
   };
-  // A request that has been posted: what it is, and how it has ended while one before it has not.
+  // A request that has been posted, or a group of elements of a run: what it is, and how it has ended while one before
+  // it has not.
   struct place_in_order {
-    std::uint16_t mark = 0;
+    std::uint32_t mark = 0;   // of a group, that of the first element
+    std::uint16_t count = 1;  // elements of the group that have not ended
     std::optional<ibv_wc_status> ended{};
+    work_run* run = nullptr;  // of a group
   };
   // What has been posted and not handed over.
   template <class Request>
@@ -102,6 +117,12 @@ class rdma_link final : public net::link,
       next.next = nullptr;
       (last != nullptr ? last->next : first) = &next;
       last = &next;
+    }
+    /// Several that follow each other already, up to `end`.
+    void add_all(Request& begin, Request& end) noexcept {
+      end.next = nullptr;
+      (last != nullptr ? last->next : first) = &begin;
+      last = &end;
     }
     Request* take() noexcept {
       last = nullptr;
@@ -140,12 +161,16 @@ class rdma_link final : public net::link,
   void take_over() noexcept;
   void fill(posted_request& item) noexcept;
   void fill_parts(posted_request& item) noexcept;
-  void enter(std::uint16_t mark) noexcept;
+  place_in_order& enter(const place_in_order& item) noexcept;
+  void post_elements(work_run& run, std::span<const run_element> elements, run_shape& shape) noexcept;
+  void bring_immediate(const run_portion& what) noexcept;
   void chain(ibv_send_wr& wr, std::uint16_t mark) noexcept;
   void post_binding(binding& item) noexcept;
-  void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
+  void request_completed(const ibv_wc& what, std::uint32_t mark) noexcept;
+  void element_ended(std::size_t before, ibv_wc_status status) noexcept;
+  void take_from_oldest(std::size_t elements, work_status status) noexcept;
   void look_at(const ibv_wc& what, bool is_receive) noexcept;
-  [[nodiscard]] bool has_answer(std::uint16_t mark) noexcept;
+  [[nodiscard]] bool has_answer(std::uint32_t mark) noexcept;
   void speak() noexcept;
   [[nodiscard]] error why_failed(const ibv_wc& request) const;
   [[nodiscard]] error blame_port(const error& why) const noexcept;
@@ -153,13 +178,20 @@ class rdma_link final : public net::link,
   [[nodiscard]] place_in_order& posted(std::size_t after_oldest) noexcept {
     return order_[(order_first_ + after_oldest) % order_.size()];
   }
+  [[nodiscard]] std::size_t place_in_group(const place_in_order& group, std::uint32_t mark) const noexcept;
   [[nodiscard]] bool has_to_signal(const ibv_send_wr& wr) const noexcept;
   void hand_over_requests() noexcept;
+  void count_handed_over(const ibv_send_wr* first, const ibv_send_wr* refused) noexcept;
+  void split_group(std::size_t place, std::uint16_t first_part) noexcept;
   [[nodiscard]] bool has_to_wait(const ibv_send_wr& wr) noexcept;
   [[nodiscard]] ibv_send_wr& last_to_hand_over() const noexcept;
   void hand_over_receives() noexcept;
   void complete_ended() noexcept;
   void complete_oldest(ibv_wc_status status) noexcept;
+  void leave_oldest() noexcept {
+    order_first_ = (order_first_ + 1) % order_.size();
+    --order_count_;
+  }
   void binding_ended(binding& item, bool done) noexcept;
   [[nodiscard]] binding* free_binding() noexcept;
   [[nodiscard]] bool depends_on_peer(std::size_t requests) noexcept;
@@ -186,7 +218,8 @@ class rdma_link final : public net::link,
   void count_silence() noexcept;
   [[nodiscard]] bool has_given_no_answer() noexcept;
   [[nodiscard]] std::uint64_t looks_to_spare() noexcept;
-  [[nodiscard]] const ibv_send_wr& request_of(std::uint16_t mark) noexcept;
+  [[nodiscard]] const ibv_send_wr& request_of(std::uint32_t mark) noexcept;
+  [[nodiscard]] std::uint32_t mark_behind(std::uint32_t mark, std::size_t elements) const noexcept;
   void flush_rest() noexcept;
   [[nodiscard]] task<> finish();
 
@@ -204,8 +237,12 @@ class rdma_link final : public net::link,
   bool delivers_after_end_ = false;
   bool allow_shared_windows_ = false;
 
-  std::vector<posted_request*> requests_;  // by slot: those that have been furnished
-  std::vector<place_in_order> order_;      // a ring: what was posted and has not completed, oldest at order_first_
+  std::vector<posted_request*> requests_;        // by slot: those that have been furnished
+  std::unique_ptr<run_request[]> run_requests_;  // a ring; made for the first list
+  std::size_t run_depth_ = 0;                    // of it
+  std::size_t next_run_request_ = 0;
+  std::size_t group_size_ = 1;         // elements of a run, at most
+  std::vector<place_in_order> order_;  // a ring: what was posted and has not completed, oldest at order_first_
   std::size_t order_first_ = 0;
   std::size_t order_count_ = 0;
   std::size_t with_device_ = 0;                 // of those, how many were handed over

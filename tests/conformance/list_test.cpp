@@ -172,6 +172,38 @@ TEST_P(lists, notify_the_peer_once_when_everything_is_in_place) {
   });
 }
 
+// Until the peer has room for the notification, it has all of the list but the last element.
+TEST_P(lists, hold_back_their_last_element_until_the_peer_has_room_for_the_notification) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  auto shallow = options();
+  shallow.receive_depth = 2;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        if (!client.capabilities().write_immediate) co_return;
+        constexpr std::uint32_t count = 40;
+        const auto there = co_await expose_zeros(server, count * block);
+        auto source = co_await filled(pool(), count * block, 1);
+        for (int i = 0; i != 2; ++i) co_await client.send(source.slice().subslice(0, 1));
+        std::vector<net::block_pair> pairs;
+        for (std::uint32_t i = 0; i != count; ++i) pairs.push_back({.local = i, .remote = i});
+        const net::block_list all{
+            .local = source.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+        auto push = client.write(all, {.immediate = 7});
+        attempt running(tasks, end_of(push));
+        while (push.done() != count - 1 && !running.ended()) co_await yield();
+        co_await settle();
+        EXPECT_EQ(push.done(), count - 1);
+        EXPECT_FALSE(running.ended());
+        EXPECT_EQ(client.statistics().waiting, 1u);
+        for (int i = 0; i != 2; ++i) EXPECT_EQ((co_await server.recv_or_throw()).size(), 1u);
+        EXPECT_EQ((co_await server.recv_or_throw()).immediate, 7u);
+        EXPECT_TRUE(std::ranges::equal(there.memory().bytes(), source.bytes()));
+        co_await running.end();
+        EXPECT_TRUE(running.succeeded()) << running.words();
+      },
+      options(), shallow);
+}
+
 TEST_P(lists, longer_than_the_queue_are_followed_by_what_is_awaited_later) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   auto narrow = options();

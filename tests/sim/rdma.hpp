@@ -116,6 +116,8 @@ class rdma final : public net::verbs::rdma_calls {
   [[nodiscard]] unsigned hold_ups() const noexcept { return hold_ups_; }
   /// How often requests were handed over, one or more at a time.
   [[nodiscard]] unsigned doorbells() const noexcept { return doorbells_; }
+  /// How often the end of a request was told of.
+  [[nodiscard]] unsigned completions() const noexcept { return completions_; }
   /// The system is about to take this memory away.
   void check_unmapping(const void* address, std::size_t bytes);
 
@@ -307,6 +309,7 @@ class rdma final : public net::verbs::rdma_calls {
   unsigned ports_tried_ = 0;
   unsigned hold_ups_ = 0;
   unsigned doorbells_ = 0;
+  unsigned completions_ = 0;
   bool removed_ = false;
   bool port_is_down_ = false;
   bool flushes_when_removed_ = false;

@@ -623,6 +623,7 @@ void rdma::complete_request(pair& of, const request& what, std::uint64_t sequenc
   if (what.told) return;
   if (!what.copied) use(what.parts, of.pd, -1);
   if (status == IBV_WC_SUCCESS && !what.signaled) return;
+  ++completions_;
   const ibv_wc told = completion_of(what.id, of.qp_num, status, opcode_of(what.opcode));
   complete(*static_cast<queue*>(of.send_cq), of, told, true, sequence);
 }

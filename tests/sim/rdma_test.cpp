@@ -283,7 +283,7 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
 }
 
 // What the queue holds at a time goes out with one; beyond that, one is for a quarter of the queue.
-TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells) {
+TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells_and_few_completions) {
   open({});
   net::connection_options deep = usual();
   deep.send_depth = 256;
@@ -292,6 +292,7 @@ TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells) {
   };
   unsigned one_queue = 0;
   unsigned many = 0;
+  unsigned completions = 0;
   const auto ask = [&](net::connection& peer) -> task<> {
     const auto hello = co_await peer.recv_or_throw();
     const auto there = mr::remote_region::unpack(hello.bytes());
@@ -304,14 +305,217 @@ TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells) {
     pairs.resize(std::size_t{256} * 16, net::block_pair{});
     all.blocks = pairs;
     before = below->doorbells();
+    const unsigned completions_before = below->completions();
     co_await peer.write(all);
     many = below->doorbells() - before;
+    completions = below->completions() - completions_before;
     co_await peer.close();
   };
   run(serve, ask, deep);
   EXPECT_EQ(one_queue, 1u);
   EXPECT_GT(many, 0u);
   EXPECT_LE(many, 16u * 4);
+  EXPECT_GE(completions, 16u);
+  EXPECT_LE(completions, 256u * 16 / 16);
+}
+
+task<> end_of(net::list_operation& list) { co_await list; }
+
+// So that a peer that dies meanwhile is noticed as soon as with one large write after another.
+TEST_F(simulated_rdma, lists_of_large_blocks_have_a_completion_for_each_mebibyte) {
+  open({});
+  net::connection_options deep = usual();
+  deep.send_depth = 256;
+  constexpr std::uint64_t large = 1 << 20;
+  constexpr unsigned count = 64;
+  unsigned completions = 0;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    auto memory = co_await home->pool().allocate(large);
+    const auto lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+    auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
+    const auto packed = lent.remote().pack();
+    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+    co_await peer.send(std::move(hello));
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto hello = co_await peer.recv_or_throw();
+    const auto there = mr::remote_region::unpack(hello.bytes());
+    auto own = co_await home->pool().allocate(large);
+    std::memset(own.data(), 1, large);
+    const std::vector<net::block_pair> pairs(count);
+    const net::block_list all{.local = own.slice(), .remote = there, .block_bytes = large, .blocks = pairs};
+    const unsigned before = below->completions();
+    co_await peer.write(all);
+    completions = below->completions() - before;
+    co_await peer.close();
+  };
+  run(serve, ask, deep);
+  EXPECT_GE(completions, count);
+}
+
+class lists_on_simulated_rdma : public simulated_rdma {
+ protected:
+  static constexpr std::uint32_t block = 8;
+  static constexpr std::uint32_t blocks = 8;  // that lend() lends
+
+  /// Like lend(), to a peer that may break the connection off.
+  task<> lend_to_vandal(net::connection_request& from, const net::connection_options& options) {
+    auto peer = co_await from.accept(options);
+    auto memory = co_await home->pool().allocate(block * blocks);
+    auto region =
+        co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::write_dst | mr::usage::read_src});
+    auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
+    const auto packed = region.remote().pack();
+    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+    static_cast<void>(co_await as_result(peer.send(std::move(hello))));
+    static_cast<void>(co_await as_result(peer.recv()));
+    static_cast<void>(co_await as_result(peer.close()));
+    co_await region.release();
+  }
+
+  /// What the peer has lent, and as much again that it has not.
+  static mr::remote_slice beyond(const mr::remote_region& lent) {
+    const mr::remote_slice real = lent.slice(0, block * blocks);
+    return {real.key(), real.address(), 2 * real.size(), mr::usage::write_dst | mr::usage::read_src};
+  }
+  /// Of which all but one lie within what was lent.
+  static std::vector<net::block_pair> pairs_with_a_bad_one(std::uint32_t count, std::uint32_t bad) {
+    std::vector<net::block_pair> pairs(count);
+    for (std::uint32_t i = 0; i != count; ++i) pairs[i] = {.local = i % blocks, .remote = i % blocks};
+    pairs[bad].remote = blocks;
+    return pairs;
+  }
+  static void expect_no_rest(const net::connection& peer) {
+    EXPECT_EQ(peer.statistics().in_flight, 0u);
+    EXPECT_EQ(peer.statistics().waiting, 0u);
+  }
+};
+
+// The completion of a request that has failed says which one it is, also if it was not to be told of. Who hears first
+// that the peer has gone, for that reason, while there is more to be posted, says at which element the list has waited.
+TEST_F(lists_on_simulated_rdma, of_which_any_element_is_refused_have_written_those_before_it) {
+  open({});
+  net::connection_options deep = usual();
+  deep.send_depth = 128;
+  const auto is_one_of = [](std::error_code code) {
+    return code == errc::remote_access || code == errc::peer_vanished;
+  };
+  enum class form : std::uint8_t { write_of_blocks, read_of_blocks, write_of_parts };
+  for (const form how : {form::write_of_blocks, form::read_of_blocks, form::write_of_parts}) {
+    for (const std::uint32_t bad : {0u, 1u, 14u, 15u, 16u, 17u, 126u, 127u, 128u, 200u, 298u, 299u}) {
+      const std::uint32_t count = bad < 128 ? 128 : 300;
+      const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
+        return lend_to_vandal(from, options);
+      };
+      const auto ask = [&](net::connection& peer) -> task<> {
+        const auto hello = co_await peer.recv_or_throw();
+        const auto there = beyond(mr::remote_region::unpack(hello.bytes()));
+        const auto own = co_await home->pool().allocate(block * blocks);
+        const auto pairs = pairs_with_a_bad_one(count, bad);
+        std::vector<net::list_part> parts;
+        for (const auto& [local, remote] : pairs) {
+          parts.push_back({own.slice().subslice(local * block, block), there.slice(remote * block, block)});
+        }
+        const net::block_list all{.local = own.slice(), .remote = there, .block_bytes = block, .blocks = pairs};
+        net::list_operation list = how == form::write_of_blocks  ? peer.write(all)
+                                   : how == form::read_of_blocks ? peer.read(all)
+                                                                 : peer.write(parts);
+        auto running = end_of(list);
+        const auto ended = co_await as_result(std::move(running));
+        EXPECT_FALSE(ended);
+        if (ended) co_return;
+        const std::string words = ended.error().what();
+        EXPECT_TRUE(is_one_of(ended.error().code())) << words;
+        EXPECT_TRUE(ended.error().posted());
+        const std::string which = "element " + std::to_string(bad) + " of a list of 128";
+        EXPECT_TRUE(count != 128 || words.starts_with(which)) << words;
+        EXPECT_EQ(list.done(), bad);
+        const auto counted = peer.statistics();
+        const auto& of_kind = how == form::read_of_blocks ? counted.reads : counted.writes;
+        EXPECT_EQ(of_kind.posted - of_kind.failed, bad);
+        EXPECT_EQ(of_kind.bytes, of_kind.posted * block);
+        expect_no_rest(peer);
+        static_cast<void>(co_await as_result(peer.close()));
+      };
+      run(serve, ask, deep);
+    }
+  }
+}
+
+// Elements take room in the queue, and no slot. The device would say that it overflows.
+TEST_F(lists_on_simulated_rdma, leave_what_waits_behind_them_no_more_room_than_there_is) {
+  open({});
+  net::connection_options narrow = usual();
+  narrow.send_depth = 32;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
+    return lend_to_vandal(from, options);
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto hello = co_await peer.recv_or_throw();
+    const auto there = mr::remote_region::unpack(hello.bytes()).slice(0, block * blocks);
+    auto own = co_await home->pool().allocate(block * blocks);
+    const std::vector<net::block_pair> pairs(100);
+    const net::block_list all{.local = own.slice(), .remote = there, .block_bytes = block, .blocks = pairs};
+    std::uint64_t most = 0;
+    const auto list = [&]() -> task<> { co_await peer.write(all); };
+    const auto many = [&]() -> task<> {
+      std::vector<net::transfer> members;
+      for (int i = 0; i != 100; ++i)
+        members.push_back(peer.write(own.slice().subslice(0, block), there.slice(0, block)));
+      co_await peer.batch(members);
+    };
+    const auto look = [&]() -> task<> {
+      do {
+        most = std::max(most, peer.statistics().in_flight);
+        co_await yield();
+      } while (peer.statistics().in_flight + peer.statistics().waiting != 0);
+    };
+    co_await when_all(list(), many(), list(), many(), look());
+    EXPECT_EQ(most, 32u);
+    EXPECT_EQ(peer.statistics().writes.posted, 400u);
+    EXPECT_EQ(peer.statistics().writes.failed, 0u);
+    co_await peer.close();
+  };
+  run(serve, ask, narrow);
+}
+
+TEST_F(lists_on_simulated_rdma, end_with_the_connection_wherever_they_are) {
+  open({});
+  net::connection_options narrow = usual();
+  narrow.send_depth = 32;
+  unsigned in_the_middle = 0;
+  for (int turns = 0; turns != 120; ++turns) {
+    const bool refuses = turns % 2 != 0;
+    const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
+      return lend_to_vandal(from, options);
+    };
+    const auto ask = [&](net::connection& peer) -> task<> {
+      const auto hello = co_await peer.recv_or_throw();
+      const auto there = mr::remote_region::unpack(hello.bytes()).slice(0, block * blocks);
+      const auto own = co_await home->pool().allocate(block * blocks);
+      const std::vector<net::block_pair> pairs(500);
+      const net::block_list all{.local = own.slice(), .remote = there, .block_bytes = block, .blocks = pairs};
+      auto list = peer.write(all);
+      const auto write = [&]() -> task<> {
+        auto running = end_of(list);
+        const auto ended = co_await as_result(std::move(running));
+        EXPECT_EQ(static_cast<bool>(ended), list.done() == list.size());
+        if (!ended && list.done() != 0) ++in_the_middle;
+      };
+      const auto harm = [&]() -> task<> {
+        for (int i = 0; i != turns / 2; ++i) co_await sleep_for(200ns);
+        refuses ? below->fail_post(client_port, true) : below->break_off(client_port);
+      };
+      co_await when_all(write(), harm());
+      expect_no_rest(peer);
+      static_cast<void>(co_await as_result(peer.close()));
+    };
+    run(serve, ask, narrow);
+  }
+  EXPECT_GT(in_the_middle, 20u);
 }
 
 // And not that this end has closed it, which it has not.
