@@ -1969,15 +1969,27 @@ std::string left_in(net::device& device, const medium& over) {
   return found + over.left_at(device.domain());
 }
 
+// The largest buffer that a script asks for.
+std::size_t largest_buffer(const script& what) {
+  std::size_t largest = 16'384;
+  for (const meeting_plan& one : what.meetings) {
+    largest = std::max<std::size_t>(largest, one.area_bytes);
+    for (const lane& each : one.lanes) {
+      for (const step& item : each.steps) {
+        if (item.what == action::list) largest = std::max(largest, std::size_t{item.count} * item.bytes);
+      }
+    }
+  }
+  return largest;
+}
+
 net::device open_device(const script& what, medium& over) {
   net::device_options options;
   options.pool.huge_pages = false;
   options.pool.system_calls = &over.calls();
   options.pool.arena_bytes = what.arena_bytes;
   if (what.tight_pool) {
-    std::size_t largest = 16'384;
-    for (const meeting_plan& one : what.meetings) largest = std::max<std::size_t>(largest, one.area_bytes);
-    const std::size_t sends = (largest * 5 / 4 / 16'384 + 2) * 16'384;
+    const std::size_t sends = (largest_buffer(what) * 5 / 4 / 16'384 + 2) * 16'384;
     options.pool.max_bytes = std::size_t{16} << 20;
     options.pool.receive_fraction = 1.0 - static_cast<double>(sends) / static_cast<double>(options.pool.max_bytes);
   }
