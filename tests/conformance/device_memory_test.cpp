@@ -801,8 +801,8 @@ TEST_P(device_memory, of_a_pool_comes_in_blocks_that_are_waited_for) {
         EXPECT_TRUE(waits.succeeded());
         EXPECT_EQ(pages.available(), 1u);  // the attempt has dropped its own
         attempt stopped(tasks, [](mr::device_pool& from) -> task<> {
-          std::vector<mr::device_block> all;
-          for (;;) all.push_back(co_await from.allocate());
+          std::vector<mr::device_block> more;
+          for (;;) more.push_back(co_await from.allocate());
         }(pages));
         co_await settle();
         stopped.stop();
