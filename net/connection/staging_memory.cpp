@@ -8,15 +8,9 @@
 
 namespace weft::net {
 
-bool staging_memory::pages::is_pinned_for(const mr::memory_device& device) const noexcept {
-  return std::any_of(known_to_.begin(), known_to_.end(), [&](const auto& each) { return each.get() == &device; });
-}
-
 void staging_memory::pages::pin_for(const std::shared_ptr<mr::memory_device>& device) {
-  known_to_.reserve(known_to_.size() + 1);
   pinned_for_.reserve(pinned_for_.size() + 1);
   if (device->pin(bytes())) pinned_for_.push_back(device);
-  known_to_.push_back(device);
 }
 
 task<staging_memory> staging_memory::make(mr::domain& domain, std::size_t bytes, mr::usage purpose) {
@@ -29,13 +23,20 @@ task<staging_memory> staging_memory::make(mr::domain& domain, std::size_t bytes,
   co_return staging_memory(std::move(region), known);
 }
 
+bool staging_memory::is_known_to(const mr::memory_device& device) const noexcept {
+  return std::any_of(known_to_.begin(), known_to_.end(), [&](const auto& each) { return each.get() == &device; });
+}
+
+// One worker at a time; what is known is this thread's alone.
 task<> staging_memory::pin_for(std::shared_ptr<mr::memory_device> device) {
-  if (pages_->is_pinned_for(*device)) co_return;
+  if (is_known_to(*device)) co_return;
   const auto lock = co_await pinning_->lock();
-  if (pages_->is_pinned_for(*device)) co_return;
+  if (is_known_to(*device)) co_return;
+  known_to_.reserve(known_to_.size() + 1);
   pages& memory = *pages_;
   const auto pin = [&memory, &device] { memory.pin_for(device); };
   co_await weft::detail::offload_for_resources(pin);
+  known_to_.push_back(std::move(device));
 }
 
 }  // namespace weft::net

@@ -47,21 +47,23 @@ class staging_memory {
     [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
     [[nodiscard]] const mr::backing_file& file() const noexcept { return memory_.file(); }
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size()}; }
-    [[nodiscard]] bool is_pinned_for(const mr::memory_device& device) const noexcept;
+    /// On a worker.
     void pin_for(const std::shared_ptr<mr::memory_device>& device);
 
    private:
     mr::mapping memory_;
-    std::vector<std::shared_ptr<mr::memory_device>> known_to_;  // also those that others had pinned it for
     std::vector<std::shared_ptr<mr::memory_device>> pinned_for_;
   };
 
   staging_memory(mr::region region, pages& memory)
       : region_(std::move(region)), pages_(&memory), pinning_(std::make_unique<mutex>()) {}
 
+  [[nodiscard]] bool is_known_to(const mr::memory_device& device) const noexcept;
+
   mr::region region_;
   pages* pages_ = nullptr;  // the region's
   std::unique_ptr<mutex> pinning_;
+  std::vector<std::shared_ptr<mr::memory_device>> known_to_;  // also those that others had pinned it for
 };
 
 }  // namespace weft::net
