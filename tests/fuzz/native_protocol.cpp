@@ -49,7 +49,8 @@ void try_trailer(std::span<const std::byte> message) {
 void try_device_message(std::span<const std::byte> message) {
   const auto said = device_message::unpack(message);
   if (!said) return;
-  require(said->slot < device_message::slots && said->bytes <= device_message::slot_bytes, "a slot is one of those");
+  const std::size_t most = said->direct ? device_message::most_direct_bytes : device_message::slot_bytes;
+  require(said->slot < device_message::slots && said->bytes <= most, "a slot is one of those");
   std::vector<std::byte> packed(device_message::max_bytes);
   packed.resize(said->pack(packed));
   const auto again = device_message::unpack(packed);
