@@ -28,7 +28,8 @@ struct list_part {
 
 /// An element of a block_list: a block of this end's memory and one of the peer's, by their numbers.
 struct block_pair {
-  std::uint32_t local = 0;   ///< begins `local` times block_list::local_stride behind the first one
+  // Braces, because doxygen takes `local =` for something else and leaves the name out.
+  std::uint32_t local{0};    ///< begins `local` times block_list::local_stride behind the first one
   std::uint32_t remote = 0;  ///< likewise, by block_list::remote_stride
 };
 

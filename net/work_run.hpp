@@ -11,7 +11,7 @@ namespace weft::net {
 
 /// One element of a work_run.
 struct run_element {
-  std::byte* local = nullptr;                 ///< where this end's memory is
+  std::byte* local{nullptr};                  ///< where this end's memory is
   std::size_t bytes = 0;                      ///< its size, and that of the peer's memory; may be 0
   const mr::memory_record* memory = nullptr;  ///< of this end's memory
   std::uint64_t remote_key = 0;               ///< the peer's key

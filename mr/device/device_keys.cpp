@@ -3,7 +3,9 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
+#include <array>
 #include <cerrno>
+#include <new>
 
 namespace weft::mr::detail {
 namespace {
@@ -30,8 +32,10 @@ bool is_within(const device_keys::access& asked, std::size_t size) noexcept {
 }  // namespace
 
 device_keys& device_keys::of_process() noexcept {
-  static device_keys* const all = new device_keys;  // regions may end with the last static object
-  return *all;
+  // Never destroyed: regions may end with the last static object.
+  alignas(device_keys) static std::array<std::byte, sizeof(device_keys)> room;
+  static device_keys& all = *::new (room.data()) device_keys;
+  return all;
 }
 
 std::uint64_t device_keys::open(const opening& what) {
