@@ -18,7 +18,8 @@ namespace weft::mr {
 
 /// Resumes when the device has done all that the program has put into a stream of its own so far, such as the kernels
 /// that fill what is to be sent. `stream` is the native handle, a CUstream; it must live until then. See
-/// cuEventRecord. Stops and destruction as for device_copy().
+/// cuEventRecord. A stop is not heard; a task that is destroyed meanwhile leaves at once. A worker waits for the stream
+/// to be empty before what was borrowed of it ends, and executor::run() for that.
 [[nodiscard]] task<> stream_finished(std::shared_ptr<memory_device> device, void* stream);
 
 }  // namespace weft::mr

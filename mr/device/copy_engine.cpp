@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device/copy_engine.hpp>
+#include <weft/mr/region/background.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
@@ -14,11 +15,23 @@
 namespace weft::mr::detail {
 namespace {
 
-descriptor make_event() {
+// What a program's stream is left with: it goes once the stream has done all that was in it.
+class end_of_stream final : public background_job {
+ public:
+  end_of_stream(std::unique_ptr<copy_stream> stream, std::shared_ptr<descriptor> event) noexcept
+      : event_(std::move(event)), stream_(std::move(stream)) {}
+  void run() noexcept override {}  // all there is to do on a worker is to be deleted
+
+ private:
+  std::shared_ptr<descriptor> event_;  // which the stream may still notify
+  std::unique_ptr<copy_stream> stream_;
+};
+
+std::shared_ptr<descriptor> make_event() {
   system_calls& calls = system_calls::kernel();
   const int fd = calls.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) throw error(std::error_code(-fd, std::system_category()), "create an eventfd");
-  return {fd, calls};
+  return std::make_shared<descriptor>(fd, calls);
 }
 
 }  // namespace
@@ -27,9 +40,9 @@ descriptor make_event() {
 
 std::string lane_operation::describe() const { return fmt::format("a copy by {}", lane_->engine_.device().name()); }
 
-lane_operation::~lane_operation() {
-  if (!waiting() || !begun()) return;
-  lane_->stream_->synchronize();
+void lane_operation::leave() noexcept {
+  if (!waiting() || !begun() || std::exchange(has_left_, true)) return;
+  if (lane_->whose_ == copy_lane::owner::engine) lane_->stream_->synchronize();
   lane_->forget(*this);
 }
 
@@ -37,14 +50,21 @@ void lane_operation::begin() { lane_->start(*this); }
 
 // ---- a stream ----
 
-copy_lane::copy_lane(copy_engine& engine, std::unique_ptr<copy_stream> stream) noexcept
-    : engine_(engine), stream_(std::move(stream)), next_(std::exchange(engine.lanes_, this)) {}
+copy_lane::copy_lane(copy_engine& engine, std::unique_ptr<copy_stream> stream, owner whose) noexcept
+    : engine_(engine), stream_(std::move(stream)), whose_(whose), next_(std::exchange(engine.lanes_, this)) {}
 
 copy_lane::~copy_lane() {
   assert(first_ == nullptr && "a stream ended before the copies on it");
   copy_lane** place = &engine_.lanes_;
   while (*place != this) place = &(*place)->next_;
   *place = next_;
+  if (whose_ == owner::program) end_on_worker();
+}
+
+// Without memory for that, here, which may block.
+void copy_lane::end_on_worker() noexcept try {
+  run_on_worker(std::make_unique<end_of_stream>(std::move(stream_), engine_.event_));
+} catch (const std::bad_alloc&) {
 }
 
 void copy_lane::start(lane_operation& item) noexcept {
@@ -105,12 +125,12 @@ void copy_lane::settle() noexcept {
 // ---- the engine ----
 
 copy_engine::copy_engine(executor_core& home, std::shared_ptr<memory_device> device, std::unique_ptr<copy_stream> in,
-                         std::unique_ptr<copy_stream> out, descriptor event)
+                         std::unique_ptr<copy_stream> out, std::shared_ptr<descriptor> event)
     : home_(home),
       device_(std::move(device)),
       event_(std::move(event)),
-      in_(*this, std::move(in)),
-      out_(*this, std::move(out)) {}
+      in_(*this, std::move(in), copy_lane::owner::engine),
+      out_(*this, std::move(out), copy_lane::owner::engine) {}
 
 task<copy_engine*> copy_engine::of(std::shared_ptr<memory_device> device) {
   executor_core& running = *executor_core::current();
@@ -152,13 +172,13 @@ std::size_t copy_engine::poll(std::size_t budget) noexcept {
 
 void copy_engine::arm() noexcept {
   bool may_sleep = true;
-  for (copy_lane* each = lanes_; each != nullptr; each = each->next_) may_sleep = each->arm(event_.fd()) && may_sleep;
-  if (!may_sleep) static_cast<void>(::eventfd_write(event_.fd(), 1));
+  for (copy_lane* each = lanes_; each != nullptr; each = each->next_) may_sleep = each->arm(event_->fd()) && may_sleep;
+  if (!may_sleep) static_cast<void>(::eventfd_write(event_->fd(), 1));
 }
 
 void copy_engine::disarm() noexcept {
   eventfd_t told = 0;
-  static_cast<void>(::eventfd_read(event_.fd(), &told));
+  static_cast<void>(::eventfd_read(event_->fd(), &told));
 }
 
 }  // namespace weft::mr::detail

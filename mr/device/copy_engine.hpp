@@ -34,7 +34,10 @@ class [[nodiscard]] lane_operation : public weft::detail::operation_base {
 
  protected:
   explicit lane_operation(copy_lane& lane) noexcept : lane_(&lane) {}
-  ~lane_operation();  // blocks, in a task that is destroyed meanwhile: the device uses memory of its frame
+  ~lane_operation() { leave(); }
+  /// For the destructors, each before it lets anything go: of a task that is destroyed meanwhile. It blocks where the
+  /// device uses memory for this.
+  void leave() noexcept;
 
   void begin() override;
   void cancel() noexcept override {}
@@ -52,6 +55,7 @@ class [[nodiscard]] lane_operation : public weft::detail::operation_base {
 
   copy_lane* lane_;
   std::uint64_t mark_ = 0;
+  bool has_left_ = false;
   lane_operation* next_ = nullptr;  // queued behind it
   std::optional<error> failure_;
 };
@@ -63,6 +67,7 @@ class [[nodiscard]] copy_operation final : public lane_operation {
                  device_key_use use = {}) noexcept
       : lane_operation(lane), to_(to), from_(from), bytes_(bytes), use_(std::move(use)) {}
   copy_operation(copy_operation&&) noexcept = default;
+  ~copy_operation() { leave(); }  // before its use of the memory ends
 
  private:
   [[nodiscard]] result<void> queue(copy_stream& stream) noexcept override { return stream.copy(to_, from_, bytes_); }
@@ -81,9 +86,13 @@ class [[nodiscard]] mark_operation final : public lane_operation {
 };
 
 /// A stream, and the operations on it, which end in their order. On the executor of its engine, which outlives it.
+///
+/// A stream that is the program's goes on behind what is waited for, and nobody here waits for that: a worker ends what
+/// was borrowed of it.
 class copy_lane {
  public:
-  copy_lane(copy_engine& engine, std::unique_ptr<copy_stream> stream) noexcept;
+  enum class owner : std::uint8_t { engine, program };
+  copy_lane(copy_engine& engine, std::unique_ptr<copy_stream> stream, owner whose) noexcept;
   copy_lane(const copy_lane&) = delete;
   copy_lane& operator=(const copy_lane&) = delete;
   ~copy_lane();  // nothing waits on it
@@ -98,11 +107,13 @@ class copy_lane {
   [[nodiscard]] bool arm(int event) noexcept;
   void settle() noexcept;
   void forget(lane_operation& item) noexcept;
+  void end_on_worker() noexcept;
 
   copy_engine& engine_;
   std::unique_ptr<copy_stream> stream_;
   lane_operation* first_ = nullptr;
   lane_operation* last_ = nullptr;
+  const owner whose_;
   std::uint64_t told_of_ = 0;  // up to that mark the stream notifies the executor
   copy_lane* next_ = nullptr;  // of the engine
 };
@@ -134,7 +145,7 @@ class copy_engine final : public weft::detail::attachment, private poller {
   };
 
   copy_engine(executor_core& home, std::shared_ptr<memory_device> device, std::unique_ptr<copy_stream> in,
-              std::unique_ptr<copy_stream> out, descriptor event);
+              std::unique_ptr<copy_stream> out, std::shared_ptr<descriptor> event);
 
   [[nodiscard]] memory_device& device() const noexcept { return *device_; }
   /// From host memory to the device.
@@ -148,12 +159,12 @@ class copy_engine final : public weft::detail::attachment, private poller {
   void arm() noexcept override;
   void disarm() noexcept override;
   static void settle_this_thread(memory_device& device) noexcept;
-  [[nodiscard]] int wait_fd() const noexcept override { return event_.fd(); }
+  [[nodiscard]] int wait_fd() const noexcept override { return event_->fd(); }
 
   executor_core& home_;
   std::shared_ptr<memory_device> device_;
   std::size_t users_ = 0;
-  descriptor event_;  // outlives the streams, whose notifications may come late
+  std::shared_ptr<descriptor> event_;  // outlives the streams, whose notifications may come late
   copy_lane* lanes_ = nullptr;
   copy_lane in_;
   copy_lane out_;

@@ -42,7 +42,7 @@ task<> stream_finished(std::shared_ptr<memory_device> device, void* stream) {
   if (device == nullptr) throw error(errc::invalid_argument, "wait for a stream of a device: there is none");
   detail::copy_engine& engine = *co_await detail::copy_engine::of(device);
   const detail::copy_engine::user polled(engine);
-  detail::copy_lane lane(engine, device->borrow_stream(stream));
+  detail::copy_lane lane(engine, device->borrow_stream(stream), detail::copy_lane::owner::program);
   detail::mark_operation end(lane);
   co_await end;
 }

@@ -134,12 +134,16 @@ struct staging::job {
   }
 };
 
-// Memory of the peer's device that is open here. It is closed on a worker, because drivers block for that.
+// Memory of the peer's device that is open here. Copies keep it open, whatever the peer says meanwhile. It is closed on
+// a worker, because drivers block for that.
 class staging::shared_memory final : public mr::detail::background_job {
  public:
   shared_memory(std::shared_ptr<mr::memory_device> device, const mr::device_share& what, std::size_t bytes)
       : device_(std::move(device)), memory_(device_->open_share(what, bytes), bytes) {}
-  ~shared_memory() override { device_->close_share(memory_.data()); }
+  ~shared_memory() override { close(); }
+  void close() noexcept {
+    if (!memory_.empty()) device_->close_share(std::exchange(memory_, {}).data());
+  }
   void run() noexcept override {}  // all there is to do on a worker is to be deleted
 
   [[nodiscard]] const mr::memory_device* device() const noexcept { return device_.get(); }
@@ -153,10 +157,11 @@ class staging::shared_memory final : public mr::detail::background_job {
 staging::staging(connection_state& state, sending& out, connection_end& end, operation_owner& owner)
     : state_(state), out_(out), end_(end), owner_(owner) {}
 
-staging::~staging() {
-  assert(!is_busy());
-  if (shared_ != nullptr) mr::detail::run_on_worker(std::move(shared_));
+void staging::closed_on_worker::operator()(shared_memory* last) const noexcept {
+  mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(last));
 }
+
+staging::~staging() { assert(!is_busy()); }
 
 // ---- operations of this end ----
 
@@ -703,9 +708,10 @@ std::span<std::byte> staging::lent_slot(std::size_t slot) const noexcept {
 }
 
 // Nothing if the peer has not shared that with this device, or asks to copy beyond it.
-std::span<std::byte> staging::shared_part(const device_message& asked, const mr::memory_device& device) const noexcept {
-  if (shared_ == nullptr || shared_->device() != &device) return {};
-  const std::span<std::byte> all = shared_->bytes();
+std::span<std::byte> staging::part_of(const shared_memory* shared, const device_message& asked,
+                                      const mr::memory_device& device) noexcept {
+  if (shared == nullptr || shared->device() != &device) return {};
+  const std::span<std::byte> all = shared->bytes();
   const bool is_within = asked.shared_offset <= all.size() && asked.bytes <= all.size() - asked.shared_offset;
   return is_within ? all.subspan(static_cast<std::size_t>(asked.shared_offset), asked.bytes) : std::span<std::byte>();
 }
@@ -748,16 +754,19 @@ task<device_access> staging::open_share(const device_message& asked) {
   co_await close_share();
   try {
     const auto open = [&] { return std::make_unique<shared_memory>(device, asked.shared, asked.shared_bytes); };
-    shared_ = co_await weft::detail::offload_for_resources(open);
+    std::unique_ptr<shared_memory> opened = co_await weft::detail::offload_for_resources(open);
+    shared_ = std::shared_ptr<shared_memory>(opened.release(), closed_on_worker());
   } catch (const error&) {
     co_return device_access::device_failed;
   }
   co_return device_access::done;
 }
 
+// A peer that still has copies of it under way breaks the rules: the last of them closes it.
 task<> staging::close_share() {
-  if (shared_ == nullptr) co_return;
-  const auto close = [&]() noexcept { shared_.reset(); };
+  const std::shared_ptr<shared_memory> gone = std::move(shared_);
+  if (gone.use_count() != 1) co_return;
+  const auto close = [&gone]() noexcept { gone->close(); };
   co_await weft::detail::offload_for_resources(close);
 }
 
@@ -771,7 +780,8 @@ task<device_access> staging::copy_for_peer(const device_message& asked) {
     copy_engine& engine = *co_await copy_engine::of(device);
     const copy_engine::user polled(engine);
     if (lent_slots_ && !asked.direct) co_await lent_slots_.pin_for(device);
-    const std::span<std::byte> other = asked.direct ? shared_part(asked, *device) : lent_slot(asked.slot);
+    const std::shared_ptr<shared_memory> shared = asked.direct ? shared_ : nullptr;
+    const std::span<std::byte> other = asked.direct ? part_of(shared.get(), asked, *device) : lent_slot(asked.slot);
     if (other.empty()) co_return device_access::not_allowed;
     std::byte* const slot = other.data();
     device_key_use use;

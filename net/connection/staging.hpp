@@ -55,6 +55,9 @@ class staging final : public sending::carrier {
   struct element;
   struct piece;
   class shared_memory;
+  struct closed_on_worker {
+    void operator()(shared_memory* last) const noexcept;
+  };
 
   // A piece of this end's operation, in the slot of the same number.
   struct lane {
@@ -106,8 +109,8 @@ class staging final : public sending::carrier {
   [[nodiscard]] task<> lend();
   [[nodiscard]] task<> lend_slots();
   [[nodiscard]] std::span<std::byte> lent_slot(std::size_t slot) const noexcept;
-  [[nodiscard]] std::span<std::byte> shared_part(const device_message& asked,
-                                                 const mr::memory_device& device) const noexcept;
+  [[nodiscard]] static std::span<std::byte> part_of(const shared_memory* shared, const device_message& asked,
+                                                    const mr::memory_device& device) noexcept;
   [[nodiscard]] static device_message direct_request(const piece& what) noexcept;
   [[nodiscard]] task<> serve(device_message request);
   [[nodiscard]] task<mr::detail::device_access> carry_out(const device_message& asked);
@@ -139,7 +142,7 @@ class staging final : public sending::carrier {
   bool has_lent_ = false;
   staging_memory lent_slots_;  // empty where parts of regions cannot be lent: a buffer of the pool is
   exposure lent_;
-  std::unique_ptr<shared_memory> shared_;  // by the peer, for its operation
+  std::shared_ptr<shared_memory> shared_;  // by the peer, for its operation; its copies hold it too
   std::array<service, device_message::slots> services_;
   std::size_t serving_ = 0;  // requests of the peer
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that the processor must not touch, at either end of every operation.
 #include <weft/mr/cuda.hpp>
+#include <weft/mr/cuda/driver.hpp>
 #include <weft/mr/device_copy.hpp>
 #include <weft/mr/device_memory.hpp>
 
@@ -816,7 +817,62 @@ TEST_P(device_memory, of_a_pool_comes_in_blocks_that_are_waited_for) {
       staged(), staged());
 }
 
-TEST_P(device_memory, is_waited_for_on_a_stream_of_the_program) {
+TEST_P(device_memory, of_a_copy_whose_task_is_destroyed_is_free_only_then) {
+  run([&]() -> task<> {
+    const mr::device_memory memory = gpu()->allocate(4 * slot);
+    std::vector<std::byte> host = pattern(memory.size(), 4);
+    co_await mr::device_copy(gpu(), memory.data(), host.data(), 1);  // the engine is there
+    {
+      const auto copying = suspend_on(mr::device_copy(gpu(), memory.data(), host.data(), host.size()));
+      copying.start(home());
+      for (int turns = 0; turns != 3; ++turns) co_await yield();
+    }
+    fill(host, 5);  // the device has all that it was to have by now, or nothing
+    const auto now = get(memory.bytes());
+    EXPECT_TRUE(holds(now, 4));
+  });
+}
+
+TEST_P(device_memory, is_filled_by_a_stream_of_the_program_that_is_waited_for) {
+  if (!has_control()) GTEST_SKIP() << no_control;
+  using namespace mr::cuda;
+  using create_stream = status(stream_handle*, unsigned);
+  using destroy_stream = status(stream_handle);
+  using copy = status(device_address, device_address, std::size_t, stream_handle);
+  run([&]() -> task<> {
+    const mr::device_memory memory = gpu()->allocate(slot);
+    const std::vector<std::byte> host = pattern(slot, 7);
+    context_handle context = nullptr;
+    EXPECT_EQ(control().function<status(context_handle*, device_handle)>("cuDevicePrimaryCtxRetain")(&context, 0),
+              status::success);
+    EXPECT_EQ(control().function<status(context_handle)>("cuCtxPushCurrent_v2")(context), status::success);
+    stream_handle stream = nullptr;
+    EXPECT_EQ(control().function<create_stream>("cuStreamCreate")(&stream, 1), status::success);
+    const auto fill_memory = [&] {
+      const auto address = [](const std::byte* place) {
+        return device_address{reinterpret_cast<std::uintptr_t>(place)};
+      };
+      return control().function<copy>("cuMemcpyAsync")(address(memory.data()), address(host.data()), slot, stream);
+    };
+    EXPECT_EQ(fill_memory(), status::success);
+    co_await mr::stream_finished(gpu(), stream);
+    EXPECT_TRUE(holds(get(memory.bytes()), 7));
+    control().hold();  // it would never end
+    EXPECT_EQ(fill_memory(), status::success);
+    {
+      const auto waiting = suspend_on(mr::stream_finished(gpu(), stream));
+      waiting.start(home());
+      for (int turns = 0; turns != 3; ++turns) co_await yield();
+    }
+    control().release();
+    co_await mr::stream_finished(gpu(), stream);
+    EXPECT_EQ(control().function<destroy_stream>("cuStreamDestroy_v2")(stream), status::success);
+    EXPECT_EQ(control().function<status(context_handle*)>("cuCtxPopCurrent_v2")(&context), status::success);
+    EXPECT_EQ(control().function<status(device_handle)>("cuDevicePrimaryCtxRelease_v2")(0), status::success);
+  });
+}
+
+TEST_P(device_memory, is_copied_by_the_program_in_either_direction) {
   run([&]() -> task<> {
     std::vector<std::byte> host = pattern(100'000, 4);
     const mr::device_memory memory = gpu()->allocate(host.size());
