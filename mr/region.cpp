@@ -59,7 +59,12 @@ remote_region region::remote() const {
                 fmt::format("take the key of a region of {} bytes registered for {}, which gives peers no access",
                             size(), to_string(usage())));
   }
-  return state_->domain->describe(*state_, size(), open);
+  if (!state_->enabled && !state_->domain->capabilities().gates) {
+    throw error(errc::access_denied, "take the key of a region that is disabled: it has none until it is enabled");
+  }
+  remote_region described = state_->domain->describe(*state_, size(), open);
+  described.count_by(state_->windows.told);
+  return described;
 }
 
 std::unique_ptr<detail::region_state> region::take(const char* what) {

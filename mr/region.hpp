@@ -55,8 +55,8 @@ class region {
   /// A view of all of it; of the first range, if there are several. errc::busy as above.
   [[nodiscard]] mr::slice slice() const;
 
-  /// What a peer needs to use the memory; send it its pack(). errc::access_denied if the usage lets no peer in;
-  /// errc::busy as with slice().
+  /// What a peer needs to use the memory; send it its pack(). errc::access_denied if the usage lets no peer in, or if
+  /// the region is disabled and has no key before porting::enable(); errc::busy as with slice().
   [[nodiscard]] remote_region remote() const;
 
   /// Changes what the region is for, or how it is registered, as if it were released and its memory registered again.

@@ -78,12 +78,26 @@ registration registrar::do_register_ranges(std::span<const std::span<std::byte>>
   throw error(errc::not_supported, fmt::format("register several ranges of memory on {}", name_));
 }
 
+void registrar::do_count_all(memory_record& target, detail::write_counter_core& counter) {
+  if (capabilities_.gates) do_count_writes(target.registration, counter);
+}
+
 void registrar::do_count_writes(const registration&, detail::write_counter_core&) {
   throw error(errc::not_supported, fmt::format("count writes of peers on {}", name_));
 }
 
 void registrar::do_enable(const registration&) {
   throw error(errc::not_supported, fmt::format("enable a region on {}", name_));
+}
+
+// Of a fabric that cannot keep a region closed by itself, what is disabled is registered for this end alone.
+registration_options registrar::without_peers(const registration_options& options) const noexcept {
+  registration_options its = options;
+  if (options.disabled && !capabilities_.gates) {
+    its.disabled = false;
+    its.usage &= ~peer_usages;
+  }
+  return its;
 }
 
 template <class Register>
@@ -106,7 +120,7 @@ void registrar::register_now(memory_record& target, const registration_options& 
                                       [&] { return fmt::format("register {} bytes", bytes); });
   counted(bytes, [&] {
     if (options.device != nullptr) target.allocation = options.device->find(target.bytes).id;
-    do_register_all(target, options);
+    do_register_all(target, without_peers(options));
     try {
       if (options.device != nullptr) open_to_peers(target, options);
       if (options.direct && options.device == nullptr) do_share(target);
@@ -167,6 +181,7 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
     refuse(errc::out_of_range,
            fmt::format("requested_key {:#x} is larger than {:#x}", *options.requested_key, capabilities_.max_key));
   }
+  if (options.dmabuf && options.disabled) refuse(errc::invalid_argument, "dmabuf and disabled exclude each other");
   if (!options.dmabuf && options.dmabuf_offset != 0) refuse(errc::invalid_argument, "dmabuf_offset needs dmabuf");
   if (options.dmabuf && options.on_demand) refuse(errc::invalid_argument, "dmabuf and on_demand exclude each other");
   if (options.dmabuf && ((address ^ options.dmabuf_offset) & page_mask) != 0) {

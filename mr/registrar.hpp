@@ -80,9 +80,11 @@ class registrar {
   /// For registration_options::direct, of a record that has been registered. Throws weft::error.
   void share(memory_record& target) { do_share(target); }
 
-  /// Makes `counter`, which lives until `item` is deregistered, count what peers write; and lets peers in.
+  /// Has the fabrics that see what peers write count it, with `counter`, which lives until `target` is deregistered.
+  void count_writes(memory_record& target, detail::write_counter_core& counter) { do_count_all(target, counter); }
+  /// The same of one registration, where domain_capabilities::gates is true.
   void count_writes(const registration& item, detail::write_counter_core& counter) { do_count_writes(item, counter); }
-  /// Lets peers in to what was registered as disabled.
+  /// Where domain_capabilities::gates is true: lets peers in to what was registered as disabled.
   void enable(const registration& item) { do_enable(item); }
 
  protected:
@@ -113,8 +115,10 @@ class registrar {
   /// Called as do_register() is, for more than one range: only if max_ranges allows it.
   virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                           const registration_options& options);
-  /// Called on any thread, only for what was registered as disabled: makes `counter`, which lives until `item` is
-  /// deregistered, count from when peers are let in; and lets them in.
+  /// Called on any thread, for every fabric. Here there is one.
+  virtual void do_count_all(memory_record& target, detail::write_counter_core& counter);
+  /// Called on any thread, only with domain_capabilities::gates, and before peers are let in or know the key: makes
+  /// `counter`, which lives until `item` is deregistered, count.
   virtual void do_count_writes(const registration& item, detail::write_counter_core& counter);
   /// Called likewise: lets peers in, without counting.
   virtual void do_enable(const registration& item);
@@ -143,6 +147,7 @@ class registrar {
   void check_supported(const registration_options& options) const;
   void check_device(const registration_options& options) const;
   [[nodiscard]] usage usages_for(const registration_options& options) const noexcept;
+  [[nodiscard]] registration_options without_peers(const registration_options& options) const noexcept;
   void open_to_peers(memory_record& target, const registration_options& options) const;
 
   template <class Register>

@@ -51,8 +51,8 @@ struct registration_options {
   bool zero_based = false;
   /// The key that peers use; errc::duplicate_key if it is taken, errc::out_of_range above the domain's max_key.
   std::optional<std::uint64_t> requested_key = std::nullopt;
-  /// Closed to peers, windows of it too, until porting::enable(), so that something can be bound to it first. See
-  /// fi_mr_enable(3).
+  /// Closed to peers, windows of it too, until porting::enable(), so that something can be bound to it first. Where
+  /// domain_capabilities::gates is false, peers get no key before that. Not together with dmabuf. See fi_mr_enable(3).
   bool disabled = false;
   /// Page on demand instead of pinning, this range and no more. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;
@@ -87,11 +87,14 @@ struct domain_capabilities {
   std::uint64_t max_key = UINT32_MAX;  ///< that can be requested
   std::size_t max_ranges = 1;          ///< of one region
   bool disabled = false;               ///< regions can be made so, and porting::write_counter bound to them
-  bool on_demand = false;              ///< registration_options::on_demand
-  bool dmabuf = false;                 ///< registration_options::dmabuf
-  bool device_memory = false;          ///< it may reach memory of devices: registration_options::device
-  int numa_node = -1;                  ///< next to the device; -1: none, or unknown
-  bool pins = false;                   ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
+  /// It keeps what is disabled closed, and sees what peers write, by itself. Else a region that is disabled has no key
+  /// and no windows until it is enabled, and is registered once more then.
+  bool gates = false;
+  bool on_demand = false;      ///< registration_options::on_demand
+  bool dmabuf = false;         ///< registration_options::dmabuf
+  bool device_memory = false;  ///< it may reach memory of devices: registration_options::device
+  int numa_node = -1;          ///< next to the device; -1: none, or unknown
+  bool pins = false;           ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
 };
 
 /// What one fabric knows about memory that it has registered. Nobody else looks into it, but for the key and the

@@ -25,6 +25,8 @@ constexpr std::size_t key_bytes_at = 1;
 constexpr std::size_t address_at = 2;
 constexpr std::size_t key_at = 10;
 
+constexpr std::uint16_t counter_bit = 0x8000;  // of the usage
+
 constexpr std::size_t small_number = sizeof(std::uint32_t);
 constexpr std::size_t large_number = sizeof(std::uint64_t);
 
@@ -56,6 +58,15 @@ remote_key unpack_key(std::span<const std::byte> bytes) {
   const std::uint64_t number = load_le(bytes.data(), bytes.size());
   if (bytes.size() == large_number && fits_small(number)) refuse("the value of an 8-byte key fits in 4 bytes");
   return remote_key(number);
+}
+
+// Takes it off the front.
+std::uint32_t unpack_counter(std::span<const std::byte>& bytes) {
+  std::uint32_t number = 0;
+  if (bytes.size() >= sizeof number) number = static_cast<std::uint32_t>(load_le(bytes.data(), sizeof number));
+  if (number == 0) refuse("it has a counter without a number");
+  bytes = bytes.subspan(sizeof number);
+  return number;
 }
 
 // Takes one off the front.
@@ -138,7 +149,7 @@ remote_region::remote_region(std::span<const remote_place> places, std::uint64_t
 }
 
 std::size_t remote_region::packed_bytes() const noexcept {
-  std::size_t bytes = head_bytes;
+  std::size_t bytes = head_bytes + (counter() != 0 ? sizeof counter() : 0);
   for (const remote_place& each : places()) bytes += key_at + bytes_of(each.key);
   return bytes;
 }
@@ -148,9 +159,13 @@ packed_remote_region remote_region::pack() const noexcept {
   std::byte* to = wire.bytes_.data();
   to[version_at] = std::byte{wire_version};
   to[count_at] = static_cast<std::byte>(places().size());
-  store_le(to + usage_at, bits(usage()), sizeof(std::uint16_t));
+  store_le(to + usage_at, bits(usage()) | (counter() != 0 ? counter_bit : 0), sizeof(std::uint16_t));
   store_le(to + length_at, size(), sizeof(std::uint64_t));
   to += head_bytes;
+  if (counter() != 0) {
+    store_le(to, counter(), sizeof counter());
+    to += sizeof counter();
+  }
   for (const remote_place& each : places()) {
     const std::size_t key_bytes = bytes_of(each.key);
     to[fabric_at] = std::byte{each.fabric};
@@ -176,7 +191,8 @@ remote_region remote_region::unpack(std::span<const std::byte> bytes) {
   const auto count = std::to_integer<std::size_t>(bytes[count_at]);
   if (count == 0 || count > max_fabrics)
     refuse(fmt::format("{} places, where 1 to {} are possible", count, max_fabrics));
-  const auto purpose = static_cast<mr::usage>(load_le(&bytes[usage_at], sizeof(std::uint16_t)));
+  const std::uint64_t packed_usage = load_le(&bytes[usage_at], sizeof(std::uint16_t));
+  const auto purpose = static_cast<mr::usage>(packed_usage & ~std::uint64_t{counter_bit});
   if (const mr::usage unknown = purpose & ~known_usages; unknown != mr::usage::none) {
     refuse(fmt::format("unknown usage bits {:#x}", bits(unknown)));
   }
@@ -184,11 +200,15 @@ remote_region remote_region::unpack(std::span<const std::byte> bytes) {
   if (length == 0) refuse("the length is zero");
   std::array<remote_place, max_fabrics> places;
   std::span<const std::byte> rest = bytes.subspan(head_bytes);
+  const std::uint32_t number = (packed_usage & counter_bit) != 0 ? unpack_counter(rest) : 0;
   for (std::size_t i = 0; i < count; ++i) {
     places[i] = unpack_place(rest, length);
     if (i != 0 && places[i].fabric <= places[i - 1].fabric) refuse("the places are not in the order of their fabrics");
   }
-  return {std::span(places).first(count), length, purpose};
+  const std::span<const remote_place> there(places.data(), count);
+  remote_region made(there, length, purpose);
+  made.count_by(number);
+  return made;
 }
 
 void detail::check_range(std::uint64_t offset, std::uint64_t length, std::uint64_t size) {

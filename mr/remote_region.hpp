@@ -50,6 +50,11 @@ class remote_slice {
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   /// What this end may do with it.
   [[nodiscard]] mr::usage usage() const noexcept { return usage_; }
+  /// The number by which whoever writes there tells the owner of it, for a porting::write_counter, over fabrics that do
+  /// not see what is written. Connections do so by themselves. 0: nobody counts.
+  [[nodiscard]] std::uint32_t counter() const noexcept { return counter_; }
+  /// For who describes the memory.
+  void count_by(std::uint32_t number) noexcept { counter_ = number; }
 
   /// Whether the peer has opened it for all of `purpose`.
   [[nodiscard]] bool allows(mr::usage purpose) const noexcept { return includes(usage_, purpose); }
@@ -65,6 +70,7 @@ class remote_slice {
   std::uint64_t size_;
   mr::usage usage_;
   std::uint8_t count_ = 1;
+  std::uint32_t counter_ = 0;
   std::array<remote_place, max_fabrics> places_{};
 };
 
@@ -72,14 +78,15 @@ class packed_remote_region;
 
 /// A whole region of a peer, as it travels from the one who registered it to the one who uses it.
 ///
-/// The wire form is little-endian: version (1 byte, 2), number of places (1), usage (2), length (8); then each place:
-/// fabric (1), bytes of the key (1), address (8), key. A key of 4 or 8 bytes is a number, of 8 only if it does not fit
+/// The wire form is little-endian: version (1 byte, 2), number of places (1), usage (2), length (8); then, only if the
+/// highest bit of the usage is set, remote_slice::counter() (4); then each place: fabric (1), bytes of the key (1),
+/// address (8), key. A key of 4 or 8 bytes is a number, of 8 only if it does not fit
 /// in 4, and a longer one a blob. Fabrics are in ascending order, so that each region has one form. With one place it
 /// takes 26 or 30 bytes, which fit a trailer or an inline send; with all of them, and blobs for keys, max_packed_bytes.
 class remote_region : public remote_slice {
  public:
   /// The longest that pack() yields.
-  static constexpr std::size_t max_packed_bytes = 12 + max_fabrics * (10 + remote_key::max_bytes);
+  static constexpr std::size_t max_packed_bytes = 16 + max_fabrics * (10 + remote_key::max_bytes);
 
   /// Throws errc::zero_length if empty, and as remote_slice does.
   remote_region(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);

@@ -19,6 +19,7 @@ struct capabilities {
   bool heartbeats = false;       ///< the peer answers heartbeats: connection_options::heartbeat works
   bool resumes = false;          ///< both ends wait for a link once all are lost: connection_options::resume_within
   bool device_memory = false;    ///< both ends copy for fabrics that do not reach it: connection_options::device_memory
+  bool sees_writes = false;      ///< each end's fabric sees what the other writes; else a counter's owner is told
   bool same_machine = false;     ///< the peer is a process of this machine, reached by shared memory
   bool atomics = false;          ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)

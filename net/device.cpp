@@ -95,8 +95,8 @@ task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state
   net::transport& way = state->fabric(fabric);
   const greeting_frame hello(options, way.features_of(options.resume_within), way.landing(), false,
                              way.domain().fabric());
-  set_up_options set_up = make_set_up(options, hello, shared);
-  auto receives = co_await find_receives(state->pool(), options, std::move(shared), set_up.deadline);
+  set_up_options set_up = make_set_up(*state, options, hello, shared);
+  auto receives = co_await find_receives(*state, options, std::move(shared), set_up.deadline);
   set_up.first_receives = receives.own;
   set_up.pool = &state->pool();
   new_link established = co_await way.connect(address, set_up);

@@ -47,7 +47,7 @@ class device {
   /// one pool and one domain; memory is registered with all of them at once, or with none, and a descriptor names it on
   /// each. connect() takes the first that reaches the peer (connection::fabric() says which), and listen() takes peers
   /// from all. The domain of several fabrics can do what all of them can, but registers for windows if one has them. It
-  /// has no requested keys, no regions of several ranges, and no disabled ones; and shared receives are as many for
+  /// has no requested keys and no regions of several ranges; and shared receives are as many for
   /// each of them. "shm" and "iwarp" have the same domain, so that a device of these two has all of that.
   ///
   /// Rails are joined by "+": "verbs:mlx5_0+verbs:mlx5_1+iwarp". A connection then has a link over each, spreads large

@@ -116,6 +116,7 @@ void list_operation::load(std::size_t place) {
   if (is_of_blocks_) return load_block(blocks_.blocks[place]);
   element_.one_ = parts_[place].local;
   element_.is_behind_owner_ = element_.is_staged_ = false;
+  element_.counter_ = 0;
   element_.aim(parts_[place].remote);
 }
 
@@ -160,6 +161,7 @@ std::size_t list_operation::end_of_like(std::size_t place, std::uint64_t most_by
   const mr::remote_place& named = model.remote.places()[0];
   const auto is_like = [&, fabric = named.fabric, key = named.key.number()](const list_part& other) {
     if (other.local.record() != memory || other.remote.usage() != usage) return false;
+    if (other.remote.counter() != model.remote.counter()) return false;
     if (other.local.size() != other.remote.size() || other.local.size() > most_bytes) return false;
     const auto places = other.remote.places();
     return places.size() == 1 && places[0].fabric == fabric && places[0].key.is_number() &&

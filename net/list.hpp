@@ -115,6 +115,10 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base,
   void release(std::size_t count) noexcept;
   [[nodiscard]] std::uint64_t bytes_of_next(std::size_t count) const noexcept;
   void load(std::size_t place);
+  /// mr::remote_slice::counter() of an element.
+  [[nodiscard]] std::uint32_t counter_of(std::size_t place) const noexcept {
+    return is_of_blocks_ ? blocks_.remote.counter() : parts_[place].remote.counter();
+  }
   void load_block(const block_pair& pair) noexcept;
   void elements_ended(std::size_t count) noexcept;
   /// No further elements are posted.
@@ -135,6 +139,7 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base,
   bool is_posting_ = false;  // that is just being done
   bool is_carried_ = false;  // with staging, which posts others for them
   bool is_run_ = false;      // the link takes it apart
+  bool is_told_ = false;     // the peer is told of elements that have completed
   write_options how_;
   like_parts like_;
   mr::region_pin pin_;  // of a run of blocks, from the first one on

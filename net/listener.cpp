@@ -53,14 +53,14 @@ const char* limit_to_raise(const mr::pool& pool) {
 
 void warn_of_little_room(device_state& device, const connection_options& options) {
   const std::size_t bytes = receive_bytes(options);
-  const std::size_t room = device.pool().max_buffers(bytes, mr::budget::receive) / receives_of(options);
+  const std::size_t room = device.pool().max_buffers(bytes, mr::budget::receive) / receives_of(device, options);
   if (room >= few_connections || !device.may_warn_of_little_room()) return;
   const std::string text = fmt::format(
       "the pool of {} has room for {} connections at a time that are accepted with receive_size {} and receive_depth "
       "{}: "
       "each takes {} buffers of {} bytes, of the {} bytes for receives; raise {}, lower those, or share receives "
       "(device::share_receives())",
-      device.name(), room, options.receive_size, options.receive_depth, receives_of(options), bytes,
+      device.name(), room, options.receive_size, options.receive_depth, receives_of(device, options), bytes,
       device.pool().max_buffer_bytes(mr::budget::receive), limit_to_raise(device.pool()));
   report what;
   what.text = text;
@@ -68,10 +68,10 @@ void warn_of_little_room(device_state& device, const connection_options& options
 }
 
 // Whether the pool has too little for the receives that were asked for, now or ever.
-bool tells_of_a_full_pool(const error& why, const mr::pool& pool, const connection_options& options) {
+bool tells_of_a_full_pool(const error& why, device_state& device, const connection_options& options) {
   if (why.code() == errc::timed_out) return true;
-  const std::size_t most = pool.max_buffers(receive_bytes(options), mr::budget::receive);
-  return why.code() == errc::no_memory && receives_of(options) > most;
+  const std::size_t most = device.pool().max_buffers(receive_bytes(options), mr::budget::receive);
+  return why.code() == errc::no_memory && receives_of(device, options) > most;
 }
 
 task<> turn_away(link_request& request, std::string_view words) {
@@ -82,9 +82,9 @@ task<> turn_away(link_request& request, std::string_view words) {
 }
 
 // The error of a peer that must not wait for the pool, because too many do. What the pool can never have, it refuses.
-std::optional<error> too_many_wait(connection_place& place, const mr::pool& pool, const connection_options& options) {
-  const std::size_t most = pool.max_buffers(receive_bytes(options), mr::budget::receive);
-  const std::size_t wanted = receives_of(options);
+std::optional<error> too_many_wait(connection_place& place, device_state& device, const connection_options& options) {
+  const std::size_t most = device.pool().max_buffers(receive_bytes(options), mr::budget::receive);
+  const std::size_t wanted = receives_of(device, options);
   if (wanted > most || place.take_receives(wanted * connection_places::whole_pool / most)) return std::nullopt;
   return error(
       errc::no_memory,
@@ -110,7 +110,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     const transport& way = device->fabric(fabric);
     const greeting_frame hello(options, way.features_of(options.resume_within), way.landing(), way.listens_first(),
                                way.domain().fabric());
-    set_up_options set_up = make_set_up(options, hello, shared);
+    set_up_options set_up = make_set_up(*device, options, hello, shared);
     const auto said = request->private_data();
     if (options.profile == profile::native) {
       if (const auto theirs = greeting::other_versions(said)) {
@@ -126,11 +126,11 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     const time_point patience = later(executor_core::current()->now(), options.set_up_timeout / 2);
     receive_memory receives;
     std::optional<error> full;
-    if (shared == nullptr) full = too_many_wait(*place, device->pool(), options);
+    if (shared == nullptr) full = too_many_wait(*place, *device, options);
     try {
-      if (!full) receives = co_await find_receives(device->pool(), options, std::move(shared), patience);
+      if (!full) receives = co_await find_receives(*device, options, std::move(shared), patience);
     } catch (const error& why) {
-      if (!tells_of_a_full_pool(why, device->pool(), options)) throw;
+      if (!tells_of_a_full_pool(why, *device, options)) throw;
       full = why;
     }
     if (full) {
@@ -268,7 +268,7 @@ class listener::set_up_choice {
     static_cast<void>(
         greeting_frame(options_, way.features_of(options_.resume_within), way.landing(), way.listens_first()));
     if (shared_ == nullptr) {
-      check_receive_memory(device.pool(), receives_of(options_), receive_bytes(options_));
+      check_receive_memory(device.pool(), receives_of(device, options_), receive_bytes(options_));
     }
   }
   [[nodiscard]] const connection_options& options() const noexcept { return options_; }

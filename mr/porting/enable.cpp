@@ -1,15 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/enable.hpp>
+#include <weft/mr/region/change.hpp>
 #include <weft/mr/registrar.hpp>
 
-namespace weft::mr::porting {
+#include <optional>
 
-void enable(region& target) {
+namespace weft::mr::porting {
+namespace {
+
+// Until now it was registered for this end alone.
+task<> open_to_peers(mr::detail::region_state& target) {
+  const mr::detail::change going_on(target, "enable");
+  registration_options options = target.options;
+  options.disabled = false;
+  std::optional<registration> item(target.registration);
+  const auto work = [&item, &target, &options] {
+    target.end_last_uses();
+    target.domain->reregister_now(item, target, target.bytes, options);
+  };
+  co_await mr::detail::work_on(target, item, target.all_ranges(), options, work);
+  target.set(options);
+  if (target.counter != nullptr) target.domain->count_writes(target, *target.counter);
+}
+
+}  // namespace
+
+task<> enable(region& target) {
   mr::detail::region_state* const state = target.state();
-  if (state == nullptr) return;
+  if (state == nullptr) co_return;
   state->check_unchanging("enable");
-  if (!target || state->enabled) return;
-  state->domain->enable(state->registration);
+  if (!target || state->enabled) co_return;
+  if (state->domain->capabilities().gates) {
+    state->domain->enable(state->registration);
+  } else if (overlaps(state->options.usage, peer_usages)) {
+    co_await open_to_peers(*state);
+  }
   state->windows.open = true;
   state->enabled = true;
 }

@@ -13,7 +13,8 @@ namespace weft::mr::porting {
 /// size() and bytes() stay as they were. Where the device pins, the region gets other keys: take slice() and remote()
 /// anew.
 ///
-/// errc::busy as with region::release(); errc::out_of_range; errc::invalid_argument for device memory. If the
+/// errc::busy as with region::release(); errc::out_of_range; errc::invalid_argument for device memory, and for a
+/// region that is disabled where domain_capabilities::gates is false. If the
 /// pages cannot be had, the region stays as it was. A stop does not interrupt it. From an executor. See
 /// fi_mr_refresh(3).
 [[nodiscard]] task<> refresh(region& target, std::size_t offset, std::size_t length);

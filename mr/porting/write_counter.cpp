@@ -44,7 +44,9 @@ void bind(region& target, const write_counter& counter) {
   if (state->holders.load(std::memory_order_acquire) != 1) {
     throw error(errc::busy, "bind a counter to a region that is in use");
   }
-  state->domain->count_writes(state->registration, *counter.core_);
+  state->told = mr::detail::told_counter(counter.core_);
+  state->domain->count_writes(*state, *counter.core_);
+  state->windows.told = state->told.number();
   state->windows.counter = counter.core_.get();
   state->counter = counter.core_;
 }

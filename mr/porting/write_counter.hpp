@@ -36,8 +36,13 @@ class remote_writes_operation final : public mr::detail::remote_writes_request {
 };
 
 /// Counts the writes and atomic operations with which peers change one region or several, by their own keys or through
-/// windows: bind(). A write counts once, when all of it is in its place; one of no bytes counts too. A compare_swap
-/// counts if it has found what it expected.
+/// windows: bind(). A write counts once, when all of it is in its place; one of no bytes counts too, and so does each
+/// element of a list. A compare_swap counts if it has found what it expected.
+///
+/// On every fabric. Where that cannot see what peers write (net::capabilities::sees_writes), as an RDMA device cannot,
+/// the peer's connection tells this end's when the write has completed there: after a round trip more, and together
+/// with others, so that it costs little. Both ends have to be weft's then, and what a peer that dies has not told is
+/// not counted. A connection that closes in order tells all first.
 ///
 /// Thread-safe. Regions keep counting when it is gone. See fi_mr_bind(3), FI_REMOTE_WRITE.
 class write_counter {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 namespace weft::mr::detail {
 
@@ -12,6 +13,7 @@ class write_counter_core;
 struct peer_gate {
   std::atomic<bool> open{true};           ///< false: registered with `disabled`, and not enabled yet; it never closes
   write_counter_core* counter = nullptr;  ///< null: nobody counts; constant once the gate is open
+  std::uint32_t told = 0;                 ///< told_counter::number(); constant likewise
 };
 
 }  // namespace weft::mr::detail

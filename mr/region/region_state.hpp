@@ -4,6 +4,7 @@
 #include <weft/mr/memory_record.hpp>
 #include <weft/mr/region/background.hpp>
 #include <weft/mr/region/peer_gate.hpp>
+#include <weft/mr/region/told_counter.hpp>
 #include <weft/mr/registration.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/runtime/error.hpp>
@@ -38,6 +39,7 @@ class region_state : public background_job, public memory_record {
   bool enabled = true;
   bool changing = false;  // a worker does that; what is registered is not to be used until it is known how it ended
   std::shared_ptr<write_counter_core> counter;
+  told_counter told;  // for peers over fabrics that do not see what they write
   peer_gate windows;
   // The region's handle, and everybody who uses a slice of it; whoever lets go last disposes of the state.
   std::atomic<std::uint32_t> holders{1};

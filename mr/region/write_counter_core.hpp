@@ -32,9 +32,9 @@ class remote_writes_request : public weft::detail::remote_waiter {
 /// count; who counts does it the other way round. Both in the one total order of memory_order_seq_cst.
 class write_counter_core {
  public:
-  /// One more. From any thread; what was written before is seen by whoever is woken.
-  void add() noexcept {
-    if (count_.fetch_add(1) + 1 >= next_due_.load()) [[unlikely]]
+  /// So many more. From any thread; what was written before is seen by whoever is woken.
+  void add(std::uint32_t writes = 1) noexcept {
+    if (count_.fetch_add(writes) + writes >= next_due_.load()) [[unlikely]]
       wake_those_due();
   }
   [[nodiscard]] std::uint64_t value() const noexcept { return count_.load(); }

@@ -19,11 +19,13 @@ attached_link::attached_link(new_link established, transport& carrier, const con
   if (!peer_greeting) return;
   native_features own = carrier.features_of(options.resume_within);
   own.device_memory = options.device_memory;
+  own.write_notices = true;
   agreed = own & peer_greeting->features;
   properties.atomics = agreed.atomics;
   properties.write_immediate = agreed.immediate;
   properties.resumes = agreed.resumes;
   properties.device_memory = agreed.device_memory;
+  properties.sees_writes = properties.sees_writes && !agreed.cuts_writes();
   properties.heartbeats = peer_greeting->answers_heartbeats;
   properties.max_send_bytes = peer_greeting->receive_size;
 }

@@ -99,13 +99,22 @@ void connection_core::abandon(list_operation& all) noexcept {
   end_.advance();
 }
 
+bool connection_core::has_to_tell(std::optional<error>& why_not) const noexcept {
+  if (state_.properties().sees_writes) return false;
+  if (!state_.carrier.agreed.write_notices) {
+    why_not = weft::detail::make_error(errc::not_supported,
+                                       "the peer counts what is written there, and this connection cannot tell it");
+  }
+  return true;
+}
+
 // ---- events of the link ----
 
 void connection_core::completed(work_request& work, work_status status) noexcept {
   if (!sending::is_control(work)) {
     heartbeat_.moved();
     sending_.completed(work, status);
-  } else if (sending_.control_completed(work) && !heartbeat_.take_slot()) {
+  } else if (sending_.control_completed(work) && !heartbeat_.take_slot() && !sending_.notices().take_slot()) {
     receiving_.offer_credits();
   }
   end_.advance();
@@ -123,12 +132,19 @@ void connection_core::received(receive_work& work, const arrival& what) noexcept
     invalidated(*what.invalidated_key);
   receive_slot& slot = receiving_.slot_of(work);
   const receiving::meaning content = receiving_.examine(slot, what);
-  if (content == receiving::meaning::heartbeat) heartbeat_.answer();
-  if (content == receiving::meaning::close) end_.peer_has_closed();
-  if (content == receiving::meaning::device_memory) [[unlikely]]
-    hear_of_device(slot);
+  if (content != receiving::meaning::data) [[unlikely]]
+    return received_control(slot, content);
   sending_.pump();  // it may have brought credits
   receiving_.put(slot, content);
+}
+
+[[gnu::noinline]] void connection_core::received_control(receive_slot& slot, receiving::meaning content) noexcept {
+  if (content == receiving::meaning::heartbeat) heartbeat_.answer();
+  if (content == receiving::meaning::close) end_.peer_has_closed();
+  if (content == receiving::meaning::device_memory) hear_of_device(slot);
+  sending_.pump();
+  receiving_.put(slot, content);
+  if (content == receiving::meaning::notice) static_cast<void>(sending_.notices().take_slot());
 }
 
 sending::carrier& connection_core::make_carrier() {

@@ -87,6 +87,7 @@ class connection_core final : public operation_owner,
     }
     return state_.carrier.find(where, why_not);
   }
+  [[nodiscard, gnu::cold]] bool has_to_tell(std::optional<error>& why_not) const noexcept override;
   [[nodiscard]] std::string_view peer() const noexcept override { return state_.carrier.link->peer(); }
 
  private:
@@ -103,6 +104,7 @@ class connection_core final : public operation_owner,
   [[nodiscard]] sending::carrier& make_carrier() override;
 
   void start_link();
+  void received_control(receive_slot& slot, receiving::meaning content) noexcept;
   [[gnu::cold]] void hear_of_device(const receive_slot& slot) noexcept;
   [[gnu::cold]] void invalidated(std::uint64_t invalidated_key) noexcept;
   [[nodiscard]] static task<> end_in_background(connection_core& self);

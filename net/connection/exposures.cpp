@@ -92,12 +92,16 @@ task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_key
   if (how.until <= state.home.now()) throw too_late(what);
   mr::region_pin region(range);
   mr::detail::peer_gate* const gate = region.windows();
+  if (!gate->open && !state.device->domain().capabilities().gates) {
+    throw error(errc::invalid_argument, what + ": it is disabled, and has no windows here before it is enabled");
+  }
   const inside_call inside(state);
   auto lent = std::make_unique<lending>(keys, how.until);
   lent->hold(std::move(region));
   if (range.kind() == mr::memory_kind::device)
     co_return open_device_memory(state, *keys, std::move(lent), range, uses, what);
-  const mr::remote_region remote = co_await open_to_peer(state, range, uses, gate, what);
+  mr::remote_region remote = co_await open_to_peer(state, range, uses, gate, what);
+  remote.count_by(gate->told);
   if (!keys->opened(*lent, remote.places().front().key, remote.size())) {
     link_keys::end(lent.release());
     throw too_late(what);

@@ -25,6 +25,10 @@ struct native_features {
   bool resumes = false;  ///< waits for a link once all are lost: connection_options::resume_within
 
   bool device_memory = false;  ///< copies to and from memory of devices: connection_options::device_memory
+  bool write_notices = false;  ///< hears what has been written where a counter wants to know: write_notices
+
+  /// Whether what the program writes goes in pieces, or more than once, so that no link counts it.
+  [[nodiscard]] constexpr bool cuts_writes() const noexcept { return rails || device_memory; }
 
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;
   /// What both can do.
@@ -34,7 +38,8 @@ struct native_features {
             .large_frames = a.large_frames && b.large_frames,
             .rails = a.rails && b.rails,
             .resumes = a.resumes && b.resumes,
-            .device_memory = a.device_memory && b.device_memory};
+            .device_memory = a.device_memory && b.device_memory,
+            .write_notices = a.write_notices && b.write_notices};
   }
 };
 

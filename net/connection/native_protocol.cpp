@@ -24,6 +24,9 @@ constexpr unsigned rails_bit = 0x20;
 constexpr unsigned resumes_bit = 0x40;
 constexpr unsigned device_memory_bit = 0x80;
 
+constexpr std::size_t more_features_at = 15;
+constexpr unsigned write_notices_bit = 0x01;
+
 std::byte pack_features(const native_features& features) noexcept {
   return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
                                 (features.large_frames ? large_frames_bit : 0) | (features.rails ? rails_bit : 0) |
@@ -71,6 +74,7 @@ std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
   little_endian::put(packed, 8, receive_size);
   packed[12] = std::byte{user_bytes};
   packed[fabric_at] = std::byte{fabric};
+  if (features.write_notices) packed[more_features_at] |= std::byte{write_notices_bit};
   little_endian::put(packed, 16, landing.key);
   little_endian::put(packed, 20, landing.address);
   return packed;
@@ -82,6 +86,7 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
   if (!versions || !has_common(*versions)) return std::nullopt;
   greeting said;
   said.features = unpack_features(private_data[5]);
+  said.features.write_notices = (private_data[more_features_at] & std::byte{write_notices_bit}) != std::byte{0};
   said.listens_first = (private_data[5] & std::byte{listens_first_bit}) != std::byte{0};
   said.answers_heartbeats = (private_data[5] & std::byte{heartbeats_bit}) != std::byte{0};
   said.receive_depth = little_endian::get<std::uint16_t>(private_data, 6);
@@ -120,6 +125,7 @@ greeting_frame::greeting_frame(const connection_options& options, const native_f
     self.user_bytes = static_cast<std::uint8_t>(options.private_data.size());
     self.features = features;
     self.features.device_memory = options.device_memory;
+    self.features.write_notices = true;
     self.listens_first = listens_first;
     self.answers_heartbeats = true;
     self.landing = landing;

@@ -44,7 +44,7 @@ inline constexpr version_range spoken_versions{};
 ///  12  1  how many bytes of the user's follow: connection managers of RDMA devices pad private data with zeros
 ///  13  1  the oldest version that it speaks; zero: the same as the newest
 ///  14  1  fabric: which of its device's fabrics the connection runs on, 0 to 3; the keys that it sends name it
-///  15  1  zero
+///  15  1  more features: 0x01 it hears of writes (message_kind::written)
 ///  16  4  key of a landing_place; zero, as from ends that know of none: there is none
 ///  20  8  its address
 struct greeting {
@@ -91,30 +91,36 @@ enum class message_kind : std::uint8_t {
   data_with_immediate = 4,
   device_memory = 6,  ///< a device_message; it needs no credit, because there are receives for it
   heartbeat = 5,      ///< to a peer that answers them, which it does with any message, a credits message if need be
+  written = 7,        ///< to a peer whose fabrics do not see it: its sender has written there, and it is in place
+  counted = 8,        ///< the answer to that, before which there is no further one
 };
 
 /// The end of each message. It stands behind the payload, not before it, so that the payload is aligned as its buffer.
 ///
 /// Before the trailer of a data_with_immediate stand four bytes more, which are not the payload's either: the immediate
-/// data. So it works whatever the transport makes of immediate data.
+/// data. So it works whatever the transport makes of immediate data. Before that of a written message stands the number
+/// of the counter (mr::remote_slice::counter()) in their place.
 ///
 ///   0  1  message_kind
-///   1  3  zero
+///   1  3  of a written message: how many times, 1 to most_writes; else zero
 ///   4  4  credits: how many data messages the receiver of this trailer may have sent since the set-up, modulo 2^32
 struct trailer {
   static constexpr std::size_t bytes = 8;
   static constexpr std::size_t immediate_bytes = 4;
   /// The longest end of a message: receives have so much room beyond receive_size.
   static constexpr std::size_t max_bytes = immediate_bytes + bytes;
+  /// Of one written message.
+  static constexpr std::uint32_t most_writes = (1u << 24) - 1;
   using storage = std::array<std::byte, max_bytes>;
 
   message_kind kind = message_kind::data;
   std::uint32_t credits = 0;
-  std::uint32_t immediate = 0;  ///< of a data_with_immediate
+  std::uint32_t immediate = 0;  ///< of a data_with_immediate; the counter of a written message
+  std::uint32_t writes = 0;     ///< of a written message
 
   /// What it takes of a message's end.
   [[nodiscard]] std::size_t size() const noexcept {
-    return kind == message_kind::data_with_immediate ? max_bytes : bytes;
+    return kind == message_kind::data_with_immediate || kind == message_kind::written ? max_bytes : bytes;
   }
   /// Its size() bytes, at the end of `out`.
   [[nodiscard]] std::span<std::byte> pack(storage& out) const noexcept;
@@ -137,9 +143,9 @@ struct trailer {
 
 inline std::span<std::byte> trailer::pack(storage& out) const noexcept {
   std::byte* const packed = out.data() + immediate_bytes;
-  put(packed, static_cast<std::uint32_t>(kind));
+  put(packed, static_cast<std::uint32_t>(kind) | writes << 8);
   put(packed + 4, credits);
-  if (kind != message_kind::data_with_immediate) return std::span(out).subspan(immediate_bytes);
+  if (size() != max_bytes) return std::span(out).subspan(immediate_bytes);
   put(out.data(), immediate);
   return out;
 }
@@ -157,7 +163,14 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
     case message_kind::credits:
     case message_kind::close:
     case message_kind::heartbeat:
+    case message_kind::counted:
       if (message.size() == bytes) return said;
+      break;
+    case message_kind::written:
+      if (message.size() != max_bytes) break;
+      said.immediate = get(packed - immediate_bytes);
+      said.writes = get(packed) >> 8;
+      if (said.writes != 0) return said;
       break;
     case message_kind::data_with_immediate:
       if (message.size() < max_bytes) break;
@@ -183,12 +196,13 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
 inline constexpr std::uint16_t control_requests = 2;
 
 /// Receives that each end posts beyond receive_depth, for messages that need no credit. With one receive_depth of
-/// messages the peer earns this end two of credits; then there may be a heartbeat and the one that closes.
-inline constexpr std::uint16_t reserved_receives = 4;
+/// messages the peer earns this end two of credits; then there may be a heartbeat, the one that closes, and the answer
+/// to one of what this end has written.
+inline constexpr std::uint16_t reserved_receives = 5;
 
-/// All receives that an end posts: one more if it sends heartbeats, for the answer.
-[[nodiscard]] constexpr std::uint16_t receives_of(const connection_options& options) noexcept {
-  const int answers = options.heartbeat.count() > 0 ? 1 : 0;
+/// All receives that an end posts: one more if it sends heartbeats, for the answer, and if it is told what is written.
+[[nodiscard]] constexpr std::uint16_t receives_of(const connection_options& options, bool sees_writes) noexcept {
+  const int answers = (options.heartbeat.count() > 0 ? 1 : 0) + (sees_writes ? 0 : 1);
   const int device_messages = options.device_memory ? device_message::most_under_way : 0;
   return static_cast<std::uint16_t>(options.receive_depth + reserved_receives + answers + device_messages);
 }

@@ -39,6 +39,9 @@ class operation_owner {
   /// name there, for the reason that `why_not` is set to. `names` of a connection with rails.
   [[nodiscard]] virtual std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                         std::optional<error>& why_not) const noexcept = 0;
+  /// Whether the peer has to be told what is written where it counts: see mr::remote_slice::counter(). If that is not
+  /// possible, `why_not` is set.
+  [[nodiscard]] virtual bool has_to_tell(std::optional<error>& why_not) const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
 
  protected:

@@ -37,6 +37,7 @@ struct operation_record : work_request {
   trailer::storage trailer_bytes{};
   live_statistics::operations* counted = nullptr;  // where failures of its kind are counted
   std::uint64_t answer = 0;                        // to a flush, and the value that an atomic operation yields
+  std::uint32_t counter = 0;                       // of an orphan: transfer::counter_
 };
 
 /// The operations that a connection may have with its link at a time. They are made a few at a time, when there is need

@@ -70,14 +70,8 @@ receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival&
     return refuse("more credits than this end can use");
   }
   state_.sendable = said->credits;
-  if (said->kind == message_kind::credits) return meaning::nothing;
-  if (said->kind == message_kind::heartbeat) return meaning::heartbeat;
-  if (said->kind == message_kind::close) return meaning::close;
-  if (said->kind == message_kind::device_memory) {
-    if (!state_.properties().device_memory) return refuse("a message without a valid trailer");
-    slot.what = what;
-    slot.what.bytes -= said->size();
-    return meaning::device_memory;
+  if (said->kind != message_kind::data && said->kind != message_kind::data_with_immediate) {
+    return examine_control(slot, what, *said);
   }
   if (state_.received == state_.offered) return refuse("a message without a credit");
   slot.what = what;
@@ -86,6 +80,37 @@ receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival&
   if (said->kind == message_kind::data_with_immediate) slot.what.immediate = said->immediate;
   ++state_.received;
   return keep(slot.what);
+}
+
+[[gnu::noinline]] receiving::meaning receiving::examine_control(receive_slot& slot, const arrival& what,
+                                                                const trailer& said) noexcept {
+  switch (said.kind) {
+    case message_kind::heartbeat:
+      return meaning::heartbeat;
+    case message_kind::close:
+      return meaning::close;
+    case message_kind::device_memory:
+      if (!state_.properties().device_memory) return refuse("a message without a valid trailer");
+      slot.what = what;
+      slot.what.bytes -= said.size();
+      return meaning::device_memory;
+    case message_kind::written:
+    case message_kind::counted:
+      return examine_notice(said);
+    case message_kind::credits:
+    case message_kind::data:
+    case message_kind::data_with_immediate:
+      break;
+  }
+  return meaning::nothing;
+}
+
+receiving::meaning receiving::examine_notice(const trailer& said) noexcept {
+  if (!state_.carrier.agreed.write_notices) return refuse("a message without a valid trailer");
+  write_notices& notices = out_.notices();
+  const bool is_written = said.kind == message_kind::written;
+  const bool has_sense = is_written ? notices.heard(said.immediate, said.writes) : notices.answered();
+  return has_sense ? meaning::notice : refuse("word of what was written out of its turn");
 }
 
 receiving::meaning receiving::keep(const arrival& what) noexcept {

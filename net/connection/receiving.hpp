@@ -48,6 +48,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
     heartbeat,
     close,
     device_memory,  ///< a device_message, in its slot
+    notice,         ///< of the peer's writes, or the answer to one: see write_notices
   };
   /// Checks the message in `slot`, and ends the connection if the message breaks the protocol.
   [[nodiscard]] meaning examine(receive_slot& slot, const arrival& what) noexcept;
@@ -81,6 +82,9 @@ class receiving final : private receive_refill::client, private shared_receive_s
 
   [[nodiscard]] meaning examine_immediate(receive_slot& slot, const arrival& what) noexcept;
   [[nodiscard]] meaning examine_trailer(receive_slot& slot, const arrival& what) noexcept;
+  [[nodiscard, gnu::cold]] meaning examine_control(receive_slot& slot, const arrival& what,
+                                                   const trailer& said) noexcept;
+  [[nodiscard]] meaning examine_notice(const trailer& said) noexcept;
   [[nodiscard, gnu::cold]] meaning refuse(const char* what) noexcept;
   [[nodiscard, gnu::cold]] meaning refuse_size() noexcept;
   [[nodiscard]] meaning keep(const arrival& what) noexcept;

@@ -42,7 +42,7 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
 // ---- beginning ----
 
 sending::sending(connection_state& state, carrier_maker& maker)
-    : state_(state), carrier_maker_(maker), barrier_(nullptr, transfer_kind::send) {
+    : state_(state), notices_(state, *this), carrier_maker_(maker), barrier_(nullptr, transfer_kind::send) {
   barrier_.role_ = transfer::role::barrier;
 }
 
@@ -82,7 +82,7 @@ void sending::start_internal(transfer& item) {
 
 // A batch that is in progress is not told of this failure.
 [[gnu::noinline]] void sending::refuse_again(transfer& item) {
-  if (item.role_ != transfer::role::usual) return start_internal(item);
+  if (item.is_internal()) return start_internal(item);
   const error why(errc::invalid_argument,
                   "the operation was awaited before, was moved from, or is or was a member of a batch");
   item.failure_ = describe(item, why, false);
@@ -195,6 +195,7 @@ std::optional<error> sending::check(list_operation& all) const {
     const refusal reasons(element, state_);
     const refusal::reason why = reasons.find();
     if (why != refusal::reason::none) return describe(all, i, reasons.explain(why), false);
+    if (element.counter_ != 0) all.is_told_ = true;
     if (i == first) {
       is_beyond_here = is_beyond(element.one_);
       is_behind_owner = element.is_behind_owner_;
@@ -319,6 +320,8 @@ void sending::carried_out(transfer& item, std::optional<error> failure) noexcept
     counters_of(item.kind_).failed.add(1);
     const error why = item.stopped() ? make_error(errc::canceled, "stopped") : *failure;
     item.failure_ = describe(item, why, true);
+  } else {
+    notices_.note(item.counter_, 1);
   }
   item.end();
 }
@@ -329,6 +332,7 @@ void sending::carried_out(list_operation& all, std::optional<error> failure) noe
     counters_of(all.element_.kind_).failed.add(1);
     all.failure_ = describe(all, std::min(all.done(), all.size() - 1), *failure, true);
   }
+  if (all.is_told_) tell(all, 0, all.done());
   all.conclude();
 }
 
@@ -446,7 +450,7 @@ void sending::post(transfer& item) noexcept {
   item.record_ = &record;
   record.waiter = &item;
   record.counted = &counters_of(item.kind_);
-  if (item.role_ != transfer::role::usual) [[unlikely]] {
+  if (item.is_internal()) [[unlikely]] {
     ++internal_in_flight_;
     record.counted = &uncounted_;
   }
@@ -520,20 +524,22 @@ std::size_t sending::slot_of(message_kind kind) noexcept {
   return kind == message_kind::close ? close_control : other_control;
 }
 
-void sending::set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate) noexcept {
+void sending::set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate,
+                          std::uint32_t writes) noexcept {
   trailer end;
   end.kind = kind;
   end.credits = state_.offered = state_.receivable;
   end.immediate = immediate;
+  end.writes = writes;
   record.own = end.pack(record.trailer_bytes);
 }
 
-void sending::post_control(message_kind kind) noexcept {
+void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint32_t writes) noexcept {
   const std::size_t slot = slot_of(kind);
   control_busy_[slot] = true;
   operation_record& record = (*operations_)[slot];
   record.kind = work_kind::send;
-  set_trailer(record, kind);
+  set_trailer(record, kind, immediate, writes);
   state_.link().post(record);
   state_.link().ring();
 }
@@ -546,8 +552,12 @@ void sending::post_control(message_kind kind) noexcept {
   if (status != work_status::done) [[unlikely]]
     failed(record, waiter, status);
   if (waiter != nullptr && waiter->role_ != transfer::role::usual) [[unlikely]] {
-    if (waiter->role_ == transfer::role::element) return element_completed(record, list_of(*waiter));
-    --internal_in_flight_;
+    if (waiter->role_ == transfer::role::element) return element_completed(record, list_of(*waiter), status);
+    if (waiter->is_internal()) {
+      --internal_in_flight_;
+    } else if (status == work_status::done && waiter->has_written(record.answer)) {
+      notices_.note(waiter->counter_, 1);
+    }
   }
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
@@ -555,6 +565,9 @@ void sending::post_control(message_kind kind) noexcept {
   } else {
     record.owned.reset();
     record.pin.reset();
+    const std::uint32_t counter = std::exchange(record.counter, 0);
+    const bool has_written = record.kind != work_kind::compare_swap || record.answer == record.compare;
+    if (status == work_status::done && has_written) notices_.note(counter, 1);
   }
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
@@ -562,7 +575,9 @@ void sending::post_control(message_kind kind) noexcept {
   pump();
 }
 
-[[gnu::noinline]] void sending::element_completed(operation_record& record, list_operation& all) noexcept {
+[[gnu::noinline]] void sending::element_completed(operation_record& record, list_operation& all,
+                                                  work_status status) noexcept {
+  if (all.is_told_ && status == work_status::done) tell(all, all.posted_ - all.under_way_, 1);
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(1);
@@ -573,11 +588,19 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
   auto& all = static_cast<list_operation&>(run);
   if (status != work_status::done) [[unlikely]]
     elements_failed(all, count, status);
+  if (all.is_told_ && status == work_status::done) [[unlikely]]
+    tell(all, all.posted_ - all.under_way_, count);
   all.release(count);
   state_.statistics.in_flight.subtract(count);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(count);
   pump();
+}
+
+// Elements that have completed, in their order.
+[[gnu::noinline]] void sending::tell(list_operation& all, std::size_t first, std::size_t count) noexcept {
+  if (all.is_of_blocks_) return notices_.note(all.counter_of(first), count);
+  for (std::size_t i = first; i != first + count; ++i) notices_.note(all.counter_of(i), 1);
 }
 
 // What failed() does. The oldest one under way is the first of them.
@@ -666,6 +689,7 @@ void sending::abandon(transfer& item) noexcept {
   }
   operation_record& record = *item.record_;
   record.waiter = nullptr;
+  record.counter = item.counter_;
   record.owned = std::move(item.owned_);
   record.pin = std::move(item.pin_);
   item.state_ = transfer::state::idle;

@@ -8,6 +8,7 @@
 #include <weft/net/connection/operation_table.hpp>
 #include <weft/net/connection/refusal.hpp>
 #include <weft/net/connection/transfer.hpp>
+#include <weft/net/connection/write_notices.hpp>
 #include <weft/net/list.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/error.hpp>
@@ -19,7 +20,7 @@ namespace weft::net {
 
 /// A connection's operations, from the queue in which they wait for a slot and for credits, over the link, to their
 /// end; and the messages that the connection itself sends.
-class sending {
+class sending final : private write_notices::outlet {
  public:
   /// Carries out the operations on memory of devices that the fabric does not reach, one at a time: staging.
   class carrier {
@@ -85,7 +86,7 @@ class sending {
   /// Whether nothing waits, and the link has at most the connection's own messages.
   [[nodiscard]] bool is_idle() const noexcept {
     return first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0 &&
-           (carrier_ == nullptr || !carrier_->is_busy());
+           (carrier_ == nullptr || !carrier_->is_busy()) && notices_.has_told_all();
   }
 
   /// Tells it of one that was made for another reason.
@@ -101,7 +102,9 @@ class sending {
   /// Whether a message of the connection's own is with the link. They have two slots: one for the message that closes,
   /// one for all others.
   [[nodiscard]] bool is_busy_with(message_kind kind) const noexcept { return control_busy_[slot_of(kind)]; }
-  void post_control(message_kind kind) noexcept;
+  /// `immediate` and `writes` as in the trailer.
+  void post_control(message_kind kind, std::uint32_t immediate = 0, std::uint32_t writes = 0) noexcept;
+  [[nodiscard]] write_notices& notices() noexcept { return notices_; }
 
   [[nodiscard]] static bool is_control(const work_request& work) noexcept { return work.slot < control_requests; }
   void completed(work_request& work, work_status status) noexcept;
@@ -111,6 +114,12 @@ class sending {
   bool control_completed(const work_request& work) noexcept;
 
  private:
+  // write_notices::outlet
+  [[nodiscard]] bool is_taken() const noexcept override { return is_busy_with(message_kind::written); }
+  void post_notice(message_kind kind, std::uint32_t counter, std::uint32_t writes) noexcept override {
+    post_control(kind, counter, writes);
+  }
+
   [[nodiscard]] static std::size_t slot_of(message_kind kind) noexcept;
   [[nodiscard]] bool prepare(transfer& item) const;
   [[nodiscard]] static bool take_pin(transfer& item) noexcept;
@@ -135,7 +144,8 @@ class sending {
   [[nodiscard]] run_portion next_portion(const list_operation& all) const noexcept;
   void post_element(transfer& element, live_statistics::operations& counted) noexcept;
   static void name(operation_record& record, const transfer& item) noexcept;
-  void element_completed(operation_record& record, list_operation& all) noexcept;
+  void element_completed(operation_record& record, list_operation& all, work_status status) noexcept;
+  [[gnu::cold]] void tell(list_operation& all, std::size_t first, std::size_t count) noexcept;
   [[gnu::cold]] void elements_failed(list_operation& all, std::size_t count, work_status status) noexcept;
   [[nodiscard]] bool may_post(const transfer& item) noexcept;
   [[nodiscard]] bool has_credit() const noexcept {
@@ -144,7 +154,8 @@ class sending {
   [[nodiscard]] bool make_operations() noexcept;
   void post(transfer& item) noexcept;
   void fill(operation_record& record, const transfer& item) noexcept;
-  void set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate = 0) noexcept;
+  void set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate = 0,
+                   std::uint32_t writes = 0) noexcept;
   [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
   void count_wait(const transfer& item) noexcept;
   void reuse(operation_record& record) noexcept;
@@ -157,6 +168,7 @@ class sending {
   [[nodiscard]] error why_flushed(const work_request& work, work_status status) const noexcept;
 
   connection_state& state_;
+  write_notices notices_;
   carrier_maker& carrier_maker_;
   carrier* carrier_ = nullptr;            // null until it has been made
   transfer barrier_;                      // first in the queue while an operation is carried out

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/receive_slot.hpp>
 #include <weft/net/connection/set_up.hpp>
+#include <weft/net/device/device_state.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/observe/report.hpp>
@@ -23,13 +24,21 @@ void check_sizes(const connection_options& options) {
   }
 }
 
-set_up_options make_set_up(const connection_options& options, const greeting_frame& hello,
+std::uint16_t receives_of(const device_state& device, const connection_options& options) noexcept {
+  bool sees_writes = device.domain().capabilities().gates && !options.device_memory;
+  for (std::size_t i = 0; i != device.fabrics(); ++i) {
+    sees_writes = sees_writes && !device.fabric(i).has_rails(options.resume_within);
+  }
+  return receives_of(options, sees_writes);
+}
+
+set_up_options make_set_up(const device_state& device, const connection_options& options, const greeting_frame& hello,
                            const std::shared_ptr<shared_receive_state>& shared) {
   set_up_options set_up;
   set_up.deadline = later(executor_core::current()->now(), options.set_up_timeout);
   set_up.private_data = hello.data();
   set_up.max_requests = static_cast<std::uint16_t>(options.send_depth + control_requests);
-  set_up.max_receives = receives_of(options);
+  set_up.max_receives = receives_of(device, options);
   set_up.incoming_reads = options.incoming_reads;
   set_up.outgoing_reads = options.outgoing_reads;
   set_up.interop = options.profile == profile::interop;
@@ -42,14 +51,15 @@ set_up_options make_set_up(const connection_options& options, const greeting_fra
   return set_up;
 }
 
-task<receive_memory> find_receives(mr::pool& pool, const connection_options& options,
+task<receive_memory> find_receives(device_state& device, const connection_options& options,
                                    std::shared_ptr<shared_receive_state> shared, time_point deadline) {
   check_sizes(options);
   receive_memory found;
   found.shared = std::move(shared);
   if (found.shared != nullptr) co_return found;
   const std::size_t bytes = receive_bytes(options);
-  std::vector<mr::buffer> memory = co_await find_receive_memory(pool, receives_of(options), bytes, deadline);
+  const std::uint16_t count = receives_of(device, options);
+  std::vector<mr::buffer> memory = co_await find_receive_memory(device.pool(), count, bytes, deadline);
   found.own = std::make_shared<own_receives>();
   found.own->slots.resize(memory.size());
   for (std::size_t i = 0; i < memory.size(); ++i) {

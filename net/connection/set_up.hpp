@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/pool.hpp>
 #include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/connection/shared_receive_state.hpp>
@@ -16,17 +15,23 @@
 
 namespace weft::net {
 
+class device_state;
+
 /// Throws errc::invalid_argument for depths and sizes that no connection can have.
 void check_sizes(const connection_options& options);
 
+/// How many receives a connection of that device posts if they are its own.
+[[nodiscard]] std::uint16_t receives_of(const device_state& device, const connection_options& options) noexcept;
+
 /// What a transport needs of a user's options. The deadline runs from now; `hello` outlives the set-up. `shared` may be
 /// null.
-[[nodiscard]] set_up_options make_set_up(const connection_options& options, const greeting_frame& hello,
+[[nodiscard]] set_up_options make_set_up(const device_state& device, const connection_options& options,
+                                         const greeting_frame& hello,
                                          const std::shared_ptr<shared_receive_state>& shared);
 
 /// What a connection with these options receives into; if that is not `shared`, waits for the pool, until `deadline`.
 /// Throws errc::invalid_argument for depths and sizes that no connection can have.
-[[nodiscard]] task<receive_memory> find_receives(mr::pool& pool, const connection_options& options,
+[[nodiscard]] task<receive_memory> find_receives(device_state& device, const connection_options& options,
                                                  std::shared_ptr<shared_receive_state> shared, time_point deadline);
 
 /// Reports the exception at hand: a peer's set-up has failed, and nobody waits for that peer alone.

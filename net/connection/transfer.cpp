@@ -35,6 +35,7 @@ transfer::transfer(transfer&& other) noexcept
       kind_(other.kind_),
       borrowed_(other.borrowed_),
       is_list_(other.is_list_),
+      role_(other.role_),
       is_behind_owner_(other.is_behind_owner_),
       is_staged_(other.is_staged_),
       owned_(std::move(other.owned_)),
@@ -46,6 +47,7 @@ transfer::transfer(transfer&& other) noexcept
       remote_address_(other.remote_address_),
       remote_size_(other.remote_size_),
       remote_usage_(other.remote_usage_),
+      counter_(other.counter_),
       how_(other.how_),
       operand_(other.operand_),
       compare_(other.compare_),
@@ -94,11 +96,23 @@ void transfer::aim(const mr::remote_slice& where) noexcept {
   remote_size_ = where.size();
   remote_usage_ = where.usage();
   if (owner_ == nullptr) return;
-  const auto named = owner_->find(where, names_, failure_);
-  if (!named) [[unlikely]]
-    return aim_beyond(where);
-  remote_key_ = named->key;
-  remote_address_ = named->address;
+  if (const auto named = owner_->find(where, names_, failure_)) [[likely]] {
+    remote_key_ = named->key;
+    remote_address_ = named->address;
+  } else {
+    aim_beyond(where);
+  }
+  if (where.counter() != 0) [[unlikely]]
+    aim_at_counted(where);
+}
+
+void transfer::aim_at_counted(const mr::remote_slice& where) noexcept {
+  if (kind_ != transfer_kind::write && !is_atomic()) return;
+  std::optional<error> why_not;
+  if (!owner_->has_to_tell(why_not)) return;
+  counter_ = where.counter();
+  if (role_ == role::usual) role_ = role::told;
+  if (!failure_) failure_ = std::move(why_not);
 }
 
 // At memory that only its owner reaches, and that it copies to or from: or nowhere, and failure_ says why.

@@ -101,6 +101,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
   [[gnu::cold]] void aim_beyond(const mr::remote_slice& where) noexcept;
+  [[gnu::cold]] void aim_at_counted(const mr::remote_slice& where) noexcept;
   /// The same, by what another one has found.
   void aim_at(std::uint64_t key, std::uint64_t address, std::uint64_t bytes, const peer_names& names) noexcept;
   /// One of the connection's own, with memory that it keeps.
@@ -145,6 +146,12 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   [[nodiscard]] bool has_memory() const noexcept {
     return kind_ == transfer_kind::send || kind_ == transfer_kind::write || kind_ == transfer_kind::read;
   }
+  /// Whether it is the connection's own.
+  [[nodiscard]] bool is_internal() const noexcept { return role_ == role::internal || role_ == role::device_message; }
+  /// Whether it has changed the peer's memory, if it has succeeded and that held `before`.
+  [[nodiscard]] bool has_written(std::uint64_t before) const noexcept {
+    return kind_ != transfer_kind::compare_swap || before == compare_;
+  }
   [[nodiscard]] bool is_atomic() const noexcept {
     return kind_ == transfer_kind::fetch_add || kind_ == transfer_kind::compare_swap;
   }
@@ -165,11 +172,12 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
 
   // Whose it is:
   //   usual           the program's
+  //   told            likewise, and the peer is told when it has completed: of counter_
   //   element         a list_operation's, which is its batch
   //   internal        staging's: it goes before those that wait
   //   device_message  likewise; it takes no credit
   //   barrier         sending's: those behind it wait until staging has carried out what went before
-  enum class role : std::uint8_t { usual, element, internal, device_message, barrier };
+  enum class role : std::uint8_t { usual, told, element, internal, device_message, barrier };
 
   operation_owner* owner_;
   transfer_group* batch_ = nullptr;  // that it is awaited with, until that one is over
@@ -197,6 +205,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   peer_names names_;
   std::uint64_t remote_size_ = 0;
   mr::usage remote_usage_ = mr::usage::none;
+  std::uint32_t counter_ = 0;  // mr::remote_slice::counter(), if this writes there
   send_options how_;
   std::uint64_t operand_ = 0;  // fetch_add: what to add; compare_swap: what to put there
   std::uint64_t compare_ = 0;

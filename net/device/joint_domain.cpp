@@ -45,7 +45,8 @@ mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::
   common.on_demand = common.pins && every_on_demand;
   common.dmabuf = common.pins && every_dmabuf;
   common.requested_key = false;  // each fabric has keys of its own
-  common.disabled = false;
+  common.disabled = true;        // by registering it with all of them again
+  common.gates = false;
   common.max_ranges = 1;
   return common;
 }
@@ -128,6 +129,13 @@ void joint_domain::do_deregister_all(mr::memory_record& target) noexcept {
 
 void joint_domain::do_share(mr::memory_record& target) {
   for (const auto& part : parts_) part->share(target);
+}
+
+// Of a device that was removed, the part has nothing to count.
+void joint_domain::do_count_all(mr::memory_record& target, mr::detail::write_counter_core& counter) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i]->capabilities().gates) parts_[i]->count_writes(target.in(i), counter);
+  }
 }
 
 bool joint_domain::do_reach_all(const mr::memory_record& target) const noexcept {

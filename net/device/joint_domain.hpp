@@ -28,6 +28,7 @@ class joint_domain final : public mr::domain {
   void do_register_all(mr::memory_record& target, const mr::registration_options& options) override;
   void do_deregister_all(mr::memory_record& target) noexcept override;
   void do_share(mr::memory_record& target) override;
+  void do_count_all(mr::memory_record& target, mr::detail::write_counter_core& counter) override;
   [[nodiscard]] bool do_reach_all(const mr::memory_record& target) const noexcept override;
   [[nodiscard]] mr::remote_region do_describe(const mr::memory_record& target, std::uint64_t size,
                                               mr::usage open) const override;

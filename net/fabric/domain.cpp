@@ -17,6 +17,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   mr::domain_capabilities abilities;
   abilities.usages =
       mr::usage::send | mr::usage::recv | mr::usage::read_dst | mr::usage::write_src | mr::usage::bind_window;
+  abilities.disabled = true;
   if (home.opens_regions()) {
     abilities.usages |= mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_visibility;
     if (home.has_atomics()) abilities.usages |= mr::usage::atomic_dst;

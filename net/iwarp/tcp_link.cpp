@@ -111,6 +111,7 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
   capabilities_.invalidate = true;
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
+  capabilities_.sees_writes = true;
   capabilities_.max_message_bytes = engine::max_message_bytes;
   if (early.empty()) return;
   input_ = shared_.lend_staging();
@@ -147,6 +148,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
   receives_ = std::make_unique<posted_receive[]>(queue_ != nullptr ? 1 : options.receive_depth);
   events_ = &events;
+  counts_ = !options.agreed.cuts_writes();
   overdue_after_ = options.overdue_after;
   large_frames_ = options.agreed.large_frames;
   resuming_ = true;  // early bytes, and the first wait for more, once the receives are posted
@@ -403,7 +405,9 @@ write_target tcp_link::find_write_target(std::uint32_t stag, std::uint64_t offse
   return {.status = place.status, .memory = std::span(place.data, place.size), .may_shrink = place.may_shrink};
 }
 
-void tcp_link::written(std::uint32_t stag) noexcept { shared_.keys().written(stag, id_); }
+void tcp_link::written(std::uint32_t stag) noexcept {
+  if (counts_) shared_.keys().written(stag, id_);
+}
 
 access_status tcp_link::remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept {
   return shared_.keys().read(stag, offset, out, id_);
@@ -414,7 +418,7 @@ access_status tcp_link::check_read(std::uint32_t stag, std::uint64_t offset, std
 }
 
 access_status tcp_link::remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept {
-  return shared_.keys().atomic(asked, previous, id_);
+  return shared_.keys().atomic(asked, previous, id_, counts_);
 }
 
 access_status tcp_link::check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept {

@@ -167,6 +167,7 @@ class tcp_link final : public net::link,
   std::optional<error> lost_;  // why TCP failed, for ended()
   std::optional<refused_access> refusal_;
   int send_failure_ = 0;  // the errno with which a send failed, unless the peer has closed
+  bool counts_ = true;    // what the peer writes: native_features::cuts_writes()
   std::chrono::milliseconds overdue_after_{};
   bool large_frames_ = false;                  // frames need not fit TCP's segments
   std::optional<time_point> reads_held_back_;  // since when they wait behind a message that nobody receives

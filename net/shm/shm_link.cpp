@@ -169,6 +169,7 @@ shm_link::shm_link(established made, std::shared_ptr<software::domain> home, std
   capabilities_.invalidate = true;
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
+  capabilities_.sees_writes = true;
   capabilities_.max_message_bytes = largest_message;
   capabilities_.max_whole_write_bytes = whole_bytes;
   capabilities_.same_machine = true;
@@ -179,6 +180,7 @@ shm_link::~shm_link() { assert((closed_ || events_ == nullptr) && "a link was de
 void shm_link::start(link_events& events, const link_parameters& parameters) {
   receives_.resize(queue_ != nullptr ? 1 : parameters.receive_depth);
   answers_.resize(std::max<std::size_t>(capabilities_.incoming_reads, 1));
+  counts_ = !parameters.agreed.cuts_writes();
   overdue_after_ = parameters.overdue_after;
   shared_.add(*this, made_.socket.fd());
   events_ = &events;
@@ -338,7 +340,7 @@ bool shm_link::answer_atomic(const owed_answer& asked) noexcept {
       .operand = asked.operands.operand,
       .mask = swaps ? software::atomic_request::every_bit : 0,
       .compare = swaps ? asked.operands.compare : 0};
-  if (const auto status = shared_.keys().atomic(operation, previous, id_); status != access_status::ok) {
+  if (const auto status = shared_.keys().atomic(operation, previous, id_, counts_); status != access_status::ok) {
     refuse_access({"change", sizeof previous, asked.address, asked.key, asked.number}, status);
     return false;
   }
@@ -923,7 +925,7 @@ void shm_link::end_delivery() noexcept {
   }
   if (!is_send) {
     std::atomic_thread_fence(std::memory_order_release);  // whoever sees a later write sees this one
-    shared_.keys().written(incoming_.key, id_);
+    if (counts_) shared_.keys().written(incoming_.key, id_);
     if ((incoming_.flags & record::immediate) == 0) return;
     what.immediate = incoming_.number;
   }

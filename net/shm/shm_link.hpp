@@ -189,6 +189,7 @@ class shm_link final : public net::link,
   software::stream_id id_;
   capabilities capabilities_;
   link_events* events_ = nullptr;
+  bool counts_ = true;  // what the peer writes: native_features::cuts_writes()
   std::chrono::milliseconds overdue_after_{};
 
   ring_writer writer_;

@@ -22,6 +22,7 @@ constexpr mr::domain_capabilities abilities{
     .requested_key = true,
     .max_ranges = 1024,
     .disabled = true,
+    .gates = true,
 };
 
 std::uint32_t stag_of(const mr::registration& item) noexcept {

@@ -30,7 +30,8 @@ struct key_table::piece {
 };
 
 // Constant while it is in the table, but for `revoked` and `enabled`, for `next` when its neighbours come and go, for
-// `counter` before it is enabled, and for `direct` before its key is known.
+// `counter`, which is set before a peer knows the key, but not before one may guess it, and for `direct` before its key
+// is known.
 struct key_table::entry : key_list::node {
   key_rights rights;
   std::atomic<bool> revoked{false};  // by the peer
@@ -42,12 +43,12 @@ struct key_table::entry : key_list::node {
   bool may_shrink;
   const mr::detail::peer_gate* gate;
   direct_memory* direct;
-  mr::detail::write_counter_core* counter = nullptr;
+  std::atomic<mr::detail::write_counter_core*> counter{nullptr};
   std::vector<piece> pieces;
 
   // Called by readers that have found the entry open.
   void count_write() const noexcept {
-    if (counter != nullptr) counter->add();
+    if (auto* const own = counter.load(std::memory_order_acquire)) own->add();
     if (gate != nullptr && gate->counter != nullptr) gate->counter->add();
   }
 
@@ -167,7 +168,7 @@ void key_table::erase(std::uint32_t stag, bool by_peer) noexcept {
 
 void key_table::count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept {
   const std::lock_guard lock(mutex_);
-  if (entry* const item = find(stag)) item->counter = &counter;
+  if (entry* const item = find(stag)) item->counter.store(&counter, std::memory_order_release);
 }
 
 void key_table::enable(std::uint32_t stag) noexcept {
@@ -343,8 +344,8 @@ key_table::reader::place key_table::reader::atomic_place(std::uint32_t stag, std
   return found;
 }
 
-access_status key_table::reader::atomic(const atomic_request& asked, std::uint64_t& previous,
-                                        stream_id stream) noexcept {
+access_status key_table::reader::atomic(const atomic_request& asked, std::uint64_t& previous, stream_id stream,
+                                        bool counts) noexcept {
   const place at = atomic_place(asked.stag, asked.offset, stream);
   if (at.status != access_status::ok) return at.status;
   // It may go in the very next moment all the same: an atomic operation is the processor's.
@@ -355,7 +356,7 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
   while (!word.compare_exchange_weak(seen, apply(asked, seen))) {
   }
   previous = seen;
-  const entry* const item = table_.find(asked.stag);
+  const entry* const item = counts ? table_.find(asked.stag) : nullptr;
   if (item != nullptr && changes(asked, seen)) item->count_write();  // null: erased just now
   return access_status::ok;
 }

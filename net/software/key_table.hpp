@@ -86,7 +86,8 @@ class key_table {
   /// the peer has revoked.
   void erase(std::uint32_t stag, bool by_peer = false) noexcept;
 
-  /// Makes `counter`, which lives until the key is erased, count what peers write. Only before enable().
+  /// Makes `counter`, which lives until the key is erased, count what peers write. Only before enable(), or before
+  /// anybody knows the key.
   void count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept;
   void enable(std::uint32_t stag) noexcept;
   /// Sets opening::direct later. Only before anybody knows the key.
@@ -181,8 +182,9 @@ class key_table::reader {
   [[nodiscard]] range range_of(std::uint32_t stag) const noexcept;
 
   /// A peer's atomic operation, on memory that is aligned for it. Each is one std::atomic_ref<std::uint64_t> operation,
-  /// so it is atomic with those of other peers and of this process. `previous` is set only if ok.
-  [[nodiscard]] access_status atomic(const atomic_request& asked, std::uint64_t& previous, stream_id stream) noexcept;
+  /// so it is atomic with those of other peers and of this process. `previous` is set only if ok. `counts`: as a write.
+  [[nodiscard]] access_status atomic(const atomic_request& asked, std::uint64_t& previous, stream_id stream,
+                                     bool counts = true) noexcept;
   /// What atomic() at that place would say.
   [[nodiscard]] access_status check_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept {
     return atomic_place(stag, offset, stream).status;

@@ -26,6 +26,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   abilities.iova = abilities.zero_based = home.traits().heeds_iova;
   abilities.on_demand = home.on_demand_operations() != 0;
   abilities.dmabuf = home.has_dmabuf();
+  abilities.disabled = true;
   abilities.device_memory = true;
   abilities.pins = true;
   abilities.numa_node = home.numa_node();

@@ -849,7 +849,7 @@ void rdma_link::check_windows() const {
   }
 }
 
-// A device has no gates: its domain registers nothing disabled.
+// A device has no gates: connections expose nothing that is disabled.
 task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) {
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;

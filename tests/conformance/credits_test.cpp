@@ -205,7 +205,7 @@ TEST_P(credits, a_connection_that_waits_for_receive_memory_can_be_closed) {
   tight.arena_bytes = std::size_t{1} << 20;
   open_device(tight);
   auto large = options();
-  large.receive_size = 200'000;
+  large.receive_size = 180'000;
   large.receive_depth = 3;
   auto small = options();
   small.receive_size = 64;

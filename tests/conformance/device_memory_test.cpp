@@ -4,6 +4,7 @@
 #include <weft/mr/cuda/driver.hpp>
 #include <weft/mr/device_copy.hpp>
 #include <weft/mr/device_memory.hpp>
+#include <weft/mr/porting/porting.hpp>
 
 #include <algorithm>
 #include <array>
@@ -100,6 +101,25 @@ TEST_P(device_memory, of_the_peer_is_written_from_host_memory) {
       co_await client.write(source.slice(), there.remote());
       EXPECT_TRUE(has(there, 7)) << bytes;
     }
+  });
+}
+
+TEST_P(device_memory, that_is_written_to_host_memory_counts_there) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
+  between([&](net::connection& client, net::connection&) -> task<> {
+    constexpr std::size_t bytes = 3 * slot;
+    const mr::region here = co_await on_device(bytes, 7);
+    const mr::porting::write_counter counter;
+    mr::region there = co_await device().domain().register_memory(std::vector<std::byte>(bytes),
+                                                                  {.usage = for_peers, .disabled = true});
+    mr::porting::bind(there, counter);
+    co_await mr::porting::enable(there);
+    co_await client.write(here.slice(), there.remote());
+    co_await counter.wait_for(1);
+    EXPECT_TRUE(holds(there.bytes(), 7));
+    const std::vector<net::list_part> parts(5, {.local = here.slice(0, 10), .remote = there.remote().slice(0, 10)});
+    co_await client.write(parts);
+    co_await counter.wait_for(6);
   });
 }
 

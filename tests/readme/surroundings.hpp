@@ -3,6 +3,8 @@
 // fragment's own declarations hide these.
 #pragma once
 
+#include <weft/mr/porting/enable.hpp>
+#include <weft/mr/porting/write_counter.hpp>
 #include <weft/weft.hpp>
 
 #include <syslog.h>

@@ -118,6 +118,7 @@ constexpr mr::domain_capabilities abilities{
     .iova = true,
     .zero_based = true,
     .disabled = true,
+    .gates = true,
 };
 
 constexpr mr::access rights_of_peers = mr::access::remote_read | mr::access::remote_write | mr::access::remote_atomic;

@@ -86,6 +86,7 @@ link::link(std::shared_ptr<wire> both, std::size_t which, std::string peer)
   capabilities_.invalidate = true;
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
+  capabilities_.sees_writes = true;
   capabilities_.max_message_bytes = largest_message;
   capabilities_.write_completes_when_placed = true;
 }
@@ -98,7 +99,8 @@ link::~link() {
 }
 
 // What has come already is delivered in the next turn.
-void link::start(net::link_events& events, const net::link_parameters&) {
+void link::start(net::link_events& events, const net::link_parameters& parameters) {
+  counts_ = !parameters.agreed.cuts_writes();
   exposed_.reserve(8);
   events_ = &events;
   mine_.home = &home_;
@@ -268,7 +270,7 @@ link::outcome link::copy(work_request& work, std::uint64_t bytes, mr::access rig
   std::atomic_thread_fence(std::memory_order_acq_rel);
   bytes_done_ += piece;
   if (bytes_done_ != bytes) return outcome::unfinished;
-  if (right == mr::access::remote_write) there.count();
+  if (right == mr::access::remote_write && counts_) there.count();
   return outcome::done;
 }
 
@@ -285,7 +287,7 @@ link::outcome link::change(work_request& work) noexcept {
   } else {
     changed = word.compare_exchange_strong(before, work.operand);
   }
-  if (changed) there.count();
+  if (changed && counts_) there.count();
   std::memcpy(work.own.data(), &before, sizeof before);
   return outcome::done;
 }

@@ -166,6 +166,7 @@ class link final : public net::link, private weft::detail::remote_work {
   std::uint64_t bytes_done_ = 0;  // of the first
   std::vector<std::uint32_t> exposed_;
   unsigned depth_ = 0;
+  bool counts_ = true;  // at the other end, what it writes there
   bool shutting_down_ = false;
   bool ended_ = false;
   bool broken_ = false;  // do not wait for the other end

@@ -221,8 +221,8 @@ task<> expect_to_be_there_and_busy(region& target) {
   EXPECT_EQ(test::code_thrown_by([&] { return target.slice(); }), errc::busy);
   EXPECT_EQ(test::code_thrown_by([&] { return target.slice(10, 20); }), errc::busy);
   EXPECT_EQ(test::code_thrown_by([&] { return target.remote(); }), errc::busy);
-  EXPECT_EQ(test::code_thrown_by([&] { porting::enable(target); }), errc::busy);
-  co_return;
+  const auto enabled = co_await as_result(porting::enable(target));
+  EXPECT_EQ(enabled.error().code(), errc::busy);
 }
 
 TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refreshed) {
@@ -267,6 +267,71 @@ TEST(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
   look_at_a_region_while(*domain, refresh, move_and_destroy);
   EXPECT_EQ(domain->registered, 2);
   EXPECT_EQ(domain->deregistered, 2);
+}
+
+// A fabric that cannot keep it closed by itself.
+constexpr domain_capabilities without_gates{.usages = known_usages, .disabled = true};
+constexpr usage for_both = usage::send | usage::read_src | usage::write_dst;
+
+TEST(region, that_is_disabled_is_registered_for_its_owner_alone_until_it_is_enabled) {
+  const auto domain = std::make_shared<recording_domain>(without_gates);
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
+    EXPECT_EQ(domain->last_options.usage, usage::send);
+    EXPECT_EQ(made.usage(), for_both);
+    EXPECT_FALSE(porting::enabled(made));
+    EXPECT_EQ(made.slice().record()->registration.local_key, 1u);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
+    {
+      const region_pin used(made.slice());
+      const auto busy = co_await as_result(porting::enable(made));
+      EXPECT_EQ(busy.error().code(), errc::busy);
+    }
+    co_await porting::enable(made);
+    EXPECT_EQ(domain->last_options.usage, for_both);
+    EXPECT_FALSE(domain->last_options.disabled);
+    EXPECT_TRUE(porting::enabled(made));
+    EXPECT_EQ(made.remote().key(), 1002u);
+    EXPECT_EQ(domain->deregistered, 1);
+    co_await porting::enable(made);
+    EXPECT_EQ(domain->registered, 2);
+  });
+}
+
+TEST(region, that_cannot_be_enabled_stays_as_it_is) {
+  const auto domain = std::make_shared<recording_domain>(without_gates);
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
+    domain->refuse = true;
+    const auto refused = co_await as_result(porting::enable(made));
+    EXPECT_EQ(refused.error().code(), errc::no_memory);
+    EXPECT_FALSE(porting::enabled(made));
+    EXPECT_EQ(made.slice().size(), 100u);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
+    domain->refuse = false;
+    co_await porting::enable(made);
+    EXPECT_EQ(made.remote().key(), 1002u);
+  });
+}
+
+TEST(region, that_counts_tells_peers_by_which_number) {
+  const auto domain = std::make_shared<recording_domain>(without_gates);
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
+    const porting::write_counter counter;
+    porting::bind(made, counter);
+    co_await porting::enable(made);
+    const std::uint32_t number = made.remote().counter();
+    EXPECT_NE(number, 0u);
+    mr::detail::told_counter::add(number, 3);
+    mr::detail::told_counter::add(number + 1, 5);
+    EXPECT_EQ(counter.value(), 3u);
+    co_await made.release();
+    mr::detail::told_counter::add(number, 1);
+    EXPECT_EQ(counter.value(), 3u);
+    region plain = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both});
+    EXPECT_EQ(plain.remote().counter(), 0u);
+  });
 }
 
 TEST(region, that_is_empty_has_no_bytes_and_no_keys) {

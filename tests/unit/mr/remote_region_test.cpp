@@ -67,6 +67,28 @@ TEST(remote_region, of_several_fabrics_survives_the_wire_with_keys_of_any_kind) 
   for (const remote_place& each : part.places()) EXPECT_EQ(each.address, region.on(each.fabric)->address + 96);
 }
 
+remote_region example_that_counts() {
+  remote_region region = example();
+  region.count_by(0xA1B2C3D4);
+  return region;
+}
+
+TEST(remote_region, tells_by_which_number_writes_are_counted) {
+  const std::vector<std::byte> wire = packed(example_that_counts());
+  EXPECT_EQ(wire.size(), 30u);
+  EXPECT_EQ(wire.size(), example_that_counts().packed_bytes());
+  EXPECT_EQ(wire[3], std::byte{0x80});
+  EXPECT_EQ(wire[12], std::byte{0xD4});
+  const remote_region again = remote_region::unpack(wire);
+  EXPECT_EQ(again, example_that_counts());
+  EXPECT_EQ(again.usage(), example().usage());
+  EXPECT_EQ(again.slice(8, 16).counter(), 0xA1B2C3D4u);
+  EXPECT_EQ(remote_region::unpack(packed(example())).counter(), 0u);
+  remote_region largest = example_of_many();
+  largest.count_by(1);
+  EXPECT_EQ(remote_region::unpack(packed(largest)), largest);
+}
+
 TEST(remote_region, has_places_in_one_order_and_each_fabric_once) {
   const remote_place twice[] = {{.fabric = 1, .address = 0, .key = 7}, {.fabric = 1, .address = 0, .key = 8}};
   EXPECT_EQ(test::code_thrown_by([&] { remote_region(twice, 8, usage::read_src); }), errc::invalid_argument);
@@ -95,7 +117,7 @@ TEST(remote_region, is_read_off_the_front_of_a_longer_message) {
 }
 
 TEST(remote_region, cut_at_any_byte_it_is_a_clean_error) {
-  for (const remote_region& region : {example(), example_of_many()}) {
+  for (const remote_region& region : {example(), example_of_many(), example_that_counts()}) {
     const std::vector<std::byte> wire = packed(region);
     for (std::size_t length = 0; length < wire.size(); ++length) {
       const auto cut = std::span(wire).first(length);
@@ -114,7 +136,11 @@ TEST(remote_region, what_is_wrong_with_it_is_said_in_words) {
   EXPECT_NE(words_of(1, 0).find("0 places"), std::string::npos);
   EXPECT_NE(words_of(1, 5).find("5 places"), std::string::npos);
   EXPECT_NE(words_of(1, 2).find("the middle of a place"), std::string::npos);
-  EXPECT_NE(words_of(3, 0x80).find("unknown usage bits 0x8000"), std::string::npos);
+  EXPECT_NE(words_of(3, 0x40).find("unknown usage bits 0x4000"), std::string::npos);
+  std::vector<std::byte> counted = packed(example_that_counts());
+  std::fill_n(counted.begin() + 12, 4, std::byte{0});
+  EXPECT_NE(test::words_thrown_by([&] { return remote_region::unpack(counted); }).find("a counter without a number"),
+            std::string::npos);
   EXPECT_NE(words_of(5, 0).find("length is zero"), std::string::npos);
   EXPECT_NE(words_of(11, 0xff).find("wrap"), std::string::npos);
   EXPECT_NE(words_of(13, 5).find("a key of 5 bytes"), std::string::npos);
@@ -123,7 +149,7 @@ TEST(remote_region, what_is_wrong_with_it_is_said_in_words) {
 }
 
 TEST(remote_region, of_which_any_byte_is_another_is_malformed_or_has_its_own_form) {
-  for (const remote_region& region : {example(), example_of_many()}) {
+  for (const remote_region& region : {example(), example_of_many(), example_that_counts()}) {
     const std::vector<std::byte> sound = packed(region);
     for (std::size_t at = 0; at < sound.size(); ++at) {
       for (unsigned value = 0; value < 256; ++value) {

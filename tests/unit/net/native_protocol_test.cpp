@@ -68,6 +68,15 @@ TEST(greeting, tells_each_feature_by_a_bit_of_its_own) {
   }
 }
 
+TEST(greeting, tells_in_a_byte_of_its_own_that_it_hears_of_writes) {
+  greeting self = sample();
+  self.features.write_notices = true;
+  const auto packed = self.pack();
+  EXPECT_EQ(packed[15], std::byte{1});
+  EXPECT_EQ(greeting::unpack(packed)->features, self.features);
+  EXPECT_EQ(sample().pack()[15], std::byte{0});
+}
+
 TEST(greeting, cut_at_any_byte_is_none) {
   const auto packed = sample().pack();
   for (std::size_t size = 0; size < packed.size(); ++size) {
@@ -153,6 +162,7 @@ TEST(greeting, leaves_what_may_come_later_to_later_versions) {
   auto packed = sample().pack();
   std::fill(packed.begin() + 13, packed.end(), std::byte{0xFF});
   packed[5] |= std::byte{0x10};
+  packed[15] = std::byte{0xFE};
   ASSERT_TRUE(greeting::unpack(packed));
   EXPECT_EQ(greeting::unpack(packed)->features, sample().features);
 }
@@ -212,10 +222,31 @@ TEST(trailer, brings_immediate_data_along_behind_any_payload) {
   }
 }
 
+TEST(trailer, tells_how_often_was_written_and_where) {
+  trailer end;
+  end.kind = message_kind::written;
+  end.credits = 0x89ABCDEF;
+  end.immediate = 0x01234567;
+  end.writes = trailer::most_writes - 1;
+  auto bytes = packed(end);
+  EXPECT_EQ(bytes.size(), trailer::max_bytes);
+  EXPECT_EQ(bytes[4], std::byte{7});
+  EXPECT_EQ(bytes[5], std::byte{0xFE});
+  const auto said = trailer::unpack(bytes);
+  ASSERT_TRUE(said);
+  EXPECT_EQ(said->kind, message_kind::written);
+  EXPECT_EQ(said->credits, 0x89ABCDEF);
+  EXPECT_EQ(said->immediate, 0x01234567u);
+  EXPECT_EQ(said->writes, trailer::most_writes - 1);
+  std::fill_n(bytes.begin() + 5, 3, std::byte{0});  // not once
+  EXPECT_FALSE(trailer::unpack(bytes));
+}
+
 TEST(trailer, cut_at_any_byte_is_none) {
-  for (const message_kind kind : {message_kind::data, message_kind::data_with_immediate}) {
+  for (const message_kind kind : {message_kind::data, message_kind::data_with_immediate, message_kind::written}) {
     trailer end;
     end.kind = kind;
+    end.writes = kind == message_kind::written ? 1 : 0;
     const auto bytes = packed(end);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(trailer::unpack(std::span(bytes).last(size))) << size;
@@ -227,14 +258,18 @@ TEST(trailer, of_a_kind_that_nobody_knows_is_none) {
   for (unsigned kind = 0; kind < 256; ++kind) {
     auto bytes = packed(trailer());
     bytes[0] = static_cast<std::byte>(kind);
-    EXPECT_EQ(trailer::unpack(bytes).has_value(), (kind >= 1 && kind <= 3) || kind == 5 || kind == 6) << kind;
+    EXPECT_EQ(trailer::unpack(bytes).has_value(), (kind >= 1 && kind <= 3) || kind == 5 || kind == 6 || kind == 8)
+        << kind;
     bytes.insert(bytes.begin(), trailer::immediate_bytes, std::byte{0});
     EXPECT_EQ(trailer::unpack(bytes).has_value(), kind == 1 || kind == 4 || kind == 6) << kind;
+    bytes[trailer::immediate_bytes + 1] = std::byte{1};
+    EXPECT_EQ(trailer::unpack(bytes).has_value(), kind == 1 || kind == 4 || kind == 6 || kind == 7) << kind;
   }
 }
 
 TEST(trailer, of_a_control_message_has_no_payload_before_it) {
-  for (const message_kind kind : {message_kind::credits, message_kind::close}) {
+  for (const message_kind kind :
+       {message_kind::credits, message_kind::close, message_kind::heartbeat, message_kind::counted}) {
     trailer end;
     end.kind = kind;
     auto bytes = packed(end);

@@ -206,7 +206,7 @@ TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
     EXPECT_FALSE(mr::porting::enabled(made));
     const std::uint32_t key = test::stag_of(made.remote());  // peers may be told already
     EXPECT_EQ(write(key, 0), access_status::invalid_stag);
-    mr::porting::enable(made);
+    co_await mr::porting::enable(made);
     EXPECT_TRUE(mr::porting::enabled(made));
     EXPECT_EQ(write(key, 0), access_status::ok);
   });
@@ -217,7 +217,7 @@ TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
     mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
     const mr::porting::write_counter counter;
     mr::porting::bind(made, counter);
-    mr::porting::enable(made);
+    co_await mr::porting::enable(made);
     EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(made, counter); }), errc::invalid_argument);
     mr::region plain = co_await open({.usage = mr::usage::write_dst});
     EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(plain, counter); }), errc::invalid_argument);
@@ -233,7 +233,7 @@ TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_
     mr::region second = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
     for (mr::region* const each : {&first, &second}) {
       mr::porting::bind(*each, counter);
-      mr::porting::enable(*each);
+      co_await mr::porting::enable(*each);
     }
     const key_table::reader::batch inside(reader);
     reader.written(test::stag_of(first.remote()), 1);
@@ -249,7 +249,7 @@ TEST_F(domain_test, a_compare_swap_that_changes_nothing_is_not_counted) {
     const mr::porting::write_counter counter;
     mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
     mr::porting::bind(made, counter);
-    mr::porting::enable(made);
+    co_await mr::porting::enable(made);
     const key_table::reader::batch inside(reader);
     atomic_request asked{.operation = atomic_operation::compare_swap,
                          .stag = test::stag_of(made.remote()),
@@ -282,7 +282,7 @@ TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
     mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
     const mr::porting::write_counter counter;
     mr::porting::bind(made, counter);
-    mr::porting::enable(made);
+    co_await mr::porting::enable(made);
     std::error_code waiter;
     std::error_code release;
     const auto waiting = [&]() -> task<> {

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/region/told_counter.hpp>
+#include <weft/mr/region/write_counter_core.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+
+#include <array>
+#include <cerrno>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+
+namespace weft::mr::detail {
+namespace {
+
+struct table {
+  std::mutex mutex;
+  std::unordered_map<std::uint32_t, std::shared_ptr<write_counter_core>> open;
+};
+
+table& of_process() noexcept {
+  // Never destroyed: regions may end with the last static object.
+  alignas(table) static std::array<std::byte, sizeof(table)> room;
+  static table& all = *::new (room.data()) table;
+  return all;
+}
+
+std::uint32_t draw_number() {
+  std::uint32_t drawn = 0;
+  while (drawn == 0) {
+    const ssize_t got = system_calls::kernel().getrandom(&drawn, sizeof drawn, 0);
+    if (got < 0 && got != -EINTR) throw system_error(static_cast<int>(-got), "getrandom");
+  }
+  return drawn;
+}
+
+}  // namespace
+
+told_counter::told_counter(std::shared_ptr<write_counter_core> counts) {
+  table& all = of_process();
+  while (number_ == 0) {
+    const std::uint32_t drawn = draw_number();
+    const std::lock_guard lock(all.mutex);
+    if (all.open.try_emplace(drawn, counts).second) number_ = drawn;
+  }
+}
+
+told_counter::~told_counter() {
+  if (number_ == 0) return;
+  table& all = of_process();
+  std::shared_ptr<write_counter_core> last;  // goes without the lock
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.open.find(number_);
+  last = std::move(found->second);
+  all.open.erase(found);
+}
+
+void told_counter::add(std::uint32_t number, std::uint32_t writes) noexcept {
+  std::shared_ptr<write_counter_core> counter;
+  {
+    table& all = of_process();
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.open.find(number);
+    if (found == all.open.end()) return;
+    counter = found->second;
+  }
+  counter->add(writes);
+}
+
+}  // namespace weft::mr::detail
