@@ -20,7 +20,8 @@ HERE = Path(__file__).resolve().parent
 PATIENCE = 3600  # seconds for any benchmark
 # Scripts and the files that have their rows. Each script is NAME.sh, but for the memory's, which has a part without a guest.
 BENCHMARKS = {name: (f"{name}.sh", [f"{name}.json"]) for name in
-              ("runtime", "asio", "echo", "http", "redis", "net", "shm", "fabric", "copy", "kvcache", "nvme", "scale")}
+              ("runtime", "asio", "echo", "http", "redis", "net", "shm", "fabric", "copy", "kvcache", "lists", "nvme",
+               "scale")}
 BENCHMARKS["memory"] = ("memory.py", ["memory.json"])
 IN_GUESTS = {"memory": ("memory.sh", ["memory.json", "memory_in_guest.json"]), "verbs": ("verbs.sh", ["verbs.json"])}
 NOT_QUICK = {"verbs"}  # counts as few operations as it can

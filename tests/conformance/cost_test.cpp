@@ -3,6 +3,7 @@
 #include <array>
 #include <future>
 #include <thread>
+#include <vector>
 
 #include "peers.hpp"
 
@@ -47,6 +48,37 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
     EXPECT_EQ(allocations() - before, 0u);
     co_await client.close();
     co_await echoing.end();
+  });
+}
+
+TEST_P(cost, no_heap_allocation_for_a_list_of_thousands_of_blocks_once_there_was_one) {
+  if (sanitized) GTEST_SKIP() << "the sanitizers have an allocator of their own";
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    constexpr std::uint32_t count = 5000;
+    constexpr std::size_t block = 64;
+    auto memory = co_await zeroed(pool(), count * block);
+    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    auto local = co_await filled(pool(), count * block, 1);
+    std::vector<net::block_pair> pairs(count);
+    for (std::uint32_t i = 0; i != count; ++i) pairs[i] = {.local = i, .remote = count - 1 - i};
+    std::vector<net::list_part> parts;
+    for (const auto& pair : pairs) {
+      parts.push_back(
+          {local.slice().subslice(pair.local * block, block), open.remote().slice(pair.remote * block, block)});
+    }
+    const net::block_list blocks{
+        .local = local.slice(), .remote = open.remote(), .block_bytes = block, .blocks = pairs};
+    const auto all = [&]() -> task<> {
+      co_await client.write(blocks);
+      co_await client.write(parts);
+      co_await client.read(blocks);
+      co_await client.read(parts);
+    };
+    co_await all();
+    const std::size_t before = allocations();
+    co_await all();
+    EXPECT_EQ(allocations() - before, 0u);
   });
 }
 
