@@ -19,8 +19,9 @@ enum class bench_way : std::uint8_t {
 struct bench_options {
   bench_way way = bench_way::weft;
   std::string device;
-  bool direct = false;  ///< the sender may map the receiver's memory: registration_options::direct
-  bool spin = false;    ///< of plain TCP: never sleeps in a system call
+  std::string address = "127.0.0.1:0";  ///< where the other process listens: of the device, if that is an RDMA device
+  bool direct = false;                  ///< the sender may map the receiver's memory: registration_options::direct
+  bool spin = false;                    ///< of plain TCP: never sleeps in a system call
   std::uint32_t blocks = 8192;
   std::uint64_t block_bytes = 65536;
   std::uint32_t rounds = 5;

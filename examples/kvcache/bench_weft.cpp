@@ -78,7 +78,7 @@ weft::task<> check_blocks(const bench_options& options, std::uint32_t round, cac
 
 weft::task<> receive_rounds(weft::net::device& device, memory_device* gpu, const bench_options& options,
                             text_pipe& address) {
-  auto listener = co_await device.listen("127.0.0.1:0");
+  auto listener = co_await device.listen(options.address);
   address.tell(listener.address());
   auto peer = co_await listener.accept(connection_options(patience));
   session link(device, std::move(*peer));

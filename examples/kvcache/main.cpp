@@ -173,6 +173,11 @@ void command::add_bench(CLI::App& app) {
       ->excludes(with_tcp)
       ->excludes(with_memcpy);
   measuring.add_flag("--json", json, "print figures for programs");
+  measuring.add_option("--address", bench.address, "where the receiving process listens: an RDMA device has its own")
+      ->excludes(with_tcp)
+      ->excludes(with_memcpy)
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
   add_device(measuring);
   measuring.callback([this] {
     what = verb::bench;
