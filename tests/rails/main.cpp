@@ -44,7 +44,7 @@ test::transport_kind rails(std::string name, std::unique_ptr<net::transport> (*m
 // What is left out, and why.
 constexpr const char* promises =
     // They count the system calls and wake-ups of one TCP connection.
-    "*-*cost.a_batch_of_small*:*cost.an_idle_connection*:"
+    "*-*cost.a_batch_of_small*:*cost.an_idle_connection*:*cost.what_the_tasks_of_a_turn*:*cost.answers_to_messages*:"
     // They name memory by the key of one link.
     "*exposures.that_a_peer_uses_too_late*:*exposures.no_key_ever_opens*:"
     // They fill the pool to the last byte that a connection of one link needs.
