@@ -8,7 +8,13 @@
 namespace weft::mr::porting {
 namespace {
 
-// Until now it was registered for this end alone.
+void let_in(mr::detail::region_state& target) noexcept {
+  target.windows.open = true;
+  target.enabled = true;
+}
+
+// Until now it was registered for this end alone. The region's handle may go meanwhile, and the state then goes with
+// the change.
 task<> open_to_peers(mr::detail::region_state& target) {
   const mr::detail::change going_on(target, "enable");
   registration_options options = target.options;
@@ -21,6 +27,7 @@ task<> open_to_peers(mr::detail::region_state& target) {
   co_await mr::detail::work_on(target, item, target.all_ranges(), options, work);
   target.set(options);
   if (target.counter != nullptr) target.domain->count_writes(target, *target.counter);
+  let_in(target);
 }
 
 }  // namespace
@@ -30,13 +37,10 @@ task<> enable(region& target) {
   if (state == nullptr) co_return;
   state->check_unchanging("enable");
   if (!target || state->enabled) co_return;
-  if (state->domain->capabilities().gates) {
-    state->domain->enable(state->registration);
-  } else if (overlaps(state->options.usage, peer_usages)) {
-    co_await open_to_peers(*state);
-  }
-  state->windows.open = true;
-  state->enabled = true;
+  const bool has_gates = state->domain->capabilities().gates;
+  if (!has_gates && overlaps(state->options.usage, peer_usages)) co_return co_await open_to_peers(*state);
+  if (has_gates) state->domain->enable(state->registration);
+  let_in(*state);
 }
 
 bool enabled(const region& target) noexcept {

@@ -37,6 +37,11 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
   return work_kind::read;
 }
 
+// Whether it has changed the peer's memory.
+bool has_written(const operation_record& record, work_status status) noexcept {
+  return status == work_status::done && (record.kind != work_kind::compare_swap || record.answer == record.compare);
+}
+
 }  // namespace
 
 // ---- beginning ----
@@ -320,10 +325,10 @@ void sending::carried_out(transfer& item, std::optional<error> failure) noexcept
     counters_of(item.kind_).failed.add(1);
     const error why = item.stopped() ? make_error(errc::canceled, "stopped") : *failure;
     item.failure_ = describe(item, why, true);
-  } else {
-    notices_.note(item.counter_, 1);
   }
+  const std::uint32_t counter = failure ? 0 : item.counter_;
   item.end();
+  notices_.note(counter, 1);
 }
 
 void sending::carried_out(list_operation& all, std::optional<error> failure) noexcept {
@@ -332,8 +337,8 @@ void sending::carried_out(list_operation& all, std::optional<error> failure) noe
     counters_of(all.element_.kind_).failed.add(1);
     all.failure_ = describe(all, std::min(all.done(), all.size() - 1), *failure, true);
   }
-  if (all.is_told_) tell(all, 0, all.done());
   all.conclude();
+  if (all.is_told_) tell(all, 0, all.done());
 }
 
 list_operation& sending::list_of(transfer& element) noexcept { return static_cast<list_operation&>(*element.batch_); }
@@ -551,13 +556,11 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   transfer* const waiter = std::exchange(record.waiter, nullptr);
   if (status != work_status::done) [[unlikely]]
     failed(record, waiter, status);
+  std::uint32_t counter = 0;
   if (waiter != nullptr && waiter->role_ != transfer::role::usual) [[unlikely]] {
     if (waiter->role_ == transfer::role::element) return element_completed(record, list_of(*waiter), status);
-    if (waiter->is_internal()) {
-      --internal_in_flight_;
-    } else if (status == work_status::done && waiter->has_written(record.answer)) {
-      notices_.note(waiter->counter_, 1);
-    }
+    if (waiter->is_internal()) --internal_in_flight_;
+    counter = waiter->counter_;
   }
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
@@ -565,22 +568,24 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   } else {
     record.owned.reset();
     record.pin.reset();
-    const std::uint32_t counter = std::exchange(record.counter, 0);
-    const bool has_written = record.kind != work_kind::compare_swap || record.answer == record.compare;
-    if (status == work_status::done && has_written) notices_.note(counter, 1);
+    counter = std::exchange(record.counter, 0);
   }
+  const bool is_told = counter != 0 && has_written(record, status);
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   if (waiter != nullptr) waiter->end();
+  if (is_told) [[unlikely]]
+    notices_.note(counter, 1);
   pump();
 }
 
 [[gnu::noinline]] void sending::element_completed(operation_record& record, list_operation& all,
                                                   work_status status) noexcept {
-  if (all.is_told_ && status == work_status::done) tell(all, all.posted_ - all.under_way_, 1);
+  const std::size_t place = all.posted_ - all.under_way_;
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(1);
+  if (all.is_told_ && status == work_status::done) tell(all, place, 1);
   pump();
 }
 
@@ -588,16 +593,18 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
   auto& all = static_cast<list_operation&>(run);
   if (status != work_status::done) [[unlikely]]
     elements_failed(all, count, status);
-  if (all.is_told_ && status == work_status::done) [[unlikely]]
-    tell(all, all.posted_ - all.under_way_, count);
+  const std::size_t place = all.posted_ - all.under_way_;
   all.release(count);
   state_.statistics.in_flight.subtract(count);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(count);
+  if (all.is_told_ && status == work_status::done) [[unlikely]]
+    tell(all, place, count);
   pump();
 }
 
-// Elements that have completed, in their order.
+// Elements that have completed, in their order: once the list is as it is without them, because the link may go on from
+// inside of a post. Whoever waits for the list is resumed later.
 [[gnu::noinline]] void sending::tell(list_operation& all, std::size_t first, std::size_t count) noexcept {
   if (all.is_of_blocks_) return notices_.note(all.counter_of(first), count);
   for (std::size_t i = first; i != first + count; ++i) notices_.note(all.counter_of(i), 1);

@@ -148,10 +148,6 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   }
   /// Whether it is the connection's own.
   [[nodiscard]] bool is_internal() const noexcept { return role_ == role::internal || role_ == role::device_message; }
-  /// Whether it has changed the peer's memory, if it has succeeded and that held `before`.
-  [[nodiscard]] bool has_written(std::uint64_t before) const noexcept {
-    return kind_ != transfer_kind::compare_swap || before == compare_;
-  }
   [[nodiscard]] bool is_atomic() const noexcept {
     return kind_ == transfer_kind::fetch_add || kind_ == transfer_kind::compare_swap;
   }

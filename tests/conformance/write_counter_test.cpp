@@ -197,6 +197,32 @@ TEST_P(write_counters, count_a_write_whose_task_has_gone_once_it_is_done) {
   });
 }
 
+TEST_P(write_counters, outlive_connections_that_break_off_in_the_middle_of_writes_and_of_what_they_tell) {
+  const auto body = [&]() -> task<> {
+    for (unsigned turns = 0; turns != 24; ++turns) {
+      const mr::porting::write_counter counter;
+      mr::region there = co_await counted(64, counter);
+      {
+        connected ends = co_await connect_pair();
+        const mr::buffer source = co_await filled(pool(), 64, 1);
+        const auto write = [&]() -> task<> {
+          for (;;) co_await ends.client.write(source.slice(), there.remote());
+        };
+        const auto both = [&](scope& tasks) -> task<> {
+          attempt writing(tasks, write());
+          for (unsigned i = 0; i != turns; ++i) co_await yield();
+          (turns % 2 == 0 ? ends.client : ends.server).abort();
+          co_await writing.end();
+          EXPECT_TRUE(writing.code());
+        };
+        co_await with_scope(on_failure::stop_siblings, both);
+      }
+      if (turns % 3 == 0) co_await there.release();  // or its end, while a peer may still tell
+    }
+  };
+  run(body);
+}
+
 TEST_P(write_counters, that_a_peer_cannot_be_told_of_refuse_its_writes) {
   auto plain = options();
   plain.profile = net::profile::interop;

@@ -314,6 +314,35 @@ TEST(region, that_cannot_be_enabled_stays_as_it_is) {
   });
 }
 
+TEST(region, may_be_moved_or_destroyed_while_it_is_enabled) {
+  const auto domain = std::make_shared<recording_domain>(without_gates);
+  for (const bool destroys : {false, true}) {
+    region elsewhere;
+    test::run([&]() -> task<> {
+      region target =
+          co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
+      std::binary_semaphore begun(0);
+      std::binary_semaphore go_on(0);
+      domain->while_registering = [&] {
+        begun.release();
+        go_on.acquire();
+      };
+      const auto enable = [&]() -> task<> { co_await porting::enable(target); };
+      const auto body = [&](scope& all) -> task<> {
+        all.spawn(enable());
+        co_await yield();
+        begun.acquire();
+        elsewhere = std::move(target);
+        if (destroys) elsewhere = region();
+        go_on.release();
+      };
+      co_await with_scope(on_failure::stop_siblings, body);
+      domain->while_registering = [] {};
+      EXPECT_EQ(porting::enabled(elsewhere), !destroys);
+    });
+  }
+}
+
 TEST(region, that_counts_tells_peers_by_which_number) {
   const auto domain = std::make_shared<recording_domain>(without_gates);
   test::run([&]() -> task<> {
