@@ -124,6 +124,7 @@ function(weft_component)
   foreach(header IN LISTS arg_HEADERS)
     cmake_path(GET header PARENT_PATH folder)
     install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${arg_NAME}/${folder})
+    set_property(GLOBAL APPEND PROPERTY weft_installed_headers ${arg_NAME}/${header})
   endforeach()
 endfunction()
 

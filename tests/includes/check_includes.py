@@ -10,6 +10,9 @@ check_includes.py weft ROOT COMPILE...
     <weft/weft.hpp> brings no headers of the operating system: no header of weft that it reaches includes one, except
     for those in ALLOWED, and the compiler, called as COMPILE, sees none of those in UNWANTED. Nor does it bring what
     lies APART.
+
+check_includes.py installed ROOT HEADER...
+    What headers of weft these headers include is among them.
 """
 
 import pathlib
@@ -100,9 +103,18 @@ def check_weft(root, compile_command):
     return errors
 
 
+def check_installed(root, headers):
+    installed = {f"weft/{header}" for header in ["weft.hpp", *headers]}
+    return [f"{header} is installed and includes <{name}>, which is not"
+            for header in sorted(installed)
+            for name in INCLUDE.findall((root / header.removeprefix("weft/")).read_text())
+            if name.startswith("weft/") and name not in installed]
+
+
 def main():
     what, root, *rest = sys.argv[1:]
-    errors = {"circles": check_circles, "weft": check_weft}[what](pathlib.Path(root), rest)
+    checks = {"circles": check_circles, "weft": check_weft, "installed": check_installed}
+    errors = checks[what](pathlib.Path(root), rest)
     print("\n".join(errors))
     return 1 if errors else 0
 
