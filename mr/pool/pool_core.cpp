@@ -22,11 +22,6 @@ constexpr std::size_t batch_of(std::size_t block_bytes) noexcept {
   return std::clamp<std::size_t>((std::size_t{32} << 10) >> (std::bit_width(block_bytes) - 1), 1, 32);
 }
 
-constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
-  return (bytes + unit - 1) / unit * unit;
-}
-constexpr std::size_t round_down(std::size_t bytes, std::size_t unit) noexcept { return bytes / unit * unit; }
-
 constexpr const char* name_of(budget which) noexcept { return which == budget::send ? "send" : "receive"; }
 
 // A system that has no memory now has some again soon, or not for long.

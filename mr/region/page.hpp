@@ -13,4 +13,9 @@ namespace weft::mr::detail {
   return bytes;
 }
 
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
+  return (bytes + unit - 1) / unit * unit;
+}
+constexpr std::size_t round_down(std::size_t bytes, std::size_t unit) noexcept { return bytes / unit * unit; }
+
 }  // namespace weft::mr::detail

@@ -32,10 +32,6 @@ constexpr bool is_written(usage purpose) noexcept {
   return includes(rights_for(purpose), access::local_write) || overlaps(purpose, usage::bind_window);
 }
 
-constexpr std::uintptr_t round_up(std::uintptr_t value, std::uintptr_t unit) noexcept {
-  return (value + unit - 1) / unit * unit;
-}
-
 }  // namespace
 
 population::population(std::span<const std::span<std::byte>> ranges, const registration_options& options) noexcept
@@ -80,14 +76,14 @@ void population::provide(std::span<std::byte> memory) const noexcept {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
   const std::uintptr_t end = begin + memory.size();
   const std::uintptr_t first_huge = round_up(begin, huge_page_bytes);
-  const std::uintptr_t last_huge = end / huge_page_bytes * huge_page_bytes;
+  const std::uintptr_t last_huge = round_down(end, huge_page_bytes);
   const auto advise = [this](std::uintptr_t from, std::uintptr_t to, int advice) {
     // Rounded addresses of what is there. NOLINTNEXTLINE(performance-no-int-to-ptr)
     static_cast<void>(calls_.madvise(reinterpret_cast<void*>(from), to - from, advice));
   };
   if (first_huge < last_huge) advise(first_huge, last_huge, MADV_HUGEPAGE);
   const std::uintptr_t last = round_up(end, page_bytes());
-  for (std::uintptr_t at = begin / page_bytes() * page_bytes(); at < last;) {
+  for (std::uintptr_t at = round_down(begin, page_bytes()); at < last;) {
     const std::uintptr_t next = std::min(last, at / call_bytes * call_bytes + call_bytes);
     advise(at, next, advice_);
     at = next;

@@ -74,10 +74,6 @@ int post_empty_write(rdma_calls& library, ibv_qp* pair, std::uint64_t tag) noexc
   return library.post_send(pair, &wr, &refused);
 }
 
-void check(int result, const char* step) {
-  if (result < 0) throw system_error(-result, step);
-}
-
 }  // namespace
 
 endpoint::endpoint(executor_state& shared, cm_id id)

@@ -19,10 +19,6 @@ namespace {
 
 constexpr int backlog = 1024;
 
-void check(int result, const char* step) {
-  if (result < 0) throw system_error(-result, step);
-}
-
 // A peer whose request is in. Its id is the listener's channel's, where nobody cares for its events: should the peer
 // give up, accepting fails.
 class rdma_request final : public net::link_request {

@@ -32,7 +32,7 @@ class destruction final : public mr::detail::background_job {
   ibv_srq* queue_;
 };
 
-void check(const device& home, std::uint16_t depth) {
+void check_depth(const device& home, std::uint16_t depth) {
   const int most = home.limits().max_srq > 0 ? home.limits().max_srq_wr : 0;
   if (most <= 0) throw error(errc::not_supported, fmt::format("{} has no shared receive queues", home.name()));
   if (!home.traits().messages_wait_for_receives) {
@@ -70,7 +70,7 @@ void receive_request::fill(const receive_work& work, std::size_t fabric, std::ui
 
 task<std::unique_ptr<net::receive_queue>> receive_queue::make(executor_state& shared, std::uint16_t depth) {
   const std::shared_ptr<device> home = shared.home();
-  check(*home, depth);
+  check_depth(*home, depth);
   completion_queue* const completions = co_await shared.reserve(depth);
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
   const weft::detail::stop_shield shield(self);  // or a stop would lose what was made

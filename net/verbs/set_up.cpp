@@ -43,10 +43,6 @@ int milliseconds_left(time_point deadline) noexcept {
   return static_cast<int>(std::clamp<std::int64_t>(left, 1, std::numeric_limits<int>::max()));
 }
 
-void check(int result, const char* step) {
-  if (result < 0) throw system_error(-result, step);
-}
-
 std::uint8_t limited(std::uint16_t wanted, int most) noexcept {
   return static_cast<std::uint8_t>(std::min<int>({wanted, std::max(most, 0), 255}));
 }

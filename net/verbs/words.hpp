@@ -21,6 +21,9 @@ namespace weft::net::verbs {
 /// Why a step of a set-up has failed, from the event that came instead of the one that was waited for.
 [[nodiscard]] error failure_of(const cm_event& what, const std::string& step);
 
+/// Throws what the result of a step says, which is an errno with a minus if it has failed.
+void check(int result, const char* step);
+
 /// Why memory could not be registered, from the errno of ibv_reg_mr(3).
 [[nodiscard]] error failure_of_registration(int number, const std::string& what);
 
