@@ -172,6 +172,7 @@ void rails_link::start(link_events& events, const link_parameters& parameters) {
   first_receives_ = parameters.receive_depth;
   held_.reserve(parameters.receive_depth);
   idle_.reserve(parameters.receive_depth);
+  returning_.reserve(parameters.receive_depth);
   held_messages_.reserve(parameters.receive_depth);
   if (set_up_.registered) set_up_.registered->begin(*this);
   if (!railed_) set_up_.receives.reset();
@@ -380,9 +381,10 @@ void rails_link::receive_over(rail* over) noexcept {
   idle_.insert(idle_.end(), held_.begin(), held_.end());
   held_.clear();
   if (in_ == nullptr) return;
-  std::vector<receive_work*> all = std::exchange(idle_, {});
-  idle_.reserve(all.size());
-  for (receive_work* each : all) take_back(*in_, *each);
+  assert(returning_.empty());
+  returning_.swap(idle_);
+  for (receive_work* each : returning_) take_back(*over, *each);
+  returning_.clear();
   if (in_ != nullptr && in_->carrier() != nullptr) in_->carrier()->ring();
 }
 
@@ -973,7 +975,7 @@ void rails_link::announce(const exposed_memory& what, std::size_t on) noexcept {
 
 void rails_link::begin_naming(std::size_t number) noexcept {
   ++naming_;
-  begin_task(expose_over(*this, number), "expose memory over a rail");
+  begin_task([&] { return expose_over(*this, number); }, "expose memory over a rail");
 }
 
 // What this rail has no key for yet.
@@ -1074,9 +1076,10 @@ void rails_link::free_if_over(exposed_memory& what) noexcept {
 
 // ---- rails that come ----
 
-void rails_link::begin_task(task<> work, const char* name) noexcept try {
+template <class Task>
+void rails_link::begin_task(Task make, const char* name) noexcept try {
   ++tasks_;
-  run_in_background(home_, counted(*this, std::move(work)), name);
+  run_in_background(home_, counted(*this, make()), name);
 } catch (const std::bad_alloc&) {
   --tasks_;
   fail(make_error(errc::no_memory, "look after the rails"));
@@ -1139,7 +1142,7 @@ void rails_link::ask_again(std::size_t number) noexcept {
   place& its = rails_[number];
   if (ended_ || rails_shut_ || its.joining || its.way.phase() != rail::state::absent) return;
   its.joining = true;
-  begin_task(try_rail(*this, number), "ask for a rail");
+  begin_task([&] { return try_rail(*this, number); }, "ask for a rail");
 }
 
 void rails_link::ask_later(place& which, duration pause) noexcept {
@@ -1156,7 +1159,12 @@ void rails_link::ask_no_more() noexcept {
 task<> rails_link::try_rail(rails_link& self, std::size_t number) {
   place& its = self.rails_[number];
   const flag_while joining(its.joining);
-  if (co_await ask_for_rail(self, number)) {
+  bool has_joined = false;
+  try {
+    has_joined = co_await ask_for_rail(self, number);
+  } catch (const std::bad_alloc&) {  // there may be memory the next time
+  }
+  if (has_joined) {
     its.pauses = self.new_pauses();
   } else {
     self.ask_later(its, its.pauses.next());
@@ -1241,7 +1249,7 @@ void rails_link::not_joined(const rail_route& over, const error& why) {
 void rails_link::join_asked(const join& said, std::unique_ptr<link_request> request) noexcept {
   const turn outer(*this);
   if (ended_ || rails_shut_ || said.rail >= rails_.size()) return;  // and the request with it: rejected
-  begin_task(admit(*this, said, std::move(request)), "admit a rail");
+  begin_task([&] { return admit(*this, said, std::move(request)); }, "admit a rail");
 }
 
 task<> rails_link::admit(rails_link& self, join said, std::unique_ptr<link_request> request) {

@@ -233,7 +233,9 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   class naming;
   class slot_claim;
   void begin_naming(std::size_t number) noexcept;
-  void begin_task(task<> work, const char* name) noexcept;
+  /// `make` makes the task; where there is no memory for it, the link ends.
+  template <class Task>
+  void begin_task(Task make, const char* name) noexcept;
   [[nodiscard]] static task<> counted(rails_link& self, task<> work);
   [[nodiscard]] static task<> try_rail(rails_link& self, std::size_t number);
   [[nodiscard]] static task<bool> ask_for_rail(rails_link& self, std::size_t number);
@@ -270,7 +272,8 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   std::uint16_t first_receives_ = 0;  // still to be posted as the set-up has announced them
   std::vector<receive_work*> held_;
   std::vector<receive_work*> idle_;
-  std::uint64_t received_ = 0;  // messages
+  std::vector<receive_work*> returning_;  // from there, to the rail that messages come over now
+  std::uint64_t received_ = 0;            // messages
   // The first of these gives memory back that a key may still open, and the others are behind it.
   struct held_message {
     receive_work* work;

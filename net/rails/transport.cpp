@@ -313,7 +313,7 @@ class rails_transport final : public transport {
     return std::any_of(ways_.begin(), ways_.end(), [](const auto& each) { return each->listens_first(); });
   }
   [[nodiscard]] bool understands(std::string_view address) const noexcept override {
-    return ways_.front()->understands(ways_.size() == 1 ? address : split(address).front());
+    return ways_.front()->understands(ways_.size() == 1 ? address : address.substr(0, address.find('+')));
   }
   [[nodiscard]] task<std::unique_ptr<receive_queue>> share_receives(std::uint16_t depth) override {
     return ways_.size() == 1 ? ways_.front()->share_receives(depth) : transport::share_receives(depth);

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What becomes of connections when there is no memory: each allocation fails in turn, and some of those that follow.
+#include <weft/mr/porting/porting.hpp>
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/net/rails/transport.hpp>
+#include <weft/net/software/domain.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/weft.hpp>
 
@@ -10,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <optional>
 #include <set>
@@ -18,6 +24,7 @@
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "failing_calls.hpp"
 
@@ -41,10 +48,20 @@ bool is_fair(const std::error_code& code) {
   return code == std::errc::not_enough_memory || code == std::errc::connection_reset;
 }
 
+enum class fabric { iwarp, rails };
+
+device open_device(fabric over, const device_options& options) {
+  if (over == fabric::iwarp) return device::open("iwarp", options);
+  const auto memory = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
+  std::vector<std::unique_ptr<transport>> ways;
+  for (int i = 0; i < 2; ++i) ways.push_back(iwarp::open_transport({}, memory));
+  return device::open(rails::open_transport(std::move(ways)), options);
+}
+
 /// Echoes, connections that are closed, dropped, aborted and refused, between two ends on one executor.
 class neighbours {
  public:
-  explicit neighbours(device& both) noexcept : device_(both) {}
+  neighbours(device& both, fabric over) noexcept : device_(both), over_(over) {}
 
   task<> meet() {
     auto listener = co_await device_.listen("127.0.0.1:0");
@@ -58,7 +75,7 @@ class neighbours {
 
   /// What those that connect have done as they should.
   [[nodiscard]] int successes() const noexcept { return successes_; }
-  static constexpr int most_successes = 5;
+  [[nodiscard]] int most_successes() const noexcept { return over_ == fabric::iwarp ? 6 : 5; }
 
  private:
   /// Fails in ways that are fair.
@@ -162,32 +179,51 @@ class neighbours {
     ++successes_;
   }
 
+  // Over rails the peer has to be told.
+  task<> count_writes(std::string address) {
+    auto peer = co_await device_.connect(address);
+    const mr::porting::write_counter counter;
+    mr::region there = co_await device_.domain().register_memory(std::vector<std::byte>(64),
+                                                                 {.usage = mr::usage::write_dst, .disabled = true});
+    mr::porting::bind(there, counter);
+    co_await mr::porting::enable(there);
+    const auto source = co_await device_.pool().allocate(64);
+    for (int i = 0; i < 3; ++i) co_await peer.write(source.slice(), there.remote());
+    co_await peer.close();
+    EXPECT_EQ(counter.value(), 3U);
+    ++successes_;
+  }
+
   task<> call(std::string address) {
     co_await tolerate(close_one(address));
     co_await tolerate(drop_one(address));
     co_await tolerate(abort_one(address));
     co_await tolerate(be_refused(address));
-    co_await tolerate(share_receives(address));
+    co_await tolerate(count_writes(address));
+    if (over_ == fabric::iwarp) co_await tolerate(share_receives(address));
   }
 
   device& device_;
+  fabric over_;
   int successes_ = 0;
 };
 
 // False if no allocation was left to fail.
-bool meet_while_some_fail(std::int64_t first, std::int64_t count, driver_choice driver) {
+bool meet_while_some_fail(std::int64_t first, std::int64_t count, driver_choice driver, fabric over) {
   bool has_failed = false;
   // A thread of its own has no memory for frames in reserve.
   std::thread([&] {
     device_options options;
     options.pool.huge_pages = false;
-    auto both = device::open("iwarp", options);
+    auto both = open_device(over, options);
     int successes = 0;
+    int most = 0;
     {
       executor_options choice;
       choice.driver = driver;
       executor home(choice);
-      neighbours those(both);
+      neighbours those(both, over);
+      most = those.most_successes();
       auto meeting = those.meet();
       test::fail_call(first, count);
       try {
@@ -200,7 +236,7 @@ bool meet_while_some_fail(std::int64_t first, std::int64_t count, driver_choice 
       has_failed = test::call_has_failed();
       test::fail_call(0);
     }
-    EXPECT_TRUE(has_failed || successes == neighbours::most_successes) << successes;
+    EXPECT_TRUE(has_failed || successes == most) << successes;
     const mr::pool_statistics pool = both.pool().statistics();
     EXPECT_EQ(pool.send.in_use_bytes + pool.receive.in_use_bytes, 0U);
     EXPECT_EQ(pool.send.waiting + pool.receive.waiting, 0U);
@@ -208,11 +244,11 @@ bool meet_while_some_fail(std::int64_t first, std::int64_t count, driver_choice 
   return has_failed;
 }
 
-void meet_while_each_fails(driver_choice driver, std::int64_t count) {
-  static_cast<void>(meet_while_some_fail(0, 0, driver));  // what is made once is there then
+void meet_while_each_fails(driver_choice driver, std::int64_t count, fabric over) {
+  static_cast<void>(meet_while_some_fail(0, 0, driver, over));  // what is made once is there then
   const std::size_t descriptors = open_descriptors();
   std::int64_t failing = 1;
-  for (; meet_while_some_fail(failing, count, driver) && !testing::Test::HasFailure(); ++failing) {
+  for (; meet_while_some_fail(failing, count, driver, over) && !testing::Test::HasFailure(); ++failing) {
     EXPECT_EQ(open_descriptors(), descriptors) << failing;
   }
   if (failing == 1) GTEST_SKIP() << "this sanitizer has an allocator of its own";
@@ -240,12 +276,12 @@ TEST(shared_receives_without_memory, are_let_go_on_another_thread) {
   EXPECT_EQ(both.pool().statistics().receive.in_use_bytes, 0U);
 }
 
-using driver_and_count = std::tuple<driver_choice, std::int64_t>;
+using circumstances = std::tuple<driver_choice, std::int64_t, fabric>;
 
-class without_memory : public testing::TestWithParam<driver_and_count> {};
+class without_memory : public testing::TestWithParam<circumstances> {};
 
 TEST_P(without_memory, connections_end_and_nothing_is_left) {
-  const auto [driver, count] = GetParam();
+  const auto [driver, count, over] = GetParam();
   try {
     executor_options choice;
     choice.driver = driver;
@@ -253,12 +289,15 @@ TEST_P(without_memory, connections_end_and_nothing_is_left) {
   } catch (const error& why) {
     GTEST_SKIP() << why.what();
   }
-  meet_while_each_fails(driver, count);
+  meet_while_each_fails(driver, count, over);
 }
 
 INSTANTIATE_TEST_SUITE_P(for_some_allocations, without_memory,
                          testing::Combine(testing::Values(driver_choice::epoll, driver_choice::io_uring),
-                                          testing::Values(1, 2, 5, 50, 1000)));
+                                          testing::Values(1, 2, 5, 50, 1000), testing::Values(fabric::iwarp)));
+INSTANTIATE_TEST_SUITE_P(over_rails, without_memory,
+                         testing::Combine(testing::Values(driver_choice::epoll, driver_choice::io_uring),
+                                          testing::Values(1, 2, 5), testing::Values(fabric::rails)));
 
 }  // namespace
 }  // namespace weft::net
