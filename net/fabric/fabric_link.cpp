@@ -83,7 +83,7 @@ struct fabric_link::pieces {
   }
 };
 
-fabric_link::fabric_link(established made)
+fabric_link::fabric_link(established&& made)
     : home_(*executor_core::current()),
       made_(std::move(made)),
       calls_(made_.endpoint->calls()),

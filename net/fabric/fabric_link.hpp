@@ -59,7 +59,7 @@ class fabric_link final : public net::link,
                           private weft::detail::timer,
                           private weft::detail::remote_work {
  public:
-  explicit fabric_link(established made);
+  explicit fabric_link(established&& made);
   ~fabric_link() override;
 
   /// Its end of the socket, while the set-up uses it.
@@ -285,7 +285,8 @@ class fabric_link final : public net::link,
   void forget(exposure& item) noexcept;
 
   executor_core& home_;
-  established made_;
+  std::unique_ptr<region_mail> mail_ = std::make_unique<region_mail>(*this);
+  established made_;  // behind what there may be no memory for
   fabric_calls& calls_;
   const order_table& order_;
   capabilities capabilities_;
@@ -326,7 +327,6 @@ class fabric_link final : public net::link,
   std::mutex end_mutex_;
   bool endpoint_is_closed_ = false;  // under it: no last use begins behind that
 
-  std::unique_ptr<region_mail> mail_ = std::make_unique<region_mail>(*this);
   std::mutex mail_mutex_;                 // of what follows
   std::vector<std::uint64_t> mail_keys_;  // of regions that were closed
   std::size_t unasked_ = 0;               // of them, about which the peer is not asked, because the link ends

@@ -30,7 +30,7 @@ constexpr int most_ports_to_try = 16;
 constexpr auto longest_wait = std::chrono::seconds(1);
 constexpr auto pause = std::chrono::milliseconds(2);
 
-int checked(int result, const std::string& step) {
+int checked(int result, const char* step) {
   if (result < 0) throw system_error(-result, step);
   return result;
 }
