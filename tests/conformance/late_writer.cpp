@@ -170,11 +170,8 @@ class owner {
 
  private:
   task<> lend_buffer(net::connection peer, way how) {
-    auto memory = co_await device_.allocate(how_.bytes);
-    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
-    const std::span<std::byte> bytes = memory.bytes();
-    const time_point until = how == way::deadline ? std::chrono::steady_clock::now() + lent_for : time_point::max();
-    auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst, {.until = until});
+    auto open = co_await expose(peer, how);
+    const std::span<const std::byte> bytes = open.memory().bytes();
     co_await tell(peer, open.remote());
     co_await until_written(bytes, &open);
     if (how == way::close) peer.abort();
@@ -182,6 +179,20 @@ class owner {
     auto back = co_await open.revoke();
     co_await watch(back.bytes());
     peer.abort();  // while the memory is there, whatever may still be written
+  }
+
+  // A machine may be too slow to open it in the time for which it is to be lent.
+  task<net::exposure> expose(net::connection& peer, way how) {
+    for (auto time = lent_for;; time *= 2) {
+      auto memory = co_await device_.allocate(how_.bytes);
+      std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
+      const time_point until = how == way::deadline ? std::chrono::steady_clock::now() + time : time_point::max();
+      try {
+        co_return co_await peer.expose(std::move(memory), mr::usage::write_dst, {.until = until});
+      } catch (const error& failure) {
+        if (how != way::deadline || failure.code() != errc::timed_out) throw;
+      }
+    }
   }
 
   // What a program registers for remote use is open to all connections of the device.
