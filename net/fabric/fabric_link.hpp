@@ -59,6 +59,7 @@ class fabric_link final : public net::link,
                           private weft::detail::timer,
                           private weft::detail::remote_work {
  public:
+  /// Leaves `made` as it is if it throws: the peer is still to be told.
   explicit fabric_link(established&& made);
   ~fabric_link() override;
 

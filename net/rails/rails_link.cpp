@@ -1076,8 +1076,8 @@ void rails_link::free_if_over(exposed_memory& what) noexcept {
 
 // ---- rails that come ----
 
-template <class Task>
-void rails_link::begin_task(Task make, const char* name) noexcept try {
+template <class Make>
+void rails_link::begin_task(Make make, const char* name) noexcept try {
   ++tasks_;
   run_in_background(home_, counted(*this, make()), name);
 } catch (const std::bad_alloc&) {

@@ -234,8 +234,8 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   class slot_claim;
   void begin_naming(std::size_t number) noexcept;
   /// `make` makes the task; where there is no memory for it, the link ends.
-  template <class Task>
-  void begin_task(Task make, const char* name) noexcept;
+  template <class Make>
+  void begin_task(Make make, const char* name) noexcept;
   [[nodiscard]] static task<> counted(rails_link& self, task<> work);
   [[nodiscard]] static task<> try_rail(rails_link& self, std::size_t number);
   [[nodiscard]] static task<bool> ask_for_rail(rails_link& self, std::size_t number);

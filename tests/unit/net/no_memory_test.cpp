@@ -19,7 +19,6 @@
 #include <iterator>
 #include <memory>
 #include <new>
-#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -79,7 +78,7 @@ class neighbours {
 
   /// What those that connect have done as they should.
   [[nodiscard]] int successes() const noexcept { return successes_; }
-  [[nodiscard]] int most_successes() const noexcept { return over_ == fabric::iwarp || over_ == fabric::shm ? 7 : 6; }
+  [[nodiscard]] int most_successes() const noexcept { return shares_receives() ? 7 : 6; }
 
  private:
   /// Fails in ways that are fair.
@@ -212,11 +211,10 @@ class neighbours {
       std::memset(source.data() + i * block, static_cast<int>(i), block);
       pairs[i] = {.local = i, .remote = blocks - 1 - i};
     }
-    const block_list there_and{
-        .local = source.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
-    block_list back = there_and;
+    const block_list out{.local = source.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+    block_list back = out;
     back.local = target.slice();
-    co_await peer.write(there_and);
+    co_await peer.write(out);
     co_await peer.read(back);
     EXPECT_TRUE(std::ranges::equal(source.bytes(), target.bytes()));
     co_await peer.close();
@@ -230,8 +228,10 @@ class neighbours {
     co_await tolerate(be_refused(address));
     co_await tolerate(count_writes(address));
     co_await tolerate(move_lists(address));
-    if (over_ == fabric::iwarp || over_ == fabric::shm) co_await tolerate(share_receives(address));
+    if (shares_receives()) co_await tolerate(share_receives(address));
   }
+
+  [[nodiscard]] bool shares_receives() const noexcept { return over_ == fabric::iwarp || over_ == fabric::shm; }
 
   device& device_;
   fabric over_;
@@ -286,26 +286,6 @@ void meet_while_each_fails(driver_choice driver, std::int64_t count, fabric over
   EXPECT_FALSE(testing::Test::HasFailure()) << "allocation " << failing;
 }
 
-// Its executor's thread hears of it, whatever there is no memory for.
-TEST(shared_receives_without_memory, are_let_go_on_another_thread) {
-  auto both = device::open("iwarp");
-  executor home;
-  std::optional<shared_receives> shared;
-  const auto make = [&]() -> task<> { shared.emplace(co_await both.share_receives({.receive_size = 64, .depth = 4})); };
-  const auto look_at_mail = []() -> task<> {
-    for (int i = 0; i < 3; ++i) co_await yield();
-  };
-  home.run(make());
-  EXPECT_NE(both.pool().statistics().receive.in_use_bytes, 0U);
-  std::thread([&] {
-    test::fail_call(1, 1000);
-    shared.reset();
-    test::fail_call(0);
-  }).join();
-  home.run(look_at_mail());
-  EXPECT_EQ(both.pool().statistics().receive.in_use_bytes, 0U);
-}
-
 using circumstances = std::tuple<driver_choice, std::int64_t, fabric>;
 
 class without_memory : public testing::TestWithParam<circumstances> {};
@@ -316,7 +296,7 @@ TEST_P(without_memory, connections_end_and_nothing_is_left) {
     executor_options choice;
     choice.driver = driver;
     const executor probe(choice);
-    static_cast<void>(open_device(over, {}));
+    if (over == fabric::libfabric) static_cast<void>(open_device(over, {}));
   } catch (const error& why) {
     GTEST_SKIP() << why.what();
   }
@@ -326,7 +306,7 @@ TEST_P(without_memory, connections_end_and_nothing_is_left) {
 // So many allocations fail.
 const auto drivers = testing::Values(driver_choice::epoll, driver_choice::io_uring);
 INSTANTIATE_TEST_SUITE_P(over_iwarp, without_memory,
-                         testing::Combine(drivers, testing::Values(1, 2, 50), testing::Values(fabric::iwarp)));
+                         testing::Combine(drivers, testing::Values(1, 2, 5, 50, 1000), testing::Values(fabric::iwarp)));
 INSTANTIATE_TEST_SUITE_P(over_shm, without_memory,
                          testing::Combine(drivers, testing::Values(1, 5), testing::Values(fabric::shm)));
 INSTANTIATE_TEST_SUITE_P(over_rails, without_memory,

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Receives that connections share, where there is no memory.
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+#include "failing_calls.hpp"
+
+namespace weft::net {
+namespace {
+
+// Its executor's thread hears of it, whatever there is no memory for.
+TEST(shared_receives_without_memory, are_let_go_on_another_thread) {
+  auto both = device::open("iwarp");
+  executor home;
+  std::optional<shared_receives> shared;
+  const auto make = [&]() -> task<> { shared.emplace(co_await both.share_receives({.receive_size = 64, .depth = 4})); };
+  const auto look_at_mail = []() -> task<> {
+    for (int i = 0; i < 3; ++i) co_await yield();
+  };
+  home.run(make());
+  EXPECT_NE(both.pool().statistics().receive.in_use_bytes, 0U);
+  std::thread([&] {
+    test::fail_call(1, 1000);
+    shared.reset();
+    test::fail_call(0);
+  }).join();
+  home.run(look_at_mail());
+  EXPECT_EQ(both.pool().statistics().receive.in_use_bytes, 0U);
+}
+
+}  // namespace
+}  // namespace weft::net
