@@ -161,48 +161,78 @@ std::string with_port_of(std::string_view address, std::string_view chosen) {
   return fmt::format("{}{}", address.substr(0, address.size() - 2), chosen.substr(chosen.rfind(':')));
 }
 
+// What of a device's fabrics listens at an address.
+struct listening {
+  std::vector<fabric_listener> parts;
+  std::string failures;            // of the others
+  std::optional<error> of_widest;  // the failure of the fabric that reaches most, which is the first to be tried
+  std::optional<error> of_taken;   // another program listens at that port over one of them: peers would reach that
+};
+
 // From the last fabric to the first: the last is the one that reaches most, whose ports are taken by most.
+task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::vector<std::size_t> candidates,
+                                      std::string address, listen_options options) {
+  listening made;
+  bool all_have_own_ports = true;
+  for (auto fabric = candidates.rbegin(); fabric != candidates.rend(); ++fabric) {
+    net::transport& way = state->fabric(*fabric);
+    const std::string where =
+        made.parts.empty() ? address : with_port_of(address, made.parts.front().source->address());
+    try {
+      auto source = co_await way.listen(where, options);
+      made.parts.emplace_back(*fabric, std::move(source));
+      all_have_own_ports = all_have_own_ports && way.has_own_ports();
+    } catch (const error& why) {
+      // An address that somebody else has is no matter of fabrics. A port that the one before has taken may be.
+      const bool is_taken = why.code() == std::errc::address_in_use;
+      if (why.code() == errc::canceled || (is_taken && made.parts.empty())) throw;
+      const std::string over = fmt::format("over {}", way.name());
+      if (is_taken && (way.has_own_ports() || all_have_own_ports)) made.of_taken = why.within(over);
+      if (fabric == candidates.rbegin()) {
+        made.of_widest = why;
+      } else {
+        made.failures += fmt::format("{}: {}; ", over, why.what());
+      }
+    }
+  }
+  co_return made;
+}
+
+// Those that a port was found for; reports or throws why the others have none.
+std::unique_ptr<link_listener> join_what_listens(const device_state& state, std::size_t widest,
+                                                 std::string_view address, listening made) {
+  if (made.of_widest) {
+    const error all = made.of_widest->within(fmt::format("{}over {}", made.failures, state.fabric(widest).name()));
+    if (made.parts.empty()) throw error(all);
+    made.failures = all.what();
+  } else if (!made.failures.empty()) {
+    made.failures.resize(made.failures.size() - std::string_view("; ").size());
+  }
+  if (!made.failures.empty()) {
+    report what;
+    const std::string text = fmt::format("peers cannot reach {} over every fabric: {}", address, made.failures);
+    what.text = text;
+    send_report(what);
+  }
+  return join_listeners(std::move(made.parts));
+}
+
 task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_state> state, std::string address,
                                                      listen_options options) {
+  constexpr std::size_t most_ports_to_try = 16;
   const std::vector<std::size_t> candidates = fabrics_for(*state, address);
   if (candidates.size() == 1) {
     std::vector<fabric_listener> one;
     one.emplace_back(candidates[0], co_await state->fabric(candidates[0]).listen(address, options));
     co_return state->fabrics() == 1 ? std::move(one.front().source) : join_listeners(std::move(one));
   }
-  std::vector<fabric_listener> parts;
-  std::string failures;
-  std::optional<error> of_widest;  // the failure of the fabric that reaches most, which is the first to be tried
-  for (auto fabric = candidates.rbegin(); fabric != candidates.rend(); ++fabric) {
-    const std::string where = parts.empty() ? address : with_port_of(address, parts.front().source->address());
-    try {
-      auto source = co_await state->fabric(*fabric).listen(where, options);
-      parts.emplace_back(*fabric, std::move(source));
-    } catch (const error& why) {
-      // An address that somebody else has is no matter of fabrics. A port that the one before has taken may be.
-      const bool is_taken = parts.empty() && why.code() == std::errc::address_in_use;
-      if (why.code() == errc::canceled || is_taken) throw;
-      if (fabric == candidates.rbegin()) {
-        of_widest = why;
-      } else {
-        failures += fmt::format("over {}: {}; ", state->fabric(*fabric).name(), why.what());
-      }
-    }
+  std::vector<listening> reserved;  // or the kernel would choose their ports again
+  for (;;) {
+    listening made = co_await listen_where_possible(state, candidates, address, options);
+    if (!made.of_taken) co_return join_what_listens(*state, candidates.back(), address, std::move(made));
+    if (!address.ends_with(":0") || reserved.size() + 1 == most_ports_to_try) throw error(*made.of_taken);
+    reserved.push_back(std::move(made));
   }
-  if (of_widest) {
-    const error all = of_widest->within(fmt::format("{}over {}", failures, state->fabric(candidates.back()).name()));
-    if (parts.empty()) throw error(all);
-    failures = all.what();
-  } else if (!failures.empty()) {
-    failures.resize(failures.size() - std::string_view("; ").size());
-  }
-  if (!failures.empty()) {
-    report what;
-    const std::string text = fmt::format("peers cannot reach {} over every fabric: {}", address, failures);
-    what.text = text;
-    send_report(what);
-  }
-  co_return join_listeners(std::move(parts));
 }
 
 }  // namespace

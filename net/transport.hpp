@@ -388,6 +388,9 @@ class transport {
   /// Whether a link that was accepted sends nothing before it has received a message (RFC 5044 section 7.1.2, rule 4,
   /// where the transport cannot tell otherwise that the peer may be sent to).
   [[nodiscard]] virtual bool listens_first() const noexcept { return false; }
+  /// Whether no other transport's listener takes a port from this one's, so that where one is taken another listener
+  /// of this transport has it.
+  [[nodiscard]] virtual bool has_own_ports() const noexcept { return false; }
 
   /// Adds what the rails of its links are doing, and have done, to those of the same fabrics in `all`; from any thread.
   virtual void add_rails([[maybe_unused]] std::vector<fabric_rail_statistics>& all) const {}

@@ -45,6 +45,7 @@ class transport final : public net::transport {
   [[nodiscard]] bool understands(std::string_view address) const noexcept override {
     return address.starts_with(unix_path_prefix) || net::transport::understands(address);
   }
+  [[nodiscard]] bool has_own_ports() const noexcept override { return true; }
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                             const listen_options& options) override;

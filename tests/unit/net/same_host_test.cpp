@@ -10,8 +10,10 @@
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/when_all.hpp>
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -33,6 +35,34 @@ class no_unix_sockets final : public system_calls {
 class no_memory_files final : public system_calls {
  public:
   int memfd_create(const char*, unsigned) noexcept override { return -EPERM; }
+};
+
+/// Another program takes the first ports that are bound by number, of one family of addresses, before the device does.
+class faster_program final : public system_calls {
+ public:
+  explicit faster_program(int family) noexcept : family_(family) {}
+
+  int bind(int fd, const sockaddr* address, unsigned length) noexcept override {
+    if (ports != others_.size() && takes(*address)) {
+      const int type = family_ == AF_UNIX ? SOCK_SEQPACKET : SOCK_STREAM;
+      others_[ports] = descriptor(system_calls::socket(family_, type, 0), kernel());
+      EXPECT_EQ(system_calls::bind(others_[ports].fd(), address, length), 0);
+      EXPECT_EQ(system_calls::listen(others_[ports].fd(), 1), 0);
+      ++ports;
+    }
+    return system_calls::bind(fd, address, length);
+  }
+
+  std::size_t ports = 0;
+
+ private:
+  [[nodiscard]] bool takes(const sockaddr& address) const noexcept {
+    if (address.sa_family != family_ || family_ == AF_UNIX) return address.sa_family == family_;
+    return reinterpret_cast<const sockaddr_in&>(address).sin_port != 0;
+  }
+
+  const int family_;
+  std::array<descriptor, 3> others_;
 };
 
 /// A fabric whose transport has no shared receives.
@@ -169,6 +199,37 @@ TEST_F(same_host, an_address_that_another_program_has_is_not_listened_on_by_halv
     const auto failure = co_await failure_of(device.listen(std::string(taken.address())));
     EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
   });
+}
+
+// Its peers on this machine would reach the other program.
+TEST_F(same_host, an_address_that_another_program_has_in_shared_memory_alone_is_not_listened_on_by_halves) {
+  net::device device = net::device::open("shm,iwarp");
+  net::device memory = net::device::open("shm");
+  run([&]() -> task<> {
+    auto taken = co_await memory.listen("127.0.0.1:0");
+    const auto failure = co_await failure_of(device.listen(std::string(taken.address())));
+    EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
+    const std::string words = failure ? failure->what() : "";
+    EXPECT_TRUE(words.ends_with("over shm,iwarp: over shm: bind the address: Address already in use")) << words;
+  });
+}
+
+TEST_F(same_host, a_port_that_another_program_has_over_one_fabric_is_not_chosen) {
+  const auto expect_another = [&](const char* fabrics, int family) {
+    faster_program other(family);
+    net::device device = net::device::open(fabrics);
+    run(
+        [&]() -> task<> {
+          both ends = co_await connect(device, device);
+          EXPECT_EQ(other.ports, 3u);
+          EXPECT_EQ(ends.client.fabric(), ends.server.fabric());
+          co_await exchange(device, ends);
+          co_await close(ends);
+        },
+        other);
+  };
+  expect_another("shm,iwarp", AF_UNIX);
+  expect_another("iwarp,shm", AF_INET);
 }
 
 TEST_F(same_host, one_registration_and_one_descriptor_serve_both_ways) {
