@@ -627,7 +627,7 @@ TEST_P(device_memory, of_a_task_that_is_destroyed_in_the_middle_keeps_its_buffer
       while (control().outstanding() == 0) co_await yield();
       const auto waiting = suspend_on(client.write(host, there.remote()));
       waiting.start(home());
-      co_await yield();
+      while (!writing.at_rest() || !waiting.at_rest()) co_await yield();
       EXPECT_TRUE(host.in_use());
     }
     EXPECT_TRUE(host.in_use());
@@ -651,11 +651,11 @@ TEST_P(device_memory, that_is_borrowed_by_a_task_that_is_destroyed_ends_the_prog
       if (in_a_list) {
         const auto writing = suspend_on(client.write(parts));
         writing.start(home());
-        while (control().outstanding() == 0) co_await yield();
+        while (control().outstanding() == 0 || !writing.at_rest()) co_await yield();
       } else {
         const auto writing = suspend_on(client.write(here.slice(), there.remote()));
         writing.start(home());
-        while (control().outstanding() == 0) co_await yield();
+        while (control().outstanding() == 0 || !writing.at_rest()) co_await yield();
       }
     });
   };
@@ -845,7 +845,7 @@ TEST_P(device_memory, of_a_copy_whose_task_is_destroyed_is_free_only_then) {
     {
       const auto copying = suspend_on(mr::device_copy(gpu(), memory.data(), host.data(), host.size()));
       copying.start(home());
-      for (int turns = 0; turns != 3; ++turns) co_await yield();
+      for (int turns = 0; turns < 3 || !copying.at_rest(); ++turns) co_await yield();
     }
     fill(host, 5);  // the device has all that it was to have by now, or nothing
     const auto now = get(memory.bytes());
@@ -882,7 +882,7 @@ TEST_P(device_memory, is_filled_by_a_stream_of_the_program_that_is_waited_for) {
     {
       const auto waiting = suspend_on(mr::stream_finished(gpu(), stream));
       waiting.start(home());
-      for (int turns = 0; turns != 3; ++turns) co_await yield();
+      for (int turns = 0; turns < 3 || !waiting.at_rest(); ++turns) co_await yield();
     }
     control().release();
     co_await mr::stream_finished(gpu(), stream);

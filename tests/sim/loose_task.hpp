@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/error.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/task.hpp>
 
@@ -25,16 +26,25 @@ class loose_task {
     std::suspend_always final_suspend() const noexcept { return {}; }
     void unhandled_exception() const noexcept { std::terminate(); }
     void return_void() const noexcept {}
+
+   private:
+    friend class loose_task;
+    bool started_ = false;
   };
 
   explicit loose_task(promise_type& promise) noexcept : promise_(&promise) {}
   loose_task(loose_task&& other) noexcept : promise_(std::exchange(other.promise_, nullptr)) {}
   loose_task& operator=(loose_task&&) = delete;
   ~loose_task() {
-    if (promise_ != nullptr) detail::promise_base::destroy_chain(*promise_);
+    if (promise_ == nullptr) return;
+    if (promise_->started_ && !at_rest()) detail::terminate_because("a test destroyed a task that is about to go on");
+    detail::promise_base::destroy_chain(*promise_);
   }
 
-  void start(executor& home) const noexcept { core_of(home).ready(*promise_); }
+  void start(executor& home) const noexcept {
+    promise_->started_ = true;
+    core_of(home).ready(*promise_);
+  }
 
   [[nodiscard]] bool ended() const noexcept { return promise_->handle().done(); }
   /// Whether it has ended, or waits for an operation: then it may be destroyed. One that is about to go on may not.
