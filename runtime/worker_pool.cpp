@@ -71,7 +71,6 @@ void worker_pool::start_anew() noexcept {
   threads_.clear();
   while (first_ != nullptr) unlink(*first_);
   idle_ = 0;
-  std::construct_at(&arrived_);  // the threads that wait there would be woken in place of new ones
 }
 
 worker_pool::~worker_pool() {
@@ -80,8 +79,9 @@ worker_pool::~worker_pool() {
     const std::lock_guard lock(mutex_);
     if (first_ != nullptr) detail::terminate_because("a worker_pool was destroyed with jobs queued");
     closing_ = true;
+    ++news_;
   }
-  arrived_.notify_all();
+  news_.notify_all();
   for (detail::owned_thread& thread : threads_) thread.join();
 }
 
@@ -127,7 +127,8 @@ void worker_pool::submit(detail::worker_job& job) {
   (last_ != nullptr ? last_->next_ : first_) = &job;
   last_ = &job;
   ++queued_;
-  arrived_.notify_one();
+  ++news_;
+  news_.notify_one();
 }
 
 void worker_pool::unlink(detail::worker_job& job) noexcept {
@@ -152,8 +153,11 @@ void worker_pool::work() noexcept {
   for (;;) {
     while (first_ == nullptr) {
       if (closing_) return;
+      const std::uint32_t last = news_.load(std::memory_order_relaxed);
       ++idle_;
-      arrived_.wait(lock);
+      lock.unlock();
+      news_.wait(last);
+      lock.lock();
       --idle_;
     }
     detail::worker_job& job = *first_;

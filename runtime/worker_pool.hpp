@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -85,7 +86,9 @@ class worker_pool {
   const std::size_t limit_;
   std::unique_ptr<processors> processors_;  // that the threads may use
   std::mutex mutex_;
-  std::condition_variable arrived_;
+  // Another number, under the mutex, whenever there is news for threads that wait for it to change. Not a condition
+  // variable: those of glibc before 2.41 lose the wake-up of notify_one() where several threads wait (its bug 25847).
+  std::atomic<std::uint32_t> news_{0};
   detail::worker_job* first_ = nullptr;  // the queue, oldest first
   detail::worker_job* last_ = nullptr;
   std::size_t queued_ = 0;
