@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -200,8 +201,13 @@ class breakable_transport final : public net::transport {
     wrapping_filter(std::shared_ptr<cable> of, net::request_filter* inner) noexcept
         : cable_(std::move(of)), inner_(inner) {}
     [[nodiscard]] bool takes(std::unique_ptr<net::link_request>& asked) noexcept override {
-      asked = std::make_unique<request>(cable_, std::move(asked));
-      return inner_->takes(asked);
+      try {
+        asked = std::make_unique<request>(cable_, std::move(asked));
+        return inner_->takes(asked);
+      } catch (const std::bad_alloc&) {  // which is made to happen: the peer asks again
+        asked.reset();
+        return true;
+      }
     }
 
    private:

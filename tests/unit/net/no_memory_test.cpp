@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -27,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../rails/breakable.hpp"
 #include "failing_calls.hpp"
 
 namespace weft::net {
@@ -49,25 +51,33 @@ bool is_fair(const std::error_code& code) {
   return code == std::errc::not_enough_memory || code == std::errc::connection_reset;
 }
 
-enum class fabric { iwarp, shm, rails, libfabric };
+enum class fabric { iwarp, shm, rails, lost_rails, libfabric };
 
-device open_device(fabric over, const device_options& options) {
+using cables = std::array<std::shared_ptr<test::cable>, 2>;
+
+device open_device(fabric over, const device_options& options, const cables& all) {
   if (over == fabric::iwarp) return device::open("iwarp", options);
   if (over == fabric::shm) return device::open("shm", options);
   if (over == fabric::libfabric) return device::open("fabric:net", options);
   const auto memory = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
   std::vector<std::unique_ptr<transport>> ways;
-  for (int i = 0; i < 2; ++i) ways.push_back(iwarp::open_transport({}, memory));
+  for (const auto& each : all) {
+    ways.push_back(iwarp::open_transport({}, memory));
+    if (over == fabric::rails) continue;
+    ways.back() = std::make_unique<test::breakable_transport>("iwarp", each, std::move(ways.back()));
+  }
   return device::open(rails::open_transport(std::move(ways)), options);
 }
 
 /// Echoes, connections that are closed, dropped, aborted and refused, between two ends on one executor.
 class neighbours {
  public:
-  neighbours(device& both, fabric over) noexcept : device_(both), over_(over) {}
+  neighbours(device& both, fabric over, const cables& between) noexcept
+      : device_(both), over_(over), cables_(between) {}
 
   task<> meet() {
-    auto listener = co_await device_.listen("127.0.0.1:0");
+    const bool has_rails = over_ == fabric::rails || over_ == fabric::lost_rails;
+    auto listener = co_await device_.listen(has_rails ? "127.0.0.1:0+127.0.0.1:0" : "127.0.0.1:0");
     const auto both = [&](scope& all) -> task<> {
       all.spawn(serve(listener));
       co_await tolerate(call(std::string(listener.address())));
@@ -78,7 +88,10 @@ class neighbours {
 
   /// What those that connect have done as they should.
   [[nodiscard]] int successes() const noexcept { return successes_; }
-  [[nodiscard]] int most_successes() const noexcept { return shares_receives() ? 7 : 6; }
+  [[nodiscard]] int most_successes() const noexcept {
+    if (over_ == fabric::lost_rails) return 1;
+    return shares_receives() ? 7 : 6;
+  }
 
  private:
   /// Fails in ways that are fair.
@@ -221,7 +234,34 @@ class neighbours {
     ++successes_;
   }
 
+  // Messages move to the other rail, and the one that was lost is asked for again, as often as it takes. One that has
+  // carried something is there at both ends.
+  task<> lose_rails(std::string address) {
+    constexpr std::size_t much = std::size_t{1} << 20;
+    auto peer = co_await device_.connect(std::move(address));
+    const mr::region there =
+        co_await device_.domain().register_memory(std::vector<std::byte>(much), {.usage = mr::usage::write_dst});
+    const mr::buffer source = co_await device_.pool().allocate(much);
+    const time_point late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    for (std::size_t round = 0; round != 2; ++round) {
+      for (const auto& each : cables_) {
+        for (const std::uint64_t before = each->moved; each->moved == before;) {
+          if (std::chrono::steady_clock::now() > late) {
+            ADD_FAILURE() << "a rail has not come back";
+            co_return;
+          }
+          co_await peer.write(source.slice(), there.remote());
+        }
+      }
+      cables_[round]->cut();
+      co_await talk(peer, 10);
+    }
+    co_await peer.close();
+    ++successes_;
+  }
+
   task<> call(std::string address) {
+    if (over_ == fabric::lost_rails) co_return co_await tolerate(lose_rails(std::move(address)));
     co_await tolerate(close_one(address));
     co_await tolerate(drop_one(address));
     co_await tolerate(abort_one(address));
@@ -235,6 +275,7 @@ class neighbours {
 
   device& device_;
   fabric over_;
+  const cables& cables_;
   int successes_ = 0;
 };
 
@@ -245,14 +286,15 @@ bool meet_while_some_fail(std::int64_t first, std::int64_t count, driver_choice 
   std::thread([&] {
     device_options options;
     options.pool.huge_pages = false;
-    auto both = open_device(over, options);
+    const cables between{std::make_shared<test::cable>(), std::make_shared<test::cable>()};
+    auto both = open_device(over, options, between);
     int successes = 0;
     int most = 0;
     {
       executor_options choice;
       choice.driver = driver;
       executor home(choice);
-      neighbours those(both, over);
+      neighbours those(both, over, between);
       most = those.most_successes();
       auto meeting = those.meet();
       test::fail_call(first, count);
@@ -296,7 +338,7 @@ TEST_P(without_memory, connections_end_and_nothing_is_left) {
     executor_options choice;
     choice.driver = driver;
     const executor probe(choice);
-    if (over == fabric::libfabric) static_cast<void>(open_device(over, {}));
+    if (over == fabric::libfabric) static_cast<void>(open_device(over, {}, {}));
   } catch (const error& why) {
     GTEST_SKIP() << why.what();
   }
@@ -311,6 +353,8 @@ INSTANTIATE_TEST_SUITE_P(over_shm, without_memory,
                          testing::Combine(drivers, testing::Values(1, 5), testing::Values(fabric::shm)));
 INSTANTIATE_TEST_SUITE_P(over_rails, without_memory,
                          testing::Combine(drivers, testing::Values(1, 5), testing::Values(fabric::rails)));
+INSTANTIATE_TEST_SUITE_P(over_rails_that_are_lost, without_memory,
+                         testing::Values(std::tuple(driver_choice::epoll, 1, fabric::lost_rails)));
 INSTANTIATE_TEST_SUITE_P(over_libfabric, without_memory,
                          testing::Combine(drivers, testing::Values(1), testing::Values(fabric::libfabric)));
 
