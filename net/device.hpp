@@ -126,7 +126,8 @@ class device {
 
   /// Listens on "HOST:PORT", at the first address of a name that is this machine's; port 0 lets the system choose
   /// (listener::address()). ":PORT" and "[::]:PORT" are all of its addresses, "0.0.0.0:PORT" those of IPv4.
-  /// EADDRINUSE where another program has the port, if only in shared memory, where peers would reach that program.
+  /// EADDRINUSE where another program has the port: of several fabrics, over the last, or in shared memory, where peers
+  /// of this machine would reach that program. Over others a report says that it is taken.
   /// See rdma_listen(3).
   [[nodiscard]] task<listener> listen(std::string address, listener_options options = {});
 
