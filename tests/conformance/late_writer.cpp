@@ -24,9 +24,10 @@ using namespace std::chrono_literals;
 
 constexpr std::byte of_writer{0xee};
 constexpr std::byte of_owner{0x55};
+constexpr std::size_t smallest_write = 8;
 // Longer than a writer needs to begin.
 constexpr auto patience = 5s;
-constexpr auto lent_for = 100ms;
+constexpr auto lent_for_at_first = 100ms;
 
 // The deadline is the way that takes memory back while nobody is about to.
 enum class way : std::uint8_t { revoke, deadline, release, close };
@@ -126,7 +127,7 @@ class writer {
 
   // Until it is refused.
   task<> write(net::connection& peer, const mr::buffer& source, const mr::remote_region& there, unsigned number) {
-    const std::array sizes{std::size_t{8}, std::size_t{512}, std::size_t{4096}, how_.bytes};
+    const std::array sizes{smallest_write, std::size_t{512}, std::size_t{4096}, how_.bytes};
     const std::size_t bytes = std::min(sizes[number % sizes.size()], how_.bytes);
     try {
       for (std::size_t offset = 0; !stopped_; offset = (offset + bytes) % (how_.bytes - bytes + 1)) {
@@ -158,35 +159,46 @@ class owner {
 
   // One time: a connection of its own is let in, written by, and shut out.
   task<> lend(net::listener& listener, way how) {
-    auto came = co_await listener.accept();
-    if (!came) throw std::logic_error("the listener has closed");
-    net::connection peer = std::move(*came);
-    if (how == way::release) {
-      co_await lend_region(std::move(peer));
-    } else {
-      co_await lend_buffer(std::move(peer), how);
+    bool is_done = false;
+    while (!is_done) {
+      auto came = co_await listener.accept();
+      if (!came) throw std::logic_error("the listener has closed");
+      net::connection peer = std::move(*came);
+      if (how == way::release) {
+        co_await lend_region(std::move(peer));
+        is_done = true;
+      } else {
+        is_done = co_await lend_buffer(std::move(peer), how);
+      }
     }
   }
 
  private:
-  task<> lend_buffer(net::connection peer, way how) {
+  // False if the machine was too slow to write in the time for which it was lent: the next has longer.
+  task<bool> lend_buffer(net::connection peer, way how) {
     auto open = co_await expose(peer, how);
     const std::span<const std::byte> bytes = open.memory().bytes();
     co_await tell(peer, open.remote());
-    co_await until_written(bytes, &open);
+    const bool was_written = co_await until_written(bytes, &open);
     if (how == way::close) peer.abort();
     if (how == way::deadline || how == way::close) static_cast<void>(co_await open.ended());
     auto back = co_await open.revoke();
-    co_await watch(back.bytes());
+    const bool was_too_short = how == way::deadline && !was_written && lent_for_ < patience;
+    if (was_too_short) {
+      lent_for_ *= 2;
+    } else {
+      co_await watch(back.bytes(), was_written);
+    }
     peer.abort();  // while the memory is there, whatever may still be written
+    co_return !was_too_short;
   }
 
-  // A machine may be too slow to open it in the time for which it is to be lent.
+  // A machine may be too slow to open it in the time for which it is to be lent, too.
   task<net::exposure> expose(net::connection& peer, way how) {
-    for (auto time = lent_for;; time *= 2) {
+    for (;; lent_for_ *= 2) {
       auto memory = co_await device_.allocate(how_.bytes);
       std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
-      const time_point until = how == way::deadline ? std::chrono::steady_clock::now() + time : time_point::max();
+      const time_point until = how == way::deadline ? std::chrono::steady_clock::now() + lent_for_ : time_point::max();
       try {
         co_return co_await peer.expose(std::move(memory), mr::usage::write_dst, {.until = until});
       } catch (const error& failure) {
@@ -202,9 +214,9 @@ class owner {
     purpose.usage = mr::usage::write_dst;
     auto region = co_await device_.register_memory(std::span<std::byte>(memory), purpose);
     co_await tell(peer, region.remote());
-    co_await until_written(memory, nullptr);
+    const bool was_written = co_await until_written(memory, nullptr);
     co_await region.release();
-    co_await watch(memory);
+    co_await watch(memory, was_written);
     peer.abort();
   }
 
@@ -216,22 +228,22 @@ class owner {
     co_await peer.send(words);
   }
 
-  // Not longer than the memory is lent.
-  task<> until_written(std::span<const std::byte> memory, const net::exposure* loan) {
+  // Not longer than the memory is lent. Every writer begins at its beginning.
+  task<bool> until_written(std::span<const std::byte> memory, const net::exposure* loan) {
+    const std::span<const std::byte> beginning = memory.first(std::min(memory.size(), smallest_write));
     const time_point latest = std::chrono::steady_clock::now() + patience;
-    while (holds_only(memory, std::byte{0})) {
+    while (holds_only(beginning, std::byte{0})) {
       const bool is_over = loan != nullptr && loan->ended_by() != net::exposure_end::open;
-      if (is_over || std::chrono::steady_clock::now() >= latest) {
-        ++result_.times_unwritten;
-        co_return;
-      }
+      if (is_over || std::chrono::steady_clock::now() >= latest) co_return false;
       co_await sleep_for(100us);
     }
+    co_return true;
   }
 
   // The memory is this end's alone: what it writes there stays.
-  task<> watch(std::span<std::byte> memory) {
+  task<> watch(std::span<std::byte> memory, bool was_written) {
     ++result_.times;
+    if (!was_written) ++result_.times_unwritten;
     std::fill(memory.begin(), memory.end(), of_owner);
     const time_point end = std::chrono::steady_clock::now() + how_.watch;
     bool is_late = false;
@@ -245,6 +257,7 @@ class owner {
   net::device& device_;
   const late_writing& how_;
   late_writing_result& result_;
+  std::chrono::milliseconds lent_for_ = lent_for_at_first;
 };
 
 task<> try_way(net::device& device, net::listener& listener, const late_writing& how, way which,
