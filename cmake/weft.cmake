@@ -212,7 +212,7 @@ function(weft_test)
     add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${arg_NAME}> CONFIGURATIONS ${when})
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/${name}.xml"
-      LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 900)
+      LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 1800)
   endforeach()
 endfunction()
 

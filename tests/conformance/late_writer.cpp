@@ -28,6 +28,7 @@ constexpr std::size_t smallest_write = 8;
 // Longer than a writer needs to begin.
 constexpr auto patience = 5s;
 constexpr auto lent_for_at_first = 100ms;
+constexpr unsigned most_lost = 20;
 
 // The deadline is the way that takes memory back while nobody is about to.
 enum class way : std::uint8_t { revoke, deadline, release, close };
@@ -161,20 +162,27 @@ class owner {
   task<> lend(net::listener& listener, way how) {
     bool is_done = false;
     while (!is_done) {
-      auto came = co_await listener.accept();
-      if (!came) throw std::logic_error("the listener has closed");
-      net::connection peer = std::move(*came);
-      if (how == way::release) {
-        co_await lend_region(std::move(peer));
-        is_done = true;
-      } else {
-        is_done = co_await lend_buffer(std::move(peer), how);
+      try {
+        is_done = co_await lend_to_next(listener, how);
+      } catch (const error& failure) {
+        // Whoever is too slow to let go of memory loses its connection, and memory of one is let go of by all.
+        if (failure.code() != errc::protocol_error || ++result_.times_lost > most_lost) throw;
       }
     }
   }
 
  private:
-  // False if the machine was too slow to write in the time for which it was lent: the next has longer.
+  // False if that has to be done again.
+  task<bool> lend_to_next(net::listener& listener, way how) {
+    auto came = co_await listener.accept();
+    if (!came) throw std::logic_error("the listener has closed");
+    net::connection peer = std::move(*came);
+    if (how != way::release) co_return co_await lend_buffer(std::move(peer), how);
+    co_await lend_region(std::move(peer));
+    co_return true;
+  }
+
+  // False if the machine was too slow to write in the time for which it was lent: the next connection has longer.
   task<bool> lend_buffer(net::connection peer, way how) {
     auto open = co_await expose(peer, how);
     const std::span<const std::byte> bytes = open.memory().bytes();
@@ -309,6 +317,7 @@ std::vector<late_writing_result> write_late(const device_maker& open, const late
 bool print_late_writing(const std::vector<late_writing_result>& all) {
   std::printf("%-26s %8s %12s %8s\n", "memory was taken back", "times", "writes", "late");
   unsigned late = 0;
+  unsigned lost = 0;
   bool is_proof = true;
   for (const late_writing_result& each : all) {
     if (!each.why_not.empty()) {
@@ -318,8 +327,10 @@ bool print_late_writing(const std::vector<late_writing_result>& all) {
     std::printf("%-26s %8u %12llu %8u\n", each.way.c_str(), each.times, static_cast<unsigned long long>(each.writes),
                 each.times_late);
     late += each.times_late;
+    lost += each.times_lost;
     is_proof = is_proof && each.times_unwritten < each.times;
   }
+  if (lost != 0) std::printf("Connections lost because a peer was too slow to let go of memory: %u\n", lost);
   if (late != 0) {
     std::printf("Memory that had been taken back was written %u times: its owner cannot use it safely here.\n", late);
   } else if (!is_proof) {

@@ -30,6 +30,7 @@ struct late_writing_result {
   unsigned times = 0;            ///< that memory was taken back
   unsigned times_unwritten = 0;  ///< of those: no write had come before
   unsigned times_late = 0;       ///< of those: bytes have changed after it was back
+  unsigned times_lost = 0;       ///< that a connection was lost before, because a peer was too slow to let go of memory
   std::uint64_t writes = 0;      ///< that were done before
 };
 

@@ -241,7 +241,8 @@ task<> peers::expect_late(net::connection& client, net::connection& server) {
   EXPECT_TRUE(at_client && at_client->code() == errc::remote_access) << (at_client ? at_client->what() : "nothing");
 }
 
-net::connection_options peers::options() { return {}; }
+// A busy machine may take longer to close than users have to wait.
+net::connection_options peers::options() { return {.close_timeout = forever}; }
 
 task<connected> peers::connect_pair(net::connection_options client, net::connection_options server) {
   net::listener listener = co_await device().listen(GetParam().any_address);
