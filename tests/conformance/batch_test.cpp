@@ -11,9 +11,6 @@
 namespace weft::test {
 namespace {
 
-// Takes many turns on its way, and still fits into one message of Soft-RoCE with what goes along.
-constexpr std::size_t large = (std::size_t{8} << 20) - 64;
-
 class batches : public peers {
  protected:
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
@@ -209,8 +206,8 @@ TEST_P(batches, throw_the_first_failure_and_keep_those_of_all_members) {
 TEST_P(batches, stopped_return_at_once_if_their_memory_is_the_pools) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto there = co_await expose_zeros(server, large);
-    auto source = co_await filled(pool(), large, 1);
+    const auto there = co_await expose_zeros(server, long_transfer);
+    auto source = co_await filled(pool(), long_transfer, 1);
     auto given = co_await filled(pool(), 100, 2);
     std::array members{client.write(source, there.remote()), client.flush(there.remote()),
                        client.write(std::move(given), there.remote().slice(0, 100))};
@@ -259,8 +256,8 @@ TEST_P(batches, stopped_with_borrowed_memory_end_the_connection_and_only_then_re
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     mr::registration_options purpose;
     purpose.usage = mr::usage::write_src;
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(large), purpose);
-    const auto there = co_await expose_zeros(server, large);
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+    const auto there = co_await expose_zeros(server, long_transfer);
     auto source = co_await filled(pool(), 8, 1);
     std::array members{client.write(source, there.remote().slice(0, 8)), client.write(region.slice(), there.remote()),
                        client.flush(there.remote())};
@@ -397,8 +394,8 @@ TEST_P(batches, end_the_program_if_a_member_is_destroyed_in_the_middle) {
 TEST_P(batches, end_with_their_connection) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto there = co_await expose_zeros(server, large);
-    auto source = co_await filled(pool(), large, 1);
+    const auto there = co_await expose_zeros(server, long_transfer);
+    auto source = co_await filled(pool(), long_transfer, 1);
     std::array members{client.write(source, there.remote()), client.flush(there.remote())};
     attempt all(tasks, client.batch(members));
     co_await yield();

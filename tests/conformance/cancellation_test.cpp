@@ -10,9 +10,6 @@
 namespace weft::test {
 namespace {
 
-// Takes many turns on its way, and still fits into one message of Soft-RoCE with what goes along.
-constexpr std::size_t large = (std::size_t{8} << 20) - 64;
-
 class cancellation : public peers {
  protected:
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
@@ -116,8 +113,8 @@ TEST_P(cancellation, a_stop_before_the_operation_begins_posts_nothing) {
 TEST_P(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto there = co_await expose_zeros(server, large);
-    auto source = co_await filled(pool(), large, 1);
+    const auto there = co_await expose_zeros(server, long_transfer);
+    auto source = co_await filled(pool(), long_transfer, 1);
     attempt writing(tasks, client.write(source, there.remote()));
     co_await yield();
     writing.stop();
@@ -136,9 +133,9 @@ TEST_P(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_keeps_th
 TEST_P(cancellation, a_stopped_read_into_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto memory = co_await filled(pool(), large, 2);
+    auto memory = co_await filled(pool(), long_transfer, 2);
     const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
-    auto sink = co_await zeroed(pool(), large);
+    auto sink = co_await zeroed(pool(), long_transfer);
     attempt reading(tasks, client.read(sink, there.remote()));
     co_await yield();
     reading.stop();
@@ -154,11 +151,11 @@ TEST_P(cancellation, a_stopped_read_into_pool_memory_returns_at_once_and_keeps_t
 
 TEST_P(cancellation, a_stopped_send_of_pool_memory_may_still_arrive) {
   auto roomy = options();
-  roomy.receive_size = large;
+  roomy.receive_size = long_transfer;
   roomy.receive_depth = 1;
   between_busy_peers(
       [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        auto payload = co_await filled(pool(), large, 3);
+        auto payload = co_await filled(pool(), long_transfer, 3);
         attempt sending(tasks, client.send(payload));
         co_await yield();
         sending.stop();
@@ -167,7 +164,7 @@ TEST_P(cancellation, a_stopped_send_of_pool_memory_may_still_arrive) {
         EXPECT_TRUE(sending.posted());
         EXPECT_TRUE(payload.in_use());
         const auto message = co_await server.recv_or_throw();
-        EXPECT_TRUE(message.size() == large && holds(message.bytes(), 3));
+        EXPECT_TRUE(message.size() == long_transfer && holds(message.bytes(), 3));
       },
       options(), roomy);
 }
@@ -175,16 +172,16 @@ TEST_P(cancellation, a_stopped_send_of_pool_memory_may_still_arrive) {
 TEST_P(cancellation, a_buffer_destroyed_in_flight_returns_to_the_pool_only_after_the_completion) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto there = co_await expose_zeros(server, large);
+    const auto there = co_await expose_zeros(server, long_transfer);
     const std::size_t before = pool().statistics().send.in_use_bytes;
     {
-      auto source = co_await filled(pool(), large, 4);
+      auto source = co_await filled(pool(), long_transfer, 4);
       attempt writing(tasks, client.write(source, there.remote()));
       co_await yield();
       writing.stop();
       co_await writing.end();
     }
-    EXPECT_GE(pool().statistics().send.in_use_bytes, before + large);
+    EXPECT_GE(pool().statistics().send.in_use_bytes, before + long_transfer);
     co_await client.flush(there.remote());
     EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
     EXPECT_TRUE(holds(there.memory().bytes(), 4));
@@ -194,14 +191,14 @@ TEST_P(cancellation, a_buffer_destroyed_in_flight_returns_to_the_pool_only_after
 TEST_P(cancellation, a_buffer_given_to_a_stopped_write_returns_to_the_pool_only_after_the_completion) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto there = co_await expose_zeros(server, large);
+    const auto there = co_await expose_zeros(server, long_transfer);
     const std::size_t before = pool().statistics().send.in_use_bytes;
-    auto source = co_await filled(pool(), large, 5);
+    auto source = co_await filled(pool(), long_transfer, 5);
     attempt writing(tasks, client.write(std::move(source), there.remote()));
     co_await yield();
     writing.stop();
     co_await writing.end();
-    EXPECT_GE(pool().statistics().send.in_use_bytes, before + large);
+    EXPECT_GE(pool().statistics().send.in_use_bytes, before + long_transfer);
     co_await client.flush(there.remote());
     EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
     EXPECT_TRUE(holds(there.memory().bytes(), 5));
@@ -213,8 +210,8 @@ TEST_P(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connection_and
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     mr::registration_options purpose;
     purpose.usage = mr::usage::write_src;
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(large), purpose);
-    const auto there = co_await expose_zeros(server, large);
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+    const auto there = co_await expose_zeros(server, long_transfer);
     attempt writing(tasks, client.write(region.slice(), there.remote()));
     co_await yield();
     const auto busy = co_await code_of(region.release());
@@ -237,10 +234,10 @@ TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_un
     between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
       mr::registration_options purpose;
       purpose.usage = mr::usage::write_src | mr::usage::read_dst;
-      auto one = co_await device().domain().register_memory(std::vector<std::byte>(large / 2), purpose);
-      auto other = co_await device().domain().register_memory(std::vector<std::byte>(large / 2), purpose);
+      auto one = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer / 2), purpose);
+      auto other = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer / 2), purpose);
       const std::array<mr::slice, 2> parts = {one.slice(), other.slice()};
-      const auto there = co_await expose_zeros(server, large);
+      const auto there = co_await expose_zeros(server, long_transfer);
       auto operation = reads ? client.read(std::span<const mr::slice>(parts), there.remote())
                              : client.write(std::span<const mr::slice>(parts), there.remote());
       attempt moving(tasks, std::move(operation));
@@ -263,8 +260,8 @@ TEST_P(cancellation, stopping_a_read_into_borrowed_memory_ends_the_connection_an
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     mr::registration_options purpose;
     purpose.usage = mr::usage::read_dst;
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(large), purpose);
-    const auto there = co_await expose_zeros(server, large);
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+    const auto there = co_await expose_zeros(server, long_transfer);
     attempt reading(tasks, client.read(region.slice(), there.remote()));
     co_await yield();
     reading.stop();

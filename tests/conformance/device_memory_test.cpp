@@ -607,7 +607,7 @@ TEST_P(device_memory, outlives_the_failure_of_any_call_of_the_driver) {
 }
 
 template <class Operation>
-sim::loose_task suspend_on(Operation operation) {
+sim::loose_task await_loosely(Operation operation) {
   static_cast<void>(co_await std::move(operation));
 }
 
@@ -622,10 +622,10 @@ TEST_P(device_memory, of_a_task_that_is_destroyed_in_the_middle_keeps_its_buffer
     fill(host.bytes(), 5);
     control().hold();
     {
-      const auto writing = suspend_on(client.write(host, there.remote()));
+      const auto writing = await_loosely(client.write(host, there.remote()));
       writing.start(home());
       while (control().outstanding() == 0) co_await yield();
-      const auto waiting = suspend_on(client.write(host, there.remote()));
+      const auto waiting = await_loosely(client.write(host, there.remote()));
       waiting.start(home());
       while (!writing.at_rest() || !waiting.at_rest()) co_await yield();
       EXPECT_TRUE(host.in_use());
@@ -649,11 +649,11 @@ TEST_P(device_memory, that_is_borrowed_by_a_task_that_is_destroyed_ends_the_prog
       const std::array parts{net::list_part{here.slice(), there.remote()}};
       control().hold();
       if (in_a_list) {
-        const auto writing = suspend_on(client.write(parts));
+        const auto writing = await_loosely(client.write(parts));
         writing.start(home());
         while (control().outstanding() == 0 || !writing.at_rest()) co_await yield();
       } else {
-        const auto writing = suspend_on(client.write(here.slice(), there.remote()));
+        const auto writing = await_loosely(client.write(here.slice(), there.remote()));
         writing.start(home());
         while (control().outstanding() == 0 || !writing.at_rest()) co_await yield();
       }
@@ -843,7 +843,7 @@ TEST_P(device_memory, of_a_copy_whose_task_is_destroyed_is_free_only_then) {
     std::vector<std::byte> host = pattern(memory.size(), 4);
     co_await mr::device_copy(gpu(), memory.data(), host.data(), 1);  // the engine is there
     {
-      const auto copying = suspend_on(mr::device_copy(gpu(), memory.data(), host.data(), host.size()));
+      const auto copying = await_loosely(mr::device_copy(gpu(), memory.data(), host.data(), host.size()));
       copying.start(home());
       for (int turns = 0; turns < 3 || !copying.at_rest(); ++turns) co_await yield();
     }
@@ -880,7 +880,7 @@ TEST_P(device_memory, is_filled_by_a_stream_of_the_program_that_is_waited_for) {
     control().hold();  // it would never end
     EXPECT_EQ(fill_memory(), status::success);
     {
-      const auto waiting = suspend_on(mr::stream_finished(gpu(), stream));
+      const auto waiting = await_loosely(mr::stream_finished(gpu(), stream));
       waiting.start(home());
       for (int turns = 0; turns < 3 || !waiting.at_rest(); ++turns) co_await yield();
     }

@@ -14,8 +14,6 @@
 namespace weft::test {
 namespace {
 
-constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
-
 class exposures : public peers {
  protected:
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes, mr::usage uses = open_wide) {

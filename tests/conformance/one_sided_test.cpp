@@ -8,8 +8,6 @@
 namespace weft::test {
 namespace {
 
-constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
-
 class one_sided : public peers {
  protected:
   /// A zeroed buffer of `at`'s that its peer may write and read.

@@ -94,6 +94,9 @@ void PrintTo(const transport_kind& kind, std::ostream* out);
 
 /// Longer than any test that does not hang.
 inline constexpr auto forever = 100s;
+// Takes many turns on its way, and still fits into one message of Soft-RoCE with what goes along.
+inline constexpr std::size_t long_transfer = (std::size_t{8} << 20) - 64;
+inline constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
 
 /// Bytes that differ from one `seed` to the next, and from any shift of themselves.
 void fill(std::span<std::byte> bytes, unsigned seed);

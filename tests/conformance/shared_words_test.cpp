@@ -12,8 +12,6 @@
 namespace weft::test {
 namespace {
 
-constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
-
 // The two halves of a word tell whether they belong together.
 std::uint64_t word_of(std::uint64_t version) { return (version << 32) | (~version & 0xffffffff); }
 bool is_whole(std::uint64_t word) { return word >> 32 == (~word & 0xffffffff); }

@@ -11,8 +11,6 @@
 namespace weft::test {
 namespace {
 
-constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
-
 class windows : public peers {
  protected:
   /// Skips where the device has none.

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/usage.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>
 
 #include <cerrno>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,6 +22,11 @@
 
 // A transport whose links a test may break, and that counts what goes over them.
 namespace weft::test {
+
+/// Longer than any test that does not hang.
+inline constexpr std::chrono::seconds forever{300};
+inline constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
+inline constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
 /// One end of a link that can be broken.
 class breakable_link;

@@ -30,9 +30,6 @@ using namespace std::chrono_literals;
 using net::rail_state;
 using net::rail_statistics;
 
-constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
-constexpr std::size_t mebibyte = std::size_t{1} << 20;
-
 // Time passes when the test says so.
 class still_clock final : public clock {
  public:

@@ -27,7 +27,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto forever = 60s;
 constexpr std::size_t exposed_bytes = std::size_t{512} << 10;  // enough to be spread
 constexpr std::byte untouched{0x5a};
 

@@ -27,10 +27,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
-constexpr std::size_t mebibyte = std::size_t{1} << 20;
-constexpr auto forever = 10s;
-
 void fill(std::span<std::byte> bytes, unsigned seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 31 + (i >> 12) * 7 + seed));
 }

@@ -25,10 +25,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
-constexpr std::size_t mebibyte = std::size_t{1} << 20;
-constexpr auto forever = 20s;
-
 net::connection_options resuming(std::chrono::milliseconds within = forever) {
   net::connection_options how;
   how.resume_within = within;

@@ -30,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr const char* address = "127.0.0.1:7471";
+constexpr const char* local_address = "127.0.0.1:7471";
 constexpr std::uint16_t port = 20'000;
 
 class simulated_processes : public ::testing::Test {
@@ -52,14 +52,14 @@ class simulated_processes : public ::testing::Test {
     device.emplace(net::device::open(net::shm::open_transport({}, place), options));
     executor home(place.options(true));
     const auto body = [&]() -> task<> {
-      net::listener listener = co_await device->listen(address);
+      net::listener listener = co_await device->listen(local_address);
       const auto serve = [&]() -> task<> {
         auto request = co_await listener.next();
         net::connection peer = co_await request->accept();
         co_await server(peer);
       };
       const auto call = [&]() -> task<> {
-        net::connection peer = co_await device->connect(address);
+        net::connection peer = co_await device->connect(local_address);
         co_await client(peer);
       };
       auto one = serve();

@@ -1063,7 +1063,7 @@ TEST_F(simulated_rdma, a_device_that_has_gone_lets_its_executor_sleep) {
   }
 }
 
-class lending : public simulated_rdma {
+class simulated_lending : public simulated_rdma {
  protected:
   std::error_code expose(window_kind kind, bool allow_shared_windows) {
     rdma_traits traits;
@@ -1087,19 +1087,19 @@ class lending : public simulated_rdma {
   }
 };
 
-TEST_F(lending, is_refused_where_there_are_no_windows) {
+TEST_F(simulated_lending, is_refused_where_there_are_no_windows) {
   EXPECT_EQ(expose(window_kind::none, true), errc::not_supported);
 }
 
-TEST_F(lending, is_refused_where_it_would_be_to_all_peers) {
+TEST_F(simulated_lending, is_refused_where_it_would_be_to_all_peers) {
   EXPECT_EQ(expose(window_kind::type_1, false), errc::not_supported);
 }
 
-TEST_F(lending, is_to_all_peers_where_the_user_allows_it) {
+TEST_F(simulated_lending, is_to_all_peers_where_the_user_allows_it) {
   EXPECT_EQ(expose(window_kind::type_1, true), std::error_code());
 }
 
-TEST_F(lending, is_allowed_by_each_device_for_itself) {
+TEST_F(simulated_lending, is_allowed_by_each_device_for_itself) {
   rdma_traits traits;
   traits.windows = window_kind::type_1;
   open(traits, {.allow_shared_windows = true});
@@ -1138,7 +1138,7 @@ TEST_F(lending, is_allowed_by_each_device_for_itself) {
   other.reset();
 }
 
-TEST_F(lending, is_to_one_peer_where_there_are_windows_for_that) {
+TEST_F(simulated_lending, is_to_one_peer_where_there_are_windows_for_that) {
   EXPECT_EQ(expose(window_kind::type_2a, false), std::error_code());
 }
 

@@ -12,22 +12,22 @@
 namespace weft::net::iwarp {
 namespace {
 
-std::vector<std::byte> bytes(std::size_t count, int first, int step) {
+std::vector<std::byte> bytes_from(std::size_t count, int first, int step) {
   std::vector<std::byte> result;
   for (std::size_t i = 0; i < count; ++i, first += step) result.push_back(static_cast<std::byte>(first));
   return result;
 }
 
 TEST(crc32c, agrees_with_the_vectors_of_rfc_3720) {
-  EXPECT_EQ(crc32c_of(bytes(32, 0, 0)), 0x8A9136AAU);
-  EXPECT_EQ(crc32c_of(bytes(32, 0xFF, 0)), 0x62A8AB43U);
-  EXPECT_EQ(crc32c_of(bytes(32, 0, 1)), 0x46DD794EU);
-  EXPECT_EQ(crc32c_of(bytes(32, 31, -1)), 0x113FDB5CU);
+  EXPECT_EQ(crc32c_of(bytes_from(32, 0, 0)), 0x8A9136AAU);
+  EXPECT_EQ(crc32c_of(bytes_from(32, 0xFF, 0)), 0x62A8AB43U);
+  EXPECT_EQ(crc32c_of(bytes_from(32, 0, 1)), 0x46DD794EU);
+  EXPECT_EQ(crc32c_of(bytes_from(32, 31, -1)), 0x113FDB5CU);
 }
 
 // Figure 5: a Send of 24 zeros; the marker of four zeros in front of it is part of what is covered.
 TEST(crc32c, agrees_with_the_annotated_fpdu_of_rfc_5044) {
-  std::vector<std::byte> covered = bytes(4 + 2 + 42, 0, 0);
+  std::vector<std::byte> covered = bytes_from(4 + 2 + 42, 0, 0);
   covered[5] = std::byte{0x2A};
   covered[6] = std::byte{0x41};
   covered[7] = std::byte{0x43};
@@ -39,7 +39,7 @@ TEST(crc32c, agrees_with_the_annotated_fpdu_of_rfc_5044) {
 }
 
 TEST(crc32c, does_not_depend_on_how_the_bytes_are_cut) {
-  const auto whole = bytes(300, 7, 3);
+  const auto whole = bytes_from(300, 7, 3);
   for (std::size_t cut = 0; cut <= whole.size(); ++cut) {
     crc32c crc;
     crc.add(std::span(whole).first(cut));

@@ -876,9 +876,9 @@ struct model {
   limits most_;
 };
 
-class random_program {
+class cache_program {
  public:
-  explicit random_program(unsigned seed) : random_(seed) {}
+  explicit cache_program(unsigned seed) : random_(seed) {}
 
   task<> run(const std::shared_ptr<recording_domain>& domain, std::span<std::byte> memory) {
     const model::limits most{.bytes = draw(1, 3) * 100, .regions = draw(0, 4)};
@@ -936,17 +936,17 @@ class random_program {
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
-constexpr unsigned programs = 1000;  // slow there, or likely to be
+constexpr unsigned cache_programs = 1000;  // slow there, or likely to be
 #else
-constexpr unsigned programs = 20000;
+constexpr unsigned cache_programs = 20000;
 #endif
 
 TEST(cache_model, any_program_finds_what_a_simple_list_would_have_kept) {
   const auto domain = std::make_shared<recording_domain>();
   std::vector<std::byte> memory(300);
   executor home;
-  for (unsigned seed = 1; seed <= programs; ++seed) {
-    random_program program(seed);
+  for (unsigned seed = 1; seed <= cache_programs; ++seed) {
+    cache_program program(seed);
     home.run(program.run(domain, memory));
     expect_all_deregistered(*domain);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;

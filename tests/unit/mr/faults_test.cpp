@@ -23,12 +23,12 @@
 namespace weft::mr {
 namespace {
 
-constexpr std::size_t kib = 1024;
+using test::kib;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
-constexpr unsigned programs = 3;  // slow there, or likely to be
+constexpr unsigned failing_programs = 3;  // slow there, or likely to be
 #else
-constexpr unsigned programs = 30;
+constexpr unsigned failing_programs = 30;
 #endif
 
 /// What the pools and the domains of one run have.
@@ -63,12 +63,12 @@ bool play(unsigned seed, std::int64_t failing, Script& script) {
 template <class Script>
 void fail_each_call(Script script) {
   std::int64_t runs = 0;
-  for (unsigned seed = 1; seed <= programs; ++seed) {
+  for (unsigned seed = 1; seed <= failing_programs; ++seed) {
     for (std::int64_t failing = 1; play(seed, failing, script); ++failing, ++runs) {
       ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed << ", call " << failing;
     }
   }
-  EXPECT_GT(runs, programs);
+  EXPECT_GT(runs, failing_programs);
 }
 
 class dice {

@@ -24,17 +24,8 @@
 namespace weft::mr {
 namespace {
 
-constexpr std::size_t kib = 1024;
-constexpr std::size_t mib = 1024 * kib;
-
-/// The descriptors of this process that are files in memory.
-std::ptrdiff_t memory_files() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return std::count_if(begin(all), end(all), [](const auto& entry) {
-    std::error_code gone;
-    return std::filesystem::read_symlink(entry.path(), gone).string().starts_with("/memfd:");
-  });
-}
+using test::kib;
+using test::mib;
 
 TEST(mapping, in_a_file_is_seen_by_whoever_maps_its_descriptor) {
   const mapping made = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
@@ -96,7 +87,7 @@ TEST(mapping, that_is_anonymous_has_no_file) {
 }
 
 TEST(mapping, in_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing_behind) {
-  const std::ptrdiff_t before = memory_files();
+  const std::ptrdiff_t before = test::memory_files();
   test::counting_memory kernel;
   int failures = 0;
   for (bool failed = true; failed; failures += failed ? 1 : 0) {
@@ -107,7 +98,7 @@ TEST(mapping, in_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing_behin
     }
     failed = test::call_has_failed();
     test::fail_call(0);
-    EXPECT_EQ(memory_files(), before) << "call " << failures + 1;
+    EXPECT_EQ(test::memory_files(), before) << "call " << failures + 1;
     EXPECT_EQ(kernel.mapped, 0u) << "call " << failures + 1;
   }
   EXPECT_GE(failures, 4);  // its making, its length, its seals and its mapping at least
@@ -166,7 +157,7 @@ TEST(mapping, in_a_file_that_the_system_forbids_says_so) {
 }
 
 TEST(mapping, in_a_file_whose_pages_are_not_to_be_had_is_an_error_and_no_signal_later) {
-  const std::ptrdiff_t before = memory_files();
+  const std::ptrdiff_t before = test::memory_files();
   refusing_kernel kernel;
   const auto attempt = [&] { static_cast<void>(mapping::in_memory_file(64 * kib, false, -1, kernel)); };
   kernel.populate = -ENOMEM;
@@ -178,7 +169,7 @@ TEST(mapping, in_a_file_whose_pages_are_not_to_be_had_is_an_error_and_no_signal_
   kernel.allocate = 0;
   EXPECT_EQ(test::code_thrown_by(attempt), std::error_code());
   EXPECT_EQ(kernel.allocated, 2);
-  EXPECT_EQ(memory_files(), before);
+  EXPECT_EQ(test::memory_files(), before);
 }
 
 TEST(mapping, in_a_file_has_its_pages_although_a_signal_comes) {

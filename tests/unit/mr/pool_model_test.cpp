@@ -21,11 +21,11 @@
 namespace weft::mr {
 namespace {
 
-constexpr std::size_t kib = 1024;
+using test::kib;
 
-class random_program {
+class pool_program {
  public:
-  random_program(unsigned seed, test::counting_memory& kernel, test::recording_domain& domain)
+  pool_program(unsigned seed, test::counting_memory& kernel, test::recording_domain& domain)
       : random_(seed), kernel_(kernel), domain_(domain) {}
 
   task<> run(pool& source) {
@@ -128,16 +128,16 @@ class random_program {
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
-constexpr unsigned programs = 1000;  // slow there, or likely to be
+constexpr unsigned pool_programs = 1000;  // slow there, or likely to be
 #else
-constexpr unsigned programs = 20000;
+constexpr unsigned pool_programs = 20000;
 #endif
 
 TEST(pool_model, any_program_gets_memory_of_its_own_and_leaves_none_behind) {
   test::counting_memory kernel;
   const auto domain = std::make_shared<test::recording_domain>();
   executor home;
-  for (unsigned seed = 1; seed <= programs; ++seed) {
+  for (unsigned seed = 1; seed <= pool_programs; ++seed) {
     const auto body = [&]() -> task<> {
       kernel.failure = 0;
       domain->refuse = false;
@@ -146,7 +146,7 @@ TEST(pool_model, any_program_gets_memory_of_its_own_and_leaves_none_behind) {
       {
         const buffer first = co_await source.allocate(1, budget::send);  // makes the first arena
       }
-      random_program program(seed, kernel, *domain);
+      pool_program program(seed, kernel, *domain);
       co_await program.run(source);
       EXPECT_EQ(source.statistics().send.in_use_bytes, 0u);
       EXPECT_EQ(source.statistics().receive.in_use_bytes, 0u);

@@ -52,8 +52,8 @@ namespace {
 using test::counting_memory;
 using test::recording_domain;
 
-constexpr std::size_t kib = 1024;
-constexpr std::size_t mib = 1024 * kib;
+using test::kib;
+using test::mib;
 
 class pool_test : public ::testing::Test {
  protected:

@@ -21,7 +21,7 @@ namespace {
 using test::counting_memory;
 using test::recording_domain;
 
-constexpr std::size_t kib = 1024;
+using test::kib;
 
 class pool_threads : public ::testing::Test {
  protected:

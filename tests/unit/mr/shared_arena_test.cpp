@@ -21,16 +21,8 @@
 namespace weft::mr {
 namespace {
 
-constexpr std::size_t kib = 1024;
+using test::kib;
 constexpr pool_options two_arenas{.max_bytes = 128 * kib, .arena_bytes = 64 * kib, .huge_pages = false};
-
-std::ptrdiff_t memory_files() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return std::count_if(begin(all), end(all), [](const auto& entry) {
-    std::error_code gone;
-    return std::filesystem::read_symlink(entry.path(), gone).string().starts_with("/memfd:");
-  });
-}
 
 /// As a transport for one machine would have it: arenas that its peers can map.
 class sharing_domain : public domain {
@@ -70,7 +62,7 @@ std::uint64_t offset_in_file(const slice& memory) {
 }
 
 TEST(shared_arenas, are_found_by_their_buffers_and_seen_through_their_descriptor) {
-  const std::ptrdiff_t before = memory_files();
+  const std::ptrdiff_t before = test::memory_files();
   test::run([]() -> task<> {
     pool source(std::make_shared<sharing_domain>(), two_arenas);
     const buffer first = co_await source.allocate(100);
@@ -89,7 +81,7 @@ TEST(shared_arenas, are_found_by_their_buffers_and_seen_through_their_descriptor
     peers.data()[offset_in_file(first.slice())] = std::byte{3};
     EXPECT_EQ(first.data()[0], std::byte{3});
   });
-  EXPECT_EQ(memory_files(), before);
+  EXPECT_EQ(test::memory_files(), before);
 }
 
 TEST(shared_arenas, of_the_two_budgets_have_files_of_their_own) {
@@ -102,7 +94,7 @@ TEST(shared_arenas, of_the_two_budgets_have_files_of_their_own) {
 }
 
 TEST(shared_arenas, in_one_file_say_where_they_begin) {
-  const std::ptrdiff_t before = memory_files();
+  const std::ptrdiff_t before = test::memory_files();
   test::run([]() -> task<> {
     const auto home = std::make_shared<domain_of_one_file>();
     pool source(home, two_arenas);
@@ -118,11 +110,11 @@ TEST(shared_arenas, in_one_file_say_where_they_begin) {
       EXPECT_EQ(std::memcmp(home->whole().data() + offset_in_file(memory), each->data(), each->size()), 0);
     }
   });
-  EXPECT_EQ(memory_files(), before);
+  EXPECT_EQ(test::memory_files(), before);
 }
 
 TEST(shared_arenas, of_buffers_that_outlive_the_pool_keep_their_file) {
-  const std::ptrdiff_t before = memory_files();
+  const std::ptrdiff_t before = test::memory_files();
   test::run([before]() -> task<> {
     buffer left;
     {
@@ -131,17 +123,17 @@ TEST(shared_arenas, of_buffers_that_outlive_the_pool_keep_their_file) {
       ::testing::internal::CaptureStderr();  // builds with assertions report it
     }
     static_cast<void>(::testing::internal::GetCapturedStderr());
-    EXPECT_EQ(memory_files(), before + 1);
+    EXPECT_EQ(test::memory_files(), before + 1);
     left.data()[0] = std::byte{4};
     const slice memory = left.slice();
     const mapping peers = mapping::of_file(memory.record()->file, 64 * kib, system_calls::kernel());
     EXPECT_EQ(peers.data()[offset_in_file(memory)], std::byte{4});
   });
-  EXPECT_EQ(memory_files(), before);
+  EXPECT_EQ(test::memory_files(), before);
 }
 
 TEST(shared_arenas, that_cannot_be_made_are_an_error_and_leave_nothing_behind) {
-  const std::ptrdiff_t before = memory_files();
+  const std::ptrdiff_t before = test::memory_files();
   test::run([]() -> task<> {
     class full final : public system_calls {
       int memfd_create(const char*, unsigned) noexcept override { return -EMFILE; }
@@ -159,7 +151,7 @@ TEST(shared_arenas, that_cannot_be_made_are_an_error_and_leave_nothing_behind) {
     }
     EXPECT_NE(words.find("memfd_create"), std::string::npos) << words;
   });
-  EXPECT_EQ(memory_files(), before);
+  EXPECT_EQ(test::memory_files(), before);
 }
 
 TEST(shared_arenas, that_a_domain_does_not_ask_for_have_no_file) {
@@ -171,7 +163,7 @@ TEST(shared_arenas, that_a_domain_does_not_ask_for_have_no_file) {
 }
 
 TEST(shared_regions, that_own_a_mapping_name_its_file) {
-  const std::ptrdiff_t before = memory_files();
+  const std::ptrdiff_t before = test::memory_files();
   test::run([]() -> task<> {
     const auto home = std::make_shared<sharing_domain>();
     mapping memory = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
@@ -190,7 +182,7 @@ TEST(shared_regions, that_own_a_mapping_name_its_file) {
     const region pointed = co_await home->register_memory(std::move(pointer), {.usage = usage::read_src});
     EXPECT_EQ(pointed.slice().record()->file.descriptor, descriptor);
   });
-  EXPECT_EQ(memory_files(), before);
+  EXPECT_EQ(test::memory_files(), before);
 }
 
 }  // namespace

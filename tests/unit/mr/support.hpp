@@ -10,10 +10,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -28,6 +30,18 @@
 #include "failing_calls.hpp"
 
 namespace weft::test {
+
+inline constexpr std::size_t kib = 1024;
+inline constexpr std::size_t mib = 1024 * kib;
+
+/// The descriptors of this process that are files in memory.
+inline std::ptrdiff_t memory_files() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::count_if(begin(all), end(all), [](const auto& entry) {
+    std::error_code gone;
+    return std::filesystem::read_symlink(entry.path(), gone).string().starts_with("/memfd:");
+  });
+}
 
 /// What `body` says when it throws a weft::error; empty if it throws none.
 template <class Body>

@@ -7,12 +7,8 @@
 namespace weft::test {
 namespace {
 
-constexpr std::uint8_t data = 1;
-constexpr std::uint8_t credits = 2;
 constexpr std::uint8_t heartbeat = 5;
-constexpr std::uint32_t depth = 16;  // of greeting_bytes()
-constexpr auto period = 100s;        // so long that no test takes it
-const bytes nothing;
+constexpr auto period = 100s;  // so long that no test takes it
 
 class heartbeats : public net_test {
  protected:
@@ -65,14 +61,14 @@ TEST_F(heartbeats, a_peer_that_answers_none_has_vanished) {
 
 TEST_F(heartbeats, a_peer_that_answers_with_any_message_stays) {
   with_a_peer(true, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    for (const std::uint8_t answer : {credits, data}) {
+    for (const std::uint8_t answer : {credits_kind, data_kind}) {
       co_await let_pass(2);
       EXPECT_EQ(co_await next_kind(raw), heartbeat);
-      co_await raw.send_message(nothing, answer, depth);
+      co_await raw.send_message(nothing, answer, greeted_depth);
     }
     EXPECT_TRUE(co_await peer.recv());
     co_await let_pass(1);
-    co_await raw.send_message(nothing, data, depth);
+    co_await raw.send_message(nothing, data_kind, greeted_depth);
     EXPECT_TRUE(co_await peer.recv());
   });
 }
@@ -80,13 +76,13 @@ TEST_F(heartbeats, a_peer_that_answers_with_any_message_stays) {
 TEST_F(heartbeats, a_peer_that_talks_is_not_asked) {
   with_a_peer(true, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
     for (int i = 0; i < 5; ++i) {
-      co_await raw.send_message(nothing, data, depth);
+      co_await raw.send_message(nothing, data_kind, greeted_depth);
       EXPECT_TRUE(co_await peer.recv());
       co_await let_pass(1);
     }
     auto payload = co_await pool().allocate(1);
     co_await peer.send(std::move(payload));
-    EXPECT_EQ(co_await next_kind(raw), data);
+    EXPECT_EQ(co_await next_kind(raw), data_kind);
   });
 }
 
@@ -96,7 +92,7 @@ TEST_F(heartbeats, a_peer_that_knows_none_is_not_asked_and_not_given_up) {
     co_await let_pass(8);
     auto payload = co_await pool().allocate(1);
     co_await peer.send(std::move(payload));
-    EXPECT_EQ(co_await next_kind(raw), data) << "nothing was sent before";
+    EXPECT_EQ(co_await next_kind(raw), data_kind) << "nothing was sent before";
   });
 }
 
@@ -105,7 +101,7 @@ TEST_F(heartbeats, are_not_sent_unless_they_are_wanted) {
     co_await let_pass(8);
     auto payload = co_await pool().allocate(1);
     co_await peer.send(std::move(payload));
-    EXPECT_EQ(co_await next_kind(raw), data) << "nothing was sent before";
+    EXPECT_EQ(co_await next_kind(raw), data_kind) << "nothing was sent before";
   });
 }
 
@@ -113,8 +109,8 @@ TEST_F(heartbeats, of_the_peer_are_answered_whoever_wants_any) {
   for (const bool wants : {false, true}) {
     with_a_peer(wants, wants ? std::chrono::milliseconds(period) : 0ms, [&](raw_peer& raw, net::connection&) -> task<> {
       for (int i = 0; i < 3; ++i) {
-        co_await raw.send_message(nothing, heartbeat, depth);
-        EXPECT_EQ(co_await next_kind(raw), credits);
+        co_await raw.send_message(nothing, heartbeat, greeted_depth);
+        EXPECT_EQ(co_await next_kind(raw), credits_kind);
       }
     });
   }
@@ -122,8 +118,8 @@ TEST_F(heartbeats, of_the_peer_are_answered_whoever_wants_any) {
 
 TEST_F(heartbeats, any_number_of_them_breaks_nothing) {
   with_a_peer(false, 0s, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    for (int i = 0; i < 100; ++i) co_await raw.send_message(nothing, heartbeat, depth);
-    co_await raw.send_message(nothing, data, depth);
+    for (int i = 0; i < 100; ++i) co_await raw.send_message(nothing, heartbeat, greeted_depth);
+    co_await raw.send_message(nothing, data_kind, greeted_depth);
     EXPECT_TRUE(co_await peer.recv()) << "it has not broken the protocol";
   });
 }

@@ -11,7 +11,6 @@ using net::device_message;
 using verb = device_message::verb;
 
 constexpr std::uint8_t about_devices = 6;
-constexpr std::uint32_t depth = 16;
 
 bytes packed(const device_message& what) {
   bytes room(device_message::max_bytes);
@@ -33,7 +32,7 @@ class hostile_about_devices : public net_test {
   void expect_end_after(const std::vector<bytes>& messages, bool agreed = true) {
     against(
         [&](raw_peer& raw, net::connection& peer) -> task<> {
-          for (const bytes& each : messages) co_await raw.send_message(each, about_devices, depth);
+          for (const bytes& each : messages) co_await raw.send_message(each, about_devices, greeted_depth);
           const auto failure = co_await failure_of(peer.recv());
           EXPECT_EQ(failure ? failure->code() : std::error_code(), errc::protocol_error);
         },

@@ -15,12 +15,11 @@ using mr::detail::told_counter;
 using mr::detail::write_counter_core;
 
 constexpr std::uint8_t counted_kind = 8;
-constexpr std::uint32_t depth = 16;
 
 bytes written(std::uint32_t counter, std::uint32_t writes) {
   net::trailer end;
   end.kind = net::message_kind::written;
-  end.credits = depth;
+  end.credits = greeted_depth;
   end.immediate = counter;
   end.writes = writes;
   net::trailer::storage room;
@@ -54,7 +53,7 @@ TEST_F(hostile_about_writes, without_having_agreed_on_it) {
 
 TEST_F(hostile_about_writes, answers_that_nobody_waits_for) {
   const auto script = [&](raw_peer& raw, net::connection& peer) -> task<> {
-    co_await raw.send_message({}, counted_kind, depth);
+    co_await raw.send_message({}, counted_kind, greeted_depth);
     co_await expect_end(peer);
   };
   against_raw_client(script, false, greeting(true));

@@ -14,11 +14,8 @@ namespace {
 
 using namespace net::iwarp;
 
-constexpr std::uint8_t data = 1;
-constexpr std::uint8_t credits = 2;
 constexpr std::uint8_t close = 3;
 constexpr std::uint8_t data_with_immediate = 4;
-constexpr std::uint32_t depth = 16;  // of greeting_bytes() and of connection_options alike
 
 class hostile : public net_test {
  protected:
@@ -68,7 +65,6 @@ class hostile : public net_test {
 };
 
 constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
-const bytes nothing;
 const bytes one_byte(1);
 const bytes three_bytes(3);
 const bytes one_too_many(4097);     // for the receive_size of connection_options
@@ -81,14 +77,15 @@ TEST_F(hostile, a_message_without_a_trailer) {
 }
 
 TEST_F(hostile, a_message_that_is_too_short_for_its_immediate_data) {
-  expect_violation([](raw_peer& raw) { return raw.send_message(three_bytes, data_with_immediate, depth); }, "trailer");
+  expect_violation([](raw_peer& raw) { return raw.send_message(three_bytes, data_with_immediate, greeted_depth); },
+                   "trailer");
 }
 
 TEST_F(hostile, a_message_larger_than_ours_may_be_in_the_room_for_its_trailer) {
-  expect_violation([](raw_peer& raw) { return raw.send_message(one_too_many, data, depth); }, "receive_size",
-                   cause::untagged_too_long);
-  expect_violation([](raw_peer& raw) { return raw.send_message(beyond_the_room, data, depth); }, "has room for",
-                   cause::untagged_too_long);
+  expect_violation([](raw_peer& raw) { return raw.send_message(one_too_many, data_kind, greeted_depth); },
+                   "receive_size", cause::untagged_too_long);
+  expect_violation([](raw_peer& raw) { return raw.send_message(beyond_the_room, data_kind, greeted_depth); },
+                   "has room for", cause::untagged_too_long);
 }
 
 TEST_F(hostile, more_immediate_data_than_there_are_credits) {
@@ -100,7 +97,7 @@ TEST_F(hostile, more_immediate_data_than_there_are_credits) {
     auto setting_up = raw.set_up(greeting);
     auto accepting = accept(listener);
     auto both = co_await when_all(std::move(setting_up), std::move(accepting));
-    for (std::uint32_t i = 1; i <= depth + 1; ++i) {
+    for (std::uint32_t i = 1; i <= greeted_depth + 1; ++i) {
       bytes ulpdu(untagged_header::bytes + 8);
       encode(untagged_header{.opcode = opcode::immediate, .sequence = i},
              std::span(ulpdu).first<untagged_header::bytes>());
@@ -110,39 +107,40 @@ TEST_F(hostile, more_immediate_data_than_there_are_credits) {
     std::optional<error> failure;
     std::uint32_t received = 0;
     for (; !failure; ++received) failure = co_await failure_of(std::get<1>(both).recv());
-    EXPECT_EQ(received, depth + 1);
+    EXPECT_EQ(received, greeted_depth + 1);
     EXPECT_TRUE(contains(failure, "without a credit")) << failure->what();
   });
 }
 
 TEST_F(hostile, a_message_of_an_unknown_kind) {
-  expect_violation([](raw_peer& raw) { return raw.send_message(one_byte, 9, depth); }, "trailer");
+  expect_violation([](raw_peer& raw) { return raw.send_message(one_byte, 9, greeted_depth); }, "trailer");
 }
 
 TEST_F(hostile, a_control_message_with_a_payload) {
-  expect_violation([](raw_peer& raw) { return raw.send_message(one_byte, credits, depth); }, "trailer");
+  expect_violation([](raw_peer& raw) { return raw.send_message(one_byte, credits_kind, greeted_depth); }, "trailer");
 }
 
 TEST_F(hostile, more_credits_than_it_has_receives) {
-  expect_violation([](raw_peer& raw) { return raw.send_message(nothing, credits, depth + 1); }, "credits");
+  expect_violation([](raw_peer& raw) { return raw.send_message(nothing, credits_kind, greeted_depth + 1); }, "credits");
 }
 
 TEST_F(hostile, credits_that_are_taken_back) {
-  expect_violation([](raw_peer& raw) { return raw.send_message(nothing, credits, depth - 1); }, "credits");
+  expect_violation([](raw_peer& raw) { return raw.send_message(nothing, credits_kind, greeted_depth - 1); }, "credits");
 }
 
 TEST_F(hostile, messages_beyond_its_credits) {
   expect_violation(
       [](raw_peer& raw) -> task<> {
-        for (std::uint32_t i = 0; i <= depth; ++i) co_await raw.send_message(one_byte, data, depth);
+        for (std::uint32_t i = 0; i <= greeted_depth; ++i)
+          co_await raw.send_message(one_byte, data_kind, greeted_depth);
       },
       "without a credit");
 }
 
 TEST_F(hostile, a_message_after_its_last) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    co_await raw.send_message(nothing, close, depth);
-    co_await raw.send_message(one_byte, data, depth);
+    co_await raw.send_message(nothing, close, greeted_depth);
+    co_await raw.send_message(one_byte, data_kind, greeted_depth);
     static_cast<void>(co_await raw.receive_rest());
     const auto end = co_await peer.recv();  // it had closed in order before
     EXPECT_FALSE(end);
@@ -151,14 +149,14 @@ TEST_F(hostile, a_message_after_its_last) {
 
 TEST_F(hostile, a_message_larger_than_any_receive) {
   const bytes large(5000);
-  expect_violation([&](raw_peer& raw) { return raw.send_message(large, data, depth); }, "room",
+  expect_violation([&](raw_peer& raw) { return raw.send_message(large, data_kind, greeted_depth); }, "room",
                    cause::untagged_too_long);
 }
 
 TEST_F(hostile, a_flood_of_control_messages_does_no_harm) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    for (int i = 0; i < 1000; ++i) co_await raw.send_message(nothing, credits, depth);
-    co_await raw.send_message(one_byte, data, depth);
+    for (int i = 0; i < 1000; ++i) co_await raw.send_message(nothing, credits_kind, greeted_depth);
+    co_await raw.send_message(one_byte, data_kind, greeted_depth);
     const auto message = co_await peer.recv_or_throw();
     EXPECT_EQ(message.size(), 1u);
   });

@@ -51,13 +51,13 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 
 const bytes two(2, std::byte{1});
 
-bytes tagged(const tagged_header& header, std::size_t payload = 2) {
+bytes tagged_ulpdu(const tagged_header& header, std::size_t payload = 2) {
   bytes ulpdu(tagged_header::bytes + payload);
   encode(header, std::span(ulpdu).first<tagged_header::bytes>());
   return ulpdu;
 }
 
-bytes untagged(const untagged_header& header, std::size_t payload = 2) {
+bytes untagged_ulpdu(const untagged_header& header, std::size_t payload = 2) {
   bytes ulpdu(untagged_header::bytes + payload);
   encode(header, std::span(ulpdu).first<untagged_header::bytes>());
   return ulpdu;
@@ -73,7 +73,7 @@ task<> say_changed(raw_peer& raw, bytes ulpdu, std::size_t at, std::byte value) 
 task<> flood_with_reads(scene& with) {
   // Read responses wait for their turn while the requests come in, so that one burst of these exceeds any depth.
   const bytes one = with.raw.fpdu([&] {
-    bytes ulpdu = untagged({.opcode = opcode::read_request, .queue = read_request_queue}, read_request::bytes);
+    bytes ulpdu = untagged_ulpdu({.opcode = opcode::read_request, .queue = read_request_queue}, read_request::bytes);
     encode(read_request{.sink_stag = 7, .size = open_bytes, .source_stag = with.both},
            std::span(ulpdu).last<read_request::bytes>());
     return ulpdu;
@@ -89,7 +89,7 @@ task<> flood_with_reads(scene& with) {
 }
 
 task<> add_off_the_boundary(scene& with) {
-  bytes ulpdu = untagged({.opcode = opcode::atomic_request, .queue = read_request_queue}, atomic_request::bytes);
+  bytes ulpdu = untagged_ulpdu({.opcode = opcode::atomic_request, .queue = read_request_queue}, atomic_request::bytes);
   encode(atomic_request{.stag = with.both, .offset = 4, .operand = 1}, std::span(ulpdu).last<atomic_request::bytes>());
   co_await with.raw.send_fpdu(ulpdu);
 }
@@ -109,7 +109,7 @@ const provocation provocations[] = {
     {"read_of_an_unknown_stag", cause::read_invalid_stag, [](scene& s) { return s.raw.read(unused_key, 0, 1); }},
     {"invalidation_of_an_unknown_stag", cause::read_invalid_stag,
      [](scene& s) {
-       return say(s.raw, untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = unused_key}, 8));
+       return say(s.raw, untagged_ulpdu({.opcode = opcode::send_with_invalidate, .invalidate_stag = unused_key}, 8));
      }},
     {"read_past_the_end", cause::read_bounds, [](scene& s) { return s.raw.read(s.both, open_bytes - 1, 2); }},
     {"read_of_what_is_only_writable", cause::read_access, [](scene& s) { return s.raw.read(s.write_only, 0, 1); }},
@@ -117,21 +117,23 @@ const provocation provocations[] = {
     {"read_that_wraps", cause::read_wrap, [](scene& s) { return s.raw.read(s.both, ~std::uint64_t{0}, 2); }},
     {"invalidation_of_another_connections", cause::read_not_associated,
      [](scene& s) {
-       return say(s.raw, untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = foreign_key}, 8));
+       return say(s.raw, untagged_ulpdu({.opcode = opcode::send_with_invalidate, .invalidate_stag = foreign_key}, 8));
      }},
     {"invalidation_of_a_shared_stag", cause::cannot_invalidate,
      [](scene& s) {
-       return say(s.raw, untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = public_key}, 8));
+       return say(s.raw, untagged_ulpdu({.opcode = opcode::send_with_invalidate, .invalidate_stag = public_key}, 8));
      }},
     // RDMAP: operation
     {"rdmap_version_2", cause::rdmap_version,
-     [](scene& s) { return say_changed(s.raw, untagged({.opcode = opcode::send}), 1, std::byte{0x83}); }},
+     [](scene& s) { return say_changed(s.raw, untagged_ulpdu({.opcode = opcode::send}), 1, std::byte{0x83}); }},
     {"opcode_12", cause::unexpected_opcode,
-     [](scene& s) { return say(s.raw, untagged({.opcode = static_cast<opcode>(12)})); }},
+     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = static_cast<opcode>(12)})); }},
     {"read_response_to_no_read", cause::unexpected_opcode,
-     [](scene& s) { return say(s.raw, tagged({.opcode = opcode::read_response, .stag = 7})); }},
+     [](scene& s) { return say(s.raw, tagged_ulpdu({.opcode = opcode::read_response, .stag = 7})); }},
     {"short_read_request", cause::operation_unspecified,
-     [](scene& s) { return say(s.raw, untagged({.opcode = opcode::read_request, .queue = read_request_queue}, 27)); }},
+     [](scene& s) {
+       return say(s.raw, untagged_ulpdu({.opcode = opcode::read_request, .queue = read_request_queue}, 27));
+     }},
     {"atomic_off_its_boundary", cause::stream_catastrophic, add_off_the_boundary},
     // DDP: tagged buffers
     {"write_to_an_unknown_stag", cause::tagged_invalid_stag, [](scene& s) { return s.raw.write(unused_key, 0, two); }},
@@ -142,23 +144,23 @@ const provocation provocations[] = {
      [](scene& s) { return s.raw.write(foreign_key, 0, two); }},
     {"write_that_wraps", cause::tagged_wrap, [](scene& s) { return s.raw.write(s.both, ~std::uint64_t{0}, two); }},
     {"tagged_ddp_version_2", cause::tagged_version,
-     [](scene& s) { return say_changed(s.raw, tagged({.stag = s.both}), 0, std::byte{0xC2}); }},
+     [](scene& s) { return say_changed(s.raw, tagged_ulpdu({.stag = s.both}), 0, std::byte{0xC2}); }},
     // DDP: untagged buffers
     {"send_on_the_read_queue", cause::untagged_queue,
-     [](scene& s) { return say(s.raw, untagged({.opcode = opcode::send, .queue = read_request_queue})); }},
+     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = opcode::send, .queue = read_request_queue})); }},
     {"more_reads_than_agreed", cause::untagged_no_buffer, flood_with_reads},
     {"message_from_the_future", cause::untagged_sequence,
-     [](scene& s) { return say(s.raw, untagged({.opcode = opcode::send, .sequence = 2})); }},
+     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = opcode::send, .sequence = 2})); }},
     {"message_that_begins_in_its_middle", cause::untagged_offset,
-     [](scene& s) { return say(s.raw, untagged({.opcode = opcode::send, .offset = 1})); }},
+     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = opcode::send, .offset = 1})); }},
     {"message_too_long", cause::untagged_too_long,
-     [](scene& s) { return say(s.raw, untagged({.opcode = opcode::send}, 5000)); }},
+     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = opcode::send}, 5000)); }},
     {"untagged_ddp_version_0", cause::untagged_version,
-     [](scene& s) { return say_changed(s.raw, untagged({.opcode = opcode::send}), 0, std::byte{0x40}); }},
+     [](scene& s) { return say_changed(s.raw, untagged_ulpdu({.opcode = opcode::send}), 0, std::byte{0x40}); }},
     // MPA
     {"wrong_crc", cause::crc_mismatch,
      [](scene& s) {
-       static const bytes ulpdu = untagged({.opcode = opcode::send});
+       static const bytes ulpdu = untagged_ulpdu({.opcode = opcode::send});
        return s.raw.send_fpdu(ulpdu, true);
      },
      true},

@@ -22,6 +22,13 @@ namespace weft::test {
 using bytes = std::vector<std::byte>;
 
 [[nodiscard]] bytes text(std::string_view words);
+inline const bytes nothing;
+
+// Kinds of weft's messages.
+inline constexpr std::uint8_t data_kind = 1;
+inline constexpr std::uint8_t credits_kind = 2;
+
+inline constexpr std::uint32_t greeted_depth = 16;  ///< of greeting_bytes() and of connection_options alike
 /// A greeting of weft's: receive_depth 16, receive_size 4096.
 [[nodiscard]] bytes greeting_bytes();
 /// An MPA request frame with a greeting.

@@ -39,9 +39,9 @@ pid_t fork_for(Body&& body) {
   ::_exit(body());
 }
 
-void nothing() {}
+void do_nothing() {}
 
-task<> use_a_worker() { co_await offload(nothing); }
+task<> use_a_worker() { co_await offload(do_nothing); }
 
 TEST(fork, a_child_returns_from_main_after_the_shared_workers_were_used) {
   test::run(use_a_worker());
@@ -90,7 +90,7 @@ TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
   core_of(*home).drive_from(&loop);
   while (core_of(*home).step() == duration::zero()) {
   }
-  std::thread other([&] { home->post(nothing); });
+  std::thread other([&] { home->post(do_nothing); });
   loop.entered.acquire();
   const pid_t child = fork_for([&]() -> int {
     home.reset();
@@ -189,7 +189,7 @@ TEST(fork, a_child_of_a_parent_with_busy_workers_has_workers_of_its_own) {
   const auto root = []() -> task<> {
     for (int i = 0; i < 8; ++i) {
       const auto busy = []() -> task<> {
-        for (int each = 0; each < 100; ++each) co_await offload(nothing);
+        for (int each = 0; each < 100; ++each) co_await offload(do_nothing);
       };
       const auto fork_meanwhile = []() -> task<> {
         co_await use_a_worker();

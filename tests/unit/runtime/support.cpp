@@ -65,6 +65,15 @@ task<int> fail_after(int turns) {
   throw std::runtime_error("after " + std::to_string(turns));
 }
 
+task<> stop_slowly(bool& ended) {
+  try {
+    co_await sleep_for(duration::max());
+  } catch (const error&) {
+  }
+  for (int i = 0; i < 10; ++i) co_await yield();
+  ended = true;
+}
+
 executor_options simulation::options() noexcept {
   executor_options chosen;
   chosen.clock = this;

@@ -114,6 +114,8 @@ abandoned start_and_forget(task<> body);
 /// Yields `value`, or throws a std::runtime_error, after so many turns.
 task<int> number_after(int turns, int value);
 task<int> fail_after(int turns);
+/// Waits for ever, and takes its time to end once it was told to.
+task<> stop_slowly(bool& ended);
 
 /// Virtual time and a kernel without sockets: waiting makes the time pass at once. Waits for readiness, which is what
 /// an executor starts for its pollers, look at the real descriptor.

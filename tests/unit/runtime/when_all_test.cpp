@@ -19,16 +19,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-task<int> stop_slowly(bool& ended) {
-  try {
-    co_await sleep_for(duration::max());
-  } catch (const error&) {
-  }
-  for (int i = 0; i < 10; ++i) co_await yield();
-  ended = true;
-  co_return 0;
-}
-
 TEST(when_all, yields_every_result_in_the_order_of_the_tasks) {
   const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
   const auto none = []() -> task<> { co_await yield(); };
@@ -63,7 +53,7 @@ TEST(when_all, of_nothing_ends_at_once) {
 
 TEST(when_all, the_first_failure_stops_the_others_and_waits_for_them) {
   bool ended = false;
-  const auto run = [&] { test::run(when_all(stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
+  const auto run = [&] { test::run(when_all(test::stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
   try {
     run();
     FAIL() << "no exception";

@@ -20,14 +20,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Takes its time to end once it was told to.
-task<> stop_slowly(bool& ended) {
-  const result<void> slept = co_await as_result(sleep_for(duration::max()));
-  EXPECT_FALSE(slept);
-  for (int i = 0; i < 10; ++i) co_await yield();
-  ended = true;
-}
-
 TEST(when_any, yields_the_first_that_ends_and_its_place) {
   const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
   const auto root = [&]() -> task<> {
@@ -41,7 +33,7 @@ TEST(when_any, yields_the_first_that_ends_and_its_place) {
 TEST(when_any, stops_the_others_and_waits_until_they_have_ended) {
   bool ended = false;
   const auto root = [&]() -> task<> {
-    const auto first = co_await when_any(stop_slowly(ended), test::number_after(3, 7));
+    const auto first = co_await when_any(test::stop_slowly(ended), test::number_after(3, 7));
     EXPECT_TRUE(ended);
     EXPECT_EQ(first.index, 1);
     EXPECT_EQ(std::get<1>(first.values), 7);
@@ -62,7 +54,7 @@ TEST(when_any, keeps_the_value_of_one_that_ended_before_it_heard_of_the_stop) {
 
 TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
   bool ended = false;
-  const auto run = [&] { test::run(when_any(stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
+  const auto run = [&] { test::run(when_any(test::stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
   try {
     run();
     FAIL() << "no exception";
@@ -97,7 +89,7 @@ TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
     const auto wait_for_ever = [&]() -> task<> { co_await never.wait(); };
     const auto run = [&]() -> task<> {
       const result<void> outcome = co_await as_result([&]() -> task<> {
-        static_cast<void>(co_await when_any(stop_slowly(ended), wait_for_ever(), test::number_after(10, 1)));
+        static_cast<void>(co_await when_any(test::stop_slowly(ended), wait_for_ever(), test::number_after(10, 1)));
       }());
       EXPECT_TRUE(outcome || outcome.error().code() == errc::canceled);
     };

@@ -6,7 +6,7 @@ namespace weft::test {
 namespace {
 
 /// Says that the peer of each Unix socket is of another user.
-class strangers final : public system_calls {
+class all_strangers final : public system_calls {
  public:
   int getsockopt(int fd, int level, int name, void* value, unsigned* length) noexcept override {
     const int result = system_calls::getsockopt(fd, level, name, value, length);
@@ -44,7 +44,7 @@ TEST_F(shm_devices, pass_who_does_not_listen_there_on_to_the_next_fabric) {
 TEST_F(shm_devices, pass_other_users_on_to_the_next_fabric) {
   net::device one = net::device::open("shm,iwarp");
   net::device other = net::device::open("shm,iwarp");
-  strangers calls;
+  all_strangers calls;
   EXPECT_EQ(fabric_between(one, other, calls), "iwarp");
 }
 

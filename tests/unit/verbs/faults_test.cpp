@@ -30,14 +30,12 @@
 #include <thread>
 #include <vector>
 
+#include "rxe.hpp"
+
 namespace weft::net::verbs {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr const char* device_name = "rxe0";
-constexpr const char* any_address = "10.77.0.1:0";
-constexpr mr::usage open_wide = mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst;
 
 // Fails the n-th call that makes, changes or posts something. What destroys is not made to fail: there is nothing to do
 // about that.
@@ -152,7 +150,7 @@ connection_options options() {
 }
 
 // The server takes its receives from shared ones, the client has its own.
-task<> serve(device& home, listener& from, shared_receives& receives) {
+task<> serve(net::device& home, listener& from, shared_receives& receives) {
   auto request = co_await from.next();
   if (!request) co_return;
   auto chosen = options();
@@ -169,7 +167,7 @@ task<> serve(device& home, listener& from, shared_receives& receives) {
   co_await peer.close();
 }
 
-task<> ask(device& home, std::string address) {
+task<> ask(net::device& home, std::string address) {
   auto peer = co_await home.connect(std::move(address), options());
   const auto hello = co_await peer.recv_or_throw();
   const auto there = mr::remote_region::unpack(hello.bytes());
@@ -185,7 +183,7 @@ task<> ask(device& home, std::string address) {
 }
 
 // The client's failure leaves the server waiting for a peer that never comes, so the listener goes with the client.
-task<> ask_and_leave(device& home, listener& from, std::optional<error>& failure) {
+task<> ask_and_leave(net::device& home, listener& from, std::optional<error>& failure) {
   try {
     co_await ask(home, std::string(from.address()));
   } catch (const error& why) {
@@ -194,7 +192,7 @@ task<> ask_and_leave(device& home, listener& from, std::optional<error>& failure
   from.close();
 }
 
-task<> serve_to_the_end(device& home, listener& from, shared_receives& receives, std::optional<error>& failure) {
+task<> serve_to_the_end(net::device& home, listener& from, shared_receives& receives, std::optional<error>& failure) {
   try {
     co_await serve(home, from, receives);
   } catch (const error& why) {
@@ -202,7 +200,7 @@ task<> serve_to_the_end(device& home, listener& from, shared_receives& receives,
   }
 }
 
-task<> exchange(device& home, std::array<std::optional<error>, 2>& failures) {
+task<> exchange(net::device& home, std::array<std::optional<error>, 2>& failures) {
   try {
     listener from = co_await home.listen(any_address);
     shared_receives receives = co_await home.share_receives({.depth = 3});
@@ -224,7 +222,7 @@ bool fail_call(int which) {
   failing_libraries libraries(which);
   std::array<std::optional<error>, 2> failures;
   try {
-    device home = device::open(open_transport(device_name, libraries));
+    net::device home = net::device::open(open_transport(device_name, libraries));
     {
       executor running;
       running.run(with_timeout(60s, exchange(home, failures)));
@@ -252,7 +250,7 @@ class clinging_device final : public rdma_calls {
   std::atomic<int> refusals_{0};
 };
 
-task<> take_back_what_the_device_keeps(device& home, listener& from, clinging_device& libraries) {
+task<> take_back_what_the_device_keeps(net::device& home, listener& from, clinging_device& libraries) {
   auto request = co_await from.next();
   auto peer = co_await request->accept(options());
   auto memory = co_await home.pool().allocate(64);
@@ -269,7 +267,7 @@ task<> take_back_what_the_device_keeps(device& home, listener& from, clinging_de
   EXPECT_EQ(after ? std::error_code() : after.error().code(), errc::connection_failed);
 }
 
-task<> write_to_what_was_taken_back(device& home, std::string address) {
+task<> write_to_what_was_taken_back(net::device& home, std::string address) {
   auto peer = co_await home.connect(std::move(address), options());
   const auto hello = co_await peer.recv_or_throw();
   const auto there = mr::remote_region::unpack(hello.bytes());
@@ -287,7 +285,7 @@ TEST(verbs_faults, a_window_that_the_device_does_not_let_go_of_ends_its_connecti
     GTEST_SKIP() << "this machine has no RDMA device " << device_name;
   }
   clinging_device libraries;
-  device home = device::open(open_transport(device_name, libraries));
+  net::device home = net::device::open(open_transport(device_name, libraries));
   const auto root = [&]() -> task<> {
     listener from = co_await home.listen(any_address);
     auto serving = take_back_what_the_device_keeps(home, from, libraries);
@@ -317,8 +315,8 @@ TEST(verbs_faults, a_device_that_does_not_give_up_on_its_peer_is_not_waited_for)
     GTEST_SKIP() << "this machine has no RDMA device " << device_name;
   }
   silent_device libraries;
-  device near = device::open(open_transport(device_name, libraries));
-  device far = device::open(open_transport(device_name, rdma_calls::libraries()));
+  net::device near = net::device::open(open_transport(device_name, libraries));
+  net::device far = net::device::open(open_transport(device_name, rdma_calls::libraries()));
   const auto serve = [&](listener& from) -> task<> {
     auto request = co_await from.next();
     auto peer = co_await request->accept(options());
@@ -375,8 +373,8 @@ struct set_up_ends {
   rdma_calls& far_libraries = rdma_calls::libraries();
   connection_options asking = options();
   listener_options listening{};
-  device near = device::open(open_transport(device_name, near_libraries));
-  device far = device::open(open_transport(device_name, far_libraries));
+  net::device near = net::device::open(open_transport(device_name, near_libraries));
+  net::device far = net::device::open(open_transport(device_name, far_libraries));
 
   task<> serve(listener& from, std::optional<error>& failure) {
     try {
@@ -551,7 +549,7 @@ TEST(verbs_faults, have_timers_that_are_none_of_the_libraries_defaults) {
   watched_libraries libraries;
   std::array<std::optional<error>, 2> failures;
   {
-    device home = device::open(open_transport(device_name, libraries));
+    net::device home = net::device::open(open_transport(device_name, libraries));
     executor running;
     running.run(exchange(home, failures));
   }
@@ -602,8 +600,8 @@ TEST(verbs_set_up, puts_the_traffic_class_into_the_packets) {
 
 // A request whose listener is one executor's is accepted by another, on its own channel of events.
 std::optional<error> accept_elsewhere(rdma_calls& libraries, std::optional<error>& of_the_peer) {
-  device home = device::open(open_transport(device_name, libraries));
-  device near = device::open(open_transport(device_name, rdma_calls::libraries()));
+  net::device home = net::device::open(open_transport(device_name, libraries));
+  net::device near = net::device::open(open_transport(device_name, rdma_calls::libraries()));
   executor listens;
   executor accepts;
   std::optional<listener> from;
@@ -675,8 +673,8 @@ TEST(verbs_faults, of_a_cable_that_stays_out_say_so) {
   if (!std::filesystem::exists("/sys/class/infiniband/rxe1") || !std::filesystem::exists("/sys/class/net/veth0")) {
     GTEST_SKIP() << "this machine has no two RDMA devices on one cable";
   }
-  device near = device::open("verbs:10.77.0.1");
-  device far = device::open("verbs:10.77.0.2");
+  net::device near = net::device::open("verbs:10.77.0.1");
+  net::device far = net::device::open("verbs:10.77.0.2");
   EXPECT_EQ(near.name(), "verbs:rxe0");
   executor running;
   std::array<std::optional<error>, 2> failures;

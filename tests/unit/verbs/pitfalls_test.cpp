@@ -25,14 +25,12 @@
 #include <thread>
 #include <vector>
 
+#include "rxe.hpp"
+
 namespace weft::net::verbs {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr const char* device_name = "rxe0";
-constexpr const char* any_address = "10.77.0.1:0";
-constexpr mr::usage open_wide = mr::usage::read_src | mr::usage::write_dst;
 
 class verbs_pitfalls : public ::testing::Test {
  protected:
