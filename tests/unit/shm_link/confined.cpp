@@ -328,14 +328,6 @@ void memory_group::leave(std::size_t more) const {
   EXPECT_TRUE(write_file(limit_.c_str(), std::to_string(used + more))) << std::strerror(errno);
 }
 
-bool memory_group::is_waited_for() const {
-  std::ifstream states(path_ + "/memory.oom_control");
-  for (std::string each; std::getline(states, each);) {
-    if (each == "under_oom 1") return true;
-  }
-  return false;
-}
-
 file_memory::file_memory() {
   std::string path = (std::filesystem::temp_directory_path() / "weft-memory-XXXXXX").string();
   const descriptor file = owned(::mkostemp(path.data(), O_CLOEXEC));

@@ -55,8 +55,6 @@ class memory_group {
   [[nodiscard]] confinement inside() const;
   /// From now on it may have so much more than it has.
   void leave(std::size_t more) const;
-  /// Whether a process of it waits for memory, as each does that touches a page of its own where nobody is killed.
-  [[nodiscard]] bool is_waited_for() const;
   /// And from now on as much as it likes.
   void lift_limit() const;
 

@@ -332,26 +332,14 @@ class memory_groups : public confined_peer {
       const std::string fabric = co_await there.line_after("over ");
       EXPECT_EQ(fabric, "shm");
       group.leave(large_ring_bytes / 4);
-      const auto hear = [&]() -> task<> {
-        const auto code = co_await code_of(serve(large, peer, memory));
-        EXPECT_EQ(code, errc::peer_vanished);
-        found.words = co_await there.line();
-      };
-      auto hearing = hear();
-      auto helping = leave_a_little(group);
-      co_await when_any(std::move(hearing), std::move(helping));
+      const auto code = co_await code_of(serve(large, peer, memory));
+      EXPECT_EQ(code, errc::peer_vanished);
+      found.words = co_await there.line();
       group.lift_limit();  // a sanitizer looks for leaks at the end, and takes memory for it
       const int status = there.wait();
       found.killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     });
     return found;
-  }
-  /// What the process needs besides its ring, whenever it would wait for that.
-  static task<> leave_a_little(const memory_group& group) {
-    for (;;) {
-      if (group.is_waited_for()) group.leave(large_ring_bytes / 256);
-      co_await sleep_for(10ms);
-    }
   }
   static constexpr const char* no_memory = "there are no pages for the ring: out of memory";
 };
