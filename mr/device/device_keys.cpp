@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/memory_record.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
