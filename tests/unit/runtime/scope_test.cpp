@@ -38,16 +38,6 @@ task<> wait_for_stop(int& stopped) {
   }
 }
 
-// Needs several turns to end after it was asked to stop.
-task<> end_slowly(bool& ended) {
-  try {
-    co_await sleep_for(duration::max());
-  } catch (const error&) {
-  }
-  for (int i = 0; i < 10; ++i) co_await yield();
-  ended = true;
-}
-
 TEST(scope, ends_only_after_its_last_child) {
   int ended = 0;
   const auto child = [&](int turns) -> task<> {
@@ -68,7 +58,7 @@ TEST(scope, the_first_failure_stops_siblings_and_body_and_is_rethrown_after_they
   bool ended = false;
   const auto body = [&](scope& children) -> task<> {
     children.spawn(wait_for_stop(stopped));
-    children.spawn(end_slowly(ended));
+    children.spawn(test::stop_slowly(ended));
     children.spawn(fail("first"));
     co_await wait_for_stop(stopped);
   };
@@ -120,7 +110,7 @@ TEST(scope, a_stop_of_the_caller_stops_the_children_and_joins_them) {
   bool ended = false;
   int stopped = 0;
   const auto body = [&](scope& children) -> task<> {
-    children.spawn(end_slowly(ended));
+    children.spawn(test::stop_slowly(ended));
     children.spawn(wait_for_stop(stopped));
     co_return;
   };

@@ -68,6 +68,7 @@ task<int> fail_after(int turns) {
 task<> stop_slowly(bool& ended) {
   try {
     co_await sleep_for(duration::max());
+    throw std::logic_error("nobody has told it to end");
   } catch (const error&) {
   }
   for (int i = 0; i < 10; ++i) co_await yield();
