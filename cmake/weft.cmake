@@ -75,18 +75,23 @@ endif()
 
 set(precompiled_example ${precompiled_program})
 
-# Half of what a test costs to compile, at -O0, is what every test needs of the headers. Names for a whole source have to
-# be different in all sources of a program then, which the compiler says; locals may have the names of other sources.
-option(WEFT_UNITY_TESTS "Compile several sources of a test program at once" OFF)
+# Half of what a source costs to compile is what it includes. Names for a whole source have to be different in all sources
+# of a library or program then, which the compiler says; locals may have the names of other sources. The presets `check`,
+# `debug` and `clang` compile each source alone, so that a missing include is found.
+option(WEFT_UNITY "Compile several sources of a library or program at once" OFF)
+set(sources_at_once_library 12)
+set(sources_at_once_program 8)
+set(sources_at_once_example 8)
+set(sources_at_once_test 6)
 
 # weft_compile_as(TARGET library|program|example|test): with the options of that kind. All targets of a kind share one
 # parse of its headers, by way of a target that does nothing else. It has none of the definitions that some of them need,
 # because GCC takes more of them, and not fewer.
 function(weft_compile_as target kind)
   target_compile_options(${target} PRIVATE ${${kind}_options})
-  if(WEFT_UNITY_TESTS AND kind STREQUAL test)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-    # Of names of other sources, and of types without linkage in what GCC takes for a header.
+  if(WEFT_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${sources_at_once_${kind}})
+    # GCC takes a source for a header here, whose coroutine frames hold types without linkage.
     target_compile_options(${target} PRIVATE -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
   if(WEFT_PRECOMPILED_HEADERS STREQUAL none)

@@ -14,7 +14,7 @@ namespace info {
 namespace {
 
 constexpr std::string_view first_words = "weft-info 1";
-constexpr std::size_t head_bytes = 10;  // of an introduction
+constexpr std::size_t introduction_bytes = 10;  // of an introduction
 
 [[noreturn]] void malformed(std::string_view what) {
   throw weft::error(weft::errc::malformed, fmt::format("weft-info's protocol: {}", what));
@@ -55,24 +55,24 @@ bool is_greeting(std::span<const std::byte> said) noexcept {
 std::vector<std::byte> introduction::pack() const {
   const auto region = memory.pack();
   const auto text = std::as_bytes(std::span(words)).first(std::min(words.size(), most_words));
-  std::vector<std::byte> packed(head_bytes + text.size() + region.size());
+  std::vector<std::byte> packed(introduction_bytes + text.size() + region.size());
   const std::span<std::byte> rest(packed);
   put(token, rest.first<8>());
   packed[8] = std::byte{answers_packets};
   packed[9] = static_cast<std::byte>(text.size());
-  std::ranges::copy(text, rest.subspan(head_bytes).begin());
-  std::ranges::copy(region, rest.subspan(head_bytes + text.size()).begin());
+  std::ranges::copy(text, rest.subspan(introduction_bytes).begin());
+  std::ranges::copy(region, rest.subspan(introduction_bytes + text.size()).begin());
   return packed;
 }
 
 introduction introduction::unpack(std::span<const std::byte> bytes) {
-  if (bytes.size() < head_bytes) malformed("the introduction is cut short");
+  if (bytes.size() < introduction_bytes) malformed("the introduction is cut short");
   introduction all;
   all.token = get(bytes.first<8>());
   if (std::to_integer<unsigned>(bytes[8]) > 1) malformed("neither yes nor no");
   all.answers_packets = bytes[8] == std::byte{1};
   const auto length = std::to_integer<std::size_t>(bytes[9]);
-  bytes = bytes.subspan(head_bytes);
+  bytes = bytes.subspan(introduction_bytes);
   if (length > most_words || length > bytes.size()) malformed("more words than there can be");
   all.words = text::printable({reinterpret_cast<const char*>(bytes.data()), length});
   bytes = bytes.subspan(length);

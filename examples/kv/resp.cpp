@@ -15,7 +15,7 @@ namespace kv {
 namespace {
 
 // What redis-cli, redis-benchmark and the clients of others take it for.
-constexpr std::string_view version = "7.0.0";
+constexpr std::string_view redis_version = "7.0.0";
 constexpr std::string_view line_end = "\r\n";
 constexpr std::string_view not_an_integer = "ERR value is not an integer or out of range";
 constexpr std::string_view syntax_error = "ERR syntax error";
@@ -571,7 +571,7 @@ void resp_session::info(words said, resp_writer& out) {
   std::string text;
   const auto put = std::back_inserter(text);
   if (wanted("server")) {
-    fmt::format_to(put, "# Server\r\nredis_version:{}\r\nredis_mode:standalone\r\nprocess_id:{}\r\n", version,
+    fmt::format_to(put, "# Server\r\nredis_version:{}\r\nredis_mode:standalone\r\nprocess_id:{}\r\n", redis_version,
                    getpid());
     fmt::format_to(put, "uptime_in_seconds:{}\r\n\r\n", (now_ - service_.began_) / 1000);
   }
@@ -612,7 +612,7 @@ void resp_session::hello(words said, resp_writer& out) {
   if (name) name_ = *name;
   protocol_ = protocol;
   out.map(7);
-  const std::pair<std::string_view, std::string_view> about[] = {{"server", "kv"}, {"version", version}};
+  const std::pair<std::string_view, std::string_view> about[] = {{"server", "kv"}, {"version", redis_version}};
   for (const auto& [key, what] : about) out.bulk(key), out.bulk(what);
   out.bulk("proto"), out.integer(protocol);
   out.bulk("id"), out.integer(static_cast<std::int64_t>(id_));

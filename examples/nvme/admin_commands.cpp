@@ -14,7 +14,6 @@ using weft::task;
 
 namespace {
 
-constexpr std::uint32_t namespace_notices = 1U << 8;
 constexpr std::string_view model = "weft NVMe-oF target";
 constexpr std::string_view firmware = "0.1";
 

@@ -21,7 +21,6 @@ constexpr std::string_view uuid_prefix = "nqn.2014-08.org.nvmexpress:uuid:";
 constexpr std::uint16_t first_reserved_controller = 0xfff0;
 constexpr std::size_t most_namespaces = 16'384;
 constexpr std::size_t most_discovered = 4'096;
-constexpr std::uint32_t namespace_notices = 1U << 8;
 
 command fabrics_command(fabrics_type type) {
   command made;

@@ -147,6 +147,9 @@ void encode_firmware(std::string_view revision, std::span<std::byte> into);
 
 // ---- asynchronous events ----
 
+/// The bit of OAES, and of the feature async_event_configuration, for changes of namespaces.
+inline constexpr std::uint32_t namespace_notices = 1U << 8;
+
 /// The result of an Asynchronous Event Request.
 struct async_event {
   std::uint8_t type = 0;  ///< 2: a notice

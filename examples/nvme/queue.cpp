@@ -450,7 +450,6 @@ outcome queue::await_event(std::uint16_t command_id) {
 
 // A host that has been told of a page is told of it again only once it has read it.
 void queue::notify(const async_event& what) noexcept {
-  constexpr std::uint32_t namespace_notices = 1U << 8;
   if (controller_ == nullptr || commands_ == nullptr) return;
   if ((controller_->event_configuration() & namespace_notices) == 0) return;
   if (!told_[what.page] && events_.size() < most_events) {

@@ -33,7 +33,7 @@ void write_file(const std::string& path, const std::string& content) {
   if (!file) refuse(path);
 }
 
-std::string name_of(const test& one) {
+std::string title_of(const test& one) {
   return fmt::format("{} {} of {}", one.what->name, name_of(one.measures), format_size(one.size));
 }
 
@@ -46,9 +46,9 @@ weft::task<std::optional<outcome>> run_one(weft::net::device& device, const std:
     bar.erase();
     co_return one;
   } catch (const weft::error& why) {
-    if (!next.optional || why.code() != weft::errc::no_memory) throw why.within(name_of(next));
+    if (!next.optional || why.code() != weft::errc::no_memory) throw why.within(title_of(next));
     bar.erase();
-    fmt::print(stderr, "weft-perf: left out: {}: {}\n", name_of(next), printable(why.what()));
+    fmt::print(stderr, "weft-perf: left out: {}: {}\n", title_of(next), printable(why.what()));
   }
   co_return std::nullopt;
 }

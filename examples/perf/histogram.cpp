@@ -18,20 +18,21 @@ namespace {
 
 namespace bh = boost::histogram;
 
-using axis = bh::axis::regular<double, bh::axis::transform::log>;
+using frequency_axis = bh::axis::regular<double, bh::axis::transform::log>;
 
 constexpr double first_ns = 1;
 constexpr double last_ns = 1e12;
 constexpr double bin_width = 1.005;
 
-axis make_axis() {
-  return axis(static_cast<unsigned>(std::ceil(std::log(last_ns / first_ns) / std::log(bin_width))), first_ns, last_ns);
+frequency_axis make_axis() {
+  return frequency_axis(static_cast<unsigned>(std::ceil(std::log(last_ns / first_ns) / std::log(bin_width))), first_ns,
+                        last_ns);
 }
 
 }  // namespace
 
 struct histogram::bins {
-  bh::histogram<std::tuple<axis>, bh::dense_storage<std::uint64_t>> counts{make_axis()};
+  bh::histogram<std::tuple<frequency_axis>, bh::dense_storage<std::uint64_t>> counts{make_axis()};
 };
 
 histogram::histogram() : bins_(std::make_unique<bins>()) {}

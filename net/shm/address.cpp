@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/shm/address.hpp>
+#include <weft/net/shm/checked.hpp>
 #include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
@@ -29,11 +30,6 @@ constexpr int most_ports_to_try = 16;
 // For others to let go of the lock of a directory, which they hold for a few system calls, or of a name.
 constexpr auto longest_wait = std::chrono::seconds(1);
 constexpr auto pause = std::chrono::milliseconds(2);
-
-int checked(int result, const char* step) {
-  if (result < 0) throw system_error(-result, step);
-  return result;
-}
 
 template <class Address>
 Address as(const socket_address& address) noexcept {

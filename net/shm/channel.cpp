@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/shm/channel.hpp>
+#include <weft/net/shm/checked.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fcntl.h>
@@ -16,15 +17,6 @@ namespace {
 
 // Not to be sealed any further either: a seal against writing that comes later would end this end's mapping of it.
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-[[noreturn]] void fail(int number, const char* step) {
-  throw error(std::error_code(number, std::system_category()), step);
-}
-
-int checked(int result, const char* step) {
-  if (result < 0) fail(-result, step);
-  return result;
-}
 
 // Without the right to execute it, which a system may demand (vm.memfd_noexec). An older kernel does not know that
 // flag.

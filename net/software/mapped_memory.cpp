@@ -22,10 +22,10 @@
 namespace weft::net::software {
 namespace {
 
-constexpr mr::usage reading =
+constexpr mr::usage reading_uses =
     mr::usage::send | mr::usage::write_src | mr::usage::read_src | mr::usage::atomic_dst | mr::usage::flush_visibility;
 // As with an RDMA device: windows may let writes in.
-constexpr mr::usage writing =
+constexpr mr::usage writing_uses =
     mr::usage::recv | mr::usage::read_dst | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window;
 
 // The last page alone: what is before it is there as well.
@@ -50,8 +50,9 @@ bool check_memory(std::span<const std::byte> memory, mr::usage uses, std::string
   std::uintptr_t at = begin;
   for (const mr::detail::mapped_range& item : *ranges) {
     if (item.begin > at) break;
-    if (!item.readable && (overlaps(uses, reading) || !overlaps(uses, writing))) refuse(at, "may not be read");
-    if (!item.writable && overlaps(uses, writing)) refuse(at, "may not be written");
+    if (!item.readable && (overlaps(uses, reading_uses) || !overlaps(uses, writing_uses)))
+      refuse(at, "may not be read");
+    if (!item.writable && overlaps(uses, writing_uses)) refuse(at, "may not be written");
     const std::uintptr_t last = std::min(end, item.end);
     if (item.may_shrink && !reaches_as_far_as(last, calls)) refuse(at, "lies beyond the end of its file");
     may_shrink = may_shrink || item.may_shrink;

@@ -13,9 +13,9 @@ namespace {
 // The most events of one look at the channel, so that a storm of events leaves the executor its other work.
 constexpr int event_batch = 64;
 
-class destruction final : public mr::detail::background_job {
+class id_destruction final : public mr::detail::background_job {
  public:
-  explicit destruction(cm_id id) noexcept : id_(std::move(id)) {}
+  explicit id_destruction(cm_id id) noexcept : id_(std::move(id)) {}
 
  private:
   void run() noexcept override { const cm_id gone = std::move(id_); }
@@ -62,7 +62,7 @@ int cm_id::migrate(const std::shared_ptr<channel_handle>& target) noexcept {
 
 void cm_id::destroy_on_worker(cm_id id) noexcept {
   if (!id) return;
-  auto* const job = new (std::nothrow) destruction(std::move(id));
+  auto* const job = new (std::nothrow) id_destruction(std::move(id));
   if (job != nullptr) mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(job));
 }
 

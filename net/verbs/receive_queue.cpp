@@ -20,9 +20,9 @@ void destroy(const device& home, ibv_srq* queue) noexcept {
   if (home.calls().destroy_srq(queue) < 0) home.audience().forget(queue->srq_context);
 }
 
-class destruction final : public mr::detail::background_job {
+class queue_destruction final : public mr::detail::background_job {
  public:
-  destruction(std::shared_ptr<device> home, std::shared_ptr<async_target> target, ibv_srq* queue) noexcept
+  queue_destruction(std::shared_ptr<device> home, std::shared_ptr<async_target> target, ibv_srq* queue) noexcept
       : device_(std::move(home)), target_(std::move(target)), queue_(queue) {}
   void run() noexcept override { destroy(*device_, queue_); }
 
@@ -103,7 +103,7 @@ receive_queue::~receive_queue() {
   target_->end();
   completions_.detach(tag_);
   shared_.release(completions_, static_cast<std::uint32_t>(posted_.size()));
-  if (auto* const job = new (std::nothrow) destruction(shared_.home(), target_, queue_)) {
+  if (auto* const job = new (std::nothrow) queue_destruction(shared_.home(), target_, queue_)) {
     mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(job));
   } else {
     destroy(*shared_.home(), queue_);
