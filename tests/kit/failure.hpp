@@ -10,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "kit/thrown.hpp"
+
 // What operations fail with.
 namespace weft::test {
 
@@ -36,31 +38,6 @@ template <class Operation>
 task<std::string> words_of(Operation operation) {
   const std::optional<error> failure = co_await failure_of(std::move(operation));
   co_return failure ? failure->what() : "";
-}
-
-/// The error that the function `body` throws; none if it throws none.
-template <class Body>
-std::optional<error> failure_thrown_by(Body&& body) {
-  try {
-    body();
-  } catch (const error& why) {
-    return why;
-  }
-  return std::nullopt;
-}
-
-/// Its code; success if there is none.
-template <class Body>
-std::error_code code_thrown_by(Body&& body) {
-  const std::optional<error> failure = failure_thrown_by(body);
-  return failure ? failure->code() : std::error_code();
-}
-
-/// Its words; empty if there is none.
-template <class Body>
-std::string words_thrown_by(Body&& body) {
-  const std::optional<error> failure = failure_thrown_by(body);
-  return failure ? failure->what() : "";
 }
 
 /// For messages of tests.

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "failing_calls.hpp"
+#include "kit/thrown.hpp"
 
 namespace weft::test {
 
@@ -41,27 +42,6 @@ inline std::ptrdiff_t memory_files() {
     std::error_code gone;
     return std::filesystem::read_symlink(entry.path(), gone).string().starts_with("/memfd:");
   });
-}
-
-/// What `body` says when it throws a weft::error; empty if it throws none.
-template <class Body>
-std::string words_thrown_by(Body&& body) {
-  try {
-    body();
-  } catch (const error& failure) {
-    return failure.what();
-  }
-  return {};
-}
-
-template <class Body>
-std::error_code code_thrown_by(Body&& body) {
-  try {
-    body();
-  } catch (const error& failure) {
-    return failure.code();
-  }
-  return {};
 }
 
 /// Runs `body()`, a coroutine, on an executor of its own.

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "kit/thrown.hpp"
 #include "sanitized.hpp"
 
 namespace weft::test {
@@ -30,17 +31,6 @@ std::size_t allocations() noexcept;
 
 /// Runs `body` to its end on a thread with a stack of 256 KiB.
 void on_a_small_stack(const std::function<void()>& body);
-
-/// The code of the weft::error that `body` throws; no code if it throws none.
-template <class Body>
-std::error_code code_thrown_by(Body&& body) {
-  try {
-    body();
-  } catch (const error& failure) {
-    return failure.code();
-  }
-  return {};
-}
 
 /// Runs a task on an executor of its own, on the driver that the environment chooses.
 template <class T>
