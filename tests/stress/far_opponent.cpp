@@ -28,7 +28,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t longest_line = 65'536;
-constexpr timeval patience{.tv_sec = 60, .tv_usec = 0};  // a client asks ten times in a second
+constexpr timeval answer_timeout{.tv_sec = 60, .tv_usec = 0};  // a client asks ten times in a second
 constexpr timeval patience_in_the_end{.tv_sec = 5, .tv_usec = 0};
 
 error failure_of(const char* call) { return system_error(errno, call); }
@@ -36,8 +36,8 @@ error failure_of(const char* call) { return system_error(errno, call); }
 class line_socket {
  public:
   explicit line_socket(int fd) : fd_(fd) {
-    ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &answer_timeout, sizeof answer_timeout);
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &answer_timeout, sizeof answer_timeout);
   }
   line_socket(const line_socket&) = delete;
   line_socket& operator=(const line_socket&) = delete;
@@ -190,7 +190,7 @@ json obey(opponent& one, const json& request) {
 // Tells others meanwhile that this one is being served.
 void wait_for(int client, int listening) {
   using std::chrono::steady_clock;
-  const auto deadline = steady_clock::now() + std::chrono::seconds(patience.tv_sec);
+  const auto deadline = steady_clock::now() + std::chrono::seconds(answer_timeout.tv_sec);
   for (;;) {
     pollfd both[] = {{.fd = client, .events = POLLIN, .revents = 0}, {.fd = listening, .events = POLLIN, .revents = 0}};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();

@@ -111,7 +111,7 @@ void report_failure(const options& chosen, const verdict& how) {
              try_script(small, limit, chosen.where).why, fabric, file);
 }
 
-void report(const tally& sum, std::chrono::duration<double> time) {
+void print(const tally& sum, std::chrono::duration<double> time) {
   fmt::print(
       "{} seeds, {} operations ({} of which had a reason to fail), {} faults, {} events, {:.0f} s in their own "
       "time, in {:.1f} s\n",
@@ -137,7 +137,7 @@ int play_seeds(const options& chosen) {
     ++failures;
     report_failure(chosen, how);
   }
-  report(sum, elapsed());
+  print(sum, elapsed());
   fmt::print("{} seeds failed\n", failures);
   return failures == 0 ? 0 : 1;
 }
@@ -186,15 +186,15 @@ int wage_campaign(const options& chosen, const std::string& command) {
   what.duels = chosen.duels;
   what.simulates = chosen.simulates;
   what.where = chosen.real;
-  what.save = [&](const stress::report& so_far) {
-    stress::report copy = so_far;
+  what.save = [&](const report& so_far) {
+    report copy = so_far;
     copy.command = command;
     write_to(chosen.json, to_json(copy));
     write_to(chosen.plot, to_svg(copy));
   };
   what.save({});  // what cannot be written is better known now, and whoever cannot be reached
   if (!chosen.real.far_host.empty()) static_cast<void>(make_far_opponent(chosen.real));
-  const stress::report all = run_campaign(what);
+  const report all = run_campaign(what);
   fmt::print("{}", to_text(all));
   what.save(all);
   return all.failures.empty() ? 0 : 1;

@@ -36,11 +36,11 @@ bool fails() noexcept {
 
 }  // namespace weft::test
 
-// The thread sanitizer, and clang's others, have an allocator of their own that lets nobody take its place.
+// The thread sanitizer has an allocator of its own that lets nobody take its place.
 #if defined(__SANITIZE_THREAD__)
 #define WEFT_TEST_ALLOCATOR_IS_TAKEN
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#if __has_feature(thread_sanitizer)
 #define WEFT_TEST_ALLOCATOR_IS_TAKEN
 #endif
 #endif

@@ -142,7 +142,7 @@ class crowded_library final : public test::shim_library {
   struct visit {
     explicit visit(crowded_library& of) noexcept : place(of) {
       ++place.inside_;
-      for (int i = 0; i != 1000 && place.inside_ < 2; ++i) std::this_thread::yield();
+      for (int i = 0; i != 100 && place.inside_ < 2; ++i) std::this_thread::yield();
       if (place.inside_ > 1) place.was_crowded_ = true;
     }
     ~visit() { --place.inside_; }
