@@ -163,6 +163,43 @@ endfunction()
 
 set(program_kind program)  # examples/ says otherwise for itself
 
+# What of the tests a build runs by itself; what it leaves out, `ctest -C full` runs as well, with programs that the target
+# `full_tests` builds. A promise is tested once by `./dev test`, in the build that finds most: CONTRIBUTING.md has the table.
+#   all       everything, with both drivers (debug, clang, asan-gcc)
+#   promises  what is not about speed, nor about programs as users run them (asan)
+#   programs  scripts, documentation, packages, the programs of examples/ and tests/ as they ship, and what counts
+#             instructions, system calls and allocations (release)
+#   threads   what has the label `threads` (tsan)
+set(WEFT_TESTS all CACHE STRING "Which tests run without `-C full`: all, or some of promises, programs and threads")
+
+# weft_runs(RESULT PART...): whether this build runs by itself what belongs to one of these parts.
+function(weft_runs result)
+  set(${result} FALSE PARENT_SCOPE)
+  foreach(part IN LISTS WEFT_TESTS)
+    if(part STREQUAL all OR part IN_LIST ARGN)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+# weft_command(NAME shells_complete PART programs [FULL] COMMAND ... [LABELS ...] [PROPERTIES ...])
+#
+# A command that is a test, in the builds that run that part by themselves, and in the full run of the others. A build for
+# threads has only what has a label `threads` or `threads_full`.
+function(weft_command)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "FULL" "NAME" "PART;COMMAND;LABELS;PROPERTIES")
+  if(WEFT_TESTS STREQUAL threads AND NOT arg_LABELS MATCHES threads)
+    return()
+  endif()
+  weft_runs(runs ${arg_PART})
+  set(when)
+  if(arg_FULL OR NOT runs)
+    set(when CONFIGURATIONS full)
+  endif()
+  add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND} ${when})
+  set_tests_properties(${arg_NAME} PROPERTIES LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 600 ${arg_PROPERTIES})
+endfunction()
+
 # weft_program(NAME copy SOURCES ... LIBRARIES ... [FULL]): an executable of this tree. One that is FULL is built by the
 # target `full_tests` alone.
 function(weft_program)
@@ -180,69 +217,94 @@ function(weft_program)
   endif()
 endfunction()
 
-# weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS] [FULL] [LABELS ...])
+# weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS | BOTH_DRIVERS] [FULL] [PART programs]
+#           [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LABELS ...])
 #
 # One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
-# With FULL it runs only under `ctest -C full`; so does what gets epoll because io_uring is forbidden, for it is the same
-# epoll from then on, and runtime_tests try the ways there in any case. Threads meet alike under both drivers, and the
-# thread sanitizer sees what epoll's calls touch, not what an io_uring does: it is run with that in the full run, and in
-# runtime_tests.
+#   FULL           It runs only under `ctest -C full`.
+#   PART           What it belongs to: the promises, unless told. With the label `threads` it belongs to these as well, and
+#                  with `threads_full` to their full run. A build for threads has nothing else.
+#   COUNTS         The cases that count what the library does as it ships, or take the memory from it: where sanitizers
+#                  do not let that happen. They belong to the programs.
+#   LEFT_TO_FULL   Cases that only the full run has.
+# A FILTER is GoogleTest's, without a minus.
+#
+# Of the drivers a build runs one by itself: io_uring, and epoll under the thread sanitizer, which sees what epoll's calls
+# touch, not what an io_uring does. BOTH_DRIVERS is for what differs between the two. What gets epoll because io_uring is
+# forbidden is for the full run: it is the same epoll from then on, and runtime_tests try the ways there in any case.
+#
 # Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
 function(weft_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;FULL" "NAME" "SOURCES;LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;BOTH_DRIVERS;FULL" "NAME;PART;COUNTS;LEFT_TO_FULL"
+                        "SOURCES;LIBRARIES;LABELS")
+  set(parts promises)
+  if(arg_PART)
+    set(parts ${arg_PART})
+  endif()
+  if("threads" IN_LIST arg_LABELS)
+    list(APPEND parts threads)
+  endif()
+  weft_runs(runs ${parts})
   set(full)
-  if(arg_FULL)
+  if(arg_FULL OR NOT runs)
     set(full FULL)
   endif()
-  weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:still_running> LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main ${full})
+  set(built ${full})
+  if(arg_COUNTS AND WEFT_TESTS STREQUAL programs)
+    set(built)
+  endif()
+  weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:still_running>
+               LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main ${built})
   weft_compile_as(${arg_NAME} test)
-  if("threads" IN_LIST arg_LABELS)
-    add_dependencies(thread_tests ${arg_NAME})
-  elseif("threads_full" IN_LIST arg_LABELS)
-    add_dependencies(full_thread_tests ${arg_NAME})
+  if(arg_COUNTS AND WEFT_TESTS STREQUAL programs)
+    weft_cases(${arg_NAME}.that_count "" "${arg_LABELS}" $<TARGET_FILE:${arg_NAME}> --gtest_filter=${arg_COUNTS})
   endif()
-  set(configurations)
-  if(arg_FULL)
-    set(configurations full)
+
+  set(usual io_uring)
+  if(WEFT_TESTS STREQUAL threads)
+    set(usual epoll)
   endif()
-  set(names ${arg_NAME})
-  if(arg_DRIVERS)
-    set(names ${arg_NAME}.io_uring ${arg_NAME}.epoll ${arg_NAME}.io_uring_forbidden)
+  if(arg_BOTH_DRIVERS OR WEFT_TESTS STREQUAL all)
+    set(usual io_uring epoll)
   endif()
-  foreach(name IN LISTS names)
-    set(launcher)
-    if(arg_DRIVERS)
-      cmake_path(GET name EXTENSION LAST_ONLY driver)
-      string(SUBSTRING ${driver} 1 -1 driver)
-      set(launcher $<TARGET_FILE:with_driver> ${driver})
+  set(drivers any)
+  if(arg_DRIVERS OR arg_BOTH_DRIVERS)
+    set(drivers io_uring epoll io_uring_forbidden)
+  endif()
+  foreach(driver IN LISTS drivers)
+    set(name ${arg_NAME})
+    set(command $<TARGET_FILE:${arg_NAME}>)
+    set(when ${full})
+    if(NOT driver STREQUAL any)
+      set(name ${arg_NAME}.${driver})
+      set(command $<TARGET_FILE:with_driver> ${driver} ${command})
+      if(NOT driver IN_LIST usual)
+        set(when FULL)
+      endif()
     endif()
-    if(name MATCHES "io_uring_forbidden$")
-      set(configurations full)
+    if(arg_LEFT_TO_FULL AND NOT when AND NOT WEFT_TESTS STREQUAL all)
+      weft_cases(${name}.left_to_full FULL "${arg_LABELS}" ${command} --gtest_filter=${arg_LEFT_TO_FULL})
+      list(APPEND command --gtest_filter=-${arg_LEFT_TO_FULL})
     endif()
-    set(when ${configurations})
-    if(WEFT_SANITIZE MATCHES thread AND name MATCHES "io_uring$" AND NOT arg_FULL AND NOT arg_NAME STREQUAL runtime_tests)
-      set(when full_in_guest)
-    endif()
-    add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${arg_NAME}> CONFIGURATIONS ${when})
-    set_tests_properties(${name} PROPERTIES
-      ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/${name}.xml"
-      LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 1800)
+    weft_cases(${name} "${when}" "${arg_LABELS}" ${command})
   endforeach()
+endfunction()
+
+# weft_cases(NAME FULL|"" LABELS COMMAND...): a run of a GoogleTest program, whose report goes where ./dev looks for it.
+function(weft_cases name full labels)
+  weft_command(NAME ${name} ${full} PART ${WEFT_TESTS} LABELS ${labels} COMMAND ${ARGN} PROPERTIES
+    TIMEOUT 1800 ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/${name}.xml")
 endfunction()
 
 # weft_vm_test(NAME verbs_tests COMMAND $<TARGET_FILE:verbs_tests> ... [DEVICES rxe] [FULL] [OPTIONS ...])
 #
 # A command that runs as root in a virtual machine (tests/vm), a GoogleTest program for instance; OPTIONS are for vm.py.
-# It is skipped, and says why, where there can be no such machine. With FULL it runs only under `ctest -C full`, or
-# `ctest -C full_in_guest` where a sanitizer is built in: few of the others would be worth their time there.
+# It is skipped, and says why, where there can be no such machine. With FULL it runs only under `ctest -C full`.
 function(weft_vm_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "FULL" "NAME;DEVICES" "COMMAND;OPTIONS")
   set(configurations)
   if(arg_FULL)
     set(configurations full)
-    if(WEFT_SANITIZE)
-      set(configurations full_in_guest)
-    endif()
   endif()
   set(devices)
   if(arg_DEVICES)

@@ -48,6 +48,12 @@ refuses "'./dev test --full' has not passed"
 mkdir -p build
 echo "$(git rev-parse HEAD) " >build/passed
 refuses "'./dev test --full' has not passed"
+parts=$(sed -n 's/^full_parts=(\(.*\))$/\1/p' dev | wc -w)
+for ((part = 1; part < parts; part++)); do echo "$(git rev-parse HEAD) --full --part $part/$parts" >>build/passed; done
+refuses "'./dev test --full' has not passed"
+echo "$(git rev-parse HEAD) --full --part $parts/$parts" >>build/passed
+./dev release "$version" --dry-run | grep -q 'can be released'
+rm -r build/dist build/passed
 
 sed -i "s/^## \[Unreleased\]$/&\n\n- one more change/" CHANGELOG.md
 commit_with_passed_test 'Change more'
