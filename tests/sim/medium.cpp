@@ -321,6 +321,7 @@ class simulated_rails final : public medium {
     traits.has_atomics = true;
     traits.one_answer_lost_in = 0;  // a rail is given up before its device has tried again
     traits.loses_empty_packets = false;
+    traits.most_entries = std::max(traits.most_entries, 200);  // a first rail has requests and receives of its own
     if (traits.windows != net::verbs::window_kind::type_2a) traits.windows = net::verbs::window_kind::type_2b;
     return traits;
   }

@@ -665,9 +665,9 @@ void meeting::end_message(side& from, std::size_t id, const std::optional<error>
   }
 }
 
-// Before one of the processes may die.
+// Before one of the processes may die. Once they have, what each sends stays with itself.
 void meeting::look_at_what_was_sent() {
-  if (!all_.over->has_channels()) return;
+  if (!all_.over->has_channels() || apart()) return;
   for (side* const one : {&client_, &server_}) {
     for (sent_message& item : one->out.messages) item.lies_there = item.fate == fate::done;
   }
@@ -2034,7 +2034,10 @@ outcome play(const script& what, const std::function<void(const std::string& why
     } catch (const std::exception& why) {
       give_up(fmt::format("an exception has come out: {}", why.what()));
     }
-    all.meetings.clear();
+    {
+      // Time goes on while their connections end, and a fault finds none of them any more.
+      const auto past = std::exchange(all.meetings, {});
+    }
     all.shared.clear();
     all.executors->dismiss();
     std::string left = left_in(*all.server_device, *all.over);

@@ -63,18 +63,21 @@ TEST(scripts, one_that_means_nothing_is_refused_in_words) {
   EXPECT_EQ(said_of("{\"allow", "{\n{\"allow"), "the script is no JSON: nobody understands line 2");
 }
 
+outcome play_seed(std::uint64_t seed, fabric where) {
+  script what = make_script(seed);
+  if (where == fabric::simulated_rails) give_rails(what);
+  return play(what, give_up, where);
+}
+
 void repeats(fabric where) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    script what = make_script(seed);
-    if (where == fabric::simulated_rails) give_rails(what);
-    const outcome first = play(what, give_up, where);
-    const outcome second = play(what, give_up, where);
+    const outcome first = play_seed(seed, where);
+    const outcome second = play_seed(seed, where);
     EXPECT_EQ(first.trace, second.trace) << "seed " << seed;
     EXPECT_EQ(first.events, second.events) << "seed " << seed;
   }
 }
 
-// So that those below are about them, too.
 // Nothing else may be left of one that was cut down.
 TEST(scripts, what_has_no_lanes_can_be_played) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
@@ -84,6 +87,7 @@ TEST(scripts, what_has_no_lanes_can_be_played) {
   }
 }
 
+// So that those below are about them, too.
 TEST(scripts, most_are_for_several_executors_and_some_for_one) {
   std::array<int, 4> scripts{};
   std::array<int, 4> apart{};  // with a connection between two of them
@@ -106,8 +110,22 @@ TEST(scripts, a_seed_repeats_its_run_in_shared_memory_bit_for_bit) { repeats(fab
 
 TEST(scripts, a_seed_repeats_its_run_over_rails_bit_for_bit) { repeats(fabric::simulated_rails); }
 
+TEST(scripts, what_is_sent_by_a_process_that_has_died_is_not_missed) {
+  static_cast<void>(play_seed(13'009'788, fabric::simulated_memory));
+}
+
 #ifdef WEFT_WITH_VERBS
 TEST(scripts, a_seed_repeats_its_run_on_a_device_bit_for_bit) { repeats(fabric::simulated_rdma); }
+
+TEST(scripts, a_fault_that_comes_when_the_run_has_fallen_apart_finds_nobody) {
+  for (const std::uint64_t seed : {8'001'379U, 10'005'298U}) {
+    static_cast<void>(play_seed(seed, fabric::simulated_rdma));
+  }
+}
+
+TEST(scripts, a_device_of_rails_has_room_for_the_deepest_connection) {
+  static_cast<void>(play_seed(15'006'710, fabric::simulated_rails));
+}
 #endif
 
 }  // namespace
