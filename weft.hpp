@@ -39,6 +39,7 @@
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/run_on.hpp>
+#include <weft/runtime/run_until_signal.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/channel.hpp>

@@ -20,7 +20,12 @@ signal_set::signal_set(std::initializer_list<int> signals) {
   ::pthread_sigmask(SIG_BLOCK, &mask, &before_);
 }
 
-signal_set::~signal_set() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+signal_set::~signal_set() { restore(); }
+
+void signal_set::restore() noexcept {
+  if (blocks_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  blocks_ = false;
+}
 
 int signal_set::try_next() noexcept {
   signalfd_siginfo info{};

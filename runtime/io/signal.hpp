@@ -24,12 +24,17 @@ class signal_set {
   /// One that has come already, without waiting; 0: none.
   [[nodiscard]] int try_next() noexcept;
 
+  /// Gives the thread its signals back, as the destructor does: from now on they interrupt it as they did before, one
+  /// that nobody has taken at once. Call on the thread that has made the set.
+  void restore() noexcept;
+
   /// Readable when one has come: for an io_operation of one's own.
   [[nodiscard]] descriptor& source() noexcept { return descriptor_; }
 
  private:
   descriptor descriptor_;
   sigset_t before_;
+  bool blocks_ = true;
 };
 
 }  // namespace weft

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/signal.hpp>
+#include <weft/runtime/result.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <concepts>
+#include <csignal>
+#include <optional>
+#include <utility>
+
+namespace weft {
+
+/// How a task ended that run_until_signal() has run.
+template <class T>
+struct [[nodiscard]] until_signal {
+  weft::result<T> result;  ///< of the task: a stopped one has an error as a rule, errc::canceled
+  int signal = 0;          ///< the first that came; 0: none, and then the result is a value
+};
+
+namespace detail {
+
+/// Waits for signals beside a task, and asks it to stop.
+class signal_watch {
+ public:
+  /// `signals` outlives it.
+  explicit signal_watch(signal_set& signals) noexcept : signals_(signals) {}
+  signal_watch(const signal_watch&) = delete;
+  signal_watch& operator=(const signal_watch&) = delete;
+  virtual ~signal_watch() = default;
+
+  /// Ends once it has asked `tasks` to stop, and a further signal would end the process.
+  [[nodiscard]] task<> wait(scope& tasks);
+  /// The first signal; 0: none so far.
+  [[nodiscard]] int first() const noexcept { return first_; }
+
+ private:
+  /// What the first signal does; false: it stops the task.
+  virtual bool drain() { return false; }
+
+  signal_set& signals_;
+  int first_ = 0;
+};
+
+template <std::invocable Function>
+class draining_watch final : public signal_watch {
+ public:
+  draining_watch(signal_set& signals, Function function) : signal_watch(signals), function_(std::move(function)) {}
+
+ private:
+  bool drain() override {
+    function_();
+    return true;
+  }
+
+  Function function_;
+};
+
+template <class T>
+task<result<T>> run_beside(signal_watch& watch, task<T> work) {
+  std::optional<result<T>> ended;
+  const auto both = [&](scope& tasks) -> task<> {
+    tasks.spawn(watch.wait(tasks), "signals");
+    auto attempt = as_result(std::move(work));
+    ended.emplace(co_await std::move(attempt));
+    tasks.request_stop();
+  };
+  co_await with_scope(on_failure::stop_siblings, both);
+  co_return std::move(*ended);
+}
+
+template <class T>
+until_signal<T> run_until_signal(executor& home, signal_watch& watch, task<T> work) {
+  auto ended = home.run(run_beside(watch, std::move(work)));
+  if (watch.first() == 0) static_cast<void>(ended.value());
+  return {.result = std::move(ended), .signal = watch.first()};
+}
+
+}  // namespace detail
+
+/// Runs `work` on `home` as executor::run() does, and asks it to stop at the first of `signals`: at Ctrl-C, or when
+/// whoever has started the program wants it to end. Then waits for the task, which so can leave everything in order.
+///
+///     signal_set signals({SIGINT, SIGTERM});  // before other threads start
+///     executor home;
+///     const auto ended = run_until_signal(home, signals, serve(device));
+///     const bool interrupted = ended.signal != 0;
+///
+/// From then on a further signal does what it did before `signals` was made: it ends the process, unless that has been
+/// changed. Call on the thread that has made `signals`. Throws what the task throws if no signal has come; afterwards
+/// until_signal::result has its weft::error, and other exceptions are still thrown.
+template <class T>
+until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> work) {
+  detail::signal_watch watch(signals);
+  return detail::run_until_signal(home, watch, std::move(work));
+}
+
+/// Lets a server end in two steps: the first signal calls `drain` on the executor, which is to take nothing new and
+/// leave what is under way to its end (`[&] { listener.close(); }`); the second asks the task to stop; a third does
+/// what it did before.
+template <class T, std::invocable Function>
+until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> work, Function drain) {
+  detail::draining_watch watch(signals, std::move(drain));
+  return detail::run_until_signal(home, watch, std::move(work));
+}
+
+/// Runs `work` until SIGINT or SIGTERM, for a program without other threads: those that run already would take the
+/// signals.
+template <class T>
+until_signal<T> run_until_signal(executor& home, task<T> work) {
+  signal_set signals({SIGINT, SIGTERM});
+  return run_until_signal(home, signals, std::move(work));
+}
+
+}  // namespace weft
