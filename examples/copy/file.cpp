@@ -15,7 +15,7 @@
 #include <system_error>
 
 #include "failure.hpp"
-#include <text/printable.hpp>
+#include <common/printable.hpp>
 
 namespace copy {
 namespace {
@@ -70,7 +70,7 @@ void check_plain_name(const std::string& name) {
   if (name.size() > longest_name_bytes) refuse("the name is longer than 255 bytes");
   if (name.front() == '.') refuse("the name begins with a dot");
   if (name.find('/') != std::string::npos) refuse("the name contains a slash");
-  if (text::has_control(name)) refuse("the name contains a control character");
+  if (common::has_control(name)) refuse("the name contains a control character");
 }
 
 source_file::source_file(const std::string& path) : source_file(path, open_to_read(AT_FDCWD, path, 0)) {}

@@ -3,7 +3,6 @@
 #include <weft/weft.hpp>
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 
 #include <signal.h>
 
@@ -18,10 +17,10 @@
 #include "protocol.hpp"
 #include "server.hpp"
 #include "session.hpp"
+#include <common/network.hpp>
+#include <common/program.hpp>
 
 namespace {
-
-enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
 
 /// What the command line asks for.
 struct command {
@@ -43,21 +42,9 @@ struct command {
 };
 
 void command::add_common(CLI::App& verb_app) {
-  verb_app
-      .add_option("--device", device,
-                  "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails")
-      ->type_name("NAME")
-      ->capture_default_str();
-  verb_app.add_option("--timeout", timeout_seconds, "how long to wait for a peer that does not go on")
-      ->check(CLI::Range(0.001, 1e6))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  verb_app
-      .add_option("--resume-within", resume_within_seconds,
-                  "how long a connection of several rails waits for one of them once all are lost; both sides choose")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  common::add_device(verb_app, device);
+  common::add_patience(verb_app, timeout_seconds);
+  common::add_resume_within(verb_app, resume_within_seconds);
   verb_app.add_option("--trace", trace, "record what happens, for ui.perfetto.dev")->type_name("FILE");
 }
 
@@ -81,8 +68,8 @@ void command::add_to(CLI::App& app) {
   serving.callback([this] { what = verb::serve; });
 
   CLI::App& putting = *app.add_subcommand("put", "put files on a server, in place of those of the same name");
-  putting.add_option("FILE... HOST:PORT", put.files, "the files, then the server")
-      ->type_name("")
+  putting.add_option("FILES", put.files, "the files, then the server")
+      ->type_name("FILE... HOST:PORT")
       ->required()
       ->expected(2, INT_MAX);
   add_common(putting);
@@ -94,7 +81,7 @@ void command::add_to(CLI::App& app) {
 
   CLI::App& getting = *app.add_subcommand("get", "get a file from a server");
   getting.add_option("NAME", get.name, "its name there")->type_name("")->required();
-  getting.add_option("HOST:PORT", get.address, "the server")->type_name("")->required();
+  getting.add_option("ADDRESS", get.address, "the server")->type_name("HOST:PORT")->required();
   getting.add_option("--output", get.output, "where to; if not given, under the same name here")->type_name("FILE");
   getting.add_flag("--sync", get.sync, "have the file on the disk before it gets its name");
   add_common(getting);
@@ -109,37 +96,12 @@ weft::task<int> run_verb(weft::net::device& device, command what) {
       break;
     }
     case command::verb::put:
-      co_return co_await copy::put(device, what.put) == 0 ? success : failed;
+      co_return co_await copy::put(device, what.put) == 0 ? common::success : common::failed;
     case command::verb::get:
       co_await copy::get(device, what.get);
       break;
   }
-  co_return success;
-}
-
-weft::task<> stop_at_signal(weft::signal_set& signals, int& signal, weft::scope& tasks) {
-  signal = co_await signals.next();
-  tasks.request_stop();
-}
-
-/// Runs `work` to its end, or stops it at the first signal: that it is stopped in order leaves nothing behind.
-weft::task<int> run_until_signal(weft::signal_set& signals, weft::task<int> work, bool signal_is_success) {
-  int result = failed;
-  int signal = 0;
-  const auto both = [&](weft::scope& tasks) -> weft::task<> {
-    tasks.spawn(stop_at_signal(signals, signal, tasks));
-    result = co_await std::move(work);
-    tasks.request_stop();
-  };
-  try {
-    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
-  } catch (const weft::error& why) {
-    if (signal == 0) throw;
-  }
-  if (signal == 0) co_return result;
-  if (signal_is_success) co_return success;
-  fmt::print(stderr, "copy: interrupted ({})\n", ::sigdescr_np(signal));
-  co_return failed;
+  co_return common::success;
 }
 
 int run(command what) {
@@ -154,19 +116,17 @@ int run(command what) {
   if (!what.trace.empty()) trace.emplace(what.trace);
   weft::net::device_options memory;
   memory.pool.max_bytes = copy::pool_bytes;
-  auto device = weft::net::device::open(what.device, memory);
-  if (!device.passed_over().empty()) fmt::print(stderr, "copy: {}\n", device.passed_over());
-  const auto patience = std::chrono::duration_cast<weft::duration>(std::chrono::duration<double>(what.timeout_seconds));
+  auto device = common::open_device("copy", what.device, memory);
+  const auto patience = common::in_seconds<weft::duration>(what.timeout_seconds);
   what.serve.patience = what.put.patience = what.get.patience = patience;
-  const auto resume_within =
-      std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(what.resume_within_seconds));
+  const auto resume_within = common::in_seconds<std::chrono::milliseconds>(what.resume_within_seconds);
   what.serve.resume_within = what.put.resume_within = what.get.resume_within = resume_within;
   weft::executor_options o;
   o.policy = weft::poll_policy::sleep;
   weft::executor loop(o);
-  const int result = loop.run(run_until_signal(signals, run_verb(device, what), what.what == command::verb::serve));
+  const auto ended = run_until_signal(loop, signals, run_verb(device, what));
   if (trace) trace->close();
-  return result;
+  return common::exit_code_of(ended, "copy", what.what == command::verb::serve);
 }
 
 }  // namespace
@@ -177,18 +137,5 @@ int main(int argc, char** argv) {
   app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
   command what;
   what.add_to(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& wrong) {
-    fmt::print(stderr, "copy: {} (copy --help)\n", wrong.what());
-    return wrong_usage;
-  }
-  try {
-    return run(what);
-  } catch (const std::exception& why) {
-    fmt::print(stderr, "copy: {}\n", copy::printable(why.what()));
-    return failed;
-  }
+  return common::run_program(app, argc, argv, [&] { return run(what); });
 }

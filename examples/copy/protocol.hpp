@@ -4,7 +4,6 @@
 #include <weft/mr/remote_region.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,7 +13,8 @@
 #include <vector>
 
 #include "digest.hpp"
-#include <text/printable.hpp>
+#include <common/printable.hpp>
+#include <common/wire.hpp>
 
 // What the two sides of a copy say to each other. The bytes of a file never travel in a message: the sender writes them
 // into chunks of memory that the receiver has exposed, and messages tell which.
@@ -87,23 +87,8 @@ using message = std::variant<put_message, get_message, offer_message, ready_mess
                              end_message, stored_message, failed_message>;
 
 /// A message as it travels.
-class packed_message {
- public:
-  static constexpr std::size_t max_bytes = 4 + most_slots * weft::mr::remote_region::max_packed_bytes;
-  static_assert(max_bytes >= 12 + longest_text_bytes);
-
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {bytes_.data(), size_}; }
-
- private:
-  friend packed_message pack(const message& what);
-
-  void append(std::uint64_t value, std::size_t width) noexcept;
-  void append(std::span<const std::byte> bytes) noexcept;
-  void append(std::string_view text) noexcept;
-
-  std::array<std::byte, max_bytes> bytes_{};
-  std::size_t size_ = 0;
-};
+using packed_message = common::packed<4 + most_slots * weft::mr::remote_region::max_packed_bytes>;
+static_assert(packed_message::max_bytes >= 12 + longest_text_bytes);
 
 /// A text or name that is too long is cut.
 [[nodiscard]] packed_message pack(const message& what);
@@ -111,7 +96,7 @@ class packed_message {
 /// Throws weft::errc::malformed, saying what is wrong with it. Texts come out printable.
 [[nodiscard]] message unpack(std::span<const std::byte> bytes);
 
-using text::printable;
+using common::printable;
 
 /// What to call a message in an error: "put", "ready".
 [[nodiscard]] std::string_view name_of(const message& what) noexcept;

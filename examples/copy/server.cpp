@@ -6,20 +6,21 @@
 #include <chrono>
 #include <cstdio>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "failure.hpp"
 #include "file.hpp"
 #include "receive_file.hpp"
 #include "send_file.hpp"
 #include "session.hpp"
+#include <common/network.hpp>
 
 namespace copy {
 namespace {
 
 using clock = std::chrono::steady_clock;
-
-void complain(std::string_view peer, std::string_view what) { fmt::print(stderr, "copy: {}: {}\n", peer, what); }
 
 void report(const session& link, std::string_view verb, const std::string& name, std::uint64_t size,
             clock::time_point start, const digest& sha) {
@@ -35,7 +36,6 @@ class server {
   weft::task<> accept_all(weft::net::listener& listener);
 
  private:
-  weft::task<> attend(weft::net::connection client);
   weft::task<> converse(weft::net::connection client);
   weft::task<> answer(session& link, const message& said);
   weft::task<> take(session& link, const put_message& wanted);
@@ -49,22 +49,12 @@ class server {
 weft::task<> server::accept_all(weft::net::listener& listener) {
   const auto spawn_each = [&](weft::scope& clients) -> weft::task<> {
     const auto how = connection_options(home_.patience, home_.resume_within);
-    while (auto client = co_await listener.accept(how)) clients.spawn(attend(std::move(*client)));
+    while (auto client = co_await listener.accept(how)) {
+      std::string peer(client->peer());
+      clients.spawn(common::attend("copy", std::move(peer), converse(std::move(*client))));
+    }
   };
   co_await weft::with_scope(weft::on_failure::report, spawn_each);
-}
-
-// One client's trouble ends here: the others do not notice.
-weft::task<> server::attend(weft::net::connection client) {
-  const std::string peer(client.peer());
-  try {
-    co_await converse(std::move(client));
-  } catch (const weft::error& why) {
-    if (why.code() == weft::errc::canceled) throw;
-    complain(peer, why.what());
-  } catch (const std::exception& why) {
-    complain(peer, why.what());
-  }
 }
 
 weft::task<> server::converse(weft::net::connection client) {
@@ -76,7 +66,7 @@ weft::task<> server::converse(weft::net::connection client) {
     } catch (const failure& why) {
       trouble = why.what();
     }
-    if (!trouble.empty()) complain(link.peer_name(), trouble);
+    if (!trouble.empty()) common::complain("copy", link.peer_name(), trouble);
   }
 }
 

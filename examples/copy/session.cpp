@@ -5,16 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <span>
-#include <string_view>
+
+#include <common/network.hpp>
 
 namespace copy {
-namespace {
-
-std::span<const std::byte> greeting() noexcept { return std::as_bytes(std::span(protocol_name)); }
-
-}  // namespace
-
 std::size_t chunks_of(const weft::mr::budget_statistics& memory) noexcept {
   const std::size_t for_chunks = memory.max_bytes - memory.max_bytes / 4;
   return std::max<std::size_t>(for_chunks / most_chunk_bytes, 1);
@@ -36,14 +30,12 @@ weft::net::connection_options connection_options(weft::duration patience,
   options.set_up_timeout = time;
   options.dead_peer_after = time;
   options.resume_within = resume_within;
-  options.private_data = greeting();
+  options.private_data = common::greeting(protocol_name);
   return options;
 }
 
 session::session(station& home, weft::net::connection peer) : home_(home), peer_(std::move(peer)) {
-  if (std::ranges::equal(peer_.peer_private_data(), greeting())) return;
-  peer_.abort();
-  throw weft::error(weft::errc::protocol_error, fmt::format("{} does not run this version of copy", peer_.peer()));
+  common::require_greeting(peer_, protocol_name, "copy");
 }
 
 weft::task<message> session::receive() {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <common/program.hpp>
 #include <http/message_parser.hpp>
 
 using namespace weft;
@@ -150,6 +151,7 @@ task<> get(net::device& device, std::string address, std::vector<std::string> pa
 
 }  // namespace
 
+// What escapes would be a mistake in the definition of the options. NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   CLI::App app("HTTP over weft: addresses are HOST:PORT, or tcp://HOST:PORT for plain TCP", "http");
   app.require_subcommand(1);
@@ -172,25 +174,14 @@ int main(int argc, char** argv) {
   auto* const getting = app.add_subcommand("get", "fetch pages, and print them");
   getting->add_option("address", server, "the server")->required();
   getting->add_option("path", paths, "of a page: /")->required();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& wrong) {
-    if (wrong.get_exit_code() == 0) return app.exit(wrong);
-    fmt::print(stderr, "http: {} (http --help)\n", wrong.what());
-    return 2;
-  }
-  try {
+  return common::run_program(app, argc, argv, [&] {
     auto device = net::device::open("auto");
     executor ex;
     if (*serving) {
-      const std::chrono::duration<double> patience(seconds);
-      ex.run(serve(device, addresses, how, std::chrono::duration_cast<duration>(patience)));
+      ex.run(serve(device, addresses, how, common::in_seconds<duration>(seconds)));
     } else {
       ex.run(get(device, server, paths));
     }
-    return 0;
-  } catch (const std::exception& failure) {
-    fmt::print(stderr, "http: {}\n", failure.what());
-    return 1;
-  }
+    return common::success;
+  });
 }

@@ -3,7 +3,7 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/io/signal.hpp>
-#include <weft/runtime/scope.hpp>
+#include <weft/runtime/run_until_signal.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
@@ -25,11 +25,12 @@
 #include "probe.hpp"
 #include "report.hpp"
 #include "server.hpp"
-#include <text/printable.hpp>
+#include <common/printable.hpp>
+#include <common/program.hpp>
 
 namespace {
 
-enum exit_code : int { nothing_hinders = 0, something_hinders = 1, wrong_usage = 2 };
+enum exit_code : int { nothing_hinders = common::success, something_hinders = common::failed };
 
 /// What the command line asks for.
 struct command {
@@ -117,31 +118,11 @@ std::vector<info::served_fabric> open_fabrics(const command& wanted) {
       if (places.empty()) throw weft::error(weft::errc::wrong_device, "it does not have that address");
       fabrics.push_back({info::open_fabric(each.name), std::move(places)});
     } catch (const weft::error& why) {
-      fmt::print(stderr, "weft-info: not over {}: {}\n", each.name, text::printable(why.what()));
+      fmt::print(stderr, "weft-info: not over {}: {}\n", each.name, common::printable(why.what()));
     }
   }
   if (fabrics.empty()) throw weft::error(weft::errc::not_supported, "there is no fabric to listen over");
   return fabrics;
-}
-
-weft::task<> stop_at_signal(weft::signal_set& signals, bool& stopped, weft::scope& tasks) {
-  static_cast<void>(co_await signals.next());
-  stopped = true;
-  tasks.request_stop();
-}
-
-weft::task<> serve_until_signal(weft::signal_set& signals, std::vector<info::served_fabric>& fabrics,
-                                std::string address) {
-  bool stopped = false;
-  const auto both = [&](weft::scope& tasks) -> weft::task<> {
-    tasks.spawn(stop_at_signal(signals, stopped, tasks));
-    co_await info::serve(fabrics, std::move(address));
-  };
-  try {
-    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
-  } catch (const weft::error&) {
-    if (!stopped) throw;
-  }
 }
 
 int serve(const command& wanted) {
@@ -150,7 +131,7 @@ int serve(const command& wanted) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   auto fabrics = open_fabrics(wanted);
   weft::executor loop;
-  loop.run(serve_until_signal(signals, fabrics, wanted.address));
+  static_cast<void>(run_until_signal(loop, signals, info::serve(fabrics, wanted.address)));
   return nothing_hinders;
 }
 
@@ -175,18 +156,5 @@ int main(int argc, char** argv) {
   app.footer("Exit codes: 0 nothing hinders, 1 something does, 2 wrong usage.");
   command wanted;
   wanted.add_to(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& wrong) {
-    fmt::print(stderr, "weft-info: {} (weft-info --help)\n", wrong.what());
-    return wrong_usage;
-  }
-  try {
-    return run(wanted);
-  } catch (const std::exception& why) {
-    fmt::print(stderr, "weft-info: {}\n", text::printable(why.what()));
-    return something_hinders;
-  }
+  return common::run_program(app, argc, argv, [&] { return run(wanted); });
 }

@@ -22,7 +22,7 @@
 #include "fabric_devices.hpp"
 #include "packets.hpp"
 #include "protocol.hpp"
-#include <text/printable.hpp>
+#include <common/printable.hpp>
 
 namespace info {
 namespace {
@@ -101,7 +101,7 @@ weft::task<> attempt::run() {
     peer.emplace(co_await device_.connect(address_, options));
   } catch (const weft::error& why) {
     found_.why = kind_of(why, device_.name() == "shm");
-    found_.failure = text::printable(why.what());
+    found_.failure = common::printable(why.what());
     co_return;
   }
   found_.connected = true;
@@ -135,7 +135,7 @@ weft::task<> attempt::try_everything(weft::net::connection& peer) {
     co_await transfer(peer, first.memory);
   } catch (const weft::error& why) {
     if (why.code() == weft::errc::canceled) throw;
-    found_.transfer_failure = fmt::format("{}: {}", step, text::printable(why.what()));
+    found_.transfer_failure = fmt::format("{}: {}", step, common::printable(why.what()));
     ended_well = false;
   }
   if (!ended_well) co_return peer.abort();
@@ -276,7 +276,7 @@ reach not_looked_up(const std::string& fabric, const weft::error& why) {
   reach found;
   found.fabric = fabric;
   found.why = reach_failure::no_answer_to_name;
-  found.failure = text::printable(why.what());
+  found.failure = common::printable(why.what());
   return found;
 }
 
@@ -294,7 +294,7 @@ bool matters_who_takes_tcp(const peer_report& report) {
 peer_report probe_peer(const machine& here, const inventory& all, const std::string& address,
                        const probe_options& options) {
   peer_report report;
-  report.address = text::printable(address);
+  report.address = common::printable(address);
   const looked_up name = look_up(here, address, options.patience);
   if (name.first.size() != 0) report.mtu = look_up_mtu(here, name.first);
   report.still_asks = name.no_answer && name.no_answer->code() == weft::errc::timed_out;
@@ -315,7 +315,7 @@ peer_report probe_peer(const machine& here, const inventory& all, const std::str
       loop.run(one.run());
     } catch (const weft::error& why) {
       found.why = reach_failure::not_opened;
-      found.failure = text::printable(why.what());
+      found.failure = common::printable(why.what());
     }
     report.fabrics.push_back(std::move(found));
   }

@@ -18,7 +18,8 @@
 
 #include "packets.hpp"
 #include "protocol.hpp"
-#include <text/printable.hpp>
+#include <common/network.hpp>
+#include <common/printable.hpp>
 
 namespace info {
 namespace {
@@ -57,12 +58,6 @@ struct surroundings {
   std::unique_ptr<packet_mirror> mirror;
 };
 
-weft::task<> send(weft::net::device& device, weft::net::connection& peer, std::span<const std::byte> what) {
-  auto payload = co_await device.allocate(what.size());
-  std::ranges::copy(what, payload.data());
-  co_await peer.send(std::move(payload));
-}
-
 // Does what the client asks until it closes. What it writes over the memory meanwhile is its own affair.
 weft::task<> answer_requests(weft::net::device& device, weft::net::connection& peer, std::span<std::byte> memory) {
   while (auto message = co_await peer.recv()) {
@@ -77,7 +72,7 @@ weft::task<> answer_requests(weft::net::device& device, weft::net::connection& p
       asked.number = find_difference(memory, asked.number).value_or(request::all_right);
     }
     const auto packed = asked.pack();
-    co_await send(device, peer, packed);
+    co_await common::send(device, peer, packed);
   }
 }
 
@@ -94,7 +89,7 @@ weft::task<> converse(weft::net::device& device, weft::net::connection& peer, co
   first.memory = region.remote();
   first.words = around.words;
   const auto packed = first.pack();
-  co_await send(device, peer, packed);
+  co_await common::send(device, peer, packed);
   co_await answer_requests(device, peer, bytes);
 }
 
@@ -111,17 +106,11 @@ weft::task<> take_client(weft::net::connection_request request, weft::net::devic
   co_await weft::with_timeout(longest_session, converse(device, peer, around));
 }
 
-// One client's trouble ends here: the others do not notice.
-weft::task<> attend(weft::net::connection_request request, weft::net::device& device, const surroundings& around) {
-  const std::string name = text::printable(request.peer());
-  const std::string fabric(device.name());
-  try {
-    co_await take_client(std::move(request), device, around);
-    fmt::print("{} over {}: done\n", name, fabric);
-  } catch (const weft::error& why) {
-    if (why.code() == weft::errc::canceled) throw;
-    fmt::print(stderr, "weft-info: {} over {}: {}\n", name, fabric, text::printable(why.what()));
-  }
+weft::task<> serve_client(weft::net::connection_request request, weft::net::device& device,
+                          const surroundings& around) {
+  const std::string who = fmt::format("{} over {}", common::printable(request.peer()), device.name());
+  co_await take_client(std::move(request), device, around);
+  fmt::print("{}: done\n", who);
 }
 
 struct place {
@@ -132,7 +121,9 @@ struct place {
 weft::task<> accept_all(place& where, const surroundings& around) {
   const auto spawn_each = [&](weft::scope& clients) -> weft::task<> {
     while (auto request = co_await where.listener.next()) {
-      clients.spawn(attend(std::move(*request), *where.device, around));
+      std::string peer = fmt::format("{} over {}", request->peer(), where.device->name());
+      clients.spawn(
+          common::attend("weft-info", std::move(peer), serve_client(std::move(*request), *where.device, around)));
     }
   };
   co_await weft::with_scope(weft::on_failure::report, spawn_each);
@@ -160,7 +151,7 @@ weft::task<std::vector<place>> listen(std::vector<served_fabric>& fabrics, std::
         all.push_back(place{&each.device, std::move(listener)});
       } catch (const weft::error& why) {
         if (why.code() == weft::errc::canceled) throw;
-        fmt::print(stderr, "weft-info: {}\n", text::printable(why.what()));
+        fmt::print(stderr, "weft-info: {}\n", common::printable(why.what()));
       }
     }
   }
@@ -239,7 +230,7 @@ weft::task<> serve(std::vector<served_fabric>& fabrics, std::string address) {
   try {
     around.mirror = std::make_unique<packet_mirror>(address);
   } catch (const std::exception& why) {  // also of a thread that may not be made
-    fmt::print(stderr, "weft-info: clients cannot probe the MTU: {}\n", text::printable(why.what()));
+    fmt::print(stderr, "weft-info: clients cannot probe the MTU: {}\n", common::printable(why.what()));
   }
   fmt::print("listening on {} over {}; whoever reaches it is answered\n", address, names);
   const auto accept_everywhere = [&](weft::scope& listeners) -> weft::task<> {

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include <common/network.hpp>
+#include <common/program.hpp>
 #include <kv/bench.hpp>
 #include <kv/client.hpp>
 #include <kv/resp_client.hpp>
@@ -24,8 +26,6 @@
 namespace {
 
 using namespace weft;
-
-enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
 
 // Messages are small: where little may be locked, the pool takes it bit by bit, and leaves the rest to the table.
 net::device_options options_of_device() {
@@ -134,7 +134,8 @@ task<bool> bench(net::device& device, kv::bench_options options) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
+// What escapes would be a mistake in the definition of the options. NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) {
   CLI::App app("A cache: SET by a message, GET by reading the server's table without the server.", "kv");
   std::string device_name = "auto";
   app.add_option("--device", device_name, "auto, or the transport by name: iwarp or shm")->type_name("NAME");
@@ -142,7 +143,7 @@ int main(int argc, char** argv) try {
   std::function<int(net::device&)> run;
   const auto on_executor = [](task<bool> work) {
     executor ex;
-    return ex.run(std::move(work)) ? success : failed;
+    return ex.run(std::move(work)) ? common::success : common::failed;
   };
 
   kv::serve_options serving;
@@ -184,7 +185,7 @@ int main(int argc, char** argv) try {
     serving.resume_within = std::chrono::seconds(resume_seconds);
     run = [&](net::device& device) {
       kv::serve(device, serving);
-      return success;
+      return common::success;
     };
   });
 
@@ -223,17 +224,8 @@ int main(int argc, char** argv) try {
     run = [&](net::device& device) { return on_executor(bench(device, measuring)); };
   });
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& wrong) {
-    if (wrong.get_exit_code() == 0) return app.exit(wrong);
-    fmt::print(stderr, "kv: {} (kv --help)\n", wrong.what());
-    return wrong_usage;
-  }
-  auto device = net::device::open(device_name, options_of_device());
-  if (!device.passed_over().empty()) fmt::print(stderr, "kv: {}\n", device.passed_over());
-  return run(device);
-} catch (const std::exception& failure) {
-  fmt::print(stderr, "kv: {}\n", failure.what());
-  return failed;
+  return common::run_program(app, argc, argv, [&] {
+    auto device = common::open_device("kv", device_name, options_of_device());
+    return run(device);
+  });
 }

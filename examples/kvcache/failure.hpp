@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stdexcept>
+#include <common/failure.hpp>
 
 namespace kvcache {
 
-/// What went wrong with a sequence or a measurement, in words. What breaks a connection is a weft::error.
-class failure : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+/// What went wrong with a sequence or a measurement, in words.
+using common::failure;
 
 }  // namespace kvcache

@@ -23,11 +23,10 @@
 #include "protocol.hpp"
 #include "pusher.hpp"
 #include "server.hpp"
-#include <text/printable.hpp>
+#include <common/network.hpp>
+#include <common/program.hpp>
 
 namespace {
-
-enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
 
 /// What the command line asks for.
 struct command {
@@ -50,7 +49,6 @@ struct command {
   void add_serve(CLI::App& app);
   void add_push(CLI::App& app);
   void add_bench(CLI::App& app);
-  void add_device(CLI::App& verb_app);
   CLI::Option* add_memory(CLI::App& verb_app, const char* meaning);
   void add_shape(CLI::App& verb_app, std::uint32_t& layers, std::uint64_t& block_bytes);
   void add_common(CLI::App& verb_app);
@@ -66,14 +64,6 @@ const CLI::Validator whole_words(
                                 text);
     },
     "");
-
-void command::add_device(CLI::App& verb_app) {
-  verb_app
-      .add_option("--device", device,
-                  "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails")
-      ->type_name("NAME")
-      ->capture_default_str();
-}
 
 const CLI::Validator memory_name(
     [](std::string& text) {
@@ -93,11 +83,8 @@ CLI::Option* command::add_memory(CLI::App& verb_app, const char* meaning) {
 }
 
 void command::add_common(CLI::App& verb_app) {
-  add_device(verb_app);
-  verb_app.add_option("--timeout", timeout_seconds, "how long to wait for a peer that does not go on")
-      ->check(CLI::Range(0.001, 1e6))
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  common::add_device(verb_app, device);
+  common::add_patience(verb_app, timeout_seconds);
 }
 
 void command::add_shape(CLI::App& verb_app, std::uint32_t& layers, std::uint64_t& block_bytes) {
@@ -113,7 +100,9 @@ void command::add_shape(CLI::App& verb_app, std::uint32_t& layers, std::uint64_t
 
 void command::add_serve(CLI::App& app) {
   CLI::App& serving = *app.add_subcommand("serve", "receive sequences, and check every byte of them");
-  serving.add_option("HOST:PORT", address, "where to listen; port 0 lets the system choose")->type_name("")->required();
+  serving.add_option("ADDRESS", address, "where to listen; port 0 lets the system choose")
+      ->type_name("HOST:PORT")
+      ->required();
   serving.add_option("--blocks,--pages", serve.pages, "of the cache")
       ->check(CLI::Range(1u, kvcache::most_pages))
       ->type_name("COUNT")
@@ -133,7 +122,10 @@ void command::add_serve(CLI::App& app) {
 
 void command::add_push(CLI::App& app) {
   CLI::App& pushing = *app.add_subcommand("push", "compute sequences, and push each to all of these receivers");
-  pushing.add_option("HOST:PORT...", push.addresses, "the receivers")->type_name("")->required()->expected(1, INT_MAX);
+  pushing.add_option("ADDRESS", push.addresses, "the receivers")
+      ->type_name("HOST:PORT")
+      ->required()
+      ->expected(1, INT_MAX);
   pushing.add_option("--sequences", push.sequences, "how many")
       ->check(CLI::Range(1ull, 1'000'000'000'000ull))
       ->type_name("COUNT")
@@ -178,7 +170,7 @@ void command::add_bench(CLI::App& app) {
       ->excludes(with_memcpy)
       ->type_name("HOST:PORT")
       ->capture_default_str();
-  add_device(measuring);
+  common::add_device(measuring, device);
   measuring.callback([this] {
     what = verb::bench;
     if (tcp) bench.way = kvcache::bench_way::tcp;
@@ -198,41 +190,11 @@ void command::add_to(CLI::App& app) {
 weft::task<int> run_verb(weft::net::device& device, command what) {
   if (what.what == command::verb::push) {
     const std::size_t failures = co_await kvcache::push(device, what.push);
-    co_return failures == 0 ? success : failed;
+    co_return failures == 0 ? common::success : common::failed;
   }
   auto listener = co_await device.listen(what.address);
   co_await kvcache::serve(device, listener, what.serve);
-  co_return success;
-}
-
-weft::task<> stop_at_signal(weft::signal_set& signals, int& signal, weft::scope& tasks) {
-  signal = co_await signals.next();
-  tasks.request_stop();
-}
-
-/// Runs `work` to its end, or stops it at the first signal.
-weft::task<int> run_until_signal(weft::signal_set& signals, weft::task<int> work, bool signal_is_success) {
-  int result = failed;
-  int signal = 0;
-  const auto both = [&](weft::scope& tasks) -> weft::task<> {
-    tasks.spawn(stop_at_signal(signals, signal, tasks));
-    result = co_await std::move(work);
-    tasks.request_stop();
-  };
-  try {
-    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
-  } catch (const weft::error& why) {
-    if (signal == 0) throw;
-  }
-  if (signal == 0) co_return result;
-  if (signal_is_success) co_return success;
-  fmt::print(stderr, "kvcache: interrupted ({})\n", ::sigdescr_np(signal));
-  co_return failed;
-}
-
-template <class Duration>
-Duration in_seconds(double seconds) {
-  return std::chrono::ceil<Duration>(std::chrono::duration<double>(seconds));
+  co_return common::success;
 }
 
 int run_peers(command what) {
@@ -240,13 +202,13 @@ int run_peers(command what) {
   weft::signal_set signals({SIGINT, SIGTERM});
   const auto gpu = kvcache::open_gpu(what.memory);
   what.serve.gpu = what.push.gpu = gpu.get();
-  auto device = weft::net::device::open(what.device);
-  if (!device.passed_over().empty()) fmt::print(stderr, "kvcache: {}\n", device.passed_over());
-  what.serve.patience = what.push.patience = in_seconds<weft::duration>(what.timeout_seconds);
+  auto device = common::open_device("kvcache", what.device);
+  what.serve.patience = what.push.patience = common::in_seconds<weft::duration>(what.timeout_seconds);
   what.serve.wait_for_pages = what.serve.patience / 2;  // a pusher that is as patient hears of it
-  what.serve.lend_for = in_seconds<std::chrono::milliseconds>(what.lend_seconds);
+  what.serve.lend_for = common::in_seconds<std::chrono::milliseconds>(what.lend_seconds);
   weft::executor loop;
-  return loop.run(run_until_signal(signals, run_verb(device, what), what.what == command::verb::serve));
+  const auto ended = run_until_signal(loop, signals, run_verb(device, what));
+  return common::exit_code_of(ended, "kvcache", what.what == command::verb::serve);
 }
 
 /// How fast the rounds of a measurement were, in GB/s.
@@ -273,14 +235,14 @@ int run_bench(const command& what) {
                options.block_bytes, moved.median(), fmt::join(moved.rounds, ", "));
     if (copied) fmt::print(R"(, "copies_gb_per_second": {:.4f})", copied->median());
     fmt::print("}}\n");
-    return success;
+    return common::success;
   }
   fmt::print("{} blocks of {} bytes: {:.2f} GB/s (median of {} rounds, {:.2f} to {:.2f})\n", options.blocks,
              options.block_bytes, moved.median(), moved.sorted.size(), moved.sorted.front(), moved.sorted.back());
   if (copied)
     fmt::print("{:.2f} of the copies alone, from pinned host memory to {}: {:.2f} GB/s\n",
                moved.median() / copied->median(), options.memory.name, copied->median());
-  return success;
+  return common::success;
 }
 
 int run(const command& what) {
@@ -298,18 +260,5 @@ int main(int argc, char** argv) {
   app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
   command what;
   what.add_to(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& wrong) {
-    fmt::print(stderr, "kvcache: {} (kvcache --help)\n", wrong.what());
-    return wrong_usage;
-  }
-  try {
-    return run(what);
-  } catch (const std::exception& why) {
-    fmt::print(stderr, "kvcache: {}\n", text::printable(why.what()));
-    return failed;
-  }
+  return common::run_program(app, argc, argv, [&] { return run(what); });
 }

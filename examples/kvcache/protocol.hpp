@@ -3,7 +3,6 @@
 
 #include <weft/mr/remote_region.hpp>
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +10,8 @@
 #include <string>
 #include <string_view>
 #include <variant>
+
+#include <common/wire.hpp>
 
 // What a pusher (prefill) and a receiver (decode) say to each other. The cache's bytes never travel in a message: the
 // receiver lends pages of its cache, and the pusher writes its blocks there.
@@ -82,23 +83,8 @@ using message = std::variant<want_message, lent_message, layer_message, accepted
                              refused_message, dropped_message>;
 
 /// A message as it travels.
-class packed_message {
- public:
-  static constexpr std::size_t max_bytes = 12 + longest_text_bytes;
-  static_assert(max_bytes >= 20 + weft::mr::remote_region::max_packed_bytes);
-
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {bytes_.data(), size_}; }
-
- private:
-  friend packed_message pack(const message& what);
-
-  void append(std::uint64_t value, std::size_t width) noexcept;
-  void append(std::span<const std::byte> bytes) noexcept;
-  void append(std::string_view text) noexcept;
-
-  std::array<std::byte, max_bytes> bytes_{};
-  std::size_t size_ = 0;
-};
+using packed_message = common::packed<12 + longest_text_bytes>;
+static_assert(packed_message::max_bytes >= 20 + weft::mr::remote_region::max_packed_bytes);
 
 /// A text that is too long is cut.
 [[nodiscard]] packed_message pack(const message& what);

@@ -13,7 +13,7 @@
 #include "cache_memory.hpp"
 #include "destination.hpp"
 #include "prefill.hpp"
-#include <text/printable.hpp>
+#include <common/printable.hpp>
 
 namespace kvcache {
 namespace {
@@ -52,12 +52,12 @@ void pusher::count(const destination& receiver, const outcome& found) {
     case outcome::kind::evicted:
       ++evicted_;
       fmt::print("{}: sequence {} was evicted: {}\n", receiver.address(), model_.sequence(),
-                 text::printable(found.why));
+                 common::printable(found.why));
       return;
     case outcome::kind::refused:
       ++refused_;
       fmt::print(stderr, "kvcache: {}: sequence {} was refused: {}\n", receiver.address(), model_.sequence(),
-                 text::printable(found.why));
+                 common::printable(found.why));
       return;
   }
 }
@@ -75,7 +75,7 @@ weft::task<> pusher::push_to(std::unique_ptr<destination>& receiver) {
   }
   ++lost_;
   fmt::print(stderr, "kvcache: {}: sequence {}: {}\n", receiver->address(), model_.sequence(),
-             text::printable(trouble));
+             common::printable(trouble));
   receiver.reset();
 }
 

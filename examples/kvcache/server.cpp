@@ -9,21 +9,16 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "cache_memory.hpp"
 #include "contents.hpp"
 #include "page_cache.hpp"
 #include "session.hpp"
-#include <text/printable.hpp>
+#include <common/network.hpp>
 
 namespace kvcache {
 namespace {
-
-void complain(std::string_view peer, std::string_view what) {
-  fmt::print(stderr, "kvcache: {}: {}\n", peer, text::printable(what));
-}
 
 /// What has become of a sequence that pages were lent for.
 struct verdict {
@@ -41,7 +36,6 @@ class server {
   weft::task<> accept_all(weft::net::listener& listener);
 
  private:
-  weft::task<> attend(weft::net::connection pusher);
   weft::task<> converse(weft::net::connection pusher);
   weft::task<> answer(session& link, const want_message& want);
   [[nodiscard]] std::string reason_against(const shape& wanted) const;
@@ -61,22 +55,12 @@ class server {
 weft::task<> server::accept_all(weft::net::listener& listener) {
   const auto spawn_each = [&](weft::scope& pushers) -> weft::task<> {
     const auto how = connection_options(options_.patience);
-    while (auto pusher = co_await listener.accept(how)) pushers.spawn(attend(std::move(*pusher)));
+    while (auto pusher = co_await listener.accept(how)) {
+      std::string peer(pusher->peer());
+      pushers.spawn(common::attend("kvcache", std::move(peer), converse(std::move(*pusher))));
+    }
   };
   co_await weft::with_scope(weft::on_failure::report, spawn_each);
-}
-
-// One pusher's trouble ends here: the others do not notice.
-weft::task<> server::attend(weft::net::connection pusher) {
-  const std::string peer(pusher.peer());
-  try {
-    co_await converse(std::move(pusher));
-  } catch (const weft::error& why) {
-    if (why.code() == weft::errc::canceled) throw;
-    complain(peer, why.what());
-  } catch (const std::exception& why) {
-    complain(peer, why.what());
-  }
 }
 
 weft::task<> server::converse(weft::net::connection pusher) {
@@ -119,7 +103,7 @@ weft::task<> server::answer(session& link, const want_message& want) {
     }
     against = fmt::format("no {} pages have become free in time", want.of.pages);
   }
-  complain(link.peer_name(), fmt::format("sequence {} is refused: {}", want.sequence, against));
+  common::complain("kvcache", link.peer_name(), fmt::format("sequence {} is refused: {}", want.sequence, against));
   const message refusal = refused_message{.sequence = want.sequence, .text = against};
   co_await weft::with_timeout(options_.patience, link.send(pack(refusal)));
 }
@@ -197,7 +181,7 @@ void server::report(const session& link, const want_message& want, const verdict
       fmt::print("{}: sequence {}: dropped by its pusher\n", peer, want.sequence);
       return;
     case verdict::kind::refused:
-      complain(peer, fmt::format("sequence {} is refused: {}", want.sequence, found.why));
+      common::complain("kvcache", peer, fmt::format("sequence {} is refused: {}", want.sequence, found.why));
       return;
   }
 }

@@ -5,16 +5,13 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <chrono>
-#include <span>
-#include <string_view>
 #include <utility>
+
+#include <common/network.hpp>
 
 namespace kvcache {
 namespace {
-
-std::span<const std::byte> greeting() noexcept { return std::as_bytes(std::span(protocol_name)); }
 
 message meaning_of(const weft::net::message& received) {
   if (received.immediate && received.size() == 0) return layer_message{.number = *received.immediate};
@@ -31,14 +28,12 @@ weft::net::connection_options connection_options(weft::duration patience) noexce
   options.dead_peer_after = time;
   options.heartbeat = time;
   options.device_memory = true;
-  options.private_data = greeting();
+  options.private_data = common::greeting(protocol_name);
   return options;
 }
 
 session::session(weft::net::device& device, weft::net::connection peer) : device_(device), peer_(std::move(peer)) {
-  if (std::ranges::equal(peer_.peer_private_data(), greeting())) return;
-  peer_.abort();
-  throw weft::error(weft::errc::protocol_error, fmt::format("{} does not run this version of kvcache", peer_.peer()));
+  common::require_greeting(peer_, protocol_name, "kvcache");
 }
 
 weft::task<message> session::receive() {
@@ -52,11 +47,7 @@ weft::task<std::optional<message>> session::receive_if_any() {
   co_return meaning_of(*received);
 }
 
-weft::task<> session::send(packed_message what) {
-  auto payload = co_await device_.allocate(what.bytes().size());
-  std::ranges::copy(what.bytes(), payload.data());
-  co_await peer_.send(std::move(payload));
-}
+weft::task<> session::send(packed_message what) { co_await common::send(device_, peer_, what.bytes()); }
 
 weft::task<> session::push(const weft::net::block_list& blocks, std::uint32_t number) {
   if (peer_.capabilities().write_immediate) {

@@ -7,9 +7,9 @@
 #include <random>
 #include <stdexcept>
 
+#include <common/printable.hpp>
 #include <nvme/bytes.hpp>
 #include <nvme/host.hpp>
-#include <text/printable.hpp>
 
 namespace nvme {
 
@@ -73,8 +73,8 @@ host::host(weft::net::device& device, host_options options)
   using std::chrono::milliseconds;
   require(is_nqn(options_.subsystem),
           fmt::format("'{}' is no NQN: they begin with \"nqn.\" and have at most {} printable characters",
-                      text::printable(options_.subsystem), longest_nqn));
-  require(is_nqn(who_.host), fmt::format("'{}' is no NQN of a host", text::printable(who_.host)));
+                      common::printable(options_.subsystem), longest_nqn));
+  require(is_nqn(who_.host), fmt::format("'{}' is no NQN of a host", common::printable(who_.host)));
   require(options_.commands >= 1 && options_.commands <= 1'000,
           fmt::format("{} commands at a time on a queue: 1 to 1000 are possible", options_.commands));
   require(options_.timeout >= milliseconds(10) && options_.timeout <= std::chrono::hours(24),

@@ -12,9 +12,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include <common/printable.hpp>
 #include <nvme/host_commands.hpp>
 #include <nvme/sizes.hpp>
-#include <text/printable.hpp>
 
 namespace nvme {
 
@@ -22,7 +22,7 @@ using weft::task;
 
 namespace {
 
-using text::printable;
+using common::printable;
 
 std::string_view name_of(subsystem_type what) {
   switch (what) {

@@ -21,24 +21,17 @@
 #include <utility>
 #include <vector>
 
+#include <common/network.hpp>
+#include <common/printable.hpp>
+#include <common/program.hpp>
 #include <nvme/host_bench.hpp>
 #include <nvme/host_commands.hpp>
 #include <nvme/serve.hpp>
 #include <nvme/sizes.hpp>
-#include <text/printable.hpp>
 
 namespace {
 
-enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
-
-std::string is_size(const std::string& text) {
-  try {
-    static_cast<void>(nvme::parse_size(text));
-    return {};
-  } catch (const std::invalid_argument& why) {
-    return why.what();
-  }
-}
+const auto is_size = common::check_by(nvme::parse_size);
 
 // ---- the host ----
 
@@ -68,17 +61,17 @@ struct host_command {
     if (direct) how.lends = nvme::lending::direct;
     how.in_capsule = !without_capsules;
     if (!nqn.empty()) how.subsystem = nqn;
-    how.log = [](std::string_view line) { fmt::print(stderr, "nvme: {}\n", text::printable(line)); };
+    how.log = [](std::string_view line) { fmt::print(stderr, "nvme: {}\n", common::printable(line)); };
     copying.offset = nvme::parse_size(offset);
     if (!length.empty()) copying.length = nvme::parse_size(length);
     measuring.bytes = nvme::parse_size(bytes);
     measuring.span = nvme::parse_size(span);
-    measuring.time = std::chrono::duration_cast<weft::duration>(std::chrono::duration<double>(seconds));
+    measuring.time = common::in_seconds<weft::duration>(seconds);
   }
 };
 
 void add_host_options(CLI::App& to, host_command& into, bool needs_nqn) {
-  to.add_option("HOST:PORT", into.how.address, "the target")->type_name("")->required();
+  to.add_option("ADDRESS", into.how.address, "the target")->type_name("HOST:PORT")->required();
   auto* const nqn = to.add_option("NQN", into.nqn, "the subsystem")->type_name("");
   if (needs_nqn) nqn->required();
   to.add_option("--host-nqn", into.how.host_nqn, "who this host is; else a random name")->type_name("NQN");
@@ -129,11 +122,11 @@ weft::task<> copy(weft::net::device& device, host_command what, copy_function* h
 weft::task<int> bench(weft::net::device& device, host_command what) {
   what.measuring.name_space = what.copying.name_space;
   what.how.lane_bytes = std::max(what.measuring.bytes, nvme::identify_bytes);
-  int code = success;
+  int code = common::success;
   const auto all = [&](nvme::host& through) -> weft::task<> {
     const auto found = co_await nvme::run_bench(through, what.measuring);
     fmt::print("{}", what.json ? nvme::to_json(found, through, what.measuring) + "\n" : nvme::to_text(found));
-    if (found.wrong != 0) code = failed;
+    if (found.wrong != 0) code = common::failed;
   };
   co_await nvme::with_host(device, what.how, all);
   co_return code;
@@ -147,7 +140,8 @@ T run_here(weft::task<T> work) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
+// What escapes would be a mistake in the definition of the options. NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) {
   CLI::App app("NVMe over Fabrics on RDMA: a target that Linux mounts, and a host.", "nvme");
   app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
   std::string device_name = "auto";
@@ -194,7 +188,7 @@ int main(int argc, char** argv) try {
     signals.emplace({SIGINT, SIGTERM, SIGHUP});  // before there are other threads
     run = [&](weft::net::device& device) {
       nvme::serve(device, serving, *signals);
-      return success;
+      return common::success;
     };
   });
 
@@ -206,7 +200,7 @@ int main(int argc, char** argv) try {
     run = [&](weft::net::device& device) {
       run_here(hosting.nqn.empty() ? nvme::list_subsystems(device, hosting.how)
                                    : nvme::list_namespaces(device, hosting.how));
-      return success;
+      return common::success;
     };
   });
 
@@ -218,7 +212,7 @@ int main(int argc, char** argv) try {
     hosting.complete();
     run = [&](weft::net::device& device) {
       run_here(copy(device, hosting, nvme::copy_out, "read"));
-      return success;
+      return common::success;
     };
   });
 
@@ -231,7 +225,7 @@ int main(int argc, char** argv) try {
     hosting.complete();
     run = [&](weft::net::device& device) {
       run_here(copy(device, hosting, nvme::copy_in, "wrote"));
-      return success;
+      return common::success;
     };
   });
 
@@ -263,20 +257,12 @@ int main(int argc, char** argv) try {
     run = [&](weft::net::device& device) { return run_here(bench(device, hosting)); };
   });
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& wrong) {
-    if (wrong.get_exit_code() == 0) return app.exit(wrong);
-    fmt::print(stderr, "nvme: {} (nvme --help)\n", wrong.what());
-    return wrong_usage;
-  }
-  auto device = weft::net::device::open(device_name);
-  if (!device.passed_over().empty()) fmt::print(stderr, "nvme: {}\n", device.passed_over());
-  return run(device);
-} catch (const std::invalid_argument& wrong) {
-  fmt::print(stderr, "nvme: {} (nvme --help)\n", wrong.what());
-  return wrong_usage;
-} catch (const std::exception& failure) {
-  fmt::print(stderr, "nvme: {}\n", failure.what());
-  return failed;
+  return common::run_program(app, argc, argv, [&] {
+    auto device = common::open_device("nvme", device_name);
+    try {
+      return run(device);
+    } catch (const std::invalid_argument& wrong) {  // what the target has shows that the options make no sense
+      throw CLI::ValidationError(wrong.what());
+    }
+  });
 }

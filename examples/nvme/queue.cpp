@@ -6,9 +6,9 @@
 #include <exception>
 #include <utility>
 
+#include <common/printable.hpp>
 #include <nvme/bytes.hpp>
 #include <nvme/queue.hpp>
-#include <text/printable.hpp>
 
 namespace nvme {
 
@@ -280,7 +280,7 @@ void queue::note_failure(const command& asked, status how) {
 // ---- Connect ----
 
 outcome queue::refuse_connect(std::string_view why, status how, std::uint64_t result) const {
-  home_.say(fmt::format("{} may not connect: {}", peer_name_, text::printable(why)));
+  home_.say(fmt::format("{} may not connect: {}", peer_name_, common::printable(why)));
   return outcome(how, result);
 }
 

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include <common/printable.hpp>
 #include <nvme/bytes.hpp>
 #include <nvme/sizes.hpp>
 #include <nvme/subsystem.hpp>
-#include <text/printable.hpp>
 
 namespace nvme {
 namespace {
@@ -33,7 +33,7 @@ void check_name(std::string_view nqn) {
   throw std::invalid_argument(
       fmt::format("'{}' is not a qualified name: 'nqn.' and up to {} printable characters, such as "
                   "nqn.2024-01.org.example:disk",
-                  text::printable(nqn), longest_nqn - 4));
+                  common::printable(nqn), longest_nqn - 4));
 }
 
 }  // namespace

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include <common/printable.hpp>
 #include <nvme/queue.hpp>
 #include <nvme/queue_handle.hpp>
 #include <nvme/sizes.hpp>
 #include <nvme/target.hpp>
-#include <text/printable.hpp>
 
 namespace nvme {
 
@@ -127,7 +127,7 @@ task<> target::attend(weft::net::connection_request request, weft::executor* whe
   } catch (const std::exception& why) {
     trouble = why.what();
   }
-  if (!trouble.empty()) say(fmt::format("{}: {}", peer, text::printable(trouble)));
+  if (!trouble.empty()) say(fmt::format("{}: {}", peer, common::printable(trouble)));
 }
 
 task<> target::attend_here(weft::net::connection_request request) {

@@ -23,10 +23,10 @@
 #include "server.hpp"
 #include "test.hpp"
 #include "units.hpp"
+#include <common/network.hpp>
+#include <common/program.hpp>
 
 namespace {
-
-enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
 
 constexpr const char* usual_address = "127.0.0.1:7471";
 constexpr auto longest_warm_up = std::chrono::milliseconds(500);
@@ -71,15 +71,7 @@ std::string operation_names() {
   return names;
 }
 
-/// For CLI11: empty if the sizes can be understood.
-std::string check_sizes(const std::string& text) {
-  try {
-    static_cast<void>(perf::parse_sizes(text));
-    return {};
-  } catch (const std::invalid_argument& why) {
-    return why.what();
-  }
-}
+const auto check_sizes = common::check_by(perf::parse_sizes);
 
 std::string check_operation(const std::string& name) {
   if (perf::find_operation(name) != nullptr) return {};
@@ -96,17 +88,8 @@ void command::add_common(CLI::App& verb_app) {
           "how this side waits: spin (fastest, takes a whole core), adaptive or sleep (default: adaptive)")
       ->check(CLI::IsMember({"spin", "adaptive", "sleep"}))
       ->type_name("HOW");
-  verb_app
-      .add_option("--device", device,
-                  "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails")
-      ->type_name("NAME")
-      ->capture_default_str();
-  verb_app
-      .add_option("--resume-within", resume_within_seconds,
-                  "how long a connection of several rails waits for one of them once all are lost; both sides choose")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->type_name("S")
-      ->capture_default_str();
+  common::add_device(verb_app, device);
+  common::add_resume_within(verb_app, resume_within_seconds, "S");
   verb_app.add_option("--memory", memory_mib, "limit of registered memory, in MiB; half of it is for receiving")
       ->check(CLI::Range(16, 1 << 20))
       ->type_name("MIB")
@@ -205,20 +188,12 @@ void command::add_to(CLI::App& app) {
   add_run(app);
 }
 
-weft::duration to_duration(double seconds) {
-  return std::chrono::duration_cast<weft::duration>(std::chrono::duration<double>(seconds));
-}
-
-std::chrono::milliseconds to_milliseconds(double seconds) {
-  return std::chrono::ceil<std::chrono::milliseconds>(to_duration(seconds));
-}
-
 std::vector<perf::test> command::tests() const {
   perf::budget length;
   if (iterations) {
     length.operations = *iterations;
   } else {
-    length.time = to_duration(seconds.value_or(1));
+    length.time = common::in_seconds<weft::duration>(seconds.value_or(1));
   }
   std::vector<perf::test> all;
   for (const std::string& name : operations) {
@@ -234,7 +209,7 @@ std::vector<perf::test> command::tests() const {
                        .checksum = checksum,
                        .warm_up = {.operations = warm_up, .time = longest_warm_up},
                        .length = length,
-                       .resume_within = to_milliseconds(resume_within_seconds),
+                       .resume_within = common::in_seconds<std::chrono::milliseconds>(resume_within_seconds),
                        .optional = !sizes_are_given});
       }
     }
@@ -242,41 +217,22 @@ std::vector<perf::test> command::tests() const {
   return all;
 }
 
-weft::task<> run_verb(weft::net::device& device, const command& what) {
+weft::task<int> run_verb(weft::net::device& device, const command& what) {
   if (what.what == command::verb::run) {
     perf::run_options options{
         .address = what.address, .tests = what.tests(), .polling = what.polling, .json = what.json, .plot = what.plot};
     co_await perf::run_tests(device, std::move(options));
-    co_return;
+    co_return common::success;
   }
   auto listener = co_await device.listen(what.address);
-  const perf::serve_options options{.resume_within = to_milliseconds(what.resume_within_seconds),
-                                    .polling = what.polling,
-                                    .checksum = what.checksum,
-                                    .direct = what.direct,
-                                    .quiet = what.quiet};
+  const perf::serve_options options{
+      .resume_within = common::in_seconds<std::chrono::milliseconds>(what.resume_within_seconds),
+      .polling = what.polling,
+      .checksum = what.checksum,
+      .direct = what.direct,
+      .quiet = what.quiet};
   co_await perf::serve(device, listener, options);
-}
-
-weft::task<> stop_at_signal(weft::signal_set& signals, int& signal, weft::scope& tasks) {
-  signal = co_await signals.next();
-  tasks.request_stop();
-}
-
-/// Runs `work` to its end, or stops it at the first signal, and yields the signal or 0.
-weft::task<int> run_until_signal(weft::signal_set& signals, weft::task<> work) {
-  int signal = 0;
-  const auto both = [&](weft::scope& tasks) -> weft::task<> {
-    tasks.spawn(stop_at_signal(signals, signal, tasks));
-    co_await std::move(work);
-    tasks.request_stop();
-  };
-  try {
-    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
-  } catch (const weft::error&) {
-    if (signal == 0) throw;
-  }
-  co_return signal;
+  co_return common::success;
 }
 
 int run(const command& what) {
@@ -287,15 +243,12 @@ int run(const command& what) {
   weft::net::device_options options;
   options.pool.max_bytes = static_cast<std::size_t>(what.memory_mib * (1 << 20));
   options.iwarp = perf::options_of(what.checksum);
-  auto device = weft::net::device::open(what.device, options);
-  if (!device.passed_over().empty()) fmt::print(stderr, "weft-perf: {}\n", device.passed_over());
+  auto device = common::open_device("weft-perf", what.device, options);
   weft::executor_options how;
   how.policy = what.polling;
   weft::executor loop(how);
-  const int signal = loop.run(run_until_signal(signals, run_verb(device, what)));
-  if (signal == 0 || what.what == command::verb::serve) return success;
-  fmt::print(stderr, "weft-perf: interrupted ({})\n", ::sigdescr_np(signal));
-  return failed;
+  const auto ended = run_until_signal(loop, signals, run_verb(device, what));
+  return common::exit_code_of(ended, "weft-perf", what.what == command::verb::serve);
 }
 
 }  // namespace
@@ -306,18 +259,5 @@ int main(int argc, char** argv) {
   app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
   command what;
   what.add_to(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& wrong) {
-    fmt::print(stderr, "weft-perf: {} (weft-perf --help)\n", wrong.what());
-    return wrong_usage;
-  }
-  try {
-    return run(what);
-  } catch (const std::exception& why) {
-    fmt::print(stderr, "weft-perf: {}\n", perf::printable(why.what()));
-    return failed;
-  }
+  return common::run_program(app, argc, argv, [&] { return run(what); });
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol.hpp"
 
-#include <weft/runtime/error.hpp>
-
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <string_view>
+
+#include <common/wire.hpp>
 
 namespace perf {
 namespace {
@@ -18,51 +18,9 @@ constexpr std::uint8_t version = 1;
 constexpr weft::mr::usage possible_access =
     weft::mr::usage::read_src | weft::mr::usage::write_dst | weft::mr::usage::atomic_dst;
 
-[[noreturn]] void malformed(std::string_view what) {
-  throw weft::error(weft::errc::malformed, fmt::format("weft-perf's protocol: {}", what));
-}
+constexpr std::string_view protocol = "weft-perf's protocol";
 
 std::span<const std::byte> bytes_of(std::string_view text) noexcept { return std::as_bytes(std::span(text)); }
-
-class writer {
- public:
-  explicit writer(std::span<std::byte> into) noexcept : rest_(into) {}
-
-  void bytes(std::span<const std::byte> what) noexcept {
-    std::ranges::copy(what, rest_.begin());
-    rest_ = rest_.subspan(what.size());
-  }
-  template <class Number>
-  void number(Number value) noexcept {
-    for (std::size_t i = 0; i < sizeof value; ++i) rest_[i] = static_cast<std::byte>(value >> 8 * i & 0xff);
-    rest_ = rest_.subspan(sizeof value);
-  }
-
- private:
-  std::span<std::byte> rest_;
-};
-
-/// Only for as many bytes as there are: callers check the size first.
-class reader {
- public:
-  explicit reader(std::span<const std::byte> from) noexcept : rest_(from) {}
-
-  std::span<const std::byte> bytes(std::size_t many) noexcept {
-    const auto front = rest_.first(many);
-    rest_ = rest_.subspan(many);
-    return front;
-  }
-  template <class Number>
-  Number number() noexcept {
-    std::uint64_t value = 0;
-    const auto field = bytes(sizeof(Number));
-    for (std::size_t i = sizeof(Number); i-- > 0;) value = value << 8 | std::to_integer<std::uint64_t>(field[i]);
-    return static_cast<Number>(value);
-  }
-
- private:
-  std::span<const std::byte> rest_;
-};
 
 bool all_zero(std::span<const std::byte> bytes) noexcept {
   return std::ranges::all_of(bytes, [](std::byte value) { return value == std::byte{0}; });
@@ -93,8 +51,8 @@ weft::net::iwarp_options options_of(checking how) noexcept {
 
 std::array<std::byte, order::packed_bytes> order::pack() const noexcept {
   std::array<std::byte, packed_bytes> packed{};
-  writer to(packed);
-  to.bytes(bytes_of(name));
+  common::writer to(packed);
+  to.text(name);
   to.number(version);
   to.number(static_cast<std::uint8_t>(what));
   to.number(static_cast<std::uint8_t>(checksum));
@@ -105,30 +63,28 @@ std::array<std::byte, order::packed_bytes> order::pack() const noexcept {
 }
 
 order order::unpack(std::span<const std::byte> bytes) {
-  if (bytes.size() != packed_bytes || !std::ranges::equal(bytes.first(name.size()), bytes_of(name))) {
-    malformed("the peer is not weft-perf");
-  }
-  reader from(bytes.subspan(name.size()));
-  if (from.number<std::uint8_t>() != version) malformed("another version");
+  common::reader from(bytes, protocol);
+  if (bytes.size() != packed_bytes || from.text(name.size()) != name) from.malformed("the peer is not weft-perf");
+  if (from.number<std::uint8_t>() != version) from.malformed("another version");
   const auto what = from.number<std::uint8_t>();
-  if (what < 1 || what > 3) malformed("an unknown role");
+  if (what < 1 || what > 3) from.malformed("an unknown role");
   const auto checksum = from.number<std::uint8_t>();
-  if (checksum > static_cast<std::uint8_t>(checking::late)) malformed("an unknown kind of checksum");
+  if (checksum > static_cast<std::uint8_t>(checking::late)) from.malformed("an unknown kind of checksum");
   order all;
   all.what = static_cast<role>(what);
   all.checksum = static_cast<checking>(checksum);
   all.size = from.number<std::uint32_t>();
   all.depth = from.number<std::uint16_t>();
   all.access = static_cast<weft::mr::usage>(from.number<std::uint16_t>());
-  if (all.size == 0 || all.size > most_bytes) malformed("an impossible size");
-  if (all.depth == 0 || all.depth > most_depth) malformed("an impossible depth");
-  if (!weft::mr::includes(possible_access, all.access)) malformed("an unknown access");
+  if (all.size == 0 || all.size > most_bytes) from.malformed("an impossible size");
+  if (all.depth == 0 || all.depth > most_depth) from.malformed("an impossible depth");
+  if (!weft::mr::includes(possible_access, all.access)) from.malformed("an unknown access");
   return all;
 }
 
 std::array<std::byte, hello::packed_bytes> hello::pack() const noexcept {
   std::array<std::byte, packed_bytes> packed{};
-  writer to(packed);
+  common::writer to(packed);
   to.number(version);
   to.number(static_cast<std::uint8_t>(polling));
   to.bytes(std::array<std::byte, 6>{});
@@ -137,12 +93,12 @@ std::array<std::byte, hello::packed_bytes> hello::pack() const noexcept {
 }
 
 hello hello::unpack(std::span<const std::byte> bytes) {
-  if (bytes.size() != packed_bytes) malformed("no hello");
-  reader from(bytes);
-  if (from.number<std::uint8_t>() != version) malformed("another version");
+  common::reader from(bytes, protocol);
+  if (bytes.size() != packed_bytes) from.malformed("no hello");
+  if (from.number<std::uint8_t>() != version) from.malformed("another version");
   const auto polling = from.number<std::uint8_t>();
-  if (polling > static_cast<std::uint8_t>(weft::poll_policy::sleep)) malformed("an unknown way to poll");
-  if (!all_zero(from.bytes(6))) malformed("the reserved bytes of a hello are not zero");
+  if (polling > static_cast<std::uint8_t>(weft::poll_policy::sleep)) from.malformed("an unknown way to poll");
+  if (!all_zero(from.bytes(6))) from.malformed("the reserved bytes of a hello are not zero");
   hello all;
   all.polling = static_cast<weft::poll_policy>(polling);
   const auto memory = from.bytes(weft::mr::remote_region::max_packed_bytes);
@@ -159,19 +115,21 @@ void mark::check(std::span<const std::byte> bytes) {
   const bool sized = bytes.size() == question.size() || bytes.size() == most_packed_bytes;
   if (!sized || !std::ranges::equal(bytes.first(question.size()), bytes_of(question)) ||
       !all_zero(bytes.subspan(question.size()))) {
-    malformed(fmt::format("a message of {} bytes is not what was ordered", bytes.size()));
+    common::reader(bytes, protocol)
+        .malformed(fmt::format("a message of {} bytes is not what was ordered", bytes.size()));
   }
 }
 
 std::array<std::byte, count::packed_bytes> count::pack() const noexcept {
   std::array<std::byte, packed_bytes> packed{};
-  writer(packed).number(messages);
+  common::writer(packed).number(messages);
   return packed;
 }
 
 count count::unpack(std::span<const std::byte> bytes) {
-  if (bytes.size() != packed_bytes) malformed("no count");
-  return {.messages = reader(bytes).number<std::uint64_t>()};
+  common::reader from(bytes, protocol);
+  if (bytes.size() != packed_bytes) from.malformed("no count");
+  return {.messages = from.number<std::uint64_t>()};
 }
 
 }  // namespace perf

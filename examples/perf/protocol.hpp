@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include <text/printable.hpp>
+#include <common/printable.hpp>
 
 // What the two sides of a measurement say to each other. Each test has connections of its own, so that their sizes fit
 // it, and the client's order is the private data with which it connects:
@@ -108,6 +108,6 @@ struct count {
 inline constexpr std::uint32_t control_bytes = 256;
 static_assert(hello::packed_bytes <= control_bytes && mark::most_packed_bytes <= control_bytes);
 
-using text::printable;
+using common::printable;
 
 }  // namespace perf

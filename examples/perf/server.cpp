@@ -16,6 +16,7 @@
 #include "receives.hpp"
 #include "test.hpp"
 #include "units.hpp"
+#include <common/network.hpp>
 
 namespace perf {
 namespace {
@@ -36,7 +37,6 @@ class attendance {
 
  private:
   weft::task<> answer(weft::net::message& question);
-  weft::task<> send(std::span<const std::byte> what);
   weft::task<weft::net::exposure> open_memory(bool direct);
 
   weft::net::device& device_;
@@ -55,7 +55,7 @@ weft::task<> attendance::welcome(const serve_options& how) {
     first.memory = memory_->remote();
   }
   const auto packed = first.pack();
-  co_await send(packed);
+  co_await common::send(device_, peer_, packed);
 }
 
 // Memory that a client maps is a file of its own, and goes with its exposure.
@@ -91,13 +91,7 @@ weft::task<> attendance::answer(weft::net::message& question) {
   mark::check(question.bytes());
   messages_ += since_mark_;
   const auto packed = count{.messages = std::exchange(since_mark_, 0)}.pack();
-  co_await send(packed);
-}
-
-weft::task<> attendance::send(std::span<const std::byte> what) {
-  auto payload = co_await device_.allocate(what.size());
-  std::ranges::copy(what, payload.data());
-  co_await peer_.send(std::move(payload));
+  co_await common::send(device_, peer_, packed);
 }
 
 std::string attendance::summary() const {
@@ -129,7 +123,6 @@ class server {
   weft::task<> accept_all(weft::net::listener& listener);
 
  private:
-  weft::task<> attend(weft::net::connection_request request);
   weft::task<> converse(weft::net::connection_request request);
   weft::task<order> take_order(weft::net::connection_request& request);
 
@@ -139,22 +132,12 @@ class server {
 
 weft::task<> server::accept_all(weft::net::listener& listener) {
   const auto spawn_each = [&](weft::scope& clients) -> weft::task<> {
-    while (auto request = co_await listener.next()) clients.spawn(attend(std::move(*request)));
+    while (auto request = co_await listener.next()) {
+      std::string peer(request->peer());
+      clients.spawn(common::attend("weft-perf", std::move(peer), converse(std::move(*request))));
+    }
   };
   co_await weft::with_scope(weft::on_failure::report, spawn_each);
-}
-
-// One client's trouble ends here: the others do not notice.
-weft::task<> server::attend(weft::net::connection_request request) {
-  const std::string peer(request.peer());
-  try {
-    co_await converse(std::move(request));
-  } catch (const weft::error& why) {
-    if (why.code() == weft::errc::canceled) throw;
-    fmt::print(stderr, "weft-perf: {}: {}\n", peer, printable(why.what()));
-  } catch (const std::exception& why) {
-    fmt::print(stderr, "weft-perf: {}: {}\n", peer, printable(why.what()));
-  }
 }
 
 // What cannot be done is refused: to the client in the few words that fit, to our own user in more.

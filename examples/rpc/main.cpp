@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include <common/network.hpp>
+#include <common/program.hpp>
 #include <rpc/bench.hpp>
 #include <rpc/client.hpp>
 #include <rpc/methods.hpp>
@@ -26,39 +28,25 @@ namespace {
 
 using namespace weft;
 
-enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
-
 struct call_options {
   std::string address;
   std::string method;
   std::vector<std::string> words;
   double timeout_seconds = 5;
 
-  [[nodiscard]] duration timeout() const {
-    return std::chrono::duration_cast<duration>(std::chrono::duration<double>(timeout_seconds));
-  }
+  [[nodiscard]] duration timeout() const { return common::in_seconds<duration>(timeout_seconds); }
 };
 
-/// The first signal lets the calls under way end, the second one stops them.
-task<> end_at_signal(signal_set& signals, net::listener& listener, scope& tasks) {
-  co_await signals.next();
-  listener.close();
-  co_await signals.next();
-  tasks.request_stop();
-}
-
-task<int> serve(net::device& device, std::string address, net::listener_options how, signal_set& signals) {
-  auto listener = co_await device.listen(address, how);
-  fmt::print("answering calls on {} over {}, {}\n", listener.address(), device.name(), executor::current()->driver());
+// The first signal lets the calls under way end, the second one stops them.
+int serve(executor& ex, net::device& device, const std::string& address, net::listener_options how,
+          signal_set& signals) {
+  auto listener = ex.run(device.listen(address, how));
+  fmt::print("answering calls on {} over {}, {}\n", listener.address(), device.name(), ex.driver());
   std::fflush(stdout);
   const rpc::method_table methods = rpc::standard_methods();
-  const auto both = [&](scope& tasks) -> task<> {
-    tasks.spawn(end_at_signal(signals, listener, tasks));
-    co_await rpc::serve(device, listener, methods);
-    tasks.request_stop();
-  };
-  co_await with_scope(on_failure::stop_siblings, both);
-  co_return success;
+  const auto ended = run_until_signal(ex, signals, rpc::serve(device, listener, methods), [&] { listener.close(); });
+  ended.result.value();
+  return common::success;
 }
 
 // What is fetched is checked, not printed.
@@ -93,9 +81,9 @@ task<int> call(net::device& device, call_options options) {
     }
   };
   co_await rpc::with_client(device, options.address, {}, once);
-  if (trouble.empty()) co_return success;
+  if (trouble.empty()) co_return common::success;
   fmt::print(stderr, "rpc: {}\n", rpc::printable(trouble));
-  co_return failed;
+  co_return common::failed;
 }
 
 task<int> bench(net::device& device, std::string address, rpc::bench_options options) {
@@ -111,28 +99,22 @@ task<int> bench(net::device& device, std::string address, rpc::bench_options opt
   }
   fmt::print(", max {:.1f}\n", found.latencies.max() / 1000);
   fmt::print("{} timed out, {} wrong answers\n", found.timed_out, found.wrong);
-  co_return found.wrong == 0 ? success : failed;
+  co_return found.wrong == 0 ? common::success : common::failed;
 }
 
-std::string is_size(const std::string& text) {
-  try {
-    static_cast<void>(rpc::parse_bytes(text));
-    return {};
-  } catch (const std::invalid_argument& why) {
-    return why.what();
-  }
-}
+const auto is_size = common::check_by(rpc::parse_bytes);
 
 }  // namespace
 
-int main(int argc, char** argv) try {
+// What escapes would be a mistake in the definition of the options. NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) {
   CLI::App app("Calls over one connection: many at a time, with timeouts, and large answers by one-sided writes.",
                "rpc");
   app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
   std::string device_name = "auto";
   app.add_option("--device", device_name, "auto, or the transport by name: iwarp or shm")->type_name("NAME");
   app.require_subcommand(1);
-  std::function<task<int>(net::device&)> run;
+  std::function<int(executor&, net::device&)> run;
   std::optional<signal_set> signals;
 
   std::string listen_address = "127.0.0.1:7477";
@@ -148,12 +130,12 @@ int main(int argc, char** argv) try {
       ->capture_default_str();
   serving.callback([&] {
     signals.emplace({SIGINT, SIGTERM});  // before any thread starts, so that none takes these
-    run = [&](net::device& device) { return serve(device, listen_address, how, *signals); };
+    run = [&](executor& ex, net::device& device) { return serve(ex, device, listen_address, how, *signals); };
   });
 
   call_options calling;
   CLI::App& one = *app.add_subcommand("call", "call a method and print the answer");
-  one.add_option("HOST:PORT", calling.address, "the server")->type_name("")->required();
+  one.add_option("ADDRESS", calling.address, "the server")->type_name("HOST:PORT")->required();
   one.add_option("METHOD", calling.method,
                  "echo TEXT, sum NUMBER..., sleep MILLISECONDS, fetch BYTES (64K, 16M; by one-sided writes), fail TEXT")
       ->type_name("")
@@ -163,7 +145,7 @@ int main(int argc, char** argv) try {
       ->check(CLI::Range(0.001, 1e6))
       ->type_name("SECONDS")
       ->capture_default_str();
-  one.callback([&] { run = [&](net::device& device) { return call(device, calling); }; });
+  one.callback([&] { run = [&](executor& ex, net::device& device) { return ex.run(call(device, calling)); }; });
 
   rpc::bench_options measuring;
   std::string address;
@@ -171,7 +153,7 @@ int main(int argc, char** argv) try {
   std::size_t milliseconds = 2000;
   double timeout_seconds = 5;
   CLI::App& measure = *app.add_subcommand("bench", "how many calls per second, and how long they take");
-  measure.add_option("HOST:PORT", address, "the server")->type_name("")->required();
+  measure.add_option("ADDRESS", address, "the server")->type_name("HOST:PORT")->required();
   measure.add_option("--concurrency", measuring.concurrency, "calls at a time")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
@@ -187,22 +169,13 @@ int main(int argc, char** argv) try {
   measure.callback([&] {
     measuring.bytes = rpc::parse_bytes(size);
     measuring.time = std::chrono::milliseconds(milliseconds);
-    measuring.timeout = std::chrono::duration_cast<duration>(std::chrono::duration<double>(timeout_seconds));
-    run = [&](net::device& device) { return bench(device, address, measuring); };
+    measuring.timeout = common::in_seconds<duration>(timeout_seconds);
+    run = [&](executor& ex, net::device& device) { return ex.run(bench(device, address, measuring)); };
   });
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& wrong) {
-    if (wrong.get_exit_code() == 0) return app.exit(wrong);
-    fmt::print(stderr, "rpc: {} (rpc --help)\n", wrong.what());
-    return wrong_usage;
-  }
-  auto device = net::device::open(device_name);
-  if (!device.passed_over().empty()) fmt::print(stderr, "rpc: {}\n", device.passed_over());
-  executor ex;
-  return ex.run(run(device));
-} catch (const std::exception& failure) {
-  fmt::print(stderr, "rpc: {}\n", rpc::printable(failure.what()));
-  return failed;
+  return common::run_program(app, argc, argv, [&] {
+    auto device = common::open_device("rpc", device_name);
+    executor ex;
+    return run(ex, device);
+  });
 }

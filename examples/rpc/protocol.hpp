@@ -11,7 +11,7 @@
 #include <string_view>
 #include <variant>
 
-#include <text/printable.hpp>
+#include <common/printable.hpp>
 
 // What a client and a server say to each other. Many calls share one connection; their ids tell them apart.
 //
@@ -70,6 +70,6 @@ struct answer_message {  // outcome; bytes written (8), text
 /// What a server has sent. The same.
 [[nodiscard]] answer_message unpack_answer(std::span<const std::byte> bytes);
 
-using text::printable;
+using common::printable;
 
 }  // namespace rpc

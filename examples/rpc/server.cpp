@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
+#include <common/network.hpp>
 #include <rpc/permits.hpp>
 #include <rpc/server.hpp>
 #include <rpc/session.hpp>
@@ -180,20 +182,14 @@ namespace {
 
 weft::task<> attend_client(weft::net::connection_request request, weft::net::device& device,
                            const method_table& methods, weft::duration patience, weft::event& ending) {
-  const std::string name(request.peer());
-  try {
-    if (!std::ranges::equal(request.private_data(), greeting())) co_return co_await request.reject();
-    weft::net::connection_options options;
-    options.receive_size = message_bytes;
-    options.receive_depth = most_calls;
-    options.private_data = greeting();
-    auto peer = co_await request.accept(options);
-    conversation one(device, methods, patience, ending, std::move(peer));
-    co_await one.run();
-  } catch (const weft::error& why) {
-    if (why.code() == weft::errc::canceled) throw;
-    fmt::print(stderr, "rpc: {}: {}\n", name, printable(why.what()));
-  }
+  if (!std::ranges::equal(request.private_data(), greeting())) co_return co_await request.reject();
+  weft::net::connection_options options;
+  options.receive_size = message_bytes;
+  options.receive_depth = most_calls;
+  options.private_data = greeting();
+  auto peer = co_await request.accept(options);
+  conversation one(device, methods, patience, ending, std::move(peer));
+  co_await one.run();
 }
 
 }  // namespace
@@ -203,7 +199,9 @@ weft::task<> serve(weft::net::device& device, weft::net::listener& listener, con
   weft::event ending;
   const auto accept_all = [&](weft::scope& clients) -> weft::task<> {
     while (auto request = co_await listener.next()) {
-      clients.spawn(attend_client(std::move(*request), device, methods, options.patience, ending));
+      std::string peer(request->peer());
+      auto life = attend_client(std::move(*request), device, methods, options.patience, ending);
+      clients.spawn(common::attend("rpc", std::move(peer), std::move(life)));
     }
     ending.set();
   };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <utility>
 
+#include <common/network.hpp>
 #include <rpc/session.hpp>
 
 namespace rpc {
@@ -81,13 +81,11 @@ class session::caller {
   reply reply_;
 };
 
-std::span<const std::byte> greeting() noexcept { return std::as_bytes(std::span(protocol_name)); }
+std::span<const std::byte> greeting() noexcept { return common::greeting(protocol_name); }
 
 session::session(weft::net::connection peer, weft::mr::pool& pool, weft::duration patience)
     : peer_(std::move(peer)), pool_(pool), patience_(patience) {
-  if (std::ranges::equal(peer_.peer_private_data(), greeting())) return;
-  peer_.abort();
-  throw weft::error(weft::errc::protocol_error, fmt::format("{} does not run this version of rpc", peer_.peer()));
+  common::require_greeting(peer_, protocol_name, "rpc");
 }
 
 // ---- the calls ----

@@ -113,20 +113,20 @@ TEST(copy_protocol, a_peers_words_cannot_play_with_the_terminal) {
 
 TEST(printable, keeps_what_a_terminal_only_shows) {
   for (const std::string word : {"", "plain", "na\xc3\xafve", "\xc2\xa0", "\xe2\x82\xac", "\xf0\x9f\x90\x9f"}) {
-    EXPECT_EQ(text::printable(word), word);
-    EXPECT_FALSE(text::has_control(word));
+    EXPECT_EQ(common::printable(word), word);
+    EXPECT_FALSE(common::has_control(word));
   }
-  EXPECT_EQ(text::printable("caf\xe9"), "caf?");
-  EXPECT_FALSE(text::has_control("caf\xe9"));
+  EXPECT_EQ(common::printable("caf\xe9"), "caf?");
+  EXPECT_FALSE(common::has_control("caf\xe9"));
 }
 
 // U+009B begins a command where a terminal knows its one-byte form.
 TEST(printable, shows_control_characters_of_one_byte_and_of_two) {
   for (const std::string word : {"\x1b[2J", "\x7f", "\xc2\x9b", "\xc2\x80"}) {
-    EXPECT_EQ(text::printable(word).find_first_not_of("?[2J"), std::string::npos) << word;
-    EXPECT_TRUE(text::has_control(word));
+    EXPECT_EQ(common::printable(word).find_first_not_of("?[2J"), std::string::npos) << word;
+    EXPECT_TRUE(common::has_control(word));
   }
-  EXPECT_EQ(text::printable("\x9b\xc2"), "??");
+  EXPECT_EQ(common::printable("\x9b\xc2"), "??");
 }
 
 TEST(copy_protocol, texts_that_are_too_long_are_cut_to_what_fits) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
-#include <text/printable.hpp>
+#include <common/printable.hpp>
 
-namespace text {
+namespace common {
 namespace {
 
 unsigned char byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
@@ -43,4 +43,4 @@ bool has_control(std::string_view text) {
   return false;
 }
 
-}  // namespace text
+}  // namespace common

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include <common/network.hpp>
+#include <common/printable.hpp>
+
+namespace common {
+
+weft::net::device open_device(std::string_view program, std::string_view name,
+                              const weft::net::device_options& options) {
+  auto device = weft::net::device::open(name, options);
+  if (!device.passed_over().empty()) fmt::print(stderr, "{}: {}\n", program, device.passed_over());
+  return device;
+}
+
+std::span<const std::byte> greeting(std::string_view protocol) noexcept { return std::as_bytes(std::span(protocol)); }
+
+void require_greeting(weft::net::connection& peer, std::string_view protocol, std::string_view program) {
+  if (std::ranges::equal(peer.peer_private_data(), greeting(protocol))) return;
+  peer.abort();
+  throw weft::error(weft::errc::protocol_error,
+                    fmt::format("{} does not run this version of {}", peer.peer(), program));
+}
+
+weft::task<> send(weft::net::device& device, weft::net::connection& peer, std::span<const std::byte> bytes) {
+  auto payload = co_await device.allocate(bytes.size());
+  std::ranges::copy(bytes, payload.data());
+  co_await peer.send(std::move(payload));
+}
+
+void complain(std::string_view program, std::string_view peer, std::string_view what) {
+  fmt::print(stderr, "{}: {}: {}\n", program, printable(peer), printable(what));
+}
+
+weft::task<> attend(std::string_view program, std::string peer, weft::task<> life) {
+  try {
+    co_await std::move(life);
+  } catch (const weft::error& why) {
+    if (why.code() == weft::errc::canceled) throw;
+    complain(program, peer, why.what());
+  } catch (const std::exception& why) {
+    complain(program, peer, why.what());
+  }
+}
+
+}  // namespace common
