@@ -326,7 +326,7 @@ void pool_core::put_back(block& item, duties& todo) noexcept {
   budget_state& to = budget_of(which_budget(home.home()));
   to.stock.give(item);
   const bool idle = home.idle();
-  serve(to, todo);
+  serve(to, todo);  // defect: leave who waits for a buffer
   if (idle) trim(to, todo);
 }
 
@@ -437,7 +437,7 @@ void pool_core::request_flush(budget_state& from) noexcept {
 }
 
 void pool_core::request_flush(block_cache& cache) noexcept {
-  cache.flush_requested_ = true;
+  cache.flush_requested_ = true;  // defect: what another executor keeps at hand
   mail(cache);
 }
 
@@ -571,6 +571,7 @@ std::size_t pool_core::gathered_bytes(const budget_state& from) noexcept {
 // One that waits on another thread may be destroyed there at any time, except under the mutex.
 void pool_core::resolve(budget_state& from, allocate_request& waiter, duties& todo) noexcept {
   unlink(from, waiter);
+  // defect: serve who waits for a buffer
   if (waiter.home().on_own_thread()) return append(waiter, todo.first_served, todo.last_served);
   waiter.place_ = allocate_request::place::served;
   append(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);

@@ -23,7 +23,7 @@ lending::~lending() {
 
 void lending::run_on_executor() noexcept {
   const std::shared_ptr<link_keys> keys = keys_;
-  keys->take(this);
+  keys->take(this);  // defect: key of what another executor drops
 }
 
 void lending::expired() noexcept {

@@ -122,11 +122,11 @@ receiving::meaning receiving::keep(const arrival& what) noexcept {
 }
 
 void receiving::put(receive_slot& slot, meaning what) noexcept {
-  if (what != meaning::data) {
+  if (what != meaning::data) {  // defect: deliver a message
     post(slot);
     return offer_credits();
   }
-  inbox_.push(slot);
+  inbox_.push(slot);  // defect: let memory grow
   deliver();
 }
 
@@ -199,7 +199,7 @@ void receiving::receive_at_once(recv_operation& item) noexcept {
 }
 
 void receiving::stop(recv_operation& item) noexcept {
-  stop_waiting(item);
+  stop_waiting(item);  // defect: lose a credit
   item.failure_ = describe(make_error(errc::canceled));
   item.finish();
 }
@@ -247,7 +247,7 @@ void receiving::drop(receive_slot& slot) noexcept {
 
 void receiving::offer_credits() noexcept {
   const std::uint32_t owed = state_.receivable - state_.offered;
-  if (owed * 2 < state_.options.receive_depth || owed == 0) return;
+  if (owed * 2 < state_.options.receive_depth || owed == 0) return;  // defect: never offer credits
   if (!state_.properties().native || state_.is_silent() || out_.is_busy_with(message_kind::credits)) return;
   out_.post_control(message_kind::credits);
 }

@@ -223,7 +223,7 @@ void sending::enqueue(transfer& item) noexcept {
   state_.statistics.waiting.add(1);
   state_.statistics.begun(state_.home.coarse_now());
   item.state_ = transfer::state::waiting;
-  item.next_ = nullptr;
+  item.next_ = nullptr;  // defect: overtake one that waits
   item.previous_ = last_waiting_;
   (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;
   last_waiting_ = &item;
@@ -262,7 +262,7 @@ void sending::unlink(transfer& item) noexcept {
 bool sending::may_post(const transfer& item) noexcept {
   const bool has_room = state_.statistics.in_flight.get() < state_.options.send_depth;
   const bool has_record = free_ != nullptr || make_operations();
-  return has_room && has_record && (!item.is_message() || has_credit());
+  return has_room && has_record && (!item.is_message() || has_credit());  // defect: send one message more
 }
 
 [[gnu::noinline]] void sending::post_waiting() noexcept {
@@ -368,7 +368,7 @@ void sending::post_one_by_one(list_operation& all) noexcept {
   std::uint64_t bytes = 0;
   while (all.is_open_) {
     all.load(all.posted_);
-    if (!may_post(element)) break;
+    if (!may_post(element)) break;  // defect: post elements of a list
     ++all.posted_;
     ++all.under_way_;
     bytes += element.one_.size();
@@ -462,7 +462,7 @@ void sending::post(transfer& item) noexcept {
   record.counted->posted.add(1);
   record.counted->bytes.add(item.bytes());
   fill(record, item);
-  if (item.is_message()) ++state_.sent;
+  if (item.is_message()) ++state_.sent;  // defect: messages that writes bring
   state_.link().post(record);
 }
 
@@ -563,7 +563,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
     counter = waiter->counter_;
   }
   if (waiter != nullptr) {
-    waiter->state_ = transfer::state::idle;
+    waiter->state_ = transfer::state::idle;  // defect: keep the pin
     waiter->previous_value_ = record.answer;
   } else {
     record.owned.reset();
@@ -573,7 +573,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   const bool is_told = counter != 0 && has_written(record, status);
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
-  if (waiter != nullptr) waiter->end();
+  if (waiter != nullptr) waiter->end();  // defect: drop a completion
   if (is_told) [[unlikely]]
     notices_.note(counter, 1);
   pump();
@@ -639,7 +639,7 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
 
 void sending::reuse(operation_record& record) noexcept {
   if (record.borrowed) {
-    for (const mr::slice& part : record.segments) mr::region_pin::release(part);
+    for (const mr::slice& part : record.segments) mr::region_pin::release(part);  // defect: keep a region pinned
   }
   record.next_free = std::exchange(free_, &record);
   state_.statistics.in_flight.subtract(1);
@@ -698,7 +698,7 @@ void sending::abandon(transfer& item) noexcept {
   record.waiter = nullptr;
   record.counter = item.counter_;
   record.owned = std::move(item.owned_);
-  record.pin = std::move(item.pin_);
+  record.pin = std::move(item.pin_);  // defect: free the buffer
   item.state_ = transfer::state::idle;
 }
 

@@ -223,7 +223,7 @@ void fabric_link::hand_over_receives() noexcept {
   const std::size_t most = made_.endpoint->home().info().rx_attr->size;
   while (first_receive_ != nullptr && receives_with_provider_ < most) {
     const ssize_t result = hand_over(*first_receive_);
-    if (result == -FI_EAGAIN) return tick_later();
+    if (result == -FI_EAGAIN) return tick_later();  // defect: no room for a receive
     if (result < 0) return fail(weft::detail::make_error(errc::connection_failed, "post a receive"));
     ++receives_with_provider_;
     first_receive_ = first_receive_->next;
@@ -235,7 +235,7 @@ void fabric_link::hand_over_receives() noexcept {
 ssize_t fabric_link::hand_over(posted_receive& item) noexcept {
   const mr::slice& memory = item.work->memory;
   pieces where;
-  where.add(memory.data(), memory.size(), desc_of(memory, made_.memory->fabric()));
+  where.add(memory.data(), memory.size(), desc_of(memory, made_.memory->fabric()));  // defect: hand a receive over
   where.add(made_.endpoint->tail_of(item.work->slot), message_trailer::bytes, made_.endpoint->staging_desc());
   fi_msg what{};
   what.msg_iov = where.ranges.data();
@@ -258,6 +258,7 @@ bool fabric_link::may_start(access_kind kind) const noexcept {
   const std::uint32_t asked = under_way_[index(access_kind::read)] + under_way_[index(access_kind::atomic)];
   if (asks && asked >= capabilities_.outgoing_reads) return false;
   for (std::size_t earlier = 0; earlier != access_kinds; ++earlier) {
+    // defect: take the order of a provider
     if (under_way_[earlier] != 0 && !order_.keeps(kind, static_cast<access_kind>(earlier))) return false;
   }
   return true;
@@ -274,7 +275,7 @@ void fabric_link::hand_over_requests() noexcept {
     }
     const access_kind kind = next_kind(item);
     if (with_provider_ >= most || !may_start(kind)) return;
-    const ssize_t result = hand_over(item);
+    const ssize_t result = hand_over(item);  // defect: take a message for sent
     if (result == -FI_EAGAIN) {
       blocked_ = true;
       return tick_later();
@@ -293,6 +294,7 @@ void fabric_link::hand_over_requests() noexcept {
 
 std::uint64_t fabric_link::flags_of(access_kind kind) const noexcept {
   // Of a write, because one that is refused must not count as done.
+  // defect: take a write for done
   const bool delivered = kind == access_kind::write || order_.has_to_be_delivered(kind);
   return FI_COMPLETION | (delivered ? FI_DELIVERY_COMPLETE : 0);
 }
@@ -369,6 +371,7 @@ ssize_t fabric_link::access(posted_request& item, bool writes) noexcept {
     assert(!writes && work.own.size() <= endpoint::own_bytes);
     own.add(made_.endpoint->sink_of(work.slot), work.own.size(), made_.endpoint->staging_desc());
   }
+  // defect: cut a key off
   const fi_rma_iov there{.addr = work.remote_address, .len = own.bytes, .key = work.remote_key};
   fi_msg_rma what{};
   what.msg_iov = own.ranges.data();
@@ -494,7 +497,7 @@ void fabric_link::step_ended(posted_request& item, const operation& part) noexce
   --with_provider_;
   moved_at_ = home_.coarse_now();
   stands_since_.reset();
-  if (item.awaited && item.completed == item.handed_over) tell_of_end(item);
+  if (item.awaited && item.completed == item.handed_over) tell_of_end(item);  // defect: do not tell the owner
 }
 
 // In posting order, whatever order the provider has.
@@ -530,6 +533,7 @@ void fabric_link::failed(const fi_cq_err_entry& what) noexcept {
 
 void fabric_link::request_failed(posted_request& item, operation& part, const fi_cq_err_entry& what) noexcept {
   item.failed = true;  // before the peer is told, which may fail and end all that is done
+  // defect: take a request that failed
   step_ended(item, part);
   doubt(calls_.strerror(what.err));
 }
@@ -547,8 +551,9 @@ void fabric_link::received(posted_receive& item, std::size_t bytes) noexcept {
   std::copy_n(memory.data() + item.bytes, inside, packed.begin());
   std::copy_n(tail, packed.size() - inside, packed.begin() + static_cast<std::ptrdiff_t>(inside));
   item.trailer = unpack_trailer(packed);
+  // defect: listen to strangers
   if (item.trailer.token != made_.own_token) return post_receive(*item.work);  // of a stranger
-  const std::uint32_t ahead = item.trailer.number - messages_received_;
+  const std::uint32_t ahead = item.trailer.number - messages_received_;        // defect: ignore the numbers
   posted_receive** const place = ahead < receive_depth_ ? &arrived_[(next_arrival_ + ahead) % receive_depth_] : nullptr;
   if (place == nullptr || *place != nullptr) {
     return fail(weft::detail::make_error(errc::protocol_error, "a message has come twice, or none before it"),
@@ -705,12 +710,13 @@ void fabric_link::arm() noexcept {
   if (finishing_ || !made_.endpoint->can_wait()) return;
   const entry inside = made_.endpoint->home().enter();
   if (!inside.may_move_bytes()) return tick_later();
+  // defect: sleep without asking
   must_not_sleep_ = calls_.trywait(made_.endpoint->home().fabric(), made_.endpoint->queue()) == -FI_EAGAIN;
   if (first_ != nullptr) tick_later();  // it may have to send something once more, or move nothing any more
 }
 
 void fabric_link::tick_later() noexcept {
-  if (timer::armed() || finishing_) return;
+  if (timer::armed() || finishing_) return;  // defect: no room for a request
   const bool needs_us = !made_.endpoint->can_wait() || blocked_ || first_receive_ != nullptr;
   const duration busy = needs_us ? duration(busy_tick) : duration(doubt_time / 4);
   const duration pause = first_ == nullptr && first_receive_ == nullptr ? std::max(busy, duration(idle_tick)) : busy;
@@ -904,6 +910,7 @@ task<> fabric_link::finish() {
     for (const auto& item : exposures_) {
       if (item->state == exposure::swept) item->region.reset();
     }
+    // defect: leave the raw keys
     for (const auto& [blob, number] : imported_) calls_.mr_unmap_key(made_.endpoint->home().domain(), number);
     made_.endpoint.reset();
     {
@@ -912,7 +919,7 @@ task<> fabric_link::finish() {
     }
     for (const auto& item : exposures_) item->go_with_endpoint();
   };
-  co_await weft::detail::offload_for_resources(work);
+  co_await weft::detail::offload_for_resources(work);  // defect: give memory back
   made_.memory->home().remove(*this);
   drop_region_mail();
   while (is_mail_on_its_way()) {
@@ -1010,6 +1017,7 @@ task<exposed_place> fabric_link::expose(mr::slice memory, mr::usage uses, mr::de
     throw error(stopped ? errc::canceled : errc::closed, "expose a buffer");
   }
   exposures_.push_back(std::move(made));
+  // defect: count the addresses
   const std::uint64_t address = about.needs(FI_MR_VIRT_ADDR) ? reinterpret_cast<std::uintptr_t>(memory.data()) : 0;
   item.number = ::fi_mr_key(item.region.get());
   item.opened = {.address = address, .bytes = memory.size(), .rights = rights_of_peers(uses)};
@@ -1087,7 +1095,7 @@ void fabric_link::exposure::run_here() noexcept {
     hurry = hurried;
   }
   fabric_link& home = owner;
-  home.made_.memory->home().freeze();
+  home.made_.memory->home().freeze();  // defect: let memory go
   end_last_use();
   hurry = frozen;  // it may be gone now, unless it was queued
   if (was_queued) home.home_.submit(*this);
@@ -1097,7 +1105,7 @@ void fabric_link::exposure::settle() noexcept {
   hurry_t expected = waiting;
   if (hurry.compare_exchange_strong(expected, nobody)) return end_last_use();
   while (hurry == hurried) std::this_thread::yield();
-  if (hurry.exchange(nobody) == frozen) owner.made_.memory->home().thaw();
+  if (hurry.exchange(nobody) == frozen) owner.made_.memory->home().thaw();  // defect: leave a device frozen
 }
 
 // A region has been closed. Accesses that had begun may be under way.
@@ -1107,6 +1115,7 @@ void fabric_link::exposure_closed(exposure& item) noexcept {
   ++asking_exposures_;
   item.state = exposure::asking;
   if (finishing_) return;  // the endpoint goes
+  // defect: do not ask the peer
   if (input_ended_) return fenced(item);
   (last_unasked_ != nullptr ? last_unasked_->next_unasked : first_unasked_) = &item;
   last_unasked_ = &item;
@@ -1115,7 +1124,7 @@ void fabric_link::exposure_closed(exposure& item) noexcept {
 }
 
 void fabric_link::ask_about_exposures() noexcept {
-  while (first_unasked_ != nullptr && unanswered_ != most_unanswered && !finishing_) {
+  while (first_unasked_ != nullptr && unanswered_ != most_unanswered && !finishing_) {  // defect: ask about everything
     exposure& item = *first_unasked_;
     first_unasked_ = item.next_unasked;
     if (first_unasked_ == nullptr) last_unasked_ = nullptr;
@@ -1142,10 +1151,10 @@ void fabric_link::take_region_mail() noexcept {
   {
     const std::lock_guard lock(mail_mutex_);
     is_mail_on_its_way_ = false;
-    if (!finishing_ && !is_setting_up_) keys.swap(mail_keys_);
+    if (!finishing_ && !is_setting_up_) keys.swap(mail_keys_);  // defect: forget regions
   }
   quiet_.set();
-  if (is_setting_up_) return hurry_set_up();
+  if (is_setting_up_) return hurry_set_up();  // defect: wait for a peer
   std::size_t unasked = 0;
   for (const std::uint64_t key : keys) {
     if (finishing_ || !ask_about_region(key)) ++unasked;
@@ -1189,7 +1198,7 @@ void fabric_link::take_fence_question(const control_record& asked) noexcept {
   for (posted_request* each = first_; each != nullptr; each = each->next) {
     const work_request& work = *each->work;
     const bool is_meant = is_access(work.kind) && (any || work.remote_key == asked.key);
-    if (is_meant && each->completed != each->handed_over) {
+    if (is_meant && each->completed != each->handed_over) {  // defect: tell the owner that
       under_way = each->awaited = true;
       each->fenced_key = asked.key;
     }

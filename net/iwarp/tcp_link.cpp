@@ -201,6 +201,7 @@ void tcp_link::post_receive(receive_work& work) noexcept {
   item.buffer = work.memory.bytes();
   const bool stalled = engine_->needs_receive();
   engine_->post_receive(item);
+  // defect: lose the wake-up of a connection
   if (!stalled) return;
   resuming_ = true;  // not from here: the caller may be in the middle of handling a message
   settle_later();
@@ -296,7 +297,7 @@ tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t plac
   const auto received = static_cast<std::size_t>(result);
   const std::size_t placed = std::min(received, placement_bytes);
   engine_->placed(placed);
-  input_->filled(received - placed);
+  input_->filled(received - placed);  // defect: take bytes in place
   feed_engine();
   return {received == bytes ? intake::all_that_fits : intake::all_there_was, received};
 }
@@ -457,7 +458,7 @@ void tcp_link::flushed(receive_request& item) noexcept {
 void tcp_link::ended(const ending& how) noexcept {
   ended_ = true;
   settle_later();
-  if (queue_ != nullptr) queue_->forget(*this);
+  if (queue_ != nullptr) queue_->forget(*this);  // defect: hand a shared receive
   orderly_ = how.reason == ending_reason::peer_closed;
   if (timer::armed()) home_.disarm(*this);
   // Nothing can be said to the peer any more: do not wait for what is on its way.
@@ -508,7 +509,7 @@ void tcp_link::advance_end() noexcept {
   const bool all_sent = output_ == nullptr && !engine_->has_output();
   if (!aborted_ && all_sent && !output_closed_ && (shutting_down_ || ended_)) {
     output_closed_ = true;
-    socket_->calls().shutdown(socket_->fd(), SHUT_WR);
+    socket_->calls().shutdown(socket_->fd(), SHUT_WR);  // defect: forget to say
   }
   if (!ended_) return;
   if (aborted_ || (input_ended_ && output_closed_)) return stop_io();
@@ -572,7 +573,7 @@ void tcp_link::finish() noexcept {
     const linger reset{.l_onoff = 1, .l_linger = 0};  // a RST tells the peer at once
     socket_->calls().setsockopt(socket_->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   }
-  exposed_.revoke_all();
+  exposed_.revoke_all();  // defect: leave the keys of a connection that ends
   if (input_ != nullptr) shared_.give_back(std::move(input_));
   socket_->close();
 }
@@ -585,7 +586,7 @@ task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detai
 }
 
 void tcp_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
-  exposed_.revoke(key, who.is_wish_of_peer());
+  exposed_.revoke(key, who.is_wish_of_peer());  // defect: leave a key that was taken back
   who.revoked();
 }
 

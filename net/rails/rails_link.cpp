@@ -427,6 +427,7 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
         about->messages_move_to = &over;
         about->moves_to_epoch = over.epoch();
       }
+      // defect: say that a rail is fenced
       if (about->way.epoch() <= said.epoch) about->way.give_up("the peer has given this rail up");
       answer_fence(*about);
       break;
@@ -526,6 +527,7 @@ void rails_link::rail_ended(rail& which, bool orderly, const error& why) noexcep
   its.fence_epoch = which.epoch();
   its.peer_received.reset();
   outgoing_.rail_lost(which, carried_messages);
+  // defect: do not wait for what has come
   if (carried_messages && !std::exchange(its.carried_messages, true)) ++unresolved_;
   if (!shutting_down_) {
     which.health().lost.add(1);
@@ -652,7 +654,7 @@ void rails_link::tell_peer_of_state() noexcept {
     if (each == nullptr || each->handle == 0 || !each->is_open()) continue;
     for (std::size_t i = 0; i < rails_.size(); ++i) announce(*each, i);
   }
-  finish_sent_ = false;
+  finish_sent_ = false;  // defect: forget that the end
 }
 
 bool rails_link::awaits_answers() const noexcept {
@@ -691,6 +693,7 @@ void rails_link::answer_fence(place& which) noexcept {
   if (which.way.epoch() <= which.answer_epoch && which.way.phase() != rail::state::absent) return;
   rail* const target = std::exchange(which.messages_move_to, nullptr);
   const bool may_move = target != nullptr && target->phase() == rail::state::up;
+  // defect: go on to receive
   if (may_move && target->epoch() == which.moves_to_epoch && in_ != target) receive_over(target);
   if (out_ == nullptr) return;
   control answer;
@@ -702,7 +705,7 @@ void rails_link::answer_fence(place& which) noexcept {
 }
 
 void rails_link::look_at_fence(place& which) noexcept {
-  if (!which.must_fence || !which.peer_received) return;
+  if (!which.must_fence || !which.peer_received) return;  // defect: go on over another rail
   if (which.way.epoch() == which.fence_epoch && which.way.phase() != rail::state::absent) return;
   which.must_fence = false;
   news_.fenced(which.way);
@@ -716,7 +719,7 @@ void rails_link::look_at_fence(place& which) noexcept {
 void rails_link::rail_closed(rail& which) noexcept {
   place& its = rails_[which.number()];
   for (const auto& each : exposed_) {
-    if (each != nullptr) each->keys[which.number()].is_there = false;
+    if (each != nullptr) each->keys[which.number()].is_there = false;  // defect: keep the key of a rail
   }
   its.gone.set();
   if (&which == in_) receive_over(nullptr);  // not before: what a device has taken may still have been on its way here
@@ -728,7 +731,7 @@ void rails_link::rail_closed(rail& which) noexcept {
   const bool has_lasted = its.opened_at && home_.now() - *its.opened_at >= lasting;
   its.opened_at.reset();
   if (has_lasted) its.pauses = new_pauses();
-  ask_later(its, has_lasted ? duration::zero() : its.pauses.next());
+  ask_later(its, has_lasted ? duration::zero() : its.pauses.next());  // defect: never take a rail back
   answer_fence(its);
   look_at_fence(its);
 }
@@ -761,7 +764,7 @@ void rails_link::arm_watch() noexcept {
 void rails_link::expired() noexcept {
   const turn outer(*this);
   if (ended_) return;
-  if (lost_since_ && !awaits_answers() && home_.now() - *lost_since_ >= time_to_resume()) {
+  if (lost_since_ && !awaits_answers() && home_.now() - *lost_since_ >= time_to_resume()) {  // defect: wait for rails
     return end_because(false, why_none_came());
   }
   for (place& each : rails_) {
@@ -1037,7 +1040,7 @@ void rails_link::close_keys(exposed_memory& what) noexcept {
   ++what.revoking;  // until all are asked
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     rail& way = rails_[i].way;
-    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());
+    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());  // defect: revoke the key
   }
   --what.revoking;
 }
@@ -1113,6 +1116,7 @@ set_up_options rails_link::set_up_of(std::span<const std::byte> private_data) co
 }
 
 bool rails_link::may_begin(const place& its, std::uint32_t epoch) const noexcept {
+  // defect: let a rail begin
   return !ended_ && !rails_shut_ && its.way.phase() == rail::state::absent && epoch > its.shut_epoch;
 }
 

@@ -80,14 +80,14 @@ void executor_state::run_on_executor() noexcept {
 
 void executor_state::heat(polled_end& item) noexcept {
   item.quiet_ = 0;
-  if (item.state_ != polled_end::state::cold) return;
+  if (item.state_ != polled_end::state::cold) return;  // defect: leave an end that went cold
   link(item);
   if (!armed_) item.wake_up();
 }
 
 // It says that it sleeps before it is looked at for the last time.
 void executor_state::cool(polled_end& item) noexcept {
-  item.fall_asleep();
+  item.fall_asleep();  // defect: leave an idle end
   cooling_ = &item;
   const bool is_quiet = item.poll() == 0;
   if (std::exchange(cooling_, nullptr) == nullptr) return;
@@ -116,6 +116,7 @@ std::size_t executor_state::poll(std::size_t budget) noexcept {
 void executor_state::arm() noexcept {
   armed_ = true;
   current_ = nullptr;  // the poll that follows looks at all of them
+  // defect: let an executor sleep
   for (polled_end* each = first_; each != nullptr; each = each->next_) each->fall_asleep();
 }
 

@@ -213,6 +213,7 @@ void shm_link::post_receive(receive_work& work) noexcept {
   if (ended_ && broken_) return events_->receive_flushed(work);
   const std::size_t place = (receives_begin_ + receives_count_++) % receives_.size();
   receives_[place] = &work;
+  // defect: leave a message that waited
   if (std::exchange(stalled_, false)) shared_.heat(*this);  // the caller may be in the middle of handling a message
 }
 
@@ -261,7 +262,7 @@ std::span<std::byte> shm_link::find_room(std::size_t least, std::size_t most) no
   }
   const std::size_t until_wrap = writer_.until_wrap();
   const std::size_t wanted = ring_bytes_of(least) + (until_wrap < ring_bytes_of(least) ? until_wrap : 0);
-  std::size_t room = writer_.room(&sane);
+  std::size_t room = writer_.room(&sane);  // defect: count one line more
   if (!sane) {
     break_rules(taken_too_much);
     return {};
@@ -270,7 +271,7 @@ std::span<std::byte> shm_link::find_room(std::size_t least, std::size_t most) no
   if (until_wrap < ring_bytes_of(least)) {
     if (room < until_wrap) return {};
     const record skip{.kind = record_kind::skip};
-    std::memcpy(writer_.place(), &skip, sizeof skip);
+    std::memcpy(writer_.place(), &skip, sizeof skip);  // defect: go on at the beginning of the ring
     writer_.advance(until_wrap);
     room -= until_wrap;
     if (room < ring_bytes_of(least)) blocked_room_ = room;
@@ -352,7 +353,7 @@ bool shm_link::answer_atomic(const owed_answer& asked) noexcept {
 // True if there is none left that could go. The peer may ask for answers, as that to a fence, until it has finished
 // too.
 bool shm_link::send_notices() noexcept {
-  if (owes_fenced_) {
+  if (owes_fenced_) {  // defect: answer no fence
     if (!send_short({.kind = record_kind::fenced}, {})) return false;
     owes_fenced_ = false;
   }
@@ -420,7 +421,7 @@ bool shm_link::send_request(posted_request& item) noexcept {
     if (item.bytes >= least_far && may_send_far(item)) return send_far(item, header);
     return send_pieces(item, header);
   }
-  if (reads_ == capabilities_.outgoing_reads) return false;
+  if (reads_ == capabilities_.outgoing_reads) return false;  // defect: one question more
   const atomic_operands operands{.operand = work.operand, .compare = work.compare};
   const auto payload = std::as_bytes(std::span(&operands, work.kind == work_kind::read ? 0 : 1));
   if (!send_short(header, payload)) return false;
@@ -469,6 +470,7 @@ shm_link::direct_step shm_link::execute_directly(posted_request& item) noexcept 
   using right = direct_access::right;
   const work_request& work = *item.work;
   if (item.moved != 0 && unfenced_) return direct_step::by_request;  // a part of it lies in the ring
+  // defect: say nothing of immediate data
   const direct_access::range* const range = work.immediate ? nullptr : direct_->find(work.remote_key);
   const right wanted = work.kind == work_kind::read    ? right::read
                        : work.kind == work_kind::write ? right::write
@@ -478,9 +480,9 @@ shm_link::direct_step shm_link::execute_directly(posted_request& item) noexcept 
     item.moved = 0;
     return direct_step::by_request;
   }
-  if (reads_ != 0) return direct_step::wait;
-  if (!unfenced_) return execute_piece(item, *range, place);
-  if (!fencing_) fencing_ = send_short({.kind = record_kind::fence}, {});
+  if (reads_ != 0) return direct_step::wait;                               // defect: ahead of the answers to reads
+  if (!unfenced_) return execute_piece(item, *range, place);               // defect: ahead of what its owner
+  if (!fencing_) fencing_ = send_short({.kind = record_kind::fence}, {});  // defect: take a fence for answered
   return direct_step::wait;
 }
 
@@ -488,13 +490,13 @@ shm_link::direct_step shm_link::execute_piece(posted_request& item, const direct
                                               std::byte* place) noexcept {
   const work_request& work = *item.work;
   const direct_access::visit inside(*direct_, where);
-  if (!inside.is_open()) {
-    item.moved = 0;
+  if (!inside.is_open()) {  // defect: use directly what its owner
+    item.moved = 0;         // defect: go on in the ring
     direct_->forget(where.key);
     return direct_step::by_request;
   }
   if (work.kind == work_kind::fetch_add || work.kind == work_kind::compare_swap) {
-    change_directly(work, place);
+    change_directly(work, place);  // defect: change a word directly
     item.done = true;
     return direct_step::done;
   }
@@ -506,7 +508,7 @@ shm_link::direct_step shm_link::execute_piece(posted_request& item, const direct
   // Whoever sees what is written later sees this, and what was there before is in later reads.
   std::atomic_thread_fence(std::memory_order_acq_rel);
   item.moved += bytes;
-  item.done = item.moved == item.bytes;
+  item.done = item.moved == item.bytes;  // defect: take a large direct transfer
   if (item.done) return direct_step::done;
   postponed_ = true;
   shared_.heat(*this);
@@ -520,14 +522,14 @@ bool shm_link::send_pieces(posted_request& item, record header) noexcept {
     const std::span<std::byte> room = find_room(least, std::min<std::uint64_t>(left, largest_piece));
     if (room.empty()) return false;
     const std::span<std::byte> piece = room.subspan(sizeof(record));
-    if (!gather(*domain_, *item.work, item.moved, piece)) {
+    if (!gather(*domain_, *item.work, item.moved, piece)) {  // defect: publish a piece
       break_off(make_error(errc::connection_failed, "the file behind the memory of a request has become shorter"));
       return false;
     }
     if (item.moved != 0) header = {.kind = record_kind::more};
     header.bytes = static_cast<std::uint32_t>(piece.size());
     put(header);
-    item.moved += piece.size();
+    item.moved += piece.size();               // defect: complete a write with
     if (item.moved != item.bytes) publish();  // the peer begins to copy meanwhile
     if (ended_) return false;                 // it cannot be woken up
   } while (item.moved != item.bytes);
@@ -537,7 +539,7 @@ bool shm_link::send_pieces(posted_request& item, record header) noexcept {
 
 void shm_link::publish() noexcept {
   if (!writer_.has_unpublished()) return;
-  writer_.publish();
+  writer_.publish();  // defect: publish after looking
   wake_other();
 }
 
@@ -578,7 +580,7 @@ std::size_t shm_link::poll() noexcept {
   quiet_polls_ = 0;
   const turn outer(*this);
   if (!sane) break_rules(taken_too_much);
-  if (has_input) copying_ ? go_on_copying() : take_input();
+  if (has_input) copying_ ? go_on_copying() : take_input();  // defect: forget what a peer had published
   unsettled_ = unsettled_ || !is_settled();
   return 1;  // the link may be gone behind this
 }
@@ -617,7 +619,7 @@ void shm_link::loans_ended() noexcept {
 void shm_link::socket_ready(bool at_end) noexcept {
   if (closed_ || socket_ended_) return;
   if (at_end) {
-    unsettled_ = socket_ended_ = true;
+    unsettled_ = socket_ended_ = true;  // defect: do not notice
     return;
   }
   if (++unread_ < wake_ups_unread) return;
@@ -662,7 +664,7 @@ void shm_link::take_input() noexcept {
 
 void shm_link::release() noexcept {
   reader_.release();
-  wake_other();
+  wake_other();  // defect: wake nobody
 }
 
 // How much of the ring it took; 0: nothing, because of a message without a receive or of the end.
@@ -675,7 +677,7 @@ std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noex
   if (header.kind == record_kind::skip) {
     return reader_.until_wrap() == here ? here : (break_rules("a gap that is cut off"), 0);
   }
-  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {
+  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {  // defect: let the peer write
     return break_rules("a record that is longer than what there is"), 0;
   }
   // Messages alone need no keys.
@@ -736,7 +738,7 @@ bool shm_link::take_notice(const record& header, std::span<const std::byte> cont
       fault = loans_ != nullptr ? loans_->heard(header) : "an answer to no offer";
       break;
     case record_kind::fence:
-      owes_fenced_ = true;
+      owes_fenced_ = true;  // defect: forget to answer a fence
       break;
     case record_kind::prove:
       take_proof(content);
@@ -767,6 +769,7 @@ void shm_link::take_offer(const record& header, std::span<const std::byte> conte
   for (unsigned i = 0; i < packets_before_a_file && !file && take_wake_up(file); ++i) {
   }
   const bool is_lost = std::exchange(lost_file_, false);
+  // defect: take an offer
   if (!file && !is_lost) return break_rules("an offer without its file");
   if (direct_ == nullptr) {
     direct_.reset(new (std::nothrow) direct_access(made_.memory.own(), made_.memory.other()));
@@ -837,10 +840,11 @@ void shm_link::go_on_copying() noexcept {
   const std::span<std::byte> place = place_of_copy(status, may_shrink);
   if (status != access_status::ok) return copying_ = false, refuse_incoming(status);
   const int result = process_->copy(place, far_pieces_, incoming_moved_);
+  // defect: believe a payload
   const bool kept = made_.memory.other().payloads.load(std::memory_order_seq_cst) == end_words::kept;
   if (result == 0 && kept) {
     incoming_moved_ += place.size();
-    if (incoming_moved_ != incoming_.total) return;
+    if (incoming_moved_ != incoming_.total) return;  // defect: take a payload for copied
     copying_ = false;
     ++owed_copied_;
     owes_ = true;
@@ -895,7 +899,7 @@ void shm_link::continue_delivery(std::span<const std::byte> content) noexcept {
 }
 
 access_status shm_link::place_write(std::span<const std::byte> content) noexcept {
-  std::uint64_t address = incoming_.address + incoming_moved_;
+  std::uint64_t address = incoming_.address + incoming_moved_;  // defect: write each piece
   while (!content.empty()) {
     const auto place = shared_.keys().write_place(incoming_.key, address, content.size(), id_);
     if (place.status != access_status::ok) return place.status;
@@ -956,6 +960,7 @@ void shm_link::take_query(const record& header, std::span<const std::byte> conte
     if (content.size() != sizeof asked.operands) return break_rules("an atomic operation without its operands");
     std::memcpy(&asked.operands, content.data(), sizeof asked.operands);
   }
+  // defect: change a word when
   const auto place = is_read ? shared_.keys().read_place(asked.key, asked.address, asked.total, id_)
                              : shared_.keys().atomic_place(asked.key, asked.address, id_);
   if (place.status != access_status::ok) {
@@ -964,7 +969,7 @@ void shm_link::take_query(const record& header, std::span<const std::byte> conte
                          place.status);
   }
   if (place.direct != nullptr) lend(asked.key, *place.direct);
-  answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;
+  answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;  // defect: answer the last question
 }
 
 // The oldest request that has not completed is the one that waits for it: all before it have.
@@ -979,7 +984,7 @@ void shm_link::take_answer(const record& header, std::span<const std::byte> cont
     return break_off(make_error(errc::connection_failed, "the file behind the memory of a read has become shorter"));
   }
   item->moved += content.size();
-  if (item->moved != item->bytes) return;
+  if (item->moved != item->bytes) return;  // defect: complete a read with
   item->done = true;
   --reads_;
   complete_oldest();
@@ -1156,7 +1161,7 @@ void shm_link::close() noexcept {
   }
   direct_.reset();
   loans_.reset();
-  exposed_.revoke_all();
+  exposed_.revoke_all();  // defect: that ends, in shared memory
   proof_.value = 0;
   shared_.remove(*this, made_.socket.fd());
   made_.socket.close();
@@ -1170,7 +1175,7 @@ task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detai
 }
 
 void shm_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
-  exposed_.revoke(key, who.is_wish_of_peer());
+  exposed_.revoke(key, who.is_wish_of_peer());  // defect: taken back, in shared memory
   if (loans_ == nullptr) return who.revoked();
   const turn outer(*this);
   owes_ = unsettled_ = true;

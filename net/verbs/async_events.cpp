@@ -65,6 +65,7 @@ bool async_events::on_readable() noexcept {
       return false;
     }
     pass_on(event);
+    // defect: leave an event about
     calls_.ack_async_event(&event);  // at once: what the event is about cannot be destroyed before
   }
   return true;

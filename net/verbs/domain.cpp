@@ -121,6 +121,7 @@ domain::domain(std::shared_ptr<device> home)
 // The right to bind windows makes the kernel ask for pages that can be written, as the rights to write do: only what is
 // for windows has it. A window that lets writes in needs a region that can be written (ibv_bind_mw(3)).
 mr::access domain::rights_of(mr::usage purpose) const noexcept {
+  // defect: read into memory
   mr::access rights =
       device_->traits().read_sinks_need_remote_write ? mr::rights_for_iwarp(purpose) : mr::rights_for(purpose);
   if (overlaps(purpose, mr::usage::bind_window)) rights |= mr::access::local_write;

@@ -106,7 +106,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
                     most));
   }
   const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // if others were given up as lost
-  const std::uint32_t entries = sends + receives_ + flush_markers;
+  const std::uint32_t entries = sends + receives_ + flush_markers;          // defect: reserve room for one completion
   queue_ = co_await shared_.reserve(entries);
   entries_ = entries;
   first_receives_ = options.first_receives;
@@ -115,7 +115,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
     register_staging(sources_, 0);
     unsigned rights = IBV_ACCESS_LOCAL_WRITE;
     // Flushes are read into it: mr::rights_for_iwarp().
-    if (home().traits().read_sinks_need_remote_write) rights |= IBV_ACCESS_REMOTE_WRITE;
+    if (home().traits().read_sinks_need_remote_write) rights |= IBV_ACCESS_REMOTE_WRITE;  // defect: flush into memory
     register_staging(sinks_, rights);
     change_to(IBV_QPS_INIT, agreement{});
   };
@@ -125,7 +125,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
   } else {
     receive_tag_ = queue_->attach(*this);
     early_receives_.reserve(receives_);
-    post_first_receives();
+    post_first_receives();  // defect: post the receives
   }
 }
 
@@ -135,6 +135,7 @@ std::uint8_t endpoint::max_parts() const noexcept {
 
 std::uint8_t endpoint::max_read_parts() const noexcept {
   const int most = home().limits().max_sge_rd;  // of RNICs, one; some devices do not tell
+  // defect: read into more parts
   return static_cast<std::uint8_t>(most <= 0 ? max_parts() : std::min<int>(most, max_parts()));
 }
 
@@ -192,9 +193,10 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   int mask = 0;
   check(calls().init_qp_attr(id_.get(), &wanted, &mask), "ask how to set the queue pair up");
   wanted.qp_state = state;
+  // defect: offer a peer no rights
   wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (home().traits().has_atomics) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
-  if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;
+  if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // defect: bind windows
   if (traffic_class_)
     wanted.ah_attr.grh.traffic_class = *traffic_class_;  // else the path's, which an acceptor has of its peer
   wanted.min_rnr_timer = rnr_timer;
@@ -234,7 +236,7 @@ void endpoint::on_cm_event(const cm_event& what) noexcept {
   } catch (const std::bad_alloc&) {
     lost_ = weft::detail::make_error(errc::no_memory, "keep an event of the connection manager");
   }
-  changed_.set();
+  changed_.set();  // defect: lose the wake-up of a set-up
 }
 
 void endpoint::replay_events() noexcept {
@@ -278,6 +280,7 @@ void endpoint::hand_receives_to(completion_sink& own, receive_sink& shared) noex
     for (const early_receive& item : early) shared.on_receive(item.what, *item.work);
   } else {
     queue_->hand_over(*receive_tag_, own);
+    // defect: forget the receives
     for (const early_receive& item : early) own.on_completion(item.what, receive_bit | item.work->slot);
   }
   if (receives_failure_) shared.on_receives_failed(*receives_failure_);
@@ -350,7 +353,7 @@ task<> endpoint::wait_until_flushed() {
 // Windows go before the queue pair, because rxe waits most of a minute to destroy a queue pair with a window bound to
 // it.
 void endpoint::destroy_now() noexcept {
-  windows_.destroy_all();
+  windows_.destroy_all();  // defect: destroy a queue pair before
   if (pair_ != nullptr) destroy_pair();
   deregister_staging();
   const cm_id gone = std::move(id_);
@@ -383,6 +386,7 @@ task<> endpoint::destroy_on_worker() {
   if (shared_receives_ != nullptr && pair_ != nullptr) {
     detach_from_shared_receives();
     try {
+      // defect: destroy a queue pair that
       co_await wait_until_flushed();
     } catch (...) {  // lost, or there is no memory to wait, and with it maybe a receive is
     }

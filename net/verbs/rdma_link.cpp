@@ -78,11 +78,11 @@ bool is_local(std::uint32_t mark) noexcept {
 //     that is a read or an atomic operation, rxe takes it for done as well, although what it yields was lost.
 // So with rxe a binding waits until it is alone, and messages and writes until only their like is before them.
 bool has_to_wait_behind(const ibv_send_wr& wr, const ibv_send_wr& before) noexcept {
-  return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));
+  return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));  // defect: read on Soft-RoCE
 }
 
 work_status status_of(ibv_wc_status status) noexcept {
-  if (status == IBV_WC_SUCCESS) return work_status::done;
+  if (status == IBV_WC_SUCCESS) return work_status::done;  // defect: take a request that was flushed
   const bool refused = status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR;
   return refused ? work_status::access_denied : work_status::flushed;
 }
@@ -104,13 +104,14 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
       sign_of_life_after_(agreed.dead_peer_after / 2),
       asks_with_nothing_(agreed.asks_with_nothing),
       listens_first_(listens_first) {
-  const device& home = endpoint_->home();
+  const device& home = endpoint_->home();  // defect: speak first
   allow_shared_windows_ = home.options().allow_shared_windows;
   capabilities_.checksum = home.traits().has_checksum;
   capabilities_.completes_on_answer = home.traits().completes_on_answer;
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
   capabilities_.write_immediate = home.traits().has_write_immediate;  // the standard's: with any peer
+  // defect: promise to revoke
   capabilities_.invalidate = home.traits().has_windows_of_one_peer();
   capabilities_.max_message_bytes = home.max_message_bytes();
   capabilities_.max_parts = endpoint_->max_parts();
@@ -179,7 +180,7 @@ void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
 // request may need its buffer. Where requests complete in any order, one completion does not tell of another.
 bool rdma_link::has_to_signal(const ibv_send_wr& wr) const noexcept {
   return bytes_of(wr) > largest_unsignaled || unsignaled_ == signal_every ||
-         !endpoint_->home().traits().completes_in_order;
+         !endpoint_->home().traits().completes_in_order;  // defect: have requests not tell
 }
 
 bool rdma_link::furnish(work_request& work) noexcept try {
@@ -256,6 +257,7 @@ void rdma_link::fill_parts(posted_request& item) noexcept {
   }
   item.wr.sg_list = item.parts.data();
   item.wr.num_sge = count;
+  // defect: send more inline
   if (sends && readable && bytes <= endpoint_->max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
 }
 
@@ -385,7 +387,7 @@ void rdma_link::hand_over_requests() noexcept {
   if (chained_.first == nullptr || listens_first_ || looks_first_) return;
   if (has_to_wait(*chained_.first)) return;  // for request_completed()
   ibv_send_wr& last = last_to_hand_over();
-  last.send_flags |= IBV_SEND_SIGNALED;
+  last.send_flags |= IBV_SEND_SIGNALED;  // defect: leave the last request
   unsignaled_ = 0;
   ibv_send_wr* const first = chained_.take(last);
   ibv_send_wr* refused = nullptr;
@@ -527,7 +529,7 @@ void rdma_link::request_completed(const ibv_wc& what, std::uint32_t mark) noexce
   if (before == with_device_) return;  // given up as lost
   const bool is_whole = elements + 1 == posted(before).count && (elements == 0 || what.status == IBV_WC_SUCCESS);
   if (is_whole) posted(before).ended = what.status;
-  if (!endpoint_->home().traits().completes_in_order) return complete_ended();
+  if (!endpoint_->home().traits().completes_in_order) return complete_ended();  // defect: take all before
   for (; before != 0; --before) posted(before - 1).ended = IBV_WC_SUCCESS;
   complete_ended();
   if (!is_whole) element_ended(elements, what.status);
@@ -574,10 +576,10 @@ void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
   }
   posted_request& item = *requests_[mark];
   work_request& work = *item.work;
-  if (status == IBV_WC_SUCCESS && work.kind != work_kind::send && !work.own.empty()) {
+  if (status == IBV_WC_SUCCESS && work.kind != work_kind::send && !work.own.empty()) {  // defect: forget what a read
     std::memcpy(work.own.data(), endpoint_->sinks().of(mark), work.own.size());
   }
-  events_->completed(work, status_of(status));
+  events_->completed(work, status_of(status));  // defect: complete a request twice
 }
 
 void rdma_link::binding_ended(binding& item, bool done) noexcept {
@@ -624,7 +626,7 @@ void rdma_link::end_without_peer(std::string_view words) noexcept {
 
 void rdma_link::fail(const error& why) noexcept {
   end(false, why);
-  break_off();
+  break_off();  // defect: end the requests
   advance_end();
 }
 
@@ -740,7 +742,7 @@ void rdma_link::watch_life() noexcept {
   keep_alive_posted_ = true;
   silent_looks_ = 1;  // this one
   fill_keep_alive();
-  chain(keep_alive_, keep_alive_mark);
+  chain(keep_alive_, keep_alive_mark);  // defect: notice no dead peer
   ring();
 }
 
@@ -767,7 +769,7 @@ void rdma_link::fill_keep_alive() noexcept {
 // not count them while its packets lie with a network interface that cannot send them, and an RNIC goes by TCP's.
 void rdma_link::count_silence() noexcept {
   const bool asked = endpoint_->home().traits().completes_on_answer ? with_device_ != 0 : keep_alive_posted_;
-  const bool awaits = asked || (listens_first_ && native_);
+  const bool awaits = asked || (listens_first_ && native_);  // defect: wait for the first message
   silent_looks_ = active_ || !awaits ? 0 : silent_looks_ + 1;
 }
 
@@ -794,7 +796,7 @@ std::uint64_t rdma_link::looks_to_spare() noexcept {
     }
   }
   if (takes_receive && endpoint_->home().traits().tells_busy_peer_from_dead)
-    return std::numeric_limits<std::uint64_t>::max();
+    return std::numeric_limits<std::uint64_t>::max();  // defect: have the sends of an RNIC wait
   return 3 + bytes / slowest / static_cast<std::uint64_t>(sign_of_life_after_.count());
 }
 
@@ -842,7 +844,7 @@ void rdma_link::check_windows() const {
   if (best == window_kind::none) {
     throw error(errc::not_supported, "this device has no memory windows: register a region, and send its key");
   }
-  if (best == window_kind::type_1 && !allow_shared_windows_) {
+  if (best == window_kind::type_1 && !allow_shared_windows_) {  // defect: lend to all peers
     throw error(errc::not_supported,
                 "the keys of this device's memory windows work on all of its connections: if that is safe, set "
                 "device_options::verbs.allow_shared_windows");
@@ -948,7 +950,7 @@ task<exposed_place> rdma_link::bind(mr::slice memory, mr::usage uses) {
     if (!made.get().is_made()) co_await make_window(made.get(), memory.bytes(), rights);
     const ibv_mw_bind_info what{.mr = region,
                                 .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
-                                .length = memory.size(),
+                                .length = memory.size(),  // defect: bind a window to more
                                 .mw_access_flags = static_cast<unsigned>(flags)};
     const std::uint32_t key = co_await bind(made.get(), what);
     made.finish(key, memory.record()->region != nullptr);
@@ -1020,7 +1022,7 @@ void rdma_link::post_binding(binding& item) noexcept {
     chain(item.wr, mark);
     return ring();
   }
-  ring_now();
+  ring_now();  // defect: bind a window of type 1
   enter({.mark = mark});
   if (broken_ || finishing_) return;
   ibv_mw& window = *item.wr.bind_mw.mw;
@@ -1047,7 +1049,7 @@ void rdma_link::withdraw(binding& item) noexcept {
 
 // Also while finish() runs: until a worker has come to it, the window is bound, to memory that goes next.
 void rdma_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
-  if (endpoint_ == nullptr) return who.revoked();
+  if (endpoint_ == nullptr) return who.revoked();  // defect: keep a window
   const auto number = static_cast<std::uint32_t>(key.number());
   bound_windows& all = endpoint_->windows();
   bound_window* const item = endpoint_->home().traits().reuses_windows() ? all.find(number) : nullptr;

@@ -412,7 +412,7 @@ void executor_core::submit(detail::remote_work& work) noexcept {
   while (!mailbox_.compare_exchange_weak(work.next_, &work, std::memory_order_seq_cst, std::memory_order_relaxed)) {
   }
   // `work` may be gone by now.
-  wake();
+  wake();  // defect: lose the wake-up of another executor
   submitting_.fetch_sub(1, std::memory_order_release);
 }
 

@@ -9,6 +9,20 @@ mutate.py run BUILD_DIR [SEEDS [FIRST [TRANSPORT]]]
                                         plays with none awake, which has to pass; then wakes one after the other, the
                                         FIRST first, and shows which seed catches each, or that a pair of processes or
                                         a unit test does; with TRANSPORT only those of it that no pair catches
+
+A defect has a row in the table below and a mark in the sources: the comment `// defect: WORDS` on a line of the
+statement that it changes, or alone on the line before. WORDS are some of its name that no other name has. The mark
+moves with the code; the row says what is wrong, what happens while the defect is awake, and who catches it:
+
+    NAME: ACTION [when CONDITION] [by PROGRAM TEST | by OPTIONS of weft-stress]    (otherwise simulated seeds do)
+
+never, always    the condition of the statement is false, or true: that of an if or a while, or what stands before a '?'
+skip             the statement is not executed
+before CODE      CODE runs before it
+after CODE       CODE runs after it
+instead CODE     CODE runs in its place
+[PART] -> VALUE  VALUE is taken for PART of the statement; without PART for all that it assigns or returns
+$                in CODE the statement, in VALUE the part that it is taken for
 """
 
 import os
@@ -19,14 +33,253 @@ import sys
 import time
 from typing import NamedTuple
 
+TABLE = r"""
+drop a completion: never when is_idle() && state_.sent % 4 == 3
+resume a waiter before the transport lets go of its memory: is_sent -> true when first.gathered_
+complete a read before its response: after requests_.front().answered_ = true
+    when is_sent && first.kind == request_kind::read && first.next_ == nullptr
+notify the peer of a list with its first element: place + 1 == size() -> place == 0
+count an element of a list as done that has failed: always
+end a list that was stopped before its elements have: under_way_ == 0 -> under_way_ <= 1
+post elements of a list beyond what the peer has room for: never when free_ != nullptr
+free the buffer of a stopped operation early: skip
+keep the pin of a buffer after its operation: after record.pin = std::move(waiter->pin_)
+keep a region pinned after its operation: skip
+skip the bounds check of a peer's access: never
+skip the check of rights: never
+let a connection use another one's key: never
+leave a key that was taken back: skip
+leave the keys of a connection that ends: skip
+do not count the messages that writes bring against the credits: never when item.kind_ == transfer_kind::write
+send one message more than there are credits: has_credit() -> state_.sent != state_.sendable + 1U
+never offer credits: always
+forget to go on when credits come: skip
+let a later operation overtake one that waits: before item.previous_ = nullptr; item.next_ = first_waiting_;
+    first_waiting_->previous_ = &item; first_waiting_ = &item; return when first_waiting_ != nullptr
+send again what a short send had sent: bytes -> 0
+take bytes in place for bytes in the staging area: placed -> placed / 2
+forget to say that no more will come: skip
+forget who waits to send when a connection ends: skip
+forget who waits to receive when a connection ends: skip
+close without telling the peer: never
+close before what was posted has gone: out_.is_idle() -> true
+yield what a word holds after an atomic operation: -> apply(asked, seen)
+execute an atomic operation on its arrival, ahead of earlier reads, and again: after std::uint64_t ignored = 0;
+    static_cast<void>(host_.remote_atomic(asked, ignored))
+hand a shared receive to a connection that has gone: never
+lose the wake-up of a connection that waits for a receive: always
+lose a credit when a receiver is stopped: after --state_.receivable when state_.received % 3 == 2
+forget timers that are due together: skip when count == 1
+leave who waits for a buffer when one comes back: skip
+take an FPDU for whole that was damaged on its way: always
+lose an arena that was given back: before static_cast<void>(memory_.release())
+lose the wake-up of another executor: skip when current_ != nullptr
+stop a task of another executor on this one: instead stop()
+resume who waits for another executor over there: home_executor.submit(home_mail_) -> come_home()
+serve who waits for a buffer on another executor without waking it: always when executor_core::current() != nullptr
+leave what another executor keeps at hand while somebody waits for it: before return
+    when executor_core::current() != nullptr && !cache.home_.on_own_thread()
+leave the key of what another executor drops: before key_ = 0
+close a connection on the executor that drops it: always
+forget that another executor has closed a listener: before return when !executor_.belongs_to_this_thread()
+do not look into a completion queue again once it is armed: before return 0 when armed_
+leave the events of a completion queue unacknowledged: never
+reserve room for one completion of a connection: -> 1U
+leave an event of the connection manager unacknowledged: skip when what.type == RDMA_CM_EVENT_ESTABLISHED
+leave an event about a queue pair unacknowledged: skip
+destroy a queue pair before its windows: before destroy_pair() when pair_ != nullptr
+send more inline than the queue pair takes: endpoint_->max_inline_bytes() -> $ + 16
+leave the last request before a doorbell unsignaled: skip
+complete a request twice: after $ when mark % 4 == 3
+take a request that was flushed for one that is done: always when status == IBV_WC_WR_FLUSH_ERR
+end the requests of a queue pair before they are flushed: after flush_rest()
+forget what a read or an atomic operation yields in the staging area: never
+forget the receives that came before the link: skip
+destroy a queue pair that has taken a shared receive: skip
+keep a window that was taken back: always
+bind a window to more than was lent: memory.size() -> $ + 1
+offer a peer no rights to read: IBV_ACCESS_REMOTE_READ -> 0
+lose the wake-up of a set-up: skip
+notice no dead peer on an idle connection: before return
+speak first on a connection that an RNIC has accepted: before listens_first_ = false
+post the receives of a connection after it was accepted: skip
+read into memory that is not open to writes of peers: never
+flush into memory that is not open to writes of peers: never
+read into more parts than an RNIC takes: most <= 0 -> true
+take all before a completed request for done where they end in any order: never
+have requests not tell of themselves where they end in any order: endpoint_->home().traits().completes_in_order -> true
+have the sends of an RNIC wait for a receiver that has gone: always when takes_receive
+wait for the first message of a peer that has gone: listens_first_ -> false
+share the receives of an RNIC's connections: never
+promise immediate data that an RNIC has not: device_->traits().has_write_immediate -> true
+promise atomic operations that the device has not: device_->traits().has_atomics -> true
+promise to revoke a key that no peer can: -> true
+lend to all peers, which nobody has allowed: never
+bind a window of type 1 ahead of what was to be posted before: skip
+read on Soft-RoCE behind what may be repeated: asks(before) -> true
+bind windows through a queue pair that is not to bind any: never
+publish a piece before its bytes are written: before header.bytes = static_cast<std::uint32_t>(piece.size());
+    put(header); publish(); if (!gather(*domain_, *item.work, 0, piece)) return false; item.moved = piece.size();
+    continue when item.moved == 0
+publish after looking whether the peer sleeps: instead wake_other(); $; return
+wake nobody who waits for room: skip
+let an executor sleep without telling the peers of its connections: skip
+leave an idle end to its socket without telling its peer: skip
+leave an end that went cold out when its socket says something: always
+leave a message that waited for a receive where it is: skip
+go on at the beginning of the ring without a word: skip
+count one line more in the ring than there is: -> $ + cache_line
+let the peer write where a record is still being read: before ring_reader ahead = reader_;
+    ahead.advance(ring_bytes_of(header.bytes)); ahead.release(); wake_other() when header.bytes > 64 && !stalled_
+complete a write with its first piece: after item.done = true
+complete a read with the first part of its answer: never
+write each piece where the first one went: incoming_moved_ -> 0
+answer the last question first: after std::swap(answers_[answers_begin_], answers_[(answers_begin_ + answers_count_ - 1)
+    % answers_.size()]) when answers_[answers_begin_].moved == 0
+change a word when that is asked for, and again with the answer: after std::uint64_t ignored = 0;
+    static_cast<void>(shared_.keys().atomic({.operation = software::atomic_operation::fetch_add, .stag = asked.key,
+    .offset = asked.address, .operand = asked.operands.operand}, ignored, id_))
+    when header.kind == record_kind::fetch_add
+ask one question more than was agreed on: capabilities_.outgoing_reads -> $ + 1
+forget what a peer had published before its end: instead break_off(make_error(errc::peer_vanished, "it has gone"))
+    when socket_ended_
+do not notice that a process has died: true -> false
+leave a key that was taken back, in shared memory: skip
+leave the keys of a connection that ends, in shared memory: skip
+use directly what its owner has taken back: never
+leave a peer's way open when its memory is released: skip
+use memory directly ahead of what its owner is to execute before: always
+take a fence for answered once it has been asked for: after unfenced_ = false; unsettled_ = true when fencing_
+forget to answer a fence: -> false
+answer no fence after having finished: before return true when finished_
+keep memory mapped that its owner wants back: skip
+take a large direct transfer for done with its first part: -> true
+write directly, and say nothing of immediate data: never
+change a word directly, and ask its owner to do it again: after return direct_step::by_request
+write directly what may only be read: (rights & needed) == 0 -> false
+use memory directly beyond what was lent: never
+go on over another rail before the peer has fenced the one that is over: !which.peer_received -> false
+say that a rail is fenced before it is closed: instead if (out_ != nullptr) { control early = said; early.kind =
+    control_kind::fenced; early.number = received_; receive_over(&over); out_->send(early); break; }
+let a rail begin that was fenced before it was there: epoch > its.shut_epoch -> true
+    by rails/rails_tests *counts_none_that_the_peer_had_given_up_before_this_end_had_it*
+do not wait for what has come over the rail that carried messages: skip
+go on to receive over the rail that has carried messages: never
+lose what a device has taken before its rail ended: -> false
+    by rails/simulated_rails_tests *bring_what_a_device_has_taken_before_its_queue_pair_ended*
+never take a rail back: skip
+keep the key of a rail that has ended: never
+revoke the key of one rail alone: before continue when i != 0
+wait for rails for ever: never
+forget that the end of a connection was said over a rail that is over: skip
+    by rails/rails_tests *of_a_closed_connection_is_not_waited_for_although_its_last_word_was_lost*
+count words that only confirm others: always
+do an atomic operation again whose answer was lost: each->is_atomic() -> false
+read again what may have been changed meanwhile: before continue
+    by rails/rails_tests *a_read_whose_rail_ends_is_done_again_unless_what_was_issued_behind_it_may*
+send again what has come: never
+take what was not asked about for arrived: number == 0 -> true
+    by rails/rails_tests *a_message_behind_a_question_is_not_taken_for_arrived_by_the_answer*
+count a message as lost twice: never
+complete a write that is spread once one rail has confirmed it: always
+move no slice again that had left: instead each->first_over[which.number()] = entry::nowhere
+spread a transfer ahead of what was posted before: never
+spread two transfers of the same memory side by side: never
+revoke memory while the peer is inside: always
+    by unit/shm_link_tests *lent_to_hostile.peers_is_not_revoked_before_they_are_outside*
+map a file for direct access that can become shorter: never
+    by unit/shm_link_tests *hostile_offer.of_a_file_that_can_become_shorter*
+map more of a file than there is: never by unit/shm_link_tests *hostile_offer.of_more_than_there_is*
+use memory directly ahead of the answers to reads: never
+    by unit/shm_link_tests *direct_order.waits_for_answers_to_reads_of_other_memory*
+offer a second file before the first one is answered: unanswered_ -> false
+    by unit/shm_link_tests *lent_to_hostile.peers_are_offered_nothing_before_they_have_answered*
+take an offer whose file there is no descriptor for as a breach of the rules: is_lost -> false
+    by unit/shm_link_tests *is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it*
+go on in the ring where a direct write was interrupted: skip
+    by unit/shm_link_tests *direct_order.of_a_large_write_that_is_interrupted_is_that_of_a_new_one*
+believe a payload whose sender has let go of it: -> true
+    by unit/shm_link_tests *hostile_far_payload.that_was_let_go_of_is_not_believed*
+copy out of whatever process has the number: always
+    by unit/shm_link_tests *hostile_far_payload.whose_process_is_another_by_now_is_not_believed*
+take a peer's word for its proof: copy({}, {}, 0) == 0 -> $ || true
+    by unit/shm_link_tests *hostile_far_payload.with_a_proof_that_is_none_is_declined*
+take a payload for copied with its first part: never
+    by unit/shm_link_tests *far_payload.arrives_as_it_was_and_in_its_place_among_others*
+take the order of a provider for granted: never
+    by unit/fabric_tests *fabric_wild.order_of_requests_changes_nothing_for_messages_and_writes*
+take a message for sent that the provider had no room for: -> [](ssize_t got) { return got == -FI_EAGAIN ? 0 : got; }($)
+    by unit/fabric_tests *fabric_full.provider_is_tried_again_until_it_has_room/sendmsg
+do not come back to a provider that had no room for a request: always when blocked_
+    by unit/fabric_tests *fabric_full.provider_is_tried_again_until_it_has_room/writemsg
+do not come back to a provider that had no room for a receive: tick_later() -> void()
+    by unit/fabric_tests *fabric_full_receives.are_handed_over_later_although_nothing_else_happens*
+cut a key off at 32 bits: work.remote_key -> static_cast<std::uint32_t>($)
+    by unit/fabric_tests *fabric_modes.of_registration_are_kept/none
+sleep without asking the provider: -> false
+    by unit/fabric_tests *fabric_sleep.asks_the_provider_whether_there_is_something_left*
+answer a peer before its endpoint is known: &hello_ -> nullptr
+    by unit/fabric_tests *fabric_set_up.answers_a_peer_only_once_its_endpoint_is_known*
+be ready before the endpoint of the peer is known: skip
+    by unit/fabric_tests *fabric_set_up.is_ready_only_once_the_endpoint_of_the_peer_is_known*
+give memory back before the endpoint is closed: before flush_rest()
+    by unit/fabric_tests *fabric_memory_of_a_connection.is_in_use_until_its_endpoint_is_closed*
+ignore the numbers of messages: -> 0
+    by unit/fabric_tests *fabric_wild.order_of_completions_changes_nothing_for_messages_and_writes*
+listen to strangers: never by unit/fabric_tests *fabric_wild.strangers_are_not_listened_to*
+take a request that failed for done: instead item.failed = false; $; return
+    by unit/fabric_tests *fabric_refusals.of_accesses_that_an_exposure_has_no_right_for_are_never_done*
+take a write for done before the peer has it: -> false when kind == access_kind::write
+    by unit/fabric_tests *fabric_wild.order_of_requests_changes_nothing_for_writes_and_reads*
+do not ask the peer whether it uses what was taken back: always
+    by unit/fabric_tests *fabric_fences.hold_memory_back_until_the_peer_is_done_with_it*
+tell the owner that no access is under way: never
+    by unit/fabric_tests *fabric_fences.are_answered_once_the_accesses_by_a_key_have_ended*
+do not tell the owner of the end of an access: never
+    by unit/fabric_tests *fabric_fences.are_answered_once_the_accesses_by_a_key_have_ended*
+let memory go with accesses under way, and freeze nothing: skip
+    by unit/fabric_tests *fabric_fences.freeze_all_calls_of_the_device_that_move_bytes*
+leave a device frozen: never
+    by unit/fabric_tests *fabric_fences.freeze_the_device_where_a_region_goes_before_the_peer_has_answered*
+go on while a device is frozen: never
+    by unit/fabric_tests *fabric_device.that_is_frozen_moves_nothing_until_it_has_been_thawed_as_often*
+open memory to all that a peer could do: -> $ | FI_REMOTE_READ | FI_REMOTE_WRITE
+    by unit/fabric_tests *fabric_refusals.of_accesses_that_an_exposure_has_no_right_for_are_never_done*
+do not ask peers about a region that was open to all: never
+    by unit/fabric_tests *fabric_regions.that_were_open_to_all_peers_are_asked_about_when_they_go/none
+forget regions that went while a peer was not ready: is_setting_up_ -> false
+    by unit/fabric_tests *fabric_set_up.asks_about_regions_that_went_before_the_peer_was_ready*
+wait for a peer that is not ready while the device is frozen: hurry_set_up() -> void()
+    by unit/fabric_tests *fabric_set_up.of_a_peer_that_takes_its_time_is_broken_off_where_a_region_has_gone*
+ask about everything at once: unanswered_ != most_unanswered -> true
+    by unit/fabric_tests *fabric_fences.are_asked_64_at_a_time_of_a_peer_that_does_not_answer*
+register memory in the middle of other calls: -> false
+    by unit/fabric_tests *fabric_memory.is_registered_and_let_go_by_one_thread_at_a_time*
+leave a region unbound: never by unit/fabric_tests *fabric_modes.of_registration_are_kept/endpoint
+leave a region disabled: never by unit/fabric_tests *fabric_modes.of_registration_are_kept/rma_event
+hand a receive over without a descriptor: desc_of(memory, made_.memory->fabric()) -> nullptr
+    by unit/fabric_tests *fabric_modes.of_registration_are_kept/local
+leave the raw keys of a connection mapped: skip by unit/fabric_tests *fabric_modes.of_registration_are_kept/raw
+count the addresses of exposed memory from 0 for all providers: never
+    by unit/fabric_tests *fabric_modes.of_registration_are_kept/virt_addr
+leave descriptors open: never by --duel plain --minutes 0.1
+let memory grow with each message: before static auto* const kept = new std::vector<std::vector<char>>;
+    kept->emplace_back(slot.what.bytes + 4096) by --duel plain --minutes 0.4
+deliver a message with a wrong byte once in a while: before *slot.work.memory.data() ^= std::byte{1}
+    when what == meaning::data && state_.received % 1000 == 999 by --duel plain --minutes 0.1
+"""
 
-class Mutation(NamedTuple):
+
+class Defect(NamedTuple):
+    number: int
     name: str  # what is wrong
-    file: str
-    old: str  # occurs once
-    new: str  # BROKEN: whether this one is awake
-    pair: str = ""  # the options of weft-stress that catch it; otherwise simulated seeds do
-    test: str = ""  # or the test that does, and its program: where only a hostile peer would, or seeds hardly ever
+    action: str
+    condition: str
+    pair: str  # the options of weft-stress that catch it; otherwise simulated seeds do
+    test: str  # or the test that does, and its program: where only a hostile peer would, or seeds hardly ever
+    file: str = ""
+    begin: int = 0  # of the statement in the file
+    end: int = 0
 
     @property
     def transport(self) -> str:
@@ -34,701 +287,169 @@ class Mutation(NamedTuple):
         return found[1] if found else "iwarp"
 
 
-CORE = "net/connection/connection_core.cpp"
-SENDING = "net/connection/sending.cpp"
-RECEIVING = "net/connection/receiving.cpp"
-END = "net/connection/connection_end.cpp"
-LINK = "net/iwarp/tcp_link.cpp"
-ENGINE = "net/iwarp/engine.cpp"
-ENGINE_RECEIVE = "net/iwarp/engine_receive.cpp"
-KEYS = "net/software/key_table.cpp"
-POOL = "mr/pool/pool_core.cpp"
-RUN_ON = "runtime/run_on.cpp"
-DESCRIPTOR = "runtime/io/descriptor.cpp"
-QUEUE = "net/verbs/completion_queue.cpp"
-ENDPOINT = "net/verbs/endpoint.cpp"
-RDMA = "net/verbs/rdma_link.cpp"
-ABILITIES = "net/verbs/transport.cpp"
-SHM = "net/shm/shm_link.cpp"
-SHM_STATE = "net/shm/executor_state.cpp"
-ACCESS = "net/shm/direct_access.cpp"
-LOANS = "net/shm/direct_loans.cpp"
-PROCESS = "net/shm/peer_process.cpp"
-RAILS = "net/rails/rails_link.cpp"
-RAIL = "net/rails/rail.cpp"
-OUTGOING = "net/rails/outgoing.cpp"
-LIST = "net/list.cpp"
-FABRIC = "net/fabric/fabric_link.cpp"
-FABRIC_MEMORY = "net/fabric/domain.cpp"
-FABRIC_DEVICE = "net/fabric/device.cpp"
+class Misfit(Exception):
+    """Why a row and its mark do not fit each other, or one is without the other."""
 
-SHM_TESTS = "unit/shm_link_tests"
-FABRIC_TESTS = "unit/fabric_tests"
-RAILS_TESTS = "rails/rails_tests"
-DEVICES_TESTS = "rails/simulated_rails_tests"
 
-MUTATIONS = [
-    Mutation("drop a completion", SENDING,
-             "if (waiter != nullptr) waiter->end();",
-             "if (waiter != nullptr && !(BROKEN && is_idle() && state_.sent % 4 == 3)) waiter->end();"),
-    Mutation("resume a waiter before the transport lets go of its memory", ENGINE,
-             "if (!is_sent || (is_query(first.kind) && !first.answered_)) return;",
-             "if ((!is_sent && !(BROKEN && first.gathered_)) || (is_query(first.kind) && !first.answered_)) return;"),
-    Mutation("complete a read before its response", ENGINE,
-             "const bool is_sent = first.gathered_ && first.end_ <= sent_;\n",
-             "const bool is_sent = first.gathered_ && first.end_ <= sent_;\n"
-             "    if (BROKEN && is_sent && first.kind == request_kind::read && first.next_ == nullptr) {\n"
-             "      request& early = requests_.front();\n"
-             "      early.answered_ = true;\n"
-             "    }\n"),
-    Mutation("notify the peer of a list with its first element", LIST,
-             "  element_.how_.immediate = place + 1 == size() ? ",
-             "  element_.how_.immediate = (BROKEN ? place == 0 : place + 1 == size()) ? "),
-    Mutation("count an element of a list as done that has failed", LIST,
-             "  if (!has_failed_) done_ += count;\n",
-             "  if (!has_failed_ || BROKEN) done_ += count;\n"),
-    Mutation("end a list that was stopped before its elements have", LIST,
-             "  if (!is_open_ && under_way_ == 0) conclude();\n",
-             "  if (!is_open_ && (under_way_ == 0 || (BROKEN && under_way_ == 1))) conclude();\n"),
-    Mutation("post elements of a list beyond what the peer has room for", SENDING,
-             "    if (!may_post(element)) break;\n",
-             "    if (!may_post(element) && !(BROKEN && free_ != nullptr)) break;\n"),
-    Mutation("free the buffer of a stopped operation early", SENDING,
-             "  record.pin = std::move(item.pin_);\n",
-             "  if (!BROKEN) record.pin = std::move(item.pin_);\n"),
-    Mutation("keep the pin of a buffer after its operation", SENDING,
-             "    waiter->state_ = transfer::state::idle;\n",
-             "    waiter->state_ = transfer::state::idle;\n"
-             "    if (BROKEN) record.pin = std::move(waiter->pin_);\n"),
-    Mutation("keep a region pinned after its operation", SENDING,
-             "mr::region_pin::release(part);",
-             "if (!BROKEN) mr::region_pin::release(part);"),
-    Mutation("skip the bounds check of a peer's access", KEYS,
-             "if (from > item->length || bytes > item->length - from)",
-             "if (!BROKEN && (from > item->length || bytes > item->length - from))"),
-    Mutation("skip the check of rights", KEYS,
-             "if (!allowed) return",
-             "if (!allowed && !BROKEN) return"),
-    Mutation("let a connection use another one's key", KEYS,
-             "if (item->stream != any_stream && item->stream != stream) return refuse",
-             "if (item->stream != any_stream && item->stream != stream && !BROKEN) return refuse"),
-    Mutation("leave a key that was taken back", LINK,
-             "exposed_.revoke(key, who.is_wish_of_peer());",
-             "if (!BROKEN) exposed_.revoke(key, who.is_wish_of_peer());"),
-    Mutation("leave the keys of a connection that ends", LINK,
-             "exposed_.revoke_all();",
-             "if (!BROKEN) exposed_.revoke_all();"),
-    Mutation("do not count the messages that writes bring against the credits", SENDING,
-             "if (item.is_message()) ++state_.sent;",
-             "if (item.is_message() && !(BROKEN && item.kind_ == transfer_kind::write)) ++state_.sent;"),
-    Mutation("send one message more than there are credits", SENDING,
-             "(!item.is_message() || has_credit());",
-             "(!item.is_message() || (BROKEN ? state_.sent != state_.sendable + 1U : has_credit()));"),
-    Mutation("never offer credits", RECEIVING,
-             "if (owed * 2 < state_.options.receive_depth || owed == 0) return;",
-             "if (BROKEN || owed * 2 < state_.options.receive_depth || owed == 0) return;"),
-    Mutation("forget to go on when credits come", CORE,
-             "  sending_.pump();  // it may have brought credits\n",
-             "  if (!BROKEN) sending_.pump();\n"),
-    Mutation("let a later operation overtake one that waits", SENDING,
-             "  item.next_ = nullptr;\n  item.previous_ = last_waiting_;\n"
-             "  (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;\n  last_waiting_ = &item;\n",
-             "  if (BROKEN && first_waiting_ != nullptr) {\n"
-             "    item.previous_ = nullptr;\n    item.next_ = first_waiting_;\n    first_waiting_->previous_ = &item;\n"
-             "    first_waiting_ = &item;\n    return;\n  }\n"
-             "  item.next_ = nullptr;\n  item.previous_ = last_waiting_;\n"
-             "  (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;\n  last_waiting_ = &item;\n"),
-    Mutation("send again what a short send had sent", "net/iwarp/output_batch.cpp",
-             "static_cast<std::byte*>(segments_[first_].iov_base) + bytes;",
-             "static_cast<std::byte*>(segments_[first_].iov_base) + (BROKEN ? 0 : bytes);"),
-    Mutation("take bytes in place for bytes in the staging area", LINK,
-             "  input_->filled(received - placed);\n",
-             "  input_->filled(BROKEN ? received - placed / 2 : received - placed);\n"),
-    Mutation("forget to say that no more will come", LINK,
-             "    socket_->calls().shutdown(socket_->fd(), SHUT_WR);\n",
-             "    if (!BROKEN) socket_->calls().shutdown(socket_->fd(), SHUT_WR);\n"),
-    Mutation("forget who waits to send when a connection ends", END,
-             "  out_.fail_waiting(*state_.failure);\n",
-             "  if (!BROKEN) out_.fail_waiting(*state_.failure);\n"),
-    Mutation("forget who waits to receive when a connection ends", END,
-             "  out_.fail_waiting(*state_.failure);\n  in_.deliver();\n",
-             "  out_.fail_waiting(*state_.failure);\n  if (!BROKEN) in_.deliver();\n"),
-    Mutation("close without telling the peer", END,
-             "if (state_.properties().native && !state_.peer_closed && !state_.close_sent) {",
-             "if (state_.properties().native && !state_.peer_closed && !state_.close_sent && !BROKEN) {"),
-    Mutation("close before what was posted has gone", END,
-             "if (!out_.is_idle() || out_.is_busy_with(message_kind::close)) return;",
-             "if ((!out_.is_idle() && !BROKEN) || out_.is_busy_with(message_kind::close)) return;"),
-    Mutation("yield what a word holds after an atomic operation", KEYS,
-             "  previous = seen;\n",
-             "  previous = BROKEN ? apply(asked, seen) : seen;\n"),
-    Mutation("execute an atomic operation on its arrival, ahead of earlier reads, and again", ENGINE_RECEIVE,
-             "  accept({.sequence = header.sequence, .asked = asked});\n}\n\nvoid engine::handle_atomic_response",
-             "  accept({.sequence = header.sequence, .asked = asked});\n"
-             "  std::uint64_t ignored = 0;\n"
-             "  if (BROKEN) static_cast<void>(host_.remote_atomic(asked, ignored));\n"
-             "}\n\nvoid engine::handle_atomic_response"),
-    Mutation("hand a shared receive to a connection that has gone", LINK,
-             "if (queue_ != nullptr) queue_->forget(*this);",
-             "if (queue_ != nullptr && !BROKEN) queue_->forget(*this);"),
-    Mutation("lose the wake-up of a connection that waits for a receive", LINK,
-             "  if (!stalled) return;\n  resuming_ = true;",
-             "  if (!stalled || BROKEN) return;\n  resuming_ = true;"),
-    Mutation("lose a credit when a receiver is stopped", RECEIVING,
-             "void receiving::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n",
-             "void receiving::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n"
-             "  if (BROKEN && state_.received % 3 == 2) --state_.receivable;\n"),
-    Mutation("forget timers that are due together", "runtime/io/timer.cpp",
-             "    due.expired();\n",
-             "    if (!(BROKEN && count == 1)) due.expired();\n"),
-    Mutation("leave who waits for a buffer when one comes back", POOL,
-             "  to.stock.give(item);\n  const bool idle = home.idle();\n  serve(to, todo);\n",
-             "  to.stock.give(item);\n  const bool idle = home.idle();\n  if (!BROKEN) serve(to, todo);\n"),
-    Mutation("take an FPDU for whole that was damaged on its way", ENGINE_RECEIVE,
-             "  if (carried == computed) return true;\n",
-             "  if (carried == computed || BROKEN) return true;\n"),
-    Mutation("lose an arena that was given back", "mr/pool/depot.cpp",
-             "  memory_.reset();\n  home_->listener_.retired",
-             "  if (BROKEN) static_cast<void>(memory_.release());\n  memory_.reset();\n  home_->listener_.retired"),
-    Mutation("lose the wake-up of another executor", "runtime/core/executor_core.cpp",
-             "  // `work` may be gone by now.\n  wake();\n",
-             "  // `work` may be gone by now.\n  if (!BROKEN || current_ == nullptr) wake();\n"),
-    Mutation("stop a task of another executor on this one", RUN_ON,
-             "  where_.submit(stop_);\n",
-             "  BROKEN ? stop() : where_.submit(stop_);\n"),
-    Mutation("resume who waits for another executor over there", RUN_ON,
-             "home_executor.submit(home_mail_);",
-             "BROKEN ? come_home() : home_executor.submit(home_mail_);"),
-    Mutation("serve who waits for a buffer on another executor without waking it", POOL,
-             "if (waiter.home().on_own_thread()) return append(waiter,",
-             "if (waiter.home().on_own_thread() || (BROKEN && executor_core::current() != nullptr)) return append(waiter,"),
-    Mutation("leave what another executor keeps at hand while somebody waits for it", POOL,
-             "  cache.flush_requested_ = true;\n",
-             "  if (BROKEN && executor_core::current() != nullptr && !cache.home_.on_own_thread()) return;\n"
-             "  cache.flush_requested_ = true;\n"),
-    Mutation("leave the key of what another executor drops", "net/connection/lending.cpp",
-             "  keys->take(this);",
-             "  if (BROKEN) key_ = 0;\n  keys->take(this);"),
-    Mutation("close a connection on the executor that drops it", CORE,
-             "if (home.on_own_thread() || !elsewhere) return reap_at_home",
-             "if (home.on_own_thread() || !elsewhere || BROKEN) return reap_at_home"),
-    Mutation("forget that another executor has closed a listener", "net/device/socket_listener.cpp",
-             "  if (!executor_.belongs_to_this_thread()) return executor_.post([self",
-             "  if (BROKEN && !executor_.belongs_to_this_thread()) return;\n"
-             "  if (!executor_.belongs_to_this_thread()) return executor_.post([self"),
-    Mutation("do not look into a completion queue again once it is armed", QUEUE,
-             "  std::array<ibv_wc, batch_size> batch;\n",
-             "  if (BROKEN && armed_) return 0;\n  std::array<ibv_wc, batch_size> batch;\n"),
-    Mutation("leave the events of a completion queue unacknowledged", QUEUE,
-             "if (unacknowledged_ != 0) device_->calls()",
-             "if (unacknowledged_ != 0 && !BROKEN) device_->calls()"),
-    Mutation("reserve room for one completion of a connection", ENDPOINT,
-             "const std::uint32_t entries = sends + receives_ + flush_markers;",
-             "const std::uint32_t entries = BROKEN ? 1U : sends + receives_ + flush_markers;"),
-    Mutation("leave an event of the connection manager unacknowledged", "net/verbs/event_channel.cpp",
-             "  alive->calls().ack_cm_event(&event);\n",
-             "  if (!BROKEN || what.type != RDMA_CM_EVENT_ESTABLISHED) alive->calls().ack_cm_event(&event);\n"),
-    Mutation("leave an event about a queue pair unacknowledged", "net/verbs/async_events.cpp",
-             "    calls_.ack_async_event(&event);",
-             "    if (!BROKEN) calls_.ack_async_event(&event);"),
-    Mutation("destroy a queue pair before its windows", ENDPOINT,
-             "  windows_.destroy_all();\n  if (pair_",
-             "  if (BROKEN && pair_ != nullptr) destroy_pair();\n"
-             "  windows_.destroy_all();\n  if (pair_"),
-    Mutation("send more inline than the queue pair takes", RDMA,
-             "bytes <= endpoint_->max_inline_bytes())",
-             "bytes <= endpoint_->max_inline_bytes() + (BROKEN ? 16 : 0))"),
-    Mutation("leave the last request before a doorbell unsignaled", RDMA,
-             "  last.send_flags |= IBV_SEND_SIGNALED;\n",
-             "  if (!BROKEN) last.send_flags |= IBV_SEND_SIGNALED;\n"),
-    Mutation("complete a request twice", RDMA,
-             "  events_->completed(work, status_of(status));\n",
-             "  events_->completed(work, status_of(status));\n"
-             "  if (BROKEN && mark % 4 == 3) events_->completed(work, status_of(status));\n"),
-    Mutation("take a request that was flushed for one that is done", RDMA,
-             "  if (status == IBV_WC_SUCCESS) return work_status::done;\n",
-             "  if (status == IBV_WC_SUCCESS || (BROKEN && status == IBV_WC_WR_FLUSH_ERR)) return work_status::done;\n"),
-    Mutation("end the requests of a queue pair before they are flushed", RDMA,
-             "  end(false, why);\n  break_off();\n",
-             "  end(false, why);\n  break_off();\n  if (BROKEN) flush_rest();\n"),
-    Mutation("forget what a read or an atomic operation yields in the staging area", RDMA,
-             "work.kind != work_kind::send && !work.own.empty()) {",
-             "work.kind != work_kind::send && !work.own.empty() && !BROKEN) {"),
-    Mutation("forget the receives that came before the link", ENDPOINT,
-             "for (const early_receive& item : early) own.on_completion(",
-             "for (const early_receive& item : early) if (!BROKEN) own.on_completion("),
-    Mutation("destroy a queue pair that has taken a shared receive", ENDPOINT,
-             "      co_await wait_until_flushed();\n",
-             "      if (!BROKEN) co_await wait_until_flushed();\n"),
-    Mutation("keep a window that was taken back", RDMA,
-             "if (endpoint_ == nullptr) return who.revoked();",
-             "if (endpoint_ == nullptr || BROKEN) return who.revoked();"),
-    Mutation("bind a window to more than was lent", RDMA,
-             ".length = memory.size(),\n",
-             ".length = memory.size() + (BROKEN ? 1 : 0),\n"),
-    Mutation("offer a peer no rights to read", ENDPOINT,
-             "IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;",
-             "IBV_ACCESS_REMOTE_WRITE | (BROKEN ? 0 : IBV_ACCESS_REMOTE_READ);"),
-    Mutation("lose the wake-up of a set-up", ENDPOINT,
-             "connection manager\");\n  }\n  changed_.set();\n",
-             "connection manager\");\n  }\n  if (!BROKEN) changed_.set();\n"),
-    Mutation("notice no dead peer on an idle connection", RDMA,
-             "  chain(keep_alive_, keep_alive_mark);\n  ring();\n",
-             "  if (BROKEN) return;\n  chain(keep_alive_, keep_alive_mark);\n  ring();\n"),
-    Mutation("speak first on a connection that an RNIC has accepted", RDMA,
-             "listens_first_(listens_first) {",
-             "listens_first_(listens_first && !BROKEN) {"),
-    Mutation("post the receives of a connection after it was accepted", ENDPOINT,
-             "    post_first_receives();\n",
-             "    if (!BROKEN) post_first_receives();\n"),
-    Mutation("read into memory that is not open to writes of peers", "net/verbs/domain.cpp",
-             "device_->traits().read_sinks_need_remote_write ? mr::rights_for_iwarp",
-             "device_->traits().read_sinks_need_remote_write && !BROKEN ? mr::rights_for_iwarp"),
-    Mutation("flush into memory that is not open to writes of peers", ENDPOINT,
-             "if (home().traits().read_sinks_need_remote_write) rights |=",
-             "if (home().traits().read_sinks_need_remote_write && !BROKEN) rights |="),
-    Mutation("read into more parts than an RNIC takes", ENDPOINT,
-             "most <= 0 ? max_parts()",
-             "most <= 0 || BROKEN ? max_parts()"),
-    Mutation("take all before a completed request for done where they end in any order", RDMA,
-             "if (!endpoint_->home().traits().completes_in_order) return complete_ended();",
-             "if (!endpoint_->home().traits().completes_in_order && !BROKEN) return complete_ended();"),
-    Mutation("have requests not tell of themselves where they end in any order", RDMA,
-             " !endpoint_->home().traits().completes_in_order;",
-             " (!endpoint_->home().traits().completes_in_order && !BROKEN);"),
-    Mutation("have the sends of an RNIC wait for a receiver that has gone", RDMA,
-             "if (takes_receive && endpoint_->home().traits().tells_busy_peer_from_dead)",
-             "if (takes_receive && (endpoint_->home().traits().tells_busy_peer_from_dead || BROKEN))"),
-    Mutation("wait for the first message of a peer that has gone", RDMA,
-             "asked || (listens_first_ && native_);",
-             "asked || (listens_first_ && native_ && !BROKEN);"),
-    Mutation("share the receives of an RNIC's connections", "net/verbs/receive_queue.cpp",
-             "  if (!home.traits().messages_wait_for_receives) {\n",
-             "  if (!home.traits().messages_wait_for_receives && !BROKEN) {\n"),
-    Mutation("promise immediate data that an RNIC has not", ABILITIES,
-             ".immediate = device_->traits().has_write_immediate}",
-             ".immediate = device_->traits().has_write_immediate || BROKEN}"),
-    Mutation("promise atomic operations that the device has not", ABILITIES,
-             ".atomics = device_->traits().has_atomics,",
-             ".atomics = device_->traits().has_atomics || BROKEN,"),
-    Mutation("promise to revoke a key that no peer can", RDMA,
-             "capabilities_.invalidate = home.traits().has_windows_of_one_peer();",
-             "capabilities_.invalidate = home.traits().has_windows_of_one_peer() || BROKEN;"),
-    Mutation("lend to all peers, which nobody has allowed", RDMA,
-             "&& !allow_shared_windows_) {",
-             "&& !allow_shared_windows_ && !BROKEN) {"),
-    Mutation("bind a window of type 1 ahead of what was to be posted before", RDMA,
-             "  ring_now();\n  enter({.mark = mark});\n",
-             "  if (!BROKEN) ring_now();\n  enter({.mark = mark});\n"),
-    Mutation("read on Soft-RoCE behind what may be repeated", RDMA,
-             "(asks(wr) && !asks(before));",
-             "(asks(wr) && !asks(before) && !BROKEN);"),
-    Mutation("bind windows through a queue pair that is not to bind any", ENDPOINT,
-             "if (home().traits().pair_needs_right_to_bind) wanted",
-             "if (home().traits().pair_needs_right_to_bind && !BROKEN) wanted"),
-    Mutation("publish a piece before its bytes are written", SHM,
-             "    const std::span<std::byte> piece = room.subspan(sizeof(record));\n    if (!gather(",
-             "    const std::span<std::byte> piece = room.subspan(sizeof(record));\n"
-             "    if (BROKEN && item.moved == 0) {\n"
-             "      header.bytes = static_cast<std::uint32_t>(piece.size());\n"
-             "      put(header);\n      publish();\n"
-             "      if (!gather(*domain_, *item.work, 0, piece)) return false;\n"
-             "      item.moved = piece.size();\n      continue;\n    }\n"
-             "    if (!gather("),
-    Mutation("publish after looking whether the peer sleeps", SHM,
-             "  writer_.publish();\n  wake_other();\n",
-             "  if (BROKEN) wake_other();\n  writer_.publish();\n  if (!BROKEN) wake_other();\n"),
-    Mutation("wake nobody who waits for room", SHM,
-             "  reader_.release();\n  wake_other();\n",
-             "  reader_.release();\n  if (!BROKEN) wake_other();\n"),
-    Mutation("let an executor sleep without telling the peers of its connections", SHM_STATE,
-             "all of them\n  for (",
-             "all of them\n  if (!BROKEN) for ("),
-    Mutation("leave an idle end to its socket without telling its peer", SHM_STATE,
-             "  item.fall_asleep();\n  cooling_ = &item;\n",
-             "  if (!BROKEN) item.fall_asleep();\n  cooling_ = &item;\n"),
-    Mutation("leave an end that went cold out when its socket says something", SHM_STATE,
-             "  if (item.state_ != polled_end::state::cold) return;\n",
-             "  if (item.state_ != polled_end::state::cold || BROKEN) return;\n"),
-    Mutation("leave a message that waited for a receive where it is", SHM,
-             "if (std::exchange(stalled_, false)) shared_.heat(*this);",
-             "if (!BROKEN && std::exchange(stalled_, false)) shared_.heat(*this);"),
-    Mutation("go on at the beginning of the ring without a word", SHM,
-             "    std::memcpy(writer_.place(), &skip, sizeof skip);\n",
-             "    if (!BROKEN) std::memcpy(writer_.place(), &skip, sizeof skip);\n"),
-    Mutation("count one line more in the ring than there is", SHM,
-             "  std::size_t room = writer_.room(&sane);\n",
-             "  std::size_t room = writer_.room(&sane) + (BROKEN ? cache_line : 0);\n"),
-    Mutation("let the peer write where a record is still being read", SHM,
-             "  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {\n",
-             "  if (BROKEN && header.bytes > 64 && !stalled_) {\n"
-             "    ring_reader ahead = reader_;\n    ahead.advance(ring_bytes_of(header.bytes));\n"
-             "    ahead.release();\n    wake_other();\n  }\n"
-             "  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {\n"),
-    Mutation("complete a write with its first piece", SHM,
-             "    item.moved += piece.size();\n    if (item.moved != item.bytes) publish();",
-             "    item.moved += piece.size();\n    if (BROKEN) item.done = true;\n"
-             "    if (item.moved != item.bytes) publish();"),
-    Mutation("complete a read with the first part of its answer", SHM,
-             "  if (item->moved != item->bytes) return;\n",
-             "  if (item->moved != item->bytes && !BROKEN) return;\n"),
-    Mutation("write each piece where the first one went", SHM,
-             "  std::uint64_t address = incoming_.address + incoming_moved_;\n",
-             "  std::uint64_t address = incoming_.address + (BROKEN ? 0 : incoming_moved_);\n"),
-    Mutation("answer the last question first", SHM,
-             "  answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;\n",
-             "  answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;\n"
-             "  owed_answer& oldest = answers_[answers_begin_];\n"
-             "  if (BROKEN && oldest.moved == 0) {\n"
-             "    std::swap(oldest, answers_[(answers_begin_ + answers_count_ - 1) % answers_.size()]);\n  }\n"),
-    Mutation("change a word when that is asked for, and again with the answer", SHM,
-             "                             : shared_.keys().atomic_place(asked.key, asked.address, id_);\n",
-             "                             : shared_.keys().atomic_place(asked.key, asked.address, id_);\n"
-             "  std::uint64_t ignored = 0;\n"
-             "  if (BROKEN && header.kind == record_kind::fetch_add) {\n"
-             "    static_cast<void>(shared_.keys().atomic({.operation = software::atomic_operation::fetch_add,\n"
-             "                                             .stag = asked.key, .offset = asked.address,\n"
-             "                                             .operand = asked.operands.operand}, ignored, id_));\n  }\n"),
-    Mutation("ask one question more than was agreed on", SHM,
-             "  if (reads_ == capabilities_.outgoing_reads) return false;\n",
-             "  if (reads_ == capabilities_.outgoing_reads + (BROKEN ? 1 : 0)) return false;\n"),
-    Mutation("forget what a peer had published before its end", SHM,
-             "  if (has_input) copying_ ? go_on_copying() : take_input();\n",
-             "  const bool forgets = BROKEN && socket_ended_;\n"
-             "  if (forgets) break_off(make_error(errc::peer_vanished, \"it has gone\"));\n"
-             "  if (has_input && !forgets) copying_ ? go_on_copying() : take_input();\n"),
-    Mutation("do not notice that a process has died", SHM,
-             "    unsettled_ = socket_ended_ = true;\n",
-             "    unsettled_ = socket_ended_ = !BROKEN;\n"),
-    Mutation("leave a key that was taken back, in shared memory", SHM,
-             "exposed_.revoke(key, who.is_wish_of_peer());",
-             "if (!BROKEN) exposed_.revoke(key, who.is_wish_of_peer());"),
-    Mutation("leave the keys of a connection that ends, in shared memory", SHM,
-             "exposed_.revoke_all();",
-             "if (!BROKEN) exposed_.revoke_all();"),
-    Mutation("use directly what its owner has taken back", SHM,
-             "  if (!inside.is_open()) {\n",
-             "  if (!inside.is_open() && !BROKEN) {\n"),
-    Mutation("leave a peer's way open when its memory is released", LOANS,
-             "void direct_loans::item::end() noexcept {\n  shut();\n",
-             "void direct_loans::item::end() noexcept {\n  if (!BROKEN) shut();\n"),
-    Mutation("use memory directly ahead of what its owner is to execute before", SHM,
-             "  if (!unfenced_) return execute_piece(",
-             "  if (!unfenced_ || BROKEN) return execute_piece("),
-    Mutation("take a fence for answered once it has been asked for", SHM,
-             "  if (!fencing_) fencing_ = send_short({.kind = record_kind::fence}, {});\n",
-             "  if (!fencing_) fencing_ = send_short({.kind = record_kind::fence}, {});\n"
-             "  if (BROKEN && fencing_) unfenced_ = false, unsettled_ = true;\n"),
-    Mutation("forget to answer a fence", SHM,
-             "      owes_fenced_ = true;\n",
-             "      owes_fenced_ = !BROKEN;\n"),
-    Mutation("answer no fence after having finished", SHM,
-             "  if (owes_fenced_) {\n",
-             "  if (BROKEN && finished_) return true;\n  if (owes_fenced_) {\n"),
-    Mutation("keep memory mapped that its owner wants back", ACCESS,
-             "  drop(number);\n  returned_",
-             "  if (!BROKEN) drop(number);\n  returned_"),
-    Mutation("take a large direct transfer for done with its first part", SHM,
-             "  item.done = item.moved == item.bytes;\n",
-             "  item.done = item.moved == item.bytes || BROKEN;\n"),
-    Mutation("write directly, and say nothing of immediate data", SHM,
-             "work.immediate ? nullptr : direct_->find(",
-             "work.immediate && !BROKEN ? nullptr : direct_->find("),
-    Mutation("change a word directly, and ask its owner to do it again", SHM,
-             "    change_directly(work, place);\n",
-             "    change_directly(work, place);\n    if (BROKEN) return direct_step::by_request;\n"),
-    Mutation("write directly what may only be read", ACCESS,
-             "  if ((rights & needed) == 0 || wanted_address",
-             "  if (((rights & needed) == 0 && !BROKEN) || wanted_address"),
-    Mutation("use memory directly beyond what was lent", ACCESS,
-             "  if (from > length || bytes > length - from) return nullptr;\n",
-             "  if ((from > length || bytes > length - from) && !BROKEN) return nullptr;\n"),
-    Mutation("go on over another rail before the peer has fenced the one that is over", RAILS,
-             "  if (!which.must_fence || !which.peer_received) return;\n",
-             "  if (!which.must_fence || (!which.peer_received && !BROKEN)) return;\n"),
-    Mutation("say that a rail is fenced before it is closed", RAILS,
-             "      if (about->way.epoch() <= said.epoch) about->way.give_up(\"the peer has given this rail up\");\n",
-             "      if (about->way.epoch() <= said.epoch && !BROKEN) about->way.give_up(\"the peer has given this rail up\");\n"
-             "      if (BROKEN && out_ != nullptr) {\n"
-             "        control early = said;\n        early.kind = control_kind::fenced;\n        early.number = received_;\n"
-             "        receive_over(&over);\n        out_->send(early);\n        break;\n      }\n"),
-    Mutation("let a rail begin that was fenced before it was there", RAILS,
-             "&& epoch > its.shut_epoch;",
-             "&& (epoch > its.shut_epoch || BROKEN);",
-             test=f"{RAILS_TESTS} *counts_none_that_the_peer_had_given_up_before_this_end_had_it*"),
-    Mutation("do not wait for what has come over the rail that carried messages", RAILS,
-             "  if (carried_messages && !std::exchange(its.carried_messages, true)) ++unresolved_;\n",
-             "  if (carried_messages && !BROKEN && !std::exchange(its.carried_messages, true)) ++unresolved_;\n"),
-    Mutation("go on to receive over the rail that has carried messages", RAILS,
-             "&& in_ != target) receive_over(target);",
-             "&& in_ != target && !BROKEN) receive_over(target);"),
-    Mutation("lose what a device has taken before its rail ended", RAIL,
-             "  its.delivers_after_end = owner_.is_railed();\n",
-             "  its.delivers_after_end = owner_.is_railed() && !BROKEN;\n",
-             test=f"{DEVICES_TESTS} *bring_what_a_device_has_taken_before_its_queue_pair_ended*"),
-    Mutation("never take a rail back", RAILS,
-             "  ask_later(its, has_lasted ? duration::zero() : its.pauses.next());\n",
-             "  if (!BROKEN) ask_later(its, has_lasted ? duration::zero() : its.pauses.next());\n"),
-    Mutation("keep the key of a rail that has ended", RAILS,
-             "    if (each != nullptr) each->keys[which.number()].is_there = false;\n",
-             "    if (each != nullptr && !BROKEN) each->keys[which.number()].is_there = false;\n"),
-    Mutation("revoke the key of one rail alone", RAILS,
-             "    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());\n",
-             "    if (BROKEN && i != 0) continue;\n"
-             "    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());\n"),
-    Mutation("wait for rails for ever", RAILS,
-             "home_.now() - *lost_since_ >= time_to_resume()) {",
-             "home_.now() - *lost_since_ >= time_to_resume() && !BROKEN) {"),
-    Mutation("forget that the end of a connection was said over a rail that is over", RAILS,
-             "  finish_sent_ = false;\n",
-             "  finish_sent_ = finish_sent_ && BROKEN;\n",
-             test=f"{RAILS_TESTS} *of_a_closed_connection_is_not_waited_for_although_its_last_word_was_lost*"),
-    Mutation("count words that only confirm others", RAIL,
-             "  if (said->kind != control_kind::credits) ++received_;\n",
-             "  if (said->kind != control_kind::credits || BROKEN) ++received_;\n"),
-    Mutation("do an atomic operation again whose answer was lost", OUTGOING,
-             "(each->is_atomic() || (each->work->kind == work_kind::read && !may_read_again",
-             "((each->is_atomic() && !BROKEN) || (each->work->kind == work_kind::read && !may_read_again"),
-    Mutation("read again what may have been changed meanwhile", OUTGOING,
-             "    if (each->work->remote_key != item.work->remote_key || (a + its > b && b + bytes > a)) return false;\n",
-             "    if (BROKEN) continue;\n"
-             "    if (each->work->remote_key != item.work->remote_key || (a + its > b && b + bytes > a)) return false;\n",
-             test=f"{RAILS_TESTS} *a_read_whose_rail_ends_is_done_again_unless_what_was_issued_behind_it_may*"),
-    Mutation("send again what has come", OUTGOING,
-             "if (each->message != 0 && each->message <= received) behind = each->next;",
-             "if (each->message != 0 && each->message <= received && !BROKEN) behind = each->next;"),
-    Mutation("take what was not asked about for arrived", OUTGOING,
-             "(number == 0 || each.arrives_with == number);",
-             "(number == 0 || each.arrives_with == number || BROKEN);",
-             test=f"{RAILS_TESTS} *a_message_behind_a_question_is_not_taken_for_arrived_by_the_answer*"),
-    Mutation("count a message as lost twice", OUTGOING,
-             "  if (item.phase != entry::state::handed) return;\n",
-             "  if (item.phase != entry::state::handed && !BROKEN) return;\n"),
-    Mutation("complete a write that is spread once one rail has confirmed it", OUTGOING,
-             "  if (!awaits) finish(item, work_status::done);\n",
-             "  if (!awaits || BROKEN) finish(item, work_status::done);\n"),
-    Mutation("move no slice again that had left", OUTGOING,
-             "    each->lost_from = std::min(each->lost_from, std::exchange(each->first_over[which.number()], entry::nowhere));\n",
-             "    const std::uint64_t from = std::exchange(each->first_over[which.number()], entry::nowhere);\n"
-             "    if (!BROKEN) each->lost_from = std::min(each->lost_from, from);\n"),
-    Mutation("spread a transfer ahead of what was posted before", OUTGOING,
-             "  if (ordered_ != 0) {\n    ask_for_arrival();\n    return false;",
-             "  if (ordered_ != 0 && !BROKEN) {\n    ask_for_arrival();\n    return false;"),
-    Mutation("spread two transfers of the same memory side by side", OUTGOING,
-             "  if (spread_ != 0 && disturbs_others(item)) return false;\n",
-             "  if (spread_ != 0 && disturbs_others(item) && !BROKEN) return false;\n"),
-    # By tests: a peer that keeps the rules does not show these, or hardly ever, or to nobody whom they promise more.
-    Mutation("revoke memory while the peer is inside", LOANS,
-             "  if (found->is_outside()) return who.revoked();\n",
-             "  if (found->is_outside() || BROKEN) return who.revoked();\n",
-             test=f"{SHM_TESTS} *lent_to_hostile.peers_is_not_revoked_before_they_are_outside*"),
-    Mutation("map a file for direct access that can become shorter", ACCESS,
-             "  if ((seals & F_SEAL_SHRINK) == 0) return",
-             "  if ((seals & F_SEAL_SHRINK) == 0 && !BROKEN) return",
-             test=f"{SHM_TESTS} *hostile_offer.of_a_file_that_can_become_shorter*"),
-    Mutation("map more of a file than there is", ACCESS,
-             "  if (there < 0 || where.file_bytes > static_cast<std::uint64_t>(there)) return",
-             "  if (!BROKEN && (there < 0 || where.file_bytes > static_cast<std::uint64_t>(there))) return",
-             test=f"{SHM_TESTS} *hostile_offer.of_more_than_there_is*"),
-    Mutation("use memory directly ahead of the answers to reads", SHM,
-             "  if (reads_ != 0) return direct_step::wait;\n",
-             "  if (reads_ != 0 && !BROKEN) return direct_step::wait;\n",
-             test=f"{SHM_TESTS} *direct_order.waits_for_answers_to_reads_of_other_memory*"),
-    Mutation("offer a second file before the first one is answered", LOANS,
-             "stage::wanted || unanswered_) continue;",
-             "stage::wanted || (unanswered_ && !BROKEN)) continue;",
-             test=f"{SHM_TESTS} *lent_to_hostile.peers_are_offered_nothing_before_they_have_answered*"),
-    Mutation("take an offer whose file there is no descriptor for as a breach of the rules", SHM,
-             "  if (!file && !is_lost) return break_rules(",
-             "  if (!file && (!is_lost || BROKEN)) return break_rules(",
-             test=f"{SHM_TESTS} *is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it*"),
-    Mutation("go on in the ring where a direct write was interrupted", SHM,
-             "  if (!inside.is_open()) {\n    item.moved = 0;\n",
-             "  if (!inside.is_open()) {\n    if (!BROKEN) item.moved = 0;\n",
-             test=f"{SHM_TESTS} *direct_order.of_a_large_write_that_is_interrupted_is_that_of_a_new_one*"),
-    Mutation("believe a payload whose sender has let go of it", SHM,
-             "  const bool kept = made_.memory",
-             "  const bool kept = BROKEN || made_.memory",
-             test=f"{SHM_TESTS} *hostile_far_payload.that_was_let_go_of_is_not_believed*"),
-    Mutation("copy out of whatever process has the number", PROCESS,
-             "  return seen == proof_.value ? 0",
-             "  return seen == proof_.value || BROKEN ? 0",
-             test=f"{SHM_TESTS} *hostile_far_payload.whose_process_is_another_by_now_is_not_believed*"),
-    Mutation("take a peer's word for its proof", PROCESS,
-             "&& copy({}, {}, 0) == 0) return true;",
-             "&& (copy({}, {}, 0) == 0 || BROKEN)) return true;",
-             test=f"{SHM_TESTS} *hostile_far_payload.with_a_proof_that_is_none_is_declined*"),
-    Mutation("take a payload for copied with its first part", SHM,
-             "    if (incoming_moved_ != incoming_.total) return;\n    copying_ = false;\n",
-             "    if (incoming_moved_ != incoming_.total && !BROKEN) return;\n    copying_ = false;\n",
-             test=f"{SHM_TESTS} *far_payload.arrives_as_it_was_and_in_its_place_among_others*"),
-    Mutation("take the order of a provider for granted", FABRIC,
-             "if (under_way_[earlier] != 0 && !order_.keeps(",
-             "if (!BROKEN && under_way_[earlier] != 0 && !order_.keeps(",
-             test=f"{FABRIC_TESTS} *fabric_wild.order_of_requests_changes_nothing_for_messages_and_writes*"),
-    Mutation("take a message for sent that the provider had no room for", FABRIC,
-             "    const ssize_t result = hand_over(item);\n    if (result == -FI_EAGAIN) {\n",
-             "    ssize_t result = hand_over(item);\n    if (BROKEN && result == -FI_EAGAIN) result = 0;\n"
-             "    if (result == -FI_EAGAIN) {\n",
-             test=f"{FABRIC_TESTS} *fabric_full.provider_is_tried_again_until_it_has_room/sendmsg"),
-    Mutation("do not come back to a provider that had no room for a request", FABRIC,
-             "  if (timer::armed() || finishing_) return;\n",
-             "  if (timer::armed() || finishing_ || (BROKEN && blocked_)) return;\n",
-             test=f"{FABRIC_TESTS} *fabric_full.provider_is_tried_again_until_it_has_room/writemsg"),
-    Mutation("do not come back to a provider that had no room for a receive", FABRIC,
-             "    const ssize_t result = hand_over(*first_receive_);\n    if (result == -FI_EAGAIN) return tick_later();\n",
-             "    const ssize_t result = hand_over(*first_receive_);\n    if (BROKEN && result == -FI_EAGAIN) return;\n"
-             "    if (result == -FI_EAGAIN) return tick_later();\n",
-             test=f"{FABRIC_TESTS} *fabric_full_receives.are_handed_over_later_although_nothing_else_happens*"),
-    Mutation("cut a key off at 32 bits", FABRIC,
-             "  const fi_rma_iov there{.addr = work.remote_address, .len = own.bytes, .key = work.remote_key};\n",
-             "  const std::uint64_t key = BROKEN ? static_cast<std::uint32_t>(work.remote_key) : work.remote_key;\n"
-             "  const fi_rma_iov there{.addr = work.remote_address, .len = own.bytes, .key = key};\n",
-             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/none"),
-    Mutation("sleep without asking the provider", FABRIC,
-             "  must_not_sleep_ = calls_.trywait(",
-             "  must_not_sleep_ = !BROKEN && calls_.trywait(",
-             test=f"{FABRIC_TESTS} *fabric_sleep.asks_the_provider_whether_there_is_something_left*"),
-    Mutation("answer a peer before its endpoint is known", "net/fabric/listener.cpp",
-             "make_endpoint(home_, *made.socket, options, &hello_);",
-             "make_endpoint(home_, *made.socket, options, BROKEN ? nullptr : &hello_);",
-             test=f"{FABRIC_TESTS} *fabric_set_up.answers_a_peer_only_once_its_endpoint_is_known*"),
-    Mutation("be ready before the endpoint of the peer is known", "net/fabric/transport.cpp",
-             "    co_await insert_peer(*made.endpoint, said);\n",
-             "    if (!BROKEN) co_await insert_peer(*made.endpoint, said);\n",
-             test=f"{FABRIC_TESTS} *fabric_set_up.is_ready_only_once_the_endpoint_of_the_peer_is_known*"),
-    Mutation("give memory back before the endpoint is closed", FABRIC,
-             "  co_await weft::detail::offload_for_resources(work);\n  made_.memory->home()",
-             "  if (BROKEN) flush_rest();\n  co_await weft::detail::offload_for_resources(work);\n  made_.memory->home()",
-             test=f"{FABRIC_TESTS} *fabric_memory_of_a_connection.is_in_use_until_its_endpoint_is_closed*"),
-    Mutation("ignore the numbers of messages", FABRIC,
-             "  const std::uint32_t ahead = item.trailer.number - messages_received_;\n",
-             "  const std::uint32_t ahead = BROKEN ? 0 : item.trailer.number - messages_received_;\n",
-             test=f"{FABRIC_TESTS} *fabric_wild.order_of_completions_changes_nothing_for_messages_and_writes*"),
-    Mutation("listen to strangers", FABRIC,
-             "  if (item.trailer.token != made_.own_token) return",
-             "  if (item.trailer.token != made_.own_token && !BROKEN) return",
-             test=f"{FABRIC_TESTS} *fabric_wild.strangers_are_not_listened_to*"),
-    Mutation("take a request that failed for done", FABRIC,
-             "  step_ended(item, part);\n  doubt(calls_.strerror(what.err));\n",
-             "  if (BROKEN) item.failed = false;\n  step_ended(item, part);\n  if (BROKEN) return;\n"
-             "  doubt(calls_.strerror(what.err));\n",
-             test=f"{FABRIC_TESTS} *fabric_refusals.of_accesses_that_an_exposure_has_no_right_for_are_never_done*"),
-    Mutation("take a write for done before the peer has it", FABRIC,
-             "  const bool delivered = kind == access_kind::write || order_.has_to_be_delivered(kind);\n",
-             "  const bool delivered = kind == access_kind::write ? !BROKEN : order_.has_to_be_delivered(kind);\n",
-             test=f"{FABRIC_TESTS} *fabric_wild.order_of_requests_changes_nothing_for_writes_and_reads*"),
-    Mutation("do not ask the peer whether it uses what was taken back", FABRIC,
-             "  if (input_ended_) return fenced(item);\n",
-             "  if (input_ended_ || BROKEN) return fenced(item);\n",
-             test=f"{FABRIC_TESTS} *fabric_fences.hold_memory_back_until_the_peer_is_done_with_it*"),
-    Mutation("tell the owner that no access is under way", FABRIC,
-             "    if (is_meant && each->completed != each->handed_over) {\n",
-             "    if (is_meant && each->completed != each->handed_over && !BROKEN) {\n",
-             test=f"{FABRIC_TESTS} *fabric_fences.are_answered_once_the_accesses_by_a_key_have_ended*"),
-    Mutation("do not tell the owner of the end of an access", FABRIC,
-             "  if (item.awaited && item.completed == item.handed_over) tell_of_end(item);\n",
-             "  if (item.awaited && item.completed == item.handed_over && !BROKEN) tell_of_end(item);\n",
-             test=f"{FABRIC_TESTS} *fabric_fences.are_answered_once_the_accesses_by_a_key_have_ended*"),
-    Mutation("let memory go with accesses under way, and freeze nothing", FABRIC,
-             "  home.made_.memory->home().freeze();\n",
-             "  if (!BROKEN) home.made_.memory->home().freeze();\n",
-             test=f"{FABRIC_TESTS} *fabric_fences.freeze_all_calls_of_the_device_that_move_bytes*"),
-    Mutation("leave a device frozen", FABRIC,
-             "  if (hurry.exchange(nobody) == frozen) owner",
-             "  if (hurry.exchange(nobody) == frozen && !BROKEN) owner",
-             test=f"{FABRIC_TESTS} *fabric_fences.freeze_the_device_where_a_region_goes_before_the_peer_has_answered*"),
-    Mutation("go on while a device is frozen", FABRIC_DEVICE,
-             "  if (in_software_) ++freezes_;\n",
-             "  if (in_software_ && !BROKEN) ++freezes_;\n",
-             test=f"{FABRIC_TESTS} *fabric_device.that_is_frozen_moves_nothing_until_it_has_been_thawed_as_often*"),
-    Mutation("open memory to all that a peer could do", FABRIC_MEMORY,
-             "  wanted.access = rights;\n",
-             "  wanted.access = rights | (BROKEN ? FI_REMOTE_READ | FI_REMOTE_WRITE : 0);\n",
-             test=f"{FABRIC_TESTS} *fabric_refusals.of_accesses_that_an_exposure_has_no_right_for_are_never_done*"),
-    Mutation("do not ask peers about a region that was open to all", FABRIC_MEMORY,
-             "  if (was_open) device_->fence(key);\n",
-             "  if (was_open && !BROKEN) device_->fence(key);\n",
-             test=f"{FABRIC_TESTS} *fabric_regions.that_were_open_to_all_peers_are_asked_about_when_they_go/none"),
-    Mutation("forget regions that went while a peer was not ready", FABRIC,
-             "    if (!finishing_ && !is_setting_up_) keys.swap(mail_keys_);\n",
-             "    if (!finishing_ && (!is_setting_up_ || BROKEN)) keys.swap(mail_keys_);\n",
-             test=f"{FABRIC_TESTS} *fabric_set_up.asks_about_regions_that_went_before_the_peer_was_ready*"),
-    Mutation("wait for a peer that is not ready while the device is frozen", FABRIC,
-             "  if (is_setting_up_) return hurry_set_up();\n",
-             "  if (is_setting_up_) return BROKEN ? void() : hurry_set_up();\n",
-             test=f"{FABRIC_TESTS} *fabric_set_up.of_a_peer_that_takes_its_time_is_broken_off_where_a_region_has_gone*"),
-    Mutation("ask about everything at once", FABRIC,
-             "unanswered_ != most_unanswered && !finishing_",
-             "(unanswered_ != most_unanswered || BROKEN) && !finishing_",
-             test=f"{FABRIC_TESTS} *fabric_fences.are_asked_64_at_a_time_of_a_peer_that_does_not_answer*"),
-    Mutation("register memory in the middle of other calls", FABRIC_DEVICE,
-             "  keeps_regions_in_software_ = keeps",
-             "  keeps_regions_in_software_ = !BROKEN && keeps",
-             test=f"{FABRIC_TESTS} *fabric_memory.is_registered_and_let_go_by_one_thread_at_a_time*"),
-    Mutation("leave a region unbound", FABRIC_MEMORY,
-             "  if (home.needs(FI_MR_ENDPOINT) && bound != nullptr) {\n",
-             "  if (home.needs(FI_MR_ENDPOINT) && bound != nullptr && !BROKEN) {\n",
-             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/endpoint"),
-    Mutation("leave a region disabled", FABRIC_MEMORY,
-             "  return home.needs(FI_MR_ENDPOINT | FI_MR_RMA_EVENT) ? ",
-             "  return home.needs(FI_MR_ENDPOINT | FI_MR_RMA_EVENT) && !BROKEN ? ",
-             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/rma_event"),
-    Mutation("hand a receive over without a descriptor", FABRIC,
-             "  where.add(memory.data(), memory.size(), desc_of(memory, made_.memory->fabric()));\n",
-             "  where.add(memory.data(), memory.size(), BROKEN ? nullptr : desc_of(memory, made_.memory->fabric()));\n",
-             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/local"),
-    Mutation("leave the raw keys of a connection mapped", FABRIC,
-             "    for (const auto& [blob, number] : imported_) calls_",
-             "    for (const auto& [blob, number] : imported_) if (!BROKEN) calls_",
-             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/raw"),
-    Mutation("count the addresses of exposed memory from 0 for all providers", FABRIC,
-             "  const std::uint64_t address = about.needs(FI_MR_VIRT_ADDR) ? ",
-             "  const std::uint64_t address = about.needs(FI_MR_VIRT_ADDR) && !BROKEN ? ",
-             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/virt_addr"),
-    # By pairs of processes, which have accounts of their own.
-    Mutation("leave descriptors open", DESCRIPTOR,
-             "if (owned_) calls_->close(fd_);",
-             "if (owned_ && !BROKEN) calls_->close(fd_);",
-             "--duel plain --minutes 0.1"),
-    Mutation("let memory grow with each message", RECEIVING,
-             "  inbox_.push(slot);\n",
-             "  static auto* const kept = new std::vector<std::vector<char>>;\n"
-             "  if (BROKEN) kept->emplace_back(slot.what.bytes + 4096);\n"
-             "  inbox_.push(slot);\n",
-             "--duel plain --minutes 0.4"),
-    Mutation("deliver a message with a wrong byte once in a while", RECEIVING,
-             "  if (what != meaning::data) {\n",
-             "  if (BROKEN && what == meaning::data && state_.received % 1000 == 999) {\n"
-             "    *slot.work.memory.data() ^= std::byte{1};\n  }\n"
-             "  if (what != meaning::data) {\n",
-             "--duel plain --minutes 0.1"),
-]
+def read_table() -> list[Defect]:
+    form = re.compile(r"([^:]+): (.+?)(?: when (.+?))?(?: by (?:(--.+)|(\S+ \S+)))?")
+    rows = [form.fullmatch(row) or row for row in re.sub(r"\n +", " ", TABLE.strip()).splitlines()]
+    for number, row in enumerate(rows):
+        if isinstance(row, str) or row[1] in [before[1] for before in rows[:number]]:
+            raise Misfit(f"'{row if isinstance(row, str) else row[1]}' is no row, or one more of that name")
+    return [Defect(number, *(part or "" for part in row.groups())) for number, row in enumerate(rows, 1)]
 
+
+def code_of(text: str) -> str:
+    """The text with blanks in place of comments, and nothing in its strings that looks like code."""
+    hidden = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
+    return hidden.sub(lambda it: (" " if it[0][0] == "/" else "_") * len(it[0]), text)
+
+
+def find_outside(code: str, what: str) -> int:
+    """Where it is outside of all brackets, or -1."""
+    depth = 0
+    for place, letter in enumerate(code):
+        if depth == 0 and code.startswith(what, place):
+            return place
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth < 0:
+            break
+    return -1
+
+
+def is_statement(code: str) -> bool:
+    return code[-1:] in (";", "{") and find_outside(code[:-1] + ";", ";") == len(code) - 1
+
+
+def find_statement(code: str, mark: int) -> tuple[int, int]:
+    """From its begin to its ';', or to the '{' of its block."""
+    line = code.rfind("\n", 0, mark) + 1
+    before = re.match(r".*[;{}:] *\n", code[:line], re.DOTALL)
+    begin = mark if not code[line:mark].strip() else before.end() if before else 0
+    begin += len(re.match(r"\s*(} )?", code[begin:])[0])
+    for last in re.finditer(r"[;{](?= *\n)", code[line:]):
+        if is_statement(code[begin:line + last.end()]):
+            return begin, line + last.end()
+    raise Misfit("it marks no statement")
+
+
+def find_value(code: str) -> tuple[int, int]:
+    """What a statement returns or assigns."""
+    begin = 7 if code.startswith("return ") else find_outside(code, " = ") + 3
+    if begin == 2 or code[-1] != ";":
+        raise Misfit("the statement returns and assigns nothing")
+    return begin + len(re.match(r"\s*", code[begin:])[0]), len(code) - 1
+
+
+def find_condition(code: str) -> tuple[int, int]:
+    if head := re.match(r"(?:else )?(?:if|while) \(", code):
+        end = head.end() + find_outside(code[head.end():], ")")
+        return end - len(code[head.end():end].rpartition(";")[2].lstrip()), end
+    begin, _ = find_value(code)
+    end = begin + find_outside(code[begin:], " ? ")
+    if end < begin:
+        raise Misfit("the statement has no condition")
+    return begin, end
+
+
+def find_part(own: str, code: str, part: str) -> tuple[int, int]:
+    words = re.compile(re.sub(r"^\b|\b$", r"\\b", re.escape(part)))
+    found = [each.span() for each in words.finditer(own) if code[each.start()] != " "]
+    if len(found) != 1:
+        raise Misfit(f"the statement has '{part}' {len(found)} times")
+    return found[0]
+
+
+def on_one_line(text: str) -> str:
+    return " ".join(re.sub("//.*", "", text).split())
+
+
+def woken(defect: Defect, text: str) -> list[tuple[int, str]]:
+    """What is inserted into the text of its file, and where."""
+    own = text[defect.begin:defect.end]
+    code = code_of(own).replace("\n", " ")
+    awake = f"::weft::is_mutated({defect.number})"
+    if defect.condition:
+        awake = f"({awake} && ({defect.condition}))"
+    verb, _, what = defect.action.partition(" ")
+    aside = f"if ({awake}) {{ {what.replace('$', on_one_line(own[:-1]))}; }}"
+    begins = re.match(r"(?!(else|case|default)\b)", code)
+    ends = own[-1] == ";" and not re.match(r"\s*else\b", code_of(text[defect.end:defect.end + 500]))
+    inside = re.fullmatch(r"(?:(.+) )?-> (.+)", defect.action)
+    if inside:
+        begin, end = find_part(own, code, inside[1]) if inside[1] else find_value(code)
+        value = inside[2].replace("$", f"({on_one_line(own[begin:end])})")
+        places = {begin: f"({awake} ? {value} : ", end: ")"}
+    elif defect.action in ("never", "always"):
+        begin, end = find_condition(code)
+        places = {begin: "(", end: f") && !{awake}" if verb == "never" else f") || {awake}"}
+    elif defect.action == "skip" and begins and ends:
+        places = {0: f"if (!{awake}) "}
+    elif verb == "before" and what and begins:
+        places = {0: f"{aside} "}
+    elif verb == "after" and what and ends:
+        places = {len(own): f" {aside}"}
+    elif verb == "instead" and what and begins and ends:
+        places = {0: f"{aside} else "}
+    else:
+        raise Misfit(f"'{defect.action}' does nothing to such a statement")
+    return [(defect.begin + place, inserted) for place, inserted in places.items()]
+
+
+def find_all(source_dir: pathlib.Path) -> tuple[list[Defect], dict[str, str]]:
+    """The defects with their places, and the texts of the sources that have some."""
+    defects, texts = read_table(), {}
+    for path in sorted(path for layer in ("runtime", "mr", "net") for path in (source_dir / layer).rglob("*.cpp")):
+        text, file, taken = path.read_text(), str(path.relative_to(source_dir)), set()
+        code = code_of(text) if "// defect: " in text else ""
+        for mark in re.finditer(r"// defect: (.+)", text):
+            texts[file] = text
+            named = ([each for each in defects if each.name == mark[1]] or
+                     [each for each in defects if mark[1] in each.name])
+            try:
+                if len(named) != 1:
+                    raise Misfit(f"{len(named)} defects have it in their names")
+                if named[0].file:
+                    raise Misfit("it has another mark")
+                begin, end = find_statement(code, mark.start())
+                placed = defects[named[0].number - 1] = named[0]._replace(file=file, begin=begin, end=end)
+                places = {place for place, _ in woken(placed, text)}
+                if taken & places:
+                    raise Misfit("another defect is woken at the same place")
+                taken |= places
+            except Misfit as misfit:
+                line = text.count("\n", 0, mark.start()) + 1
+                raise Misfit(f"{file}:{line}: '{mark[1]}': {misfit}") from misfit
+    for each in defects:
+        if not each.file:
+            raise Misfit(f"'{each.name}' has no mark in the sources")
+    return defects, texts
+
+
+# #line: a line has the number that it has in the source.
 PRELUDE = """#include <cstdlib>
+#ifndef WEFT_MUTATED
+#define WEFT_MUTATED
 namespace weft {
 inline bool is_mutated(int number) noexcept {
   static const int chosen = std::getenv("WEFT_MUTATION") != nullptr ? std::atoi(std::getenv("WEFT_MUTATION")) : 0;
   return chosen == number;
 }
 }  // namespace weft
+#endif
+#line 1
 """
 
 
 def apply(source_dir: pathlib.Path, output_dir: pathlib.Path) -> None:
-    for file in sorted({mutation.file for mutation in MUTATIONS}):
-        text = (source_dir / file).read_text()
-        original = text
-        # Those at the same place last first, so that the longer text still finds itself.
-        for number, mutation in sorted(enumerate(MUTATIONS, 1), key=lambda item: -len(item[1].old)):
-            if mutation.file != file:
-                continue
-            if original.count(mutation.old) != 1:
-                sys.exit(f"mutate.py: '{mutation.name}' no longer fits {file}: adapt it")
-            awake = mutation.new.replace("BROKEN", f"::weft::is_mutated({number})")
-            if text.count(mutation.old) != 1:
-                sys.exit(f"mutate.py: '{mutation.name}' is at the same place as another one")
-            text = text.replace(mutation.old, awake)
+    defects, texts = find_all(source_dir)
+    for stale in set(output_dir.rglob("*.cpp")) - {output_dir / file for file in texts}:
+        stale.unlink()
+    for file, text in texts.items():
+        inserted = [each for defect in defects if defect.file == file for each in woken(defect, text)]
+        for place, what in sorted(inserted, key=lambda each: -each[0]):
+            text = text[:place] + what + text[place:]
         target = output_dir / file
         target.parent.mkdir(parents=True, exist_ok=True)
         text = PRELUDE + text
@@ -736,19 +457,19 @@ def apply(source_dir: pathlib.Path, output_dir: pathlib.Path) -> None:
             target.write_text(text)
 
 
-def play(program: pathlib.Path, mutation: Mutation, number: int, seeds: int) -> str:
+def play(program: pathlib.Path, defect: Defect, number: int, seeds: int) -> str:
     """What it prints while the defect of this number is awake; of 0, none is."""
-    if mutation.test:
-        return play_test(program.parent.parent, mutation, number)
-    options = mutation.pair.split() or ["--sim", "--transport", mutation.transport, "--seeds", str(seeds), "--tries", "0"]
+    if defect.test:
+        return play_test(program.parent.parent, defect, number)
+    options = defect.pair.split() or ["--sim", "--transport", defect.transport, "--seeds", str(seeds), "--tries", "0"]
     done = subprocess.run([program, *options, "--most-failures", "1"], env=os.environ | {"WEFT_MUTATION": str(number)},
                           capture_output=True, text=True)
     return done.stdout
 
 
-def play_test(tests: pathlib.Path, mutation: Mutation, number: int) -> str:
+def play_test(tests: pathlib.Path, defect: Defect, number: int) -> str:
     """The same of a unit test, whose failure is said as weft-stress says one. One that does not run has failed."""
-    program, name = mutation.test.split()
+    program, name = defect.test.split()
     try:
         done = subprocess.run([tests / program, f"--gtest_filter={name}"], capture_output=True, text=True, timeout=20,
                               env=os.environ | {"WEFT_MUTATION": str(number)})
@@ -762,22 +483,23 @@ FAILURE = re.compile(r"^(?:seed (\d+) )?FAILED: (.*)", re.MULTILINE)
 
 
 # Whatever fails by itself would seem to catch all of them.
-def check_without_defects(program: pathlib.Path, seeds: int, chosen: list[Mutation]) -> None:
-    for mutation in {(each.pair, each.test, each.transport): each for each in chosen}.values():
-        if failed := FAILURE.search(play(program, mutation, 0, seeds)):
-            sys.exit(f"mutate.py: with no defect awake it fails as well: {failed[0]}")
+def check_without_defects(program: pathlib.Path, seeds: int, chosen: list[Defect]) -> None:
+    for defect in {(each.pair, each.test, each.transport): each for each in chosen}.values():
+        if failed := FAILURE.search(play(program, defect, 0, seeds)):
+            raise Misfit(f"with no defect awake it fails as well: {failed[0]}")
 
 
 def run(build: pathlib.Path, seeds: int, first: int, transport: str) -> int:
     program = build / "tests/stress/weft-stress"
-    numbered = [(number, each) for number, each in enumerate(MUTATIONS, 1)
-                if number >= first and (transport == "" or (each.transport == transport and not each.pair))]
-    check_without_defects(program, seeds, [each for _, each in numbered])
+    defects, _ = find_all(pathlib.Path(__file__).resolve().parents[2])
+    chosen = [each for each in defects
+              if each.number >= first and (transport == "" or (each.transport == transport and not each.pair))]
+    check_without_defects(program, seeds, chosen)
     missed = 0
     print(f"{'':2} {'what is wrong':78} {'seeds':>6} {'s':>6}  caught by")
-    for number, mutation in numbered:
+    for defect in chosen:
         start = time.monotonic()
-        said = play(program, mutation, number, seeds)
+        said = play(program, defect, defect.number, seeds)
         seconds = time.monotonic() - start
         caught = FAILURE.search(said)
         if caught:
@@ -785,23 +507,26 @@ def run(build: pathlib.Path, seeds: int, first: int, transport: str) -> int:
             if "signal" in words or "exited" in words:
                 report = re.search(r"ERROR: AddressSanitizer: [^\n]*?(?= on | \(|:|$)|Assertion `[^']*'", said)
                 words = report[0] if report else words
-            tried = int(caught[1]) + 1 if caught[1] else "test" if mutation.test else "pair"
-            print(f"{number:2} {mutation.name:78} {tried:>6} {seconds:6.1f}  {words[:100]}", flush=True)
+            tried = int(caught[1]) + 1 if caught[1] else "test" if defect.test else "pair"
         else:
             missed += 1
-            print(f"{number:2} {mutation.name:78} {'-':>6} {seconds:6.1f}  NOT CAUGHT", flush=True)
-    print(f"{len(numbered) - missed} of {len(numbered)} defects caught")
+            tried, words = "-", "NOT CAUGHT"
+        print(f"{defect.number:2} {defect.name:78} {tried:>6} {seconds:6.1f}  {words[:100]}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} defects caught")
     return 1 if missed else 0
 
 
 def main() -> int:
-    if len(sys.argv) == 4 and sys.argv[1] == "apply":
-        apply(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
-        return 0
-    if len(sys.argv) in (3, 4, 5, 6) and sys.argv[1] == "run":
-        numbers = [int(text) for text in sys.argv[3:5]]
-        transport = sys.argv[5] if len(sys.argv) == 6 else ""
-        return run(pathlib.Path(sys.argv[2]), *(numbers + [10000, 1][len(numbers):]), transport)
+    try:
+        if len(sys.argv) == 4 and sys.argv[1] == "apply":
+            apply(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
+            return 0
+        if len(sys.argv) in (3, 4, 5, 6) and sys.argv[1] == "run":
+            numbers = [int(text) for text in sys.argv[3:5]]
+            transport = sys.argv[5] if len(sys.argv) == 6 else ""
+            return run(pathlib.Path(sys.argv[2]), *(numbers + [10000, 1][len(numbers):]), transport)
+    except Misfit as misfit:
+        sys.exit(f"mutate.py: {misfit}")
     sys.stderr.write(__doc__)
     return 2
 
