@@ -8,14 +8,11 @@ which bring bytes and nothing else. Counted as in runtime.py, and given for one 
 
 Prints a table, and writes it to BUILD_DIR/bench/asio.json. Exits with 1 if a goal was missed.
 """
-import argparse
 import sys
-import tempfile
-from pathlib import Path
 
-import rows
 from rows import Row
-from runtime import Case, Machine
+from running import finish, missed, options_of
+from runtime import Case, cost
 
 OPERATIONS = 4  # of a round
 FACES = ("a task", "task"), ("a task in an io_context", "hosted"), ("asio::awaitable", "awaitable"), ("callbacks", "callback")
@@ -40,28 +37,17 @@ def rows_of(costs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="an operation through each face")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--quick", action="store_true", help="the tenth part of everything")
-    options = parser.parse_args()
+    options = options_of("an operation through each face", {"divide": 10}, "the tenth part of everything",
+                         divide=(1, "do only this part of everything: 10 for the tenth"))
     costs = {}
     print(f"{'one operation':44}{'instructions':>14}{'system calls':>14}{'allocations':>13}")
-    with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
-        machine = Machine(options.build.resolve(), Path(directory), 10 if options.quick else 1)
-        for case in CASES:
-            item = {what: figure / OPERATIONS for what, figure in machine.cost(case).items()}
-            costs[case.name.removeprefix("faces_")] = item
-            print(f"{case.title:44}{item['instructions']:14.0f}{item['system_calls']:14.2f}{item['allocations']:13.2f}",
-                  flush=True)
+    for case in CASES:
+        item = {what: figure / OPERATIONS for what, figure in cost(options.build, case, options.divide).items()}
+        costs[case.name.removeprefix("faces_")] = item
+        print(f"{case.title:44}{item['instructions']:14.0f}{item['system_calls']:14.2f}{item['allocations']:13.2f}", flush=True)
     found = rows_of(costs)
-    missed = [row for row in found if row.verdict == rows.MISSED]
-    print()
-    for row in missed:
-        print(f"{row.what}: {row.figure:.2f} {row.unit}, MISSED, the goal is {row.goal}")
-    path = options.build / "bench/asio.json"
-    rows.write(path, found, costs=costs)
-    print(f"{rows.count(found)}; all figures in {path}")
-    sys.exit(bool(missed))
+    finish(options.build, "asio", found, costs=costs)
+    sys.exit(missed(found))
 
 
 main()

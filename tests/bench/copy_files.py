@@ -6,7 +6,6 @@ Runs the two in turn, several pairs, on one file, and compares within each pair,
 falls on both. Reports the median of the ratios, the memory and the processor time, on the standard output and in
 BUILD_DIR/bench/copy.json.
 """
-import argparse
 import filecmp
 import os
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import rows
 from rows import Row
+from running import options_of
 
 POOL_LIMIT_MIB = 64  # examples/copy/session.hpp
 MEMORY_GOAL_MIB = POOL_LIMIT_MIB + 64
@@ -109,16 +109,10 @@ def measure(build, directory, mib, pairs, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="copy put beside a plain TCP program")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--mib", type=int, default=1024, help="size of the file (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=7, help="default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="5 pairs of 256 MiB")
-    parser.add_argument("--directory", type=Path, help="where the files lie; default: /dev/shm if there is room")
-    parser.add_argument("--device", default="iwarp", help="weft's: iwarp or shm (default: %(default)s)")
-    options = parser.parse_args()
-    if options.quick:
-        options.mib, options.pairs = 256, 5
+    options = options_of("copy put beside a plain TCP program", {"mib": 256, "pairs": 5}, "5 pairs of 256 MiB",
+                         mib=(1024, "size of the file (default: %(default)s)"), pairs=(7, "default: %(default)s"),
+                         directory=("", "where the files lie; default: /dev/shm if there is room"),
+                         device=("iwarp", "weft's: iwarp or shm (default: %(default)s)"))
     (options.build / "bench").mkdir(exist_ok=True)
     parent = options.directory or default_directory(options.build, options.mib)
     with tempfile.TemporaryDirectory(prefix="weft-bench-", dir=parent) as directory:

@@ -9,14 +9,12 @@ than requests per second where the machine is shared, and where the load generat
 
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/echo.json.
 """
-import argparse
 import json
 import os
-from pathlib import Path
 
-import rows
-from net import Machine, medians_of_server, say_if_busy, take_turns, ticks
+from net import Machine, medians_of_server, take_turns, ticks
 from rows import Row
+from running import options_of
 
 CONNECTIONS, BYTES = 100, 512
 SERVERS = {  # what it is called, the program and its words, and its environment
@@ -71,35 +69,22 @@ def rows_of(median):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="an echo server of weft beside Asio, libuv and epoll by hand")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--repetitions", type=int, default=7, help="of every server (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1, help="that one takes (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="5 repetitions of 0.4 seconds")
-    options = parser.parse_args()
-    if options.quick:
-        options.repetitions, options.seconds = 5, 0.4
-    machine = Machine(options.build.resolve(), options.seconds)
-    load = say_if_busy(machine)
+    options = options_of("an echo server of weft beside Asio, libuv and epoll by hand", {"repetitions": 5, "seconds": 0.4},
+                         "5 repetitions of 0.4 seconds", repetitions=(7, "of every server (default: %(default)s)"),
+                         seconds=(1.0, "that one takes (default: %(default)s)"))
+    machine = Machine(options.build, options.seconds)
     present = {name: server for name, server in SERVERS.items()
                if (machine.build / "tests/bench" / server[1][0]).exists()}
     for name in SERVERS.keys() - present.keys():
         print(f"{SERVERS[name][0]} is left out: {SERVERS[name][1][0]} was not built")
 
-    runs = take_turns(machine, options.repetitions, {
-        name: (title, lambda machine, command=command, environment=environment: echo(machine, command, environment))
-        for name, (title, command, environment) in present.items()})
-    median = {name: medians_of_server(of) for name, of in runs.items()}
+    runs, median = take_turns(machine, options.repetitions, present, echo, medians_of_server)
     print(f"\n{CONNECTIONS} connections, requests of {BYTES} B, medians of {options.repetitions} repetitions:")
     print(f"{'':20}{'requests/s':>12}{'server ns':>11}{'user ns':>9}{'busy':>7}{'load busy':>11}")
     for name, item in median.items():
         print(f"{SERVERS[name][0]:20}{item['per_second']:12.0f}{item['cpu_ns']:11.0f}{item['user_ns']:9.0f}{100 * item['busy']:6.0f}%"
               f"{100 * item['load_busy']:10.0f}%{what_held_it_up(item)}")
-    found = rows_of(median)
-    print("\n" + "\n".join(rows.table(found)))
-    path = options.build / "bench/echo.json"
-    rows.write(path, found, cores=len(machine.cores), load_before=load, seconds=options.seconds, medians=median, runs=runs)
-    print(f"\n{rows.count(found)}; all runs in {path}")
+    machine.finish("echo", rows_of(median), medians=median, runs=runs)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,7 @@ libfabric's own part is counted too.
 
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/fabric.json.
 """
-import argparse
-import tempfile
-from pathlib import Path
-
-import rows
-from net import (COSTS, MIB, Machine, available, cost, gigabytes, libfabric, median_of, print_costs, rows_of_costs,
-                 say_if_busy, take_turns)
+from net import MIB, compare, gigabytes, libfabric, rows_of_costs
 from net import weft as weft_perf
 from rows import Row
 
@@ -62,34 +56,8 @@ def comparisons(median):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="weft over libfabric's providers beside fi_pingpong")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--repetitions", type=int, default=5, help="of every measurement (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1, help="that one takes (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="3 repetitions of 0.3 seconds")
-    parser.add_argument("--no-costs", action="store_true", help="leave out instructions, system calls and allocations")
-    options = parser.parse_args()
-    if options.quick:
-        options.repetitions, options.seconds = 3, 0.3
-    machine = Machine(options.build.resolve(), options.seconds)
-    load = say_if_busy(machine)
-
-    runs = take_turns(machine, options.repetitions, available(MEASUREMENTS))
-    median = {name: median_of(runs[name]) for name in runs}
-    found = comparisons(median)
-    costs = {}
-    if not options.no_costs:
-        with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
-            program = machine.build / "tests/bench/net_cost"
-            costs = {operation: cost(program, operation, Path(directory), device="fabric:net") for operation in COSTS}
-        found += rows_of_costs("fabric:net", costs, {})
-        print_costs(costs)
-    print("\n" + "\n".join(rows.table(found)))
-
-    path = options.build / "bench/fabric.json"
-    rows.write(path, found, cores=len(machine.cores), load_before=load, seconds=options.seconds, costs=costs, medians=median,
-               runs=runs)
-    print(f"\n{rows.count(found)}; all runs in {path}")
+    compare("fabric", "weft over libfabric's providers beside fi_pingpong", "fabric:net", MEASUREMENTS, comparisons,
+            lambda costs: rows_of_costs("fabric:net", costs, {}))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ answers name the server and the date as well, which are 60 bytes more of each.
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/http.json. The script is not called http.py, which
 Python would take for its own package of that name.
 """
-import argparse
 import contextlib
 import os
 import re
@@ -19,13 +18,12 @@ import shutil
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
-import rows
-from net import Machine, medians_of_server, port_of_ours, say_if_busy, take_turns, ticks
+from net import Machine, medians_of_server, port_of_ours, take_turns, ticks, wait_until_answering
 from rows import Row
+from running import options_of
 
 CONNECTIONS = 100
 PAGE = b"It works.\n"
@@ -60,7 +58,7 @@ def nginx(machine):
         configuration.write_text(NGINX.format(directory=directory, port=port))
         # Where it is started as root it has its worker be another user, who writes nothing there.
         with machine.server(nginx_program(), "-c", configuration, "-p", directory) as master:
-            wait_for_page(f"http://127.0.0.1:{port}/", master)
+            wait_until_answering(lambda: page_at(port), master, "nginx")
             worker, = Path(f"/proc/{master.pid}/task/{master.pid}/children").read_text().split()
             yield port, int(worker)
 
@@ -93,16 +91,12 @@ GOALS = {"nginx": 1.0, "beast": 1.5}  # of requests per second, of weft's
 BUSY_FROM = 0.97  # of its core, in a server that never waits
 
 
-def wait_for_page(address, process):
-    """nginx does not say when it is ready."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return urllib.request.urlopen(address, timeout=PATIENCE).read()
-        except urllib.error.URLError as failure:
-            if process.poll() is not None or time.monotonic() > end:
-                sys.exit(f"{address} does not answer: {failure}")
-            time.sleep(0.02)
+def address_of(port):
+    return f"http://127.0.0.1:{port}/"
+
+
+def page_at(port):
+    return urllib.request.urlopen(address_of(port), timeout=PATIENCE).read()
 
 
 def processor_seconds(pid):
@@ -112,12 +106,11 @@ def processor_seconds(pid):
 
 def ask(machine, server):
     with server(machine) as (port, pid):
-        address = f"http://127.0.0.1:{port}/"
-        if urllib.request.urlopen(address, timeout=PATIENCE).read() != PAGE:
-            sys.exit(f"{address} has another page")
+        if page_at(port) != PAGE:
+            sys.exit(f"{address_of(port)} has another page")
         before = processor_seconds(pid)
         said = machine.client("wrk", "--threads", 1, "--connections", CONNECTIONS, "--duration",
-                              f"{max(1, round(machine.seconds))}s", address)
+                              f"{max(1, round(machine.seconds))}s", address_of(port))
         took = processor_seconds(pid) - before
         sampled = ticks(pid)
     found = re.search(r"(\d+) requests in ([\d.]+)s", said)
@@ -149,34 +142,20 @@ def present(machine):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="examples/http beside nginx and Boost.Beast, asked by wrk")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--repetitions", type=int, default=7, help="of every server (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=2, help="that one takes (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="3 repetitions of 1 second")
-    options = parser.parse_args()
-    if options.quick:
-        options.repetitions, options.seconds = 3, 1
-    machine = Machine(options.build.resolve(), options.seconds)
+    options = options_of("examples/http beside nginx and Boost.Beast, asked by wrk", {"repetitions": 3, "seconds": 1},
+                         "3 repetitions of 1 second", repetitions=(7, "of every server (default: %(default)s)"),
+                         seconds=(2, "that one takes (default: %(default)s)"))
+    machine = Machine(options.build, options.seconds)
     if shutil.which("wrk") is None:
         sys.exit("there is no wrk (Debian: wrk)")
-    load = say_if_busy(machine)
-
-    runs = take_turns(machine, options.repetitions, {
-        name: (title, lambda machine, server=server: ask(machine, server))
-        for name, (title, server) in present(machine).items()})
-    median = {name: medians_of_server(of) for name, of in runs.items()}
+    runs, median = take_turns(machine, options.repetitions, present(machine), ask, medians_of_server)
     print(f"\n{CONNECTIONS} connections, a page of {len(PAGE)} B, medians of {options.repetitions} repetitions:")
     print(f"{'':26}{'requests/s':>12}{'server ns':>11}{'user ns':>9}{'busy':>7}")
     for name, item in median.items():
         waits = "  it waited for wrk, or others had its core" if item["busy"] < BUSY_FROM else ""
         print(f"{SERVERS[name][0]:26}{item['per_second']:12.0f}{item['cpu_ns']:11.0f}{item['user_ns']:9.0f}"
               f"{100 * item['busy']:6.0f}%{waits}")
-    found = rows_of(median)
-    print("\n" + "\n".join(rows.table(found)))
-    path = options.build / "bench/http.json"
-    rows.write(path, found, cores=len(machine.cores), load_before=load, seconds=options.seconds, medians=median, runs=runs)
-    print(f"\n{rows.count(found)}; all runs in {path}")
+    machine.finish("http", rows_of(median), medians=median, runs=runs)
 
 
 if __name__ == "__main__":

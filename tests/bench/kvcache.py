@@ -12,23 +12,19 @@ Over shared memory the sender maps the receiver's memory (registration_options::
 
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/kvcache.json.
 """
-import argparse
 import json
-import subprocess
-from pathlib import Path
 
-import rows
-from net import PATIENCE, Machine, available, gigabytes, median_of, say_if_busy, take_turns, ucx
+from net import Machine, available, gigabytes, take_turns, ucx
 from rows import Row
+from running import done, finish, options_of
 
 BLOCK_BYTES = 65536
 
 
 def bench(machine, size, *how):
     """The program puts its two processes on cores of their own."""
-    run = subprocess.run([machine.build / "examples/kvcache", "bench", "--json", "--blocks", str(size.blocks),
-                          "--block-bytes", str(BLOCK_BYTES), "--rounds", str(size.rounds), *how],
-                         stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
+    run = done(machine.build / "examples/kvcache", "bench", "--json", "--blocks", size.blocks, "--block-bytes", BLOCK_BYTES,
+               "--rounds", size.rounds, *how)
     return {"gb_per_second": json.loads(run.stdout)["gb_per_second"]}
 
 
@@ -68,28 +64,16 @@ def comparisons(median, names, size):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="many blocks of a cache, by weft's lists, plain TCP and memcpy")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--repetitions", type=int, default=5, help="of every measurement (default: %(default)s)")
-    parser.add_argument("--blocks", type=int, default=8192, help="of each round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="of each measurement (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="3 repetitions of 3 rounds of 2048 blocks")
-    options = parser.parse_args()
-    if options.quick:
-        options.repetitions, options.blocks, options.rounds = 3, 2048, 3
-    machine = Machine(options.build.resolve(), 0)
-    load = say_if_busy(machine)
-
+    options = options_of("many blocks of a cache, by weft's lists, plain TCP and memcpy",
+                         {"repetitions": 3, "blocks": 2048, "rounds": 3}, "3 repetitions of 3 rounds of 2048 blocks",
+                         repetitions=(5, "of every measurement (default: %(default)s)"),
+                         blocks=(8192, "of each round (default: %(default)s)"),
+                         rounds=(5, "of each measurement (default: %(default)s)"))
+    machine = Machine(options.build, 0)
     taken = available(measurements(options))
-    runs = take_turns(machine, options.repetitions, taken)
-    median = {name: median_of(runs[name]) for name in runs}
-    found = comparisons(median, taken, options)
-    print("\n".join(rows.table(found)))
-
-    path = options.build / "bench/kvcache.json"
-    rows.write(path, found, cores=len(machine.cores), load_before=load, blocks=options.blocks, block_bytes=BLOCK_BYTES,
-               medians=median, runs=runs)
-    print(f"\n{rows.count(found)}; all runs in {path}")
+    runs, median = take_turns(machine, options.repetitions, taken)
+    finish(machine.build, "kvcache", comparisons(median, taken, options), "runs", cores=len(machine.cores),
+           load_before=machine.load, blocks=options.blocks, block_bytes=BLOCK_BYTES, medians=median, runs=runs)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,15 @@ into these functions counts with them. The device, the executor and the C librar
 
 Prints a table, and writes it to BUILD_DIR/bench/lists.json. Exits with 1 if a goal was missed.
 """
-import argparse
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import rows
+from running import done, finish, missed, options_of
 
-PATIENCE = 900  # seconds for any single run
 SKIPPED = 77  # as CTest is told
 GOAL_INSTRUCTIONS = 200
 CASES = {
@@ -52,11 +50,8 @@ def costs(path):
 
 def measure(program, case, blocks, directory):
     out = Path(directory) / case
-    run = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--compress-strings=no",
-                          "--instr-atstart=no", program, case, str(blocks)],
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False)
-    if run.returncode != 0:
-        sys.exit(f"{program} {case} {blocks} failed:\n{run.stdout[-2000:]}")
+    done("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--compress-strings=no", "--instr-atstart=no", program,
+         case, blocks)
     found, allocations = costs(out)
     ours = {function: count / blocks for function, count in found.items() if OF_WEFT.match(function)}
     return {"instructions": sum(ours.values()), "allocations": allocations,
@@ -64,26 +59,20 @@ def measure(program, case, blocks, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="what a block of a list costs over the link of verbs, in instructions")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--quick", action="store_true", help="1,024 blocks, not 8,192")
-    options = parser.parse_args()
-    program = options.build.resolve() / "tests/bench/list_cost"
+    options = options_of("what a block of a list costs over the link of verbs, in instructions", {"blocks": 1024},
+                         "1,024 blocks", blocks=(8192, "of each list (default: %(default)s)"))
+    program, blocks = options.build / "tests/bench/list_cost", options.blocks
     if not program.exists() or not shutil.which("valgrind"):
         print("no list_cost or no valgrind: install valgrind, and configure with WEFT_WITH_VERBS")
         return SKIPPED
-    blocks = 1024 if options.quick else 8192
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
         measured = {case: measure(program, case, blocks, directory) for case in CASES}
     found = [rows.Row(f"{what} over verbs, one of {blocks:,} blocks of 64 KiB", measured[case]["instructions"],
                       "instructions", at_most=GOAL_INSTRUCTIONS) for case, what in CASES.items()]
     found += [rows.Row(f"{what} over verbs, {blocks:,} blocks of 64 KiB", measured[case]["allocations"], "allocations",
                        at_most=0) for case, what in CASES.items()]
-    print("\n".join(rows.table(found)))
-    path = options.build / "bench/lists.json"
-    rows.write(path, found, blocks=blocks, costs=measured)
-    print(f"\n{rows.count(found)}; all figures in {path}")
-    return 0 if all(row.verdict == rows.REACHED for row in found) else 1
+    finish(options.build, "lists", found, blocks=blocks, costs=measured)
+    return missed(found)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,13 @@ and of a model with a server's rates and 64 GiB: they are to be read as ratios o
 
 Prints a table, and writes it to BUILD_DIR/bench/memory.json. Exits with 1 if a goal was missed.
 """
-import argparse
 import json
 import os
-import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-import rows
 from rows import Row
+from running import done, finish, instructions, missed, options_of
 
-PATIENCE = 900  # seconds for any single run
 FEW, MANY = 1000, 101000
 
 CASES = [
@@ -33,23 +27,19 @@ CASES = [
 GOALS = [("pool_allocate", 60), ("cache_lease", 150)]  # instructions
 
 
-def run(command, **more):
+def run(*command):
     # valgrind lets one thread run at a time, also while that one sleeps in a ring.
-    environment = dict(os.environ, WEFT_EVENT_DRIVER="epoll")
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-                          timeout=PATIENCE, check=False, **more)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stderr[-2000:]}")
-    return done
+    return json.loads(done(*command, WEFT_EVENT_DRIVER="epoll").stdout)
 
 
-def instructions(program, case, count, directory):
-    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={directory}/out", program, case, str(count)]
-    return int(re.search(r"Collected : (\d+)", run(command).stderr)[1])
+def cost(path, case):
+    """Of one operation."""
+    def of_one(count):
+        return (count(path, case, MANY) - count(path, case, FEW)) / (MANY - FEW)
 
-
-def allocations(program, case, count):
-    return json.loads(run([program, case, str(count)]).stdout)["allocations"]
+    return {"instructions": of_one(lambda *command: instructions(*command, WEFT_EVENT_DRIVER="epoll")),
+            # Threads may start in the one and not in the other.
+            "allocations": round(of_one(lambda *command: run(*command)["allocations"]), 3)}
 
 
 def rows_of(costs, report):
@@ -88,37 +78,24 @@ def say_registration(what, runs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="what registered memory costs")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--mebibytes", type=int, default=1024, help="to be registered (1024)")
-    parser.add_argument("--gibibytes-of-model", type=int, default=64, help="to be registered, of a model (64)")
-    parser.add_argument("--quick", action="store_true", help="register 256 MiB, and 16 GiB of the model")
-    options = parser.parse_args()
-    if options.quick:
-        options.mebibytes, options.gibibytes_of_model = 256, 16
-    programs = options.build.resolve() / "tests/bench"
+    options = options_of("what registered memory costs", {"mebibytes": 256, "gibibytes_of_model": 16},
+                         "register 256 MiB, and 16 GiB of the model", mebibytes=(1024, "to be registered (%(default)s)"),
+                         gibibytes_of_model=(64, "to be registered, of a model (%(default)s)"))
+    programs = options.build / "tests/bench"
 
     costs = {}
     print(f"{'':44}{'instructions':>14}{'allocations':>13}")
-    with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
-        for title, program, case in CASES:
-            path = programs / program
-            if not path.exists():
-                print(f"{title:44}{'not built':>14}")
-                continue
-            costs[case] = {
-                "instructions": (instructions(path, case, MANY, directory) - instructions(path, case, FEW, directory))
-                                / (MANY - FEW),
-                # Threads may start in the one and not in the other.
-                "allocations": round((allocations(path, case, MANY) - allocations(path, case, FEW)) / (MANY - FEW), 3),
-            }
-            print(f"{title:44}{costs[case]['instructions']:14.0f}{costs[case]['allocations']:13.2f}", flush=True)
+    for title, program, case in CASES:
+        if not (programs / program).exists():
+            print(f"{title:44}{'not built':>14}")
+            continue
+        costs[case] = cost(programs / program, case)
+        print(f"{title:44}{costs[case]['instructions']:14.0f}{costs[case]['allocations']:13.2f}", flush=True)
 
-    report = json.loads(run([programs / "memory_cost", "report", str(options.mebibytes),
-                             str(options.gibibytes_of_model * 1024)]).stdout)
+    report = run(programs / "memory_cost", "report", options.mebibytes, options.gibibytes_of_model * 1024)
     times = report["nanoseconds"]
     if (programs / "memory_mimalloc").exists():
-        times.update(json.loads(run([programs / "memory_mimalloc", "report", "0"]).stdout))
+        times.update(run(programs / "memory_mimalloc", "report", 0))
     print("\nnanoseconds, the best of five:")
     for name, value in times.items():
         ratio = f"  {value / times['mimalloc']:6.2f} of mimalloc" if "mimalloc" in times else ""
@@ -130,12 +107,9 @@ def main():
     print(f"\nwaste in {len(means)} size classes above the smallest, up to 1 MiB: {100 * sum(means) / len(means):.1f} % "
           f"on average, at most {100 * max(item['most'] for item in report['waste'][1:]):.1f} %")
 
-    found = rows_of(costs, times)
-    print("\n" + "\n".join(rows.table(found)))
-    path = options.build / "bench/memory.json"
-    rows.write(path, found, costs=costs, **report)
-    print(f"\n{rows.count(found)}; all figures in {path}")
-    sys.exit(any(row.verdict == rows.MISSED for row in found))
+    found = rows_of(costs, report)
+    finish(options.build, "memory", found, costs=costs, **report)
+    sys.exit(missed(found))
 
 
 main()

@@ -9,7 +9,6 @@ on the machine's mood: instructions, system calls and allocations for each opera
 
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/net.json.
 """
-import argparse
 import contextlib
 import json
 import os
@@ -22,21 +21,32 @@ import tempfile
 import time
 from pathlib import Path
 
-import rows
+import running
 from rows import Row
+from running import instructions, system_calls
 
 PATIENCE = 120  # seconds for any single measurement
 KIB, MIB = 1 << 10, 1 << 20
 
 
 class Machine:
-    """Where the programs are and how they are started."""
+    """Where the programs are and how they are started. Says what its load means for what is to come."""
 
     def __init__(self, build, seconds):
         self.build = build
         self.seconds = seconds
         self.cores = sorted(os.sched_getaffinity(0))
         self.log = tempfile.TemporaryFile("w+")
+        self.load = os.getloadavg()[0]
+        if self.load > len(self.cores) / 4:
+            print(f"The machine is busy with other things, load {self.load:.1f} on {len(self.cores)} cores: "
+                  "times mean little.")
+        if len(self.cores) < 2:
+            print("There is one core only: what spins takes it from its peer, and times mean little.")
+
+    def finish(self, name, found, **more):
+        running.finish(self.build, name, found, "runs", cores=len(self.cores), load_before=self.load, seconds=self.seconds,
+                       **more)
 
     def pinned(self, end, command):
         """The command on the server's or the client's core."""
@@ -257,36 +267,22 @@ COSTS = {  # operation of net_cost: two counts whose difference is measured
 }
 
 
-def instructions(command, directory):
-    out = directory / "callgrind.out"
-    # Else each byte of a large copy counts as one instruction: callgrind takes `rep movsb` for a loop.
-    environment = {**os.environ, "GLIBC_TUNABLES": f"glibc.cpu.x86_rep_movsb_threshold={1 << 30}"}
-    run = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *command],
-                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
-                         timeout=PATIENCE, check=True)
-    return int(re.search(r"Collected : (\d+)", run.stderr)[1])
+# Else each byte of a large copy counts as one instruction: callgrind takes `rep movsb` for a loop.
+COPIES_AT_ONCE = {"GLIBC_TUNABLES": f"glibc.cpu.x86_rep_movsb_threshold={1 << 30}"}
 
 
-def system_calls(command, directory):
-    """{name: calls}"""
-    out = directory / "strace.out"
-    subprocess.run(["strace", "-f", "-c", "-U", "name,calls", "-o", out, *command],
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=True)
-    rows = [line.split() for line in out.read_text().splitlines()]
-    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit() and row[0] != "total"}
-
-
-def cost(program, operation, directory, device="iwarp", counts=None):
+def cost(build, operation, device="iwarp", counts=None):
     few, many = counts or COSTS[operation]
-    with_few, with_many = ([program, operation, str(count), device] for count in (few, many))
-    said = json.loads(subprocess.run(with_many, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True).stdout)
-    fewer_calls = system_calls(with_few, directory)
+    with_few, with_many = ([build / "tests/bench/net_cost", operation, count, device] for count in (few, many))
+    said = json.loads(running.done(*with_many).stdout)
+    fewer_calls = system_calls(*with_few)
     calls = {name: (number - fewer_calls.get(name, 0)) / (many - few)
-             for name, number in system_calls(with_many, directory).items()}
+             for name, number in system_calls(*with_many).items()}
     calls = {name: round(number, 3) for name, number in calls.items() if number >= 0.01}
     return {
         "driver": said["driver"],
-        "instructions": (instructions(with_many, directory) - instructions(with_few, directory)) / (many - few),
+        "instructions": (instructions(*with_many, **COPIES_AT_ONCE) - instructions(*with_few, **COPIES_AT_ONCE))
+                        / (many - few),
         "system_calls": round(sum(calls.values()), 3),
         "by_name": calls,
         "allocations": said["allocations"] / said["operations"],
@@ -305,58 +301,51 @@ def median_of(runs):
     return {key: None if runs[0][key] is None else statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
-def take_turns(machine, repetitions, measurements):
+def take_turns(machine, repetitions, measurements, measure=lambda machine, what: what(machine), median=median_of):
+    """The runs of each measurement, which has a title and what `measure` is given, and their medians."""
     runs = {name: [] for name in measurements}
     for number in range(repetitions):
         names = list(measurements) if number % 2 == 0 else list(reversed(measurements))
         for name in names:
             if sys.stderr.isatty():
                 print(f"\r\x1b[K{number + 1} of {repetitions}: {name}", end="", file=sys.stderr, flush=True)
-            runs[name].append(measurements[name][1](machine))
+            runs[name].append(measure(machine, *measurements[name][1:]))
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    return runs
+    return runs, {name: median(of) for name, of in runs.items()}
 
 
-def say_if_busy(machine):
-    """Yields the load, and tells what it means for what is to come."""
-    load = os.getloadavg()[0]
-    if load > len(machine.cores) / 4:
-        print(f"The machine is busy with other things, load {load:.1f} on {len(machine.cores)} cores: times mean little.")
-    if len(machine.cores) < 2:
-        print("There is one core only: what spins takes it from its peer, and times mean little.")
-    return load
+def wait_until_answering(ask, process, who):
+    """A server that does not say when it is ready; returns what it answers."""
+    end = time.monotonic() + 10
+    while True:
+        try:
+            return ask()
+        except OSError as failure:
+            if process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"{who} does not answer: {failure}")
+            time.sleep(0.02)
+
+
+def compare(name, description, device, measurements, rows_of_medians, rows_of_costs):
+    """The whole benchmark: measures all in turn, and counts what the operations cost over the device."""
+    options = running.options_of(description, {"repetitions": 3, "seconds": 0.3}, "3 repetitions of 0.3 seconds",
+                                 repetitions=(5, "of every measurement (default: %(default)s)"),
+                                 seconds=(1.0, "that one takes (default: %(default)s)"),
+                                 no_costs=(False, "leave out instructions, system calls and allocations"))
+    machine = Machine(options.build, options.seconds)
+    runs, median = take_turns(machine, options.repetitions, available(measurements))
+    found, costs = rows_of_medians(median), {}
+    if not options.no_costs:
+        costs = {operation: cost(machine.build, operation, device) for operation in COSTS}
+        found += rows_of_costs(costs)
+        print_costs(costs)
+    machine.finish(name, found, costs=costs, medians=median, runs=runs)
 
 
 def main():
-    parser = argparse.ArgumentParser(description="weft over iwarp beside raw TCP, libfabric and UCX")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--repetitions", type=int, default=5, help="of every measurement (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1, help="that one takes (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="3 repetitions of 0.3 seconds")
-    parser.add_argument("--no-costs", action="store_true", help="leave out instructions, system calls and allocations")
-    options = parser.parse_args()
-    if options.quick:
-        options.repetitions, options.seconds = 3, 0.3
-    machine = Machine(options.build.resolve(), options.seconds)
-    load = say_if_busy(machine)
-
-    runs = take_turns(machine, options.repetitions, available(MEASUREMENTS))
-    median = {name: median_of(runs[name]) for name in runs}
-    found = comparisons(median)
-    costs = {}
-    if not options.no_costs:
-        with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
-            program = machine.build / "tests/bench/net_cost"
-            costs = {operation: cost(program, operation, Path(directory)) for operation in COSTS}
-        found += [*rows_of_costs("iwarp", costs, GOAL_INSTRUCTIONS), row_of_turn(costs)]
-        print_costs(costs)
-    print("\n" + "\n".join(rows.table(found)))
-
-    path = options.build / "bench/net.json"
-    rows.write(path, found, cores=len(machine.cores), load_before=load, seconds=options.seconds, costs=costs, medians=median,
-               runs=runs)
-    print(f"\n{rows.count(found)}; all runs in {path}")
+    compare("net", "weft over iwarp beside raw TCP, libfabric and UCX", "iwarp", MEASUREMENTS, comparisons,
+            lambda costs: [*rows_of_costs("iwarp", costs, GOAL_INSTRUCTIONS), row_of_turn(costs)])
 
 
 if __name__ == "__main__":

@@ -8,20 +8,17 @@ instructions and the system calls of each end for a command.
 
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/nvme.json.
 """
-import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-import rows
-from net import PATIENCE, Machine, figures, median_of, say_if_busy, system_calls, take_turns
+from net import COPIES_AT_ONCE, PATIENCE, Machine, figures, take_turns
 from rows import Row
+from running import CALLGRIND, collected, done, options_of, system_calls
 
 NQN = "nqn.2024-01.org.example:disk"
 BLOCK, DEPTH, DISK = 4096, 128, "64M"
@@ -68,7 +65,7 @@ def measure(machine, fabric, how):
 def running(words, log):
     process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=log, text=True)
     try:
-        yield process, address_in(process.stdout.readline())
+        yield address_in(process.stdout.readline())
     finally:
         process.send_signal(signal.SIGINT)
         process.stdout.read()
@@ -77,23 +74,15 @@ def running(words, log):
 
 def instructions_of(machine, fabric, how, end, count):
     """Of that end, for so many commands and what stands around them."""
-    # Else each byte of a large copy counts as one instruction: callgrind takes `rep movsb` for a loop.
-    # And the io_uring of two processes makes valgrind wait for good.
-    os.environ.update(GLIBC_TUNABLES=f"glibc.cpu.x86_rep_movsb_threshold={1 << 30}", WEFT_EVENT_DRIVER="epoll")
-    with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory, tempfile.TemporaryFile("w+") as log:
-        counted = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={directory}/out"]
-        serving, asking = serve_words(machine, fabric), []
-        if end == "target":
-            serving = counted + serving
-        else:
-            asking = counted
-        with running(serving, log) as (_, address):
-            words = asking + bench_words(machine, fabric, address, "--operations", count, "--seconds", PATIENCE, *how)
-            client = subprocess.run([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                    text=True, timeout=PATIENCE, check=True)
+    # The io_uring of two processes makes valgrind wait for good.
+    os.environ.update(COPIES_AT_ONCE, WEFT_EVENT_DRIVER="epoll")
+    counted = {"target": [], "host": [], end: CALLGRIND}
+    with tempfile.TemporaryFile("w+") as log:
+        with running(counted["target"] + serve_words(machine, fabric), log) as address:
+            client = done(*counted["host"], *bench_words(machine, fabric, address, "--operations", count, "--seconds",
+                                                         PATIENCE, *how))
         log.seek(0)
-        said = client.stderr if end == "host" else log.read()
-    return int(re.search(r"Collected : (\d+)", said)[1])
+        return collected(client.stderr if end == "host" else log.read())
 
 
 def costs(machine, fabric, how):
@@ -105,34 +94,25 @@ def costs(machine, fabric, how):
 def calls_of_host(machine, fabric, how):
     """System calls of the host for a command."""
     found = []
-    with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory, tempfile.TemporaryFile("w+") as log:
-        for count in (FEW, MANY):
-            with running(serve_words(machine, fabric), log) as (_, address):
-                words = bench_words(machine, fabric, address, "--operations", count, "--seconds", PATIENCE, *how)
-                found.append(sum(system_calls([str(word) for word in words], Path(directory)).values()))
+    for count in (FEW, MANY):
+        with running(serve_words(machine, fabric), machine.log) as address:
+            words = bench_words(machine, fabric, address, "--operations", count, "--seconds", PATIENCE, *how)
+            found.append(sum(system_calls(*words).values()))
     return (found[1] - found[0]) / (MANY - FEW)
 
 
 def main():
-    parser = argparse.ArgumentParser(description="the example nvme, from its host to its target")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--repetitions", type=int, default=3, help="of every measurement (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2, help="that one takes (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="measurements of 0.5 seconds")
-    parser.add_argument("--no-times", action="store_true", help="only instructions and system calls")
-    parser.add_argument("--no-costs", action="store_true", help="leave out instructions and system calls")
-    options = parser.parse_args()
-    if options.quick:
-        options.seconds = 0.5
-    machine = Machine(options.build.resolve(), options.seconds)
-    load = say_if_busy(machine)
-
+    options = options_of("the example nvme, from its host to its target", {"seconds": 0.5}, "measurements of 0.5 seconds",
+                         repetitions=(3, "of every measurement (default: %(default)s)"),
+                         seconds=(2.0, "that one takes (default: %(default)s)"),
+                         no_times=(False, "only instructions and system calls"),
+                         no_costs=(False, "leave out instructions and system calls"))
+    machine = Machine(options.build, options.seconds)
     measurements = {f"{way} over {fabric}": (way, lambda m, fabric=fabric, how=how: measure(m, fabric, how))
                     for fabric in FABRICS for way, how in WAYS.items() if is_measured(way, fabric)}
     runs, median, found = {}, {}, []
     if not options.no_times:
-        runs = take_turns(machine, options.repetitions, measurements)
-        median = {name: median_of(runs[name]) for name in runs}
+        runs, median = take_turns(machine, options.repetitions, measurements)
         for name, item in median.items():
             found.append(Row(f"4 KiB {name}, {DEPTH} at a time", item["per_second"], "per second",
                              at_least=GOALS.get(name)))
@@ -148,13 +128,7 @@ def main():
                 name = f"{way} over {fabric}"
                 spent[name] = costs(machine, fabric, how)
                 found += [Row(f"4 KiB {name}, {end}", number, "instructions") for end, number in spent[name].items()]
-    print("\n".join(rows.table(found)))
-
-    path = options.build / "bench/nvme.json"
-    path.parent.mkdir(exist_ok=True)
-    rows.write(path, found, cores=len(machine.cores), load_before=load, seconds=options.seconds, costs=spent,
-               medians=median, runs=runs)
-    print(f"\n{rows.count(found)}; all runs in {path}")
+    machine.finish("nvme", found, costs=spent, medians=median, runs=runs)
 
 
 main()

@@ -10,7 +10,6 @@ not called redis.py, which Python would take for a package of that name.
 
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/redis.json.
 """
-import argparse
 import contextlib
 import csv
 import os
@@ -18,13 +17,11 @@ import re
 import shutil
 import socket
 import sys
-import time
-from pathlib import Path
 
-import rows
 from http_servers import processor_seconds
-from net import Machine, medians_of_server, port_of_ours, say_if_busy, take_turns, ticks
+from net import Machine, medians_of_server, port_of_ours, take_turns, ticks, wait_until_answering
 from rows import Row
+from running import options_of
 
 CONNECTIONS = 50
 DEPTHS = {1: 50_000, 16: 500_000}  # commands under way on a connection, and how many of each kind in a second, about
@@ -35,15 +32,7 @@ PATIENCE = 10  # seconds until a server answers
 def redis(machine):
     port = port_of_ours()
     with machine.server("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no") as process:
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), PATIENCE).close()
-                break
-            except OSError as failure:
-                if process.poll() is not None or time.monotonic() > end:
-                    sys.exit(f"redis-server does not answer: {failure}")
-                time.sleep(0.02)
+        wait_until_answering(lambda: socket.create_connection(("127.0.0.1", port), PATIENCE).close(), process, "redis-server")
         yield port, process.pid
 
 
@@ -96,36 +85,23 @@ def rows_of(median):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="examples/kv beside redis-server, asked by redis-benchmark")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--repetitions", type=int, default=7, help="of every server (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1, help="that each kind of command takes, about (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="3 repetitions of half a second each")
-    options = parser.parse_args()
-    if options.quick:
-        options.repetitions, options.seconds = 3, 0.5
-    machine = Machine(options.build.resolve(), options.seconds)
+    options = options_of("examples/kv beside redis-server, asked by redis-benchmark", {"repetitions": 3, "seconds": 0.5},
+                         "3 repetitions of half a second each", repetitions=(7, "of every server (default: %(default)s)"),
+                         seconds=(1.0, "that each kind of command takes, about (default: %(default)s)"))
+    machine = Machine(options.build, options.seconds)
     for program in ("redis-benchmark", "redis-server"):
         if shutil.which(program) is None:
             sys.exit(f"there is no {program} (Debian: redis-tools, redis-server)")
     if not (machine.build / "examples/kv").exists():
         sys.exit("there is no example kv in the build")
-    load = say_if_busy(machine)
-    runs = take_turns(machine, options.repetitions,
-                      {name: (title, lambda machine, server=server: ask(machine, server))
-                       for name, (title, server) in SERVERS.items()})
-    median = {name: medians_of_server(of) for name, of in runs.items()}
+    runs, median = take_turns(machine, options.repetitions, SERVERS, ask, medians_of_server)
     print(f"{CONNECTIONS} connections, medians of {options.repetitions} repetitions, commands per second:")
     print(f"{'':20}" + "".join(f"{what.upper()} -P {depth:<4}".rjust(14) for depth in DEPTHS for what in ("set", "get"))
           + f"{'server ns':>12}")
     for name, item in median.items():
         print(f"{SERVERS[name][0]:20}" + "".join(f"{item[f'{what}_{depth}']:14.0f}" for depth in DEPTHS for what in ("set", "get"))
               + f"{item['cpu_ns']:12.0f}")
-    found = rows_of(median)
-    print("\n" + "\n".join(rows.table(found)))
-    path = options.build / "bench/redis.json"
-    rows.write(path, found, cores=len(machine.cores), load_before=load, seconds=options.seconds, medians=median, runs=runs)
-    print(f"\n{rows.count(found)}; all runs in {path}")
+    machine.finish("redis", rows_of(median), medians=median, runs=runs)
 
 
 if __name__ == "__main__":

@@ -7,24 +7,21 @@ of two runs of different length, so that starting up does not count and a busy m
 
 Prints a table, and writes it to BUILD_DIR/bench/runtime.json. Exits with 1 if a goal was missed.
 """
-import argparse
 import json
-import os
-import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
+from typing import NamedTuple
 
-import rows
 from rows import Row
+from running import done, finish, instructions, missed, options_of, system_calls
 
-PATIENCE = 900  # seconds for any single run
 
-
-class Case:
-    def __init__(self, title, name, few, many, driver=None, threads=False):
-        self.title, self.name, self.few, self.many, self.driver, self.threads = title, name, few, many, driver, threads
+class Case(NamedTuple):
+    title: str
+    name: str
+    few: int
+    many: int
+    driver: str = ""
+    threads: bool = False
 
 
 CASES = [
@@ -53,49 +50,19 @@ CASES = [
 ]
 
 
-class Machine:
-    def __init__(self, build, directory, divisor):
-        self.build, self.directory, self.divisor = build, directory, divisor
+def cost(build, case, divisor):
+    """Of one operation, and prints it."""
+    programs = {"asio": "runtime_asio", "faces": "asio_faces"}
+    program = build / "tests/bench" / programs.get(case.name.partition("_")[0], "runtime_cost")
+    driver = {"WEFT_EVENT_DRIVER": case.driver} if case.driver else {}
+    few, many = max(case.few // divisor, 10), max(case.many // divisor, 100)
 
-    def command(self, case, count):
-        programs = {"asio": "runtime_asio", "faces": "asio_faces"}
-        program = programs.get(case.name.partition("_")[0], "runtime_cost")
-        return [str(self.build / "tests/bench" / program), case.name, str(count)]
+    def of_one(count):
+        return round((count(program, case.name, many, **driver) - count(program, case.name, few, **driver)) / (many - few), 3)
 
-    def run(self, case, prefix, count):
-        environment = dict(os.environ)
-        if case.driver:
-            environment["WEFT_EVENT_DRIVER"] = case.driver
-        run = subprocess.run(prefix + self.command(case, count), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True, env=environment, timeout=PATIENCE, check=False)
-        if run.returncode != 0:
-            raise RuntimeError(f"{' '.join(prefix + self.command(case, count))} failed:\n{run.stderr[-2000:]}")
-        return run
-
-    def instructions(self, case, count):
-        if case.threads:
-            return 0
-        out = self.directory / "callgrind.out"
-        run = self.run(case, ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"], count)
-        return int(re.search(r"Collected : (\d+)", run.stderr)[1])
-
-    def system_calls(self, case, count):
-        out = self.directory / "strace.out"
-        self.run(case, ["strace", "-f", "-c", "-U", "name,calls", "-o", str(out)], count)
-        rows = [line.split() for line in out.read_text().splitlines()]
-        return sum(int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit() and row[0] != "total")
-
-    def allocations(self, case, count):
-        return json.loads(self.run(case, [], count).stdout)["allocations"]
-
-    def cost(self, case):
-        few, many = max(case.few // self.divisor, 10), max(case.many // self.divisor, 100)
-        figures = {}
-        for what in (self.instructions, self.system_calls, self.allocations):
-            figures[what.__name__] = round((what(case, many) - what(case, few)) / (many - few), 3)
-        if case.threads:
-            figures["instructions"] = None
-        return figures
+    return {"instructions": None if case.threads else of_one(instructions),
+            "system_calls": of_one(lambda *command, **driver: sum(system_calls(*command, **driver).values())),
+            "allocations": of_one(lambda *command, **driver: json.loads(done(*command, **driver).stdout)["allocations"])}
 
 
 def rows_of(costs):
@@ -128,28 +95,18 @@ def rows_of(costs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="the runtime beside hand-written code and Asio")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--divide", type=int, default=1, metavar="N", help="do only the N-th part of everything")
-    parser.add_argument("--quick", action="store_true", help="the tenth part of everything")
-    options = parser.parse_args()
-    if options.quick:
-        options.divide = 10
+    options = options_of("the runtime beside hand-written code and Asio", {"divide": 10}, "the tenth part of everything",
+                         divide=(1, "do only this part of everything: 10 for the tenth"))
     costs = {}
     print(f"{'':44}{'instructions':>14}{'system calls':>14}{'allocations':>13}")
-    with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
-        machine = Machine(options.build.resolve(), Path(directory), options.divide)
-        for case in CASES:
-            item = machine.cost(case)
-            costs[case.name + (f"_{case.driver}" if case.driver else "")] = item
-            instructions = "-" if item["instructions"] is None else f"{item['instructions']:.0f}"
-            print(f"{case.title:44}{instructions:>14}{item['system_calls']:14.2f}{item['allocations']:13.2f}", flush=True)
+    for case in CASES:
+        item = cost(options.build, case, options.divide)
+        costs[case.name + (f"_{case.driver}" if case.driver else "")] = item
+        counted = "-" if item["instructions"] is None else f"{item['instructions']:.0f}"
+        print(f"{case.title:44}{counted:>14}{item['system_calls']:14.2f}{item['allocations']:13.2f}", flush=True)
     found = rows_of(costs)
-    print("\n" + "\n".join(rows.table(found)))
-    path = options.build / "bench/runtime.json"
-    rows.write(path, found, costs=costs)
-    print(f"\n{rows.count(found)}; all figures in {path}")
-    sys.exit(any(row.verdict == rows.MISSED for row in found))
+    finish(options.build, "runtime", found, costs=costs)
+    sys.exit(missed(found))
 
 
 if __name__ == "__main__":

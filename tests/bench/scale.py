@@ -11,19 +11,14 @@ is ordered, that it grows no faster than the logarithm of the size does, and a q
 Prints a table, and writes it to BUILD_DIR/bench/scale.json, and a picture to BUILD_DIR/bench/scale.svg. Exits with 1 if
 a goal was missed.
 """
-import argparse
 import json
 import math
-import os
-import re
-import subprocess
 import sys
 from html import escape
 from pathlib import Path
 
 import rows
-
-PATIENCE = 900  # seconds for any single run
+from running import done, instructions, options_of
 
 # What, the case of scale_cost, the sizes, which of them is the middle one, operations, how it may grow.
 CASES = [
@@ -43,24 +38,11 @@ CASES = [
 COLOURS = ["#5e81ac", "#bf616a", "#a3be8c", "#b48ead", "#d08770", "#88c0d0", "#ebcb8b", "#4c566a"]
 
 
-def run(command):
-    # valgrind lets one thread run at a time, also while that one sleeps in a ring.
-    environment = dict(os.environ, WEFT_EVENT_DRIVER="epoll")
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-                          timeout=PATIENCE, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stderr[-2000:]}")
-    return done
-
-
 def measure(program, case, size, count):
-    counted = run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--instr-atstart=no",
-                   str(program), case, str(size), str(count)])
-    return {
-        "size": size,
-        "instructions": int(re.search(r"Collected : (\d+)", counted.stderr)[1]) / count,
-        "nanoseconds": json.loads(run([str(program), case, str(size), str(count)]).stdout)["nanoseconds"],
-    }
+    # valgrind lets one thread run at a time, also while that one sleeps in a ring.
+    command, how = [program, case, size, count], {"WEFT_EVENT_DRIVER": "epoll"}
+    return {"size": size, "instructions": instructions("--instr-atstart=no", *command, **how) / count,
+            "nanoseconds": json.loads(done(*command, **how).stdout)["nanoseconds"]}
 
 
 def middle_of(points):
@@ -115,16 +97,13 @@ def picture(plotted):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="what one operation costs while weft holds ever more")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--program", type=Path, help="another build of scale_cost")
-    parser.add_argument("--quick", action="store_true", help="only the middle and the largest size of each")
-    parser.add_argument("--case", action="append", help="only this case of scale_cost; may be repeated")
-    options = parser.parse_args()
-    program = options.program or options.build.resolve() / "tests/bench/scale_cost"
+    options = options_of("what one operation costs while weft holds ever more", {},
+                         "only the middle and the largest size of each", program=(Path(), "another build of scale_cost"),
+                         case=("", "only these cases of scale_cost, with commas between them"))
+    program = options.program if options.program != Path() else options.build / "tests/bench/scale_cost"
     plotted = []
     for what, case, sizes, count, growth in CASES:
-        if options.case and case not in options.case:
+        if options.case and case not in options.case.split(","):
             continue
         if options.quick:
             sizes = [sizes[min(2, len(sizes) - 1)], sizes[-1]]

@@ -11,19 +11,15 @@ nothing for the other end to do or to check.
 
 Prints tables, and writes them with all repetitions to BUILD_DIR/bench/shm.json.
 """
-import argparse
 import json
 import re
 import resource
-import subprocess
-import tempfile
-from pathlib import Path
 
-import rows
-from net import (COSTS, MIB, PATIENCE, Machine, available, cost, figures, gigabytes, libfabric, median_of, print_costs,
-                 rows_of_costs, say_if_busy, take_turns, ucx, usual)
+from net import (COSTS, MIB, Machine, available, cost, figures, gigabytes, libfabric, print_costs, rows_of_costs, take_turns,
+                 ucx, usual)
 from net import weft as weft_perf
 from rows import Row
+from running import done, options_of
 
 KEYS = 100_000  # of the kv server
 IDLE_CONNECTIONS = 10_000  # where so many files may be open
@@ -41,9 +37,7 @@ def direct(machine, operation, quantity, size, **how):
 def baseline(machine, what, trips=1):
     """A measurement of shm_baselines, which puts its processes on their cores itself."""
     ours, its = (machine.cores[end % len(machine.cores)] for end in (1, 0))
-    run = subprocess.run([machine.build / "tests/bench/shm_baselines", what, str(machine.seconds), str(ours), str(its)],
-                         stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
-    said = json.loads(run.stdout)
+    said = json.loads(done(machine.build / "tests/bench/shm_baselines", what, machine.seconds, ours, its).stdout)
     return figures(said["p50_ns"] / 1000 / trips, said["mean_ns"] / 1000 / trips, said["operations"] / said["seconds"])
 
 
@@ -127,9 +121,7 @@ def comparisons(median):
 def idle(machine):
     """KiB of an end of an idle connection: half of what both processes have for it."""
     connections = min(IDLE_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 200)
-    run = subprocess.run([machine.build / "tests/bench/net_idle", "shm", str(connections)], stdout=subprocess.PIPE, text=True,
-                         timeout=PATIENCE, check=True)
-    both = json.loads(run.stdout)
+    both = json.loads(done(machine.build / "tests/bench/net_idle", "shm", connections).stdout)
     return {**both, "of_an_end_kib": both["pss_kib"] / 2}
 
 
@@ -141,33 +133,22 @@ def print_idle(found):
 
 
 def all_costs(build):
-    with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
-        program = build / "tests/bench/net_cost"
-        costs = {fabric: {operation: cost(program, operation, Path(directory), fabric) for operation in COSTS}
-                 for fabric in ("shm", "iwarp")}
-        for operation, counts in DIRECT_COSTS.items():
-            costs["shm"][operation] = cost(program, operation, Path(directory), "shm", counts)
+    costs = {fabric: {operation: cost(build, operation, fabric) for operation in COSTS} for fabric in ("shm", "iwarp")}
+    for operation, counts in DIRECT_COSTS.items():
+        costs["shm"][operation] = cost(build, operation, "shm", counts)
     return costs
 
 
 def main():
-    parser = argparse.ArgumentParser(description="weft over shared memory beside UCX, libfabric, memcpy, eventfds and futexes")
-    parser.add_argument("build", type=Path)
-    parser.add_argument("--repetitions", type=int, default=3, help="of every measurement (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.4, help="that one takes (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="measurements of 0.2 seconds")
-    parser.add_argument("--no-times", action="store_true", help="only instructions, system calls, allocations and memory")
-    parser.add_argument("--no-costs", action="store_true", help="leave out instructions, system calls and allocations")
-    options = parser.parse_args()
-    if options.quick:
-        options.seconds = 0.2
-    machine = Machine(options.build.resolve(), options.seconds)
-    load = say_if_busy(machine)
-
+    options = options_of("weft over shared memory beside UCX, libfabric, memcpy, eventfds and futexes", {"seconds": 0.2},
+                         "measurements of 0.2 seconds", repetitions=(3, "of every measurement (default: %(default)s)"),
+                         seconds=(0.4, "that one takes (default: %(default)s)"),
+                         no_times=(False, "only instructions, system calls, allocations and memory"),
+                         no_costs=(False, "leave out instructions, system calls and allocations"))
+    machine = Machine(options.build, options.seconds)
     runs, median, found, costs = {}, {}, [], {}
     if not options.no_times:
-        runs = take_turns(machine, options.repetitions, available(MEASUREMENTS))
-        median = {name: median_of(runs[name]) for name in runs}
+        runs, median = take_turns(machine, options.repetitions, available(MEASUREMENTS))
         found = comparisons(median)
     memory = idle(machine)
     print_idle(memory)
@@ -178,12 +159,7 @@ def main():
             print(f"\nover {fabric}, ", end="")
             print_costs(table)
         found += rows_of_costs("shm", costs["shm"], GOAL_INSTRUCTIONS)
-    print("\n" + "\n".join(rows.table(found)))
-
-    path = options.build / "bench/shm.json"
-    rows.write(path, found, cores=len(machine.cores), load_before=load, seconds=options.seconds, idle_connection=memory,
-               costs=costs, medians=median, runs=runs)
-    print(f"\n{rows.count(found)}; all runs in {path}")
+    machine.finish("shm", found, idle_connection=memory, costs=costs, medians=median, runs=runs)
 
 
 main()
