@@ -218,12 +218,13 @@ function(weft_program)
 endfunction()
 
 # weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS | BOTH_DRIVERS] [FULL] [PART programs]
-#           [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LABELS ...])
+#           [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LABELS ...])
 #
 # One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
 #   FULL           It runs only under `ctest -C full`.
 #   PART           What it belongs to: the promises, unless told. With the label `threads` it belongs to these as well, and
 #                  with `threads_full` to their full run. A build for threads has nothing else.
+#   FOR_GUESTS     Guests run it, so that the programs are built with it.
 #   COUNTS         The cases that count what the library does as it ships, or take the memory from it: where sanitizers
 #                  do not let that happen. They belong to the programs.
 #   LEFT_TO_FULL   Cases that only the full run has.
@@ -235,7 +236,7 @@ endfunction()
 #
 # Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
 function(weft_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;BOTH_DRIVERS;FULL" "NAME;PART;COUNTS;LEFT_TO_FULL"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;BOTH_DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL"
                         "SOURCES;LIBRARIES;LABELS")
   set(parts promises)
   if(arg_PART)
@@ -250,7 +251,7 @@ function(weft_test)
     set(full FULL)
   endif()
   set(built ${full})
-  if(arg_COUNTS AND WEFT_TESTS STREQUAL programs)
+  if((arg_COUNTS OR arg_FOR_GUESTS) AND WEFT_TESTS STREQUAL programs)
     set(built)
   endif()
   weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:still_running>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""programs_test.py --programs DIR [--stand-in-cuda LIBRARY] [--report FILE] [--sanitized] [TEST...]: uses the examples
-as a user would.
+"""programs_test.py --programs DIR [--stand-in-cuda LIBRARY] [--report FILE] [--sanitized] [--share K/N] [TEST...]: uses
+the examples as a user would.
 
 Every wait is for a condition and has a bound. What has to happen in the middle of a copy is made certain by the size
 of the file: a sparse one of 64 GiB is not through before the test is.
@@ -2166,6 +2166,14 @@ class Recorder(unittest.TextTestResult):
         self.record(test, result="skipped")
 
 
+def cases_of(suite):
+    for each in suite:
+        if isinstance(each, unittest.TestSuite):
+            yield from cases_of(each)
+        else:
+            yield each
+
+
 def main():
     global options
     parser = argparse.ArgumentParser()
@@ -2173,11 +2181,14 @@ def main():
     parser.add_argument("--stand-in-cuda", type=lambda text: Path(text).resolve(), help="a CUDA driver without a GPU")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--sanitized", action="store_true", help="memory use says nothing")
+    parser.add_argument("--share", default="1/1", metavar="K/N", help="each Nth test, from the Kth on")
     parser.add_argument("tests", nargs="*", help="CLASS or CLASS.test_name")
     options = parser.parse_args()
     loader = unittest.defaultTestLoader
     module = sys.modules[__name__]
     suite = loader.loadTestsFromNames(options.tests, module) if options.tests else loader.loadTestsFromModule(module)
+    share, shares = map(int, options.share.split("/"))
+    suite = unittest.TestSuite(list(cases_of(suite))[share - 1::shares])
     result = unittest.TextTestRunner(resultclass=Recorder, verbosity=2).run(suite)
     if options.report:
         options.report.parent.mkdir(parents=True, exist_ok=True)
