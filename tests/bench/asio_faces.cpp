@@ -12,15 +12,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <map>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "count_allocations.hpp"
@@ -330,8 +326,8 @@ void socket_callbacks(std::uint64_t count) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  const std::map<std::string_view, void (*)(std::uint64_t)> cases = {
+int main(int argc, char** argv) {
+  const bench::cases known = {
       {"faces_message_task", on_executor<exchange_messages>},
       {"faces_message_hosted", on_host<exchange_messages>},
       {"faces_message_awaitable", awaitable_on_host<messages_there>},
@@ -343,15 +339,5 @@ int main(int argc, char** argv) try {
       {"faces_socket_awaitable", socket_awaitables},
       {"faces_socket_callback", socket_callbacks},
   };
-  const auto found = argc == 3 ? cases.find(argv[1]) : cases.end();
-  if (found == cases.end()) {
-    std::fputs("usage: asio_faces CASE COUNT\n", stderr);
-    return 2;
-  }
-  found->second(std::strtoull(argv[2], nullptr, 10));
-  bench::print_allocations();
-  return 0;
-} catch (const std::exception& why) {
-  std::fprintf(stderr, "asio_faces: %s\n", why.what());
-  return 1;
+  return bench::run_case(argc, argv, known);
 }

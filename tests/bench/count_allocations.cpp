@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <new>
 
 namespace {
@@ -34,8 +35,18 @@ namespace weft::bench {
 
 std::uint64_t allocations() noexcept { return count.load(); }
 
-void print_allocations() noexcept {
+int run_case(int argc, char** argv, const cases& known, const char* usage) noexcept try {
+  const auto found = argc == 3 ? known.find(argv[1]) : known.end();
+  if (found == known.end()) {
+    std::fprintf(stderr, "usage: %s CASE COUNT%s\n", argv[0], usage);
+    return 2;
+  }
+  found->second(std::strtoull(argv[2], nullptr, 10));
   std::printf("{\"allocations\": %llu}\n", static_cast<unsigned long long>(allocations()));
+  return 0;
+} catch (const std::exception& why) {
+  std::fprintf(stderr, "%s: %s\n", argv[0], why.what());
+  return 1;
 }
 
 }  // namespace weft::bench

@@ -25,7 +25,6 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -35,29 +34,19 @@
 #include <vector>
 
 #include "count_allocations.hpp"
+#include "memory_parts.hpp"
 
 namespace {
 
 using namespace weft;
+using bench::address_space;
+using bench::plain_domain;
+using bench::run;
+using bench::sleeping;
 using wall = std::chrono::steady_clock;
 
 constexpr std::size_t message_bytes = 4096;
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
-
-/// A domain whose device is the processor. What a real one does to memory, touching and pinning every page of it, it
-/// does too, by mlock(2), if it is told to.
-class plain_domain final : public mr::domain {
- public:
-  explicit plain_domain(bool pins) : mr::domain("plain", {.usages = mr::known_usages, .pins = pins}), locks_(pins) {}
-
- private:
-  mr::registration do_register(std::span<std::byte> memory, const mr::registration_options&) override {
-    if (locks_ && ::mlock(memory.data(), memory.size()) != 0) throw system_error(errno, "mlock");
-    return {.local_key = 1, .address = reinterpret_cast<std::uintptr_t>(memory.data()), .handle = memory.data()};
-  }
-  void do_deregister(mr::registration&) noexcept override {}
-  bool locks_;
-};
 
 /// Memory of a model: pages that nobody has touched are cleared, and pages that are there are pinned, at so many bytes
 /// a second of the thread that does it, which sleeps instead. Then the memory may be larger than the machine's, and the
@@ -114,35 +103,6 @@ class model_domain final : public mr::domain {
   void do_deregister(mr::registration&) noexcept override {}
   model_memory& memory_;
 };
-
-/// Address space without pages.
-class address_space {
- public:
-  explicit address_space(std::size_t bytes) : bytes_(bytes) {
-    address_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (address_ == MAP_FAILED) throw std::bad_alloc();
-  }
-  address_space(const address_space&) = delete;
-  address_space& operator=(const address_space&) = delete;
-  ~address_space() { ::munmap(address_, bytes_); }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte*>(address_), bytes_}; }
-
- private:
-  std::size_t bytes_;
-  void* address_ = nullptr;
-};
-
-executor_options sleeping() {
-  executor_options options;
-  options.policy = poll_policy::sleep;
-  return options;
-}
-
-template <class Body>
-void run(Body&& body, executor_options options = sleeping()) {
-  executor home(options);
-  home.run(body());
-}
 
 // Keeps the compiler from leaving out what it can see through.
 void use(void* memory) noexcept { asm volatile("" : : "g"(memory) : "memory"); }
@@ -322,22 +282,15 @@ int write_report(std::size_t bytes, std::size_t modelled_bytes) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::map<std::string_view, void (*)(std::uint64_t)> cases = {
+  if (argc == 4 && std::string_view(argv[1]) == "report")
+    return write_report(std::strtoull(argv[2], nullptr, 10) * mebibyte, std::strtoull(argv[3], nullptr, 10) * mebibyte);
+  const bench::cases known = {
       {"cache_lease", cache_lease},
       {"malloc", with_malloc},
       {"pool_allocate", pool_allocate},
       {"pool_try_allocate", pool_try_allocate},
   };
-  if (argc == 4 && std::string_view(argv[1]) == "report")
-    return write_report(std::strtoull(argv[2], nullptr, 10) * mebibyte, std::strtoull(argv[3], nullptr, 10) * mebibyte);
-  const auto found = argc == 3 ? cases.find(argv[1]) : cases.end();
-  if (found == cases.end()) {
-    std::fputs("usage: memory_cost CASE COUNT | report MEBIBYTES MEBIBYTES_OF_MODEL\n", stderr);
-    return 2;
-  }
-  found->second(std::strtoull(argv[2], nullptr, 10));
-  bench::print_allocations();
-  return 0;
+  return bench::run_case(argc, argv, known, " | report MEBIBYTES MEBIBYTES_OF_MODEL");
 } catch (const std::exception& why) {
   std::fprintf(stderr, "memory_cost: %s\n", why.what());
   return 1;

@@ -6,12 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <deque>
-#include <exception>
-#include <map>
-#include <string_view>
 
 #include "count_allocations.hpp"
 
@@ -103,20 +98,10 @@ void socket(std::uint64_t count) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  const std::map<std::string_view, void (*)(std::uint64_t)> cases = {
+int main(int argc, char** argv) {
+  const weft::bench::cases known = {
       {"asio_await", await}, {"asio_channel", channel}, {"asio_socket", socket},
       {"asio_spawn", spawn}, {"asio_timer", timer},
   };
-  const auto found = argc == 3 ? cases.find(argv[1]) : cases.end();
-  if (found == cases.end()) {
-    std::fputs("usage: runtime_asio CASE COUNT\n", stderr);
-    return 2;
-  }
-  found->second(std::strtoull(argv[2], nullptr, 10));
-  weft::bench::print_allocations();
-  return 0;
-} catch (const std::exception& why) {
-  std::fprintf(stderr, "runtime_asio: %s\n", why.what());
-  return 1;
+  return weft::bench::run_case(argc, argv, known);
 }

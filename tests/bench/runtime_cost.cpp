@@ -20,13 +20,9 @@
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <map>
 #include <memory>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 
 #include "count_allocations.hpp"
@@ -421,8 +417,8 @@ void uring_socket(std::uint64_t count) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  const std::map<std::string_view, void (*)(std::uint64_t)> cases = {
+int main(int argc, char** argv) {
+  const weft::bench::cases known = {
       {"bare_await", bare_await},           {"epoll_socket", epoll_socket},
       {"eventfd_wake", eventfd_wake},       {"msg_ring_wake", msg_ring_wake},
       {"uring_socket", uring_socket},       {"weft_await", weft_await},
@@ -432,15 +428,5 @@ int main(int argc, char** argv) try {
       {"weft_timer", weft_timer},           {"weft_wake_asleep", weft_wake_asleep},
       {"weft_wake_awake", weft_wake_awake},
   };
-  const auto found = argc == 3 ? cases.find(argv[1]) : cases.end();
-  if (found == cases.end()) {
-    std::fputs("usage: runtime_cost CASE COUNT\n", stderr);
-    return 2;
-  }
-  found->second(std::strtoull(argv[2], nullptr, 10));
-  weft::bench::print_allocations();
-  return 0;
-} catch (const std::exception& why) {
-  std::fprintf(stderr, "runtime_cost: %s\n", why.what());
-  return 1;
+  return weft::bench::run_case(argc, argv, known);
 }

@@ -12,7 +12,6 @@
 
 #include <fmt/core.h>
 
-#include <sys/mman.h>
 #include <valgrind/callgrind.h>
 
 #include <algorithm>
@@ -24,7 +23,6 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -32,9 +30,14 @@
 #include <utility>
 #include <vector>
 
+#include "memory_parts.hpp"
+
 namespace {
 
 using namespace weft;
+using bench::address_space;
+using bench::plain_domain;
+using bench::run;
 
 constexpr net::software::key_rights readable{.remote_read = true};
 
@@ -68,43 +71,6 @@ class stopwatch {
   std::size_t laps_ = 0;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
-
-/// A domain whose device is the processor.
-class plain_domain final : public mr::domain {
- public:
-  plain_domain() : mr::domain("plain", {.usages = mr::known_usages}) {}
-
- private:
-  mr::registration do_register(std::span<std::byte> memory, const mr::registration_options&) override {
-    return {.local_key = 1, .address = reinterpret_cast<std::uintptr_t>(memory.data()), .handle = memory.data()};
-  }
-  void do_deregister(mr::registration&) noexcept override {}
-};
-
-/// Address space without pages.
-class address_space {
- public:
-  explicit address_space(std::size_t bytes) : bytes_(bytes) {
-    address_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (address_ == MAP_FAILED) throw std::bad_alloc();
-  }
-  address_space(const address_space&) = delete;
-  address_space& operator=(const address_space&) = delete;
-  ~address_space() { ::munmap(address_, bytes_); }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte*>(address_), bytes_}; }
-
- private:
-  std::size_t bytes_;
-  void* address_ = nullptr;
-};
-
-template <class Body>
-void run(Body&& body) {
-  executor_options options;
-  options.policy = poll_policy::sleep;
-  executor home(options);
-  home.run(body());
-}
 
 // ---- keys of a device ----
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+
+namespace weft::bench {
+
+/// A domain whose device is the processor. What a real one does to memory, touching and pinning every page of it, it
+/// does too, by mlock(2), if it is told to.
+class plain_domain final : public mr::domain {
+ public:
+  explicit plain_domain(bool pins = false)
+      : mr::domain("plain", {.usages = mr::known_usages, .pins = pins}), locks_(pins) {}
+
+ private:
+  mr::registration do_register(std::span<std::byte> memory, const mr::registration_options&) override {
+    if (locks_ && ::mlock(memory.data(), memory.size()) != 0) throw system_error(errno, "mlock");
+    return {.local_key = 1, .address = reinterpret_cast<std::uintptr_t>(memory.data()), .handle = memory.data()};
+  }
+  void do_deregister(mr::registration&) noexcept override {}
+  bool locks_;
+};
+
+/// Address space without pages.
+class address_space {
+ public:
+  explicit address_space(std::size_t bytes) : bytes_(bytes) {
+    address_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  address_space(const address_space&) = delete;
+  address_space& operator=(const address_space&) = delete;
+  ~address_space() { ::munmap(address_, bytes_); }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte*>(address_), bytes_}; }
+
+ private:
+  std::size_t bytes_;
+  void* address_ = nullptr;
+};
+
+inline executor_options sleeping() {
+  executor_options options;
+  options.policy = poll_policy::sleep;
+  return options;
+}
+
+template <class Body>
+void run(Body&& body, const executor_options& options = sleeping()) {
+  executor home(options);
+  home.run(body());
+}
+
+}  // namespace weft::bench
