@@ -44,7 +44,8 @@ def main():
     for case in CASES:
         item = {what: figure / OPERATIONS for what, figure in cost(options.build, case, options.divide).items()}
         costs[case.name.removeprefix("faces_")] = item
-        print(f"{case.title:44}{item['instructions']:14.0f}{item['system_calls']:14.2f}{item['allocations']:13.2f}", flush=True)
+        print(f"{case.title:44}{item['instructions']:14.0f}{item['system_calls']:14.2f}{item['allocations']:13.2f}",
+              flush=True)
     found = rows_of(costs)
     finish(options.build, "asio", found, costs=costs)
     sys.exit(missed(found))

@@ -128,18 +128,9 @@ def main():
         "driver": os.environ.get("WEFT_EVENT_DRIVER", "automatic"),
         "cores": os.cpu_count(),
         "median_ratio": statistics.median(run["ratio"] for run in runs),
-        "weft": {
-            "mib_per_second": options.mib / median("weft", "seconds"),
-            "cpu_seconds": median("weft", "cpu_seconds"),
-            "server_peak_mib": weft_peak,
-            "client_peak_mib": max(run["weft"]["client_peak_mib"] for run in runs),
-        },
-        "tcp": {
-            "mib_per_second": options.mib / median("tcp", "seconds"),
-            "cpu_seconds": median("tcp", "cpu_seconds"),
-            "server_peak_mib": tcp_peak,
-            "client_peak_mib": max(run["tcp"]["client_peak_mib"] for run in runs),
-        },
+        **{name: {"mib_per_second": options.mib / median(name, "seconds"), "cpu_seconds": median(name, "cpu_seconds"),
+                  "server_peak_mib": peak, "client_peak_mib": max(run[name]["client_peak_mib"] for run in runs)}
+           for name, peak in (("weft", weft_peak), ("tcp", tcp_peak))},
         "runs": runs,
     }
     for name in ("weft", "tcp"):

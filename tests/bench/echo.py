@@ -69,8 +69,8 @@ def rows_of(median):
 
 
 def main():
-    options = options_of("an echo server of weft beside Asio, libuv and epoll by hand", {"repetitions": 5, "seconds": 0.4},
-                         "5 repetitions of 0.4 seconds", repetitions=(7, "of every server (default: %(default)s)"),
+    options = options_of("an echo server of weft beside Asio, libuv and epoll by hand",
+                         {"repetitions": 5, "seconds": 0.4}, "5 repetitions of 0.4 seconds", repetitions=(7, "of every server (default: %(default)s)"),
                          seconds=(1.0, "that one takes (default: %(default)s)"))
     machine = Machine(options.build, options.seconds)
     present = {name: server for name, server in SERVERS.items()

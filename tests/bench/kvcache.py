@@ -23,8 +23,8 @@ BLOCK_BYTES = 65536
 
 def bench(machine, size, *how):
     """The program puts its two processes on cores of their own."""
-    run = done(machine.build / "examples/kvcache", "bench", "--json", "--blocks", size.blocks, "--block-bytes", BLOCK_BYTES,
-               "--rounds", size.rounds, *how)
+    run = done(machine.build / "examples/kvcache", "bench", "--json", "--blocks", size.blocks,
+               "--block-bytes", BLOCK_BYTES, "--rounds", size.rounds, *how)
     return {"gb_per_second": json.loads(run.stdout)["gb_per_second"]}
 
 

@@ -50,8 +50,8 @@ def costs(path):
 
 def measure(program, case, blocks, directory):
     out = Path(directory) / case
-    done("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--compress-strings=no", "--instr-atstart=no", program,
-         case, blocks)
+    done("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--compress-strings=no", "--instr-atstart=no",
+         program, case, blocks)
     found, allocations = costs(out)
     ours = {function: count / blocks for function, count in found.items() if OF_WEFT.match(function)}
     return {"instructions": sum(ours.values()), "allocations": allocations,

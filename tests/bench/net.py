@@ -45,8 +45,8 @@ class Machine:
             print("There is one core only: what spins takes it from its peer, and times mean little.")
 
     def finish(self, name, found, **more):
-        running.finish(self.build, name, found, "runs", cores=len(self.cores), load_before=self.load, seconds=self.seconds,
-                       **more)
+        running.finish(self.build, name, found, "runs", cores=len(self.cores), load_before=self.load,
+                       seconds=self.seconds, **more)
 
     def pinned(self, end, command):
         """The command on the server's or the client's core."""
@@ -206,38 +206,45 @@ def gigabytes(item, size):
     return item["per_second"] * size / 1e9
 
 
-def comparisons(median):
-    def time_row(what, ours, other, at_most=None):
-        return Row(f"{what}: {MEASUREMENTS[ours][0]}", usual(median[ours]), "us", usual(median[other]),
-                   MEASUREMENTS[other][0], at_most=at_most)
+def of_megabytes(item):
+    return gigabytes(item, MIB)
 
-    def rate_row(what, ours, other, unit, value, at_least=None):
-        return Row(f"{what}: {MEASUREMENTS[ours][0]}", value(median[ours]), unit, value(median[other]),
-                   MEASUREMENTS[other][0], at_least=at_least)
 
-    def of_megabytes(item):
-        return gigabytes(item, MIB)
+def millions(item):
+    return item["per_second"] / 1e6
 
-    def millions(item):
-        return item["per_second"] / 1e6
 
-    faster_tcp = max(("tcp_spin_1M", "tcp_block_1M"), key=lambda name: median[name]["per_second"])
-    found = [
-        time_row("64 B half round trip", "weft_spin_64", "tcp_spin_64", at_most=1.1),
-        time_row("64 B half round trip", "weft_sleep_64", "tcp_block_64", at_most=1.05),
-        time_row("64 B half round trip", "weft_adaptive_64", "tcp_spin_64", at_most=1.12),
-        time_row("64 B read round trip", "weft_read_64", "tcp_round_64", at_most=2.5),
-        rate_row("1 MiB writes", "weft_write_1M", faster_tcp, "GB/s", of_megabytes, at_least=1.0),
-        rate_row("1 MiB writes", "weft_write_1M_crc", faster_tcp, "GB/s", of_megabytes, at_least=0.9),
-        # Placed where they belong as they come, and checked afterwards.
-        rate_row("1 MiB writes", "weft_write_1M_late", faster_tcp, "GB/s", of_megabytes, at_least=0.95),
-    ]
-    if "libfabric_64" in median:
-        found.append(time_row("64 B half round trip", "libfabric_64", "tcp_spin_64"))
-    if "ucx_64" in median:
-        found += [time_row("64 B half round trip", "ucx_64", "tcp_spin_64"),
-                  rate_row("64 B writes", "weft_write_64", "ucx_put_64", "M/s", millions, at_least=5)]
+def rows_of_table(table, measurements, median):
+    """Of lines that say what is compared: unit and how it is read from a measurement, whether less is better, ours and
+    its goal, and others with the goal for the ratio of ours to theirs. What has not been measured is left out."""
+    found = []
+    for what, unit, read, less, ours, wanted, others in table:
+        if ours not in median:
+            continue
+        name, value = f"{what}: {measurements[ours][0]}", read(median[ours])
+        direction = "at_most" if less else "at_least"
+        if wanted is not None or not others:
+            found.append(Row(name, value, unit, **{direction: wanted}))
+        found += [Row(name, value, unit, read(median[other]), measurements[other][0], **{direction: at})
+                  for other, at in others.items() if other in median]
     return found
+
+
+def comparisons(median):
+    faster_tcp = max(("tcp_spin_1M", "tcp_block_1M"), key=lambda name: median[name]["per_second"])
+    return rows_of_table((
+        ("64 B half round trip", "us", usual, True, "weft_spin_64", None, {"tcp_spin_64": 1.1}),
+        ("64 B half round trip", "us", usual, True, "weft_sleep_64", None, {"tcp_block_64": 1.05}),
+        ("64 B half round trip", "us", usual, True, "weft_adaptive_64", None, {"tcp_spin_64": 1.12}),
+        ("64 B read round trip", "us", usual, True, "weft_read_64", None, {"tcp_round_64": 2.5}),
+        ("1 MiB writes", "GB/s", of_megabytes, False, "weft_write_1M", None, {faster_tcp: 1.0}),
+        ("1 MiB writes", "GB/s", of_megabytes, False, "weft_write_1M_crc", None, {faster_tcp: 0.9}),
+        # Placed where they belong as they come, and checked afterwards.
+        ("1 MiB writes", "GB/s", of_megabytes, False, "weft_write_1M_late", None, {faster_tcp: 0.95}),
+        ("64 B half round trip", "us", usual, True, "libfabric_64", None, {"tcp_spin_64": None}),
+        ("64 B half round trip", "us", usual, True, "ucx_64", None, {"tcp_spin_64": None}),
+        ("64 B writes", "M/s", millions, False, "weft_write_64", None, {"ucx_put_64": 5}),
+    ), MEASUREMENTS, median)
 
 
 GOAL_INSTRUCTIONS = {"send_64": 2500}

@@ -32,7 +32,8 @@ PATIENCE = 10  # seconds until a server answers
 def redis(machine):
     port = port_of_ours()
     with machine.server("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no") as process:
-        wait_until_answering(lambda: socket.create_connection(("127.0.0.1", port), PATIENCE).close(), process, "redis-server")
+        wait_until_answering(lambda: socket.create_connection(("127.0.0.1", port), PATIENCE).close(), process,
+                             "redis-server")
         yield port, process.pid
 
 
@@ -86,7 +87,8 @@ def rows_of(median):
 
 def main():
     options = options_of("examples/kv beside redis-server, asked by redis-benchmark", {"repetitions": 3, "seconds": 0.5},
-                         "3 repetitions of half a second each", repetitions=(7, "of every server (default: %(default)s)"),
+                         "3 repetitions of half a second each",
+                         repetitions=(7, "of every server (default: %(default)s)"),
                          seconds=(1.0, "that each kind of command takes, about (default: %(default)s)"))
     machine = Machine(options.build, options.seconds)
     for program in ("redis-benchmark", "redis-server"):

@@ -13,7 +13,7 @@ PATIENCE = 900  # seconds for any single run
 
 
 def options_of(description, quick, quick_is, **more):
-    """The build, --quick, which sets what `quick` has, and more by name, each a default and its help; False is a switch."""
+    """The build, --quick, which sets what `quick` has, and more by name: a default, which is False of a switch, and help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("build", type=lambda path: Path(path).resolve())
     for name, (default, what) in more.items():

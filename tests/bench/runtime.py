@@ -58,7 +58,8 @@ def cost(build, case, divisor):
     few, many = max(case.few // divisor, 10), max(case.many // divisor, 100)
 
     def of_one(count):
-        return round((count(program, case.name, many, **driver) - count(program, case.name, few, **driver)) / (many - few), 3)
+        with_few, with_many = (count(program, case.name, operations, **driver) for operations in (few, many))
+        return round((with_many - with_few) / (many - few), 3)
 
     return {"instructions": None if case.threads else of_one(instructions),
             "system_calls": of_one(lambda *command, **driver: sum(system_calls(*command, **driver).values())),

@@ -15,8 +15,8 @@ import json
 import re
 import resource
 
-from net import (COSTS, MIB, Machine, available, cost, figures, gigabytes, libfabric, print_costs, rows_of_costs, take_turns,
-                 ucx, usual)
+from net import (COSTS, MIB, Machine, available, cost, figures, libfabric, millions, of_megabytes, print_costs,
+                 rows_of_costs, rows_of_table, take_turns, ucx, usual)
 from net import weft as weft_perf
 from rows import Row
 from running import done, options_of
@@ -77,16 +77,8 @@ MEASUREMENTS = {
     "kv_direct": ("kv GETs, direct", lambda m: kv(m, "shm", "--direct")),
     "kv_iwarp": ("kv over iwarp", lambda m: kv(m, "iwarp")),
 }
-def millions(item):
-    return item["per_second"] / 1e6
 
-
-def of_megabytes(item):
-    return gigabytes(item, MIB)
-
-
-# What is compared: unit and how it is read from a measurement, whether less is better, ours and its goal, and others
-# with the goal for the ratio of ours to theirs.
+# As rows_of_table() reads them.
 ROWS = (
     ("64 B half round trip", "us", usual, True, "weft_spin_64", 0.15, {"ucx_tag_64": 1.0, "libfabric_64": None}),
     ("64 B messages one way", "M/s", millions, False, "weft_send_64", 10, {"ucx_tag_bw_64": None}),
@@ -105,17 +97,6 @@ ROWS = (
 DIRECT_COSTS = {"direct_write_64": (1000, 5000), "direct_read_64": (1000, 5000)}  # as net.COSTS
 GOAL_INSTRUCTIONS = {"send_64": 600}
 GOAL_IDLE_KIB = 16
-
-
-def comparisons(median):
-    found = []
-    for what, unit, read, less, ours, wanted, others in ROWS:
-        name, value, direction = f"{what}: {MEASUREMENTS[ours][0]}", read(median[ours]), "at_most" if less else "at_least"
-        if wanted is not None or not others:
-            found.append(Row(name, value, unit, **{direction: wanted}))
-        found += [Row(name, value, unit, read(median[other]), MEASUREMENTS[other][0], **{direction: at})
-                  for other, at in others.items() if other in median]
-    return found
 
 
 def idle(machine):
@@ -149,7 +130,7 @@ def main():
     runs, median, found, costs = {}, {}, [], {}
     if not options.no_times:
         runs, median = take_turns(machine, options.repetitions, available(MEASUREMENTS))
-        found = comparisons(median)
+        found = rows_of_table(ROWS, MEASUREMENTS, median)
     memory = idle(machine)
     print_idle(memory)
     found.append(Row("memory of an end of an idle connection", memory["of_an_end_kib"], "KiB", at_most=GOAL_IDLE_KIB))
