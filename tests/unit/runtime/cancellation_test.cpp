@@ -1,34 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every primitive, stopped at each of its steps: the first, the second, the third, ... until it has completed by
 // itself. And destroyed while it is suspended, at each of its steps.
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/file.hpp>
 #include <weft/runtime/io/signal.hpp>
-#include <weft/runtime/offload.hpp>
 #include <weft/runtime/run_on.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/channel.hpp>
-#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/sync/mutex.hpp>
 #include <weft/runtime/sync/semaphore.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/when_any.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <array>
-#include <atomic>
 #include <csignal>
-#include <cstddef>
 #include <cstdio>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -56,7 +37,7 @@ template <class Scenario>
 task<outcome> stopped_after(int steps, Scenario& what) {
   outcome end = outcome::stopped;
   bool asked = false;
-  const auto body = [&](scope& all) -> task<> {
+  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
     all.spawn(stop_after(steps, all, asked));
     try {
       co_await what();
@@ -66,8 +47,7 @@ task<outcome> stopped_after(int steps, Scenario& what) {
       EXPECT_TRUE(asked) << "canceled, but nobody has asked for that";
     }
     all.request_stop();
-  };
-  co_await with_scope(on_failure::stop_siblings, body);
+  });
   co_return end;
 }
 
@@ -232,15 +212,13 @@ TEST(cancellation, of_nested_scopes_waits_for_all_children) {
     co_await value_after(steps);
   };
   const auto scenario = [&]() -> task<> {
-    const auto outer = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(count(3));
-      const auto inner = [&](scope& grandchildren) -> task<> {
+      co_await with_scope(on_failure::stop_siblings, [&](scope& grandchildren) -> task<> {
         grandchildren.spawn(count(2));
         co_await count(1);
-      };
-      co_await with_scope(on_failure::stop_siblings, inner);
-    };
-    co_await with_scope(on_failure::stop_siblings, outer);
+      });
+    });
   };
   stop_at_every_step(scenario, [&] { EXPECT_EQ(alive, 0); });
 }
@@ -285,9 +263,7 @@ TEST(cancellation, of_what_is_done_with_a_file) {
 }
 
 TEST(cancellation, of_a_task_on_another_executor_waits_for_its_end) {
-  executor_group_options options;
-  options.size = 1;
-  executor_group group(options);
+  executor_group group({.size = 1});
   std::atomic<int> alive{0};
   channel<int> go(1);
   const auto there = [&]() -> task<> {
@@ -382,7 +358,6 @@ const detail::operation_base* suspended_on(const detail::promise_base& outermost
 template <class Make>
 task<bool> destroyed_after(int steps, const Make& make) {
   const test::abandoned victim = test::start_and_forget(make());
-  executor_core::current()->ready(victim.promise());
   for (int i = 0; i < steps; ++i) co_await step();
   co_await yield();
   const bool lives = suspended_on(victim.promise()) != nullptr;

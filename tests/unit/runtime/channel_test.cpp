@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/channel.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <atomic>
 #include <cstdint>
-#include <memory>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -39,7 +28,7 @@ TEST(channel, hands_values_over_in_their_order_and_ends_after_the_last) {
     while (const auto item = co_await boxes.receive()) EXPECT_EQ(**item, expected++);
     EXPECT_EQ(expected, 200);
   };
-  test::run([&]() -> task<> { co_await when_all(produce(), consume()); }());
+  test::run(when_all(produce(), consume()));
 }
 
 TEST(channel, lets_its_senders_wait_while_it_is_full) {
@@ -52,7 +41,7 @@ TEST(channel, lets_its_senders_wait_while_it_is_full) {
       ++sent;
     }
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(produce());
     for (int i = 0; i < 10; ++i) co_await yield();
     EXPECT_EQ(sent, 2);
@@ -61,37 +50,31 @@ TEST(channel, lets_its_senders_wait_while_it_is_full) {
       const auto number = co_await numbers.receive();
       EXPECT_EQ(number, i);
     }
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(sent, 5);
 }
 
-TEST(channel, a_sender_that_is_stopped_still_has_its_value) {
+TASK_TEST(channel, a_sender_that_is_stopped_still_has_its_value) {
   channel<box> boxes(1);
-  const auto root = [&]() -> task<> {
-    auto first = std::make_unique<int>(1);
-    co_await boxes.send(std::move(first));
-    auto second = std::make_unique<int>(2);
-    const result<void> sent = co_await as_result(with_timeout(1ms, boxes.send(std::move(second))));
-    EXPECT_EQ(sent.error().code(), errc::timed_out);
-    EXPECT_TRUE(second);
-    EXPECT_FALSE(boxes.try_send(std::move(second)));
-    EXPECT_TRUE(second);
-    const auto received = co_await boxes.receive();
-    EXPECT_EQ(**received, 1);
-    EXPECT_TRUE(boxes.try_send(std::move(second)));
-    EXPECT_FALSE(second);
-  };
-  test::run(root());
+  auto first = std::make_unique<int>(1);
+  co_await boxes.send(std::move(first));
+  auto second = std::make_unique<int>(2);
+  EXPECT_EQ(co_await test::code_of(with_timeout(1ms, boxes.send(std::move(second)))), errc::timed_out);
+  EXPECT_TRUE(second);
+  EXPECT_FALSE(boxes.try_send(std::move(second)));
+  EXPECT_TRUE(second);
+  const auto received = co_await boxes.receive();
+  EXPECT_EQ(**received, 1);
+  EXPECT_TRUE(boxes.try_send(std::move(second)));
+  EXPECT_FALSE(second);
 }
 
 TEST(channel, closed_it_yields_what_was_sent_and_refuses_more) {
   channel<int> numbers(2);
   const auto late = [&](int number) -> task<> {
-    const result<void> sent = co_await as_result(numbers.send(std::move(number)));
-    EXPECT_EQ(sent.error().code(), errc::closed);
+    EXPECT_EQ(co_await test::code_of(numbers.send(std::move(number))), errc::closed);
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     int one = 1;
     int two = 2;
     co_await numbers.send(std::move(one));
@@ -108,8 +91,7 @@ TEST(channel, closed_it_yields_what_was_sent_and_refuses_more) {
     const auto end = co_await numbers.receive();
     EXPECT_FALSE(end);
     EXPECT_FALSE(numbers.try_receive());
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(channel, closing_ends_all_that_wait_to_receive) {
@@ -120,12 +102,11 @@ TEST(channel, closing_ends_all_that_wait_to_receive) {
     EXPECT_FALSE(number);
     ++ended;
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     for (int i = 0; i < 5; ++i) children.spawn(consume());
     co_await yield();
     numbers.close();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(ended, 5);
 }
 
@@ -155,7 +136,6 @@ TEST(channel, a_stop_at_any_point_loses_no_value) {
 template <class Start>
 task<> destroy_what_waits(channel<box>& boxes, const Start& start) {
   const test::abandoned waiter = test::start_and_forget(start());
-  executor_core::current()->ready(waiter.promise());
   co_await yield();
   co_await yield();
   waiter.destroy();
@@ -188,14 +168,13 @@ TEST(channel, forgets_a_sender_that_is_destroyed) {
 template <class Start, class Wake>
 task<> destroy_when_woken(const Start& start, const Wake& wake) {
   const test::abandoned waiter = test::start_and_forget(start());
-  executor_core::current()->ready(waiter.promise());
   co_await yield();
   co_await yield();
   std::thread(wake).join();
   waiter.destroy();
 }
 
-TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_the_next_in_its_place) {
+TASK_TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_the_next_in_its_place) {
   channel<box> boxes(2);
   const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
   const auto send = [&] {
@@ -203,15 +182,12 @@ TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_the_ne
     EXPECT_FALSE(boxes.try_send(std::make_unique<int>(3))) << "it has no place for what comes back";
     EXPECT_EQ(boxes.size(), 1);
   };
-  const auto root = [&]() -> task<> {
-    co_await destroy_when_woken(receive, send);
-    EXPECT_EQ(boxes.size(), 2);
-    for (int i = 1; i <= 2; ++i) {
-      const auto item = co_await boxes.receive();
-      EXPECT_EQ(**item, i);
-    }
-  };
-  test::run(root());
+  co_await destroy_when_woken(receive, send);
+  EXPECT_EQ(boxes.size(), 2);
+  for (int i = 1; i <= 2; ++i) {
+    const auto item = co_await boxes.receive();
+    EXPECT_EQ(**item, i);
+  }
 }
 
 TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_one_that_waits_too) {
@@ -222,17 +198,15 @@ TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_one_th
     received = **item;
   };
   const auto send = [&] { EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7))); };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     const test::abandoned first = test::start_and_forget(receive());
-    executor_core::current()->ready(first.promise());
     co_await yield();
     children.spawn(receive());
     co_await yield();
     co_await yield();
     std::thread(send).join();
     first.destroy();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(received, 7);
 }
 
@@ -244,9 +218,8 @@ TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_
     const auto item = co_await boxes.receive();
     item ? received += **item : ++ended;
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     const test::abandoned first = test::start_and_forget(receive());
-    executor_core::current()->ready(first.promise());
     co_await yield();
     for (int i = 0; i < 2; ++i) children.spawn(receive());
     co_await yield();
@@ -259,8 +232,7 @@ TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_
     children.spawn(receive());
     for (int i = 0; i < 5; ++i) EXPECT_FALSE(boxes.try_receive());
     first.destroy();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(received, 7);
   EXPECT_EQ(ended, 2);
 }
@@ -308,7 +280,7 @@ TEST(channel, does_not_starve_other_tasks_of_its_executor) {
     co_await yield();
     stop = true;
   };
-  test::run([&]() -> task<> { co_await when_all(talk_to_oneself(), end()); }());
+  test::run(when_all(talk_to_oneself(), end()));
   EXPECT_LT(exchanged, 1000);
 }
 

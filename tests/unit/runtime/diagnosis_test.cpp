@@ -6,34 +6,19 @@
 #include <weft/runtime/observe/metrics.hpp>
 #include <weft/runtime/observe/record_traces.hpp>
 #include <weft/runtime/observe/trace_file.hpp>
-#include <weft/runtime/offload.hpp>
 #include <weft/runtime/run_on.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
-
-#include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <set>
-#include <string>
-#include <system_error>
-#include <thread>
-#include <utility>
-#include <vector>
 
+#include "kit/clock.hpp"
 #include "runtime/support.hpp"
 #include <nlohmann/json.hpp>
 
@@ -65,7 +50,7 @@ TEST(dump, shows_the_tree_of_tasks_with_what_each_waits_for_and_since_when) {
   test::simulation machine;
   executor home(machine.options());
   std::string text;
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     event signal;
     const auto body = [&](scope& children) -> task<> {
       children.spawn(outer_wait(signal), "first");
@@ -75,8 +60,7 @@ TEST(dump, shows_the_tree_of_tasks_with_what_each_waits_for_and_since_when) {
       signal.set();
     };
     co_await with_scope(on_failure::stop_siblings, body, "peers");
-  };
-  home.run(root());
+  }());
   const std::string named = line_with(text, "first");
   EXPECT_NE(named.find("- [peers] first: outer_wait (diagnosis_test.cpp:"), std::string::npos) << text;
   EXPECT_NE(named.find(" > wait_for_event ("), std::string::npos) << text;
@@ -90,21 +74,19 @@ TEST(dump, says_that_a_task_waits_for_those_of_its_scope) {
   test::simulation machine;
   executor home(machine.options());
   std::string text;
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     event signal;
     const auto look = [&]() -> task<> {
       co_await sleep_for(1s);
       text = home.dump();
       signal.set();
     };
-    const auto body = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(look());
       children.spawn(outer_wait(signal));
       co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-  };
-  home.run(root());
+    });
+  }());
   EXPECT_NE(text.find("its scope has 2 tasks"), std::string::npos) << text;
 }
 
@@ -112,18 +94,16 @@ TEST(dump, of_a_chain_of_a_hundred_thousand_tasks_uses_no_stack_and_stays_readab
   test::on_a_small_stack([] {
     executor home;
     std::string text;
-    const auto root = [&]() -> task<> {
+    home.run([&]() -> task<> {
       event signal;
-      const auto body = [&](scope& children) -> task<> {
+      co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
         children.spawn(deep(100'000, signal));
         while (home.dump().find("on an event") == std::string::npos) co_await yield();
         text = home.dump();
         signal.set();
         while (children.size() != 0) co_await yield();
-      };
-      co_await with_scope(on_failure::stop_siblings, body);
-    };
-    home.run(root());
+      });
+    }());
     EXPECT_LT(text.size(), 4096U);
     EXPECT_NE(text.find(" more; "), std::string::npos) << text;
   });
@@ -138,9 +118,7 @@ TEST(dump, is_written_on_the_signal_that_was_named_and_the_task_goes_on) {
   descriptor output(ends[0], system_calls::kernel());
   std::string text;
   {
-    executor_options options;
-    options.dump_on_signal = SIGUSR1;
-    executor home(options);
+    executor home({.dump_on_signal = SIGUSR1});
     const auto read_a_dump = [&]() -> task<> {
       ::raise(SIGUSR1);
       while (text.empty()) {
@@ -164,10 +142,8 @@ task<> send_away(executor& other, task<> work) { co_await run_on(other, std::mov
 
 TEST(dump, on_a_signal_is_of_all_executors_that_named_it_whichever_hears_it) {
   const test::report_list reports;
-  executor_options options;
-  options.dump_on_signal = SIGUSR1;
-  executor_group_options others;
-  others.size = 2;
+  executor_options options{.dump_on_signal = SIGUSR1};
+  executor_group_options others{.size = 2};
   others.each = options;
   std::set<std::string> seen;
   {
@@ -184,10 +160,10 @@ TEST(dump, on_a_signal_is_of_all_executors_that_named_it_whichever_hears_it) {
         seen.insert("second");
       }
     };
-    const auto collect = [&]() -> task<> {
+    home.run([&]() -> task<> {
       event first;
       event second;
-      const auto body = [&](scope& children) -> task<> {
+      co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
         children.spawn(send_away(group[0], outer_wait(first)), "here");
         children.spawn(send_away(group[1], deep(0, second)), "here");
         while (seen.size() < 3) {  // until all of them run
@@ -197,47 +173,30 @@ TEST(dump, on_a_signal_is_of_all_executors_that_named_it_whichever_hears_it) {
         }
         group[0].post([&] { first.set(); });
         group[1].post([&] { second.set(); });
-      };
-      co_await with_scope(on_failure::stop_siblings, body);
-    };
-    home.run(collect());
+      });
+    }());
   }
   EXPECT_EQ(seen.size(), 3U);
 }
 
 TEST(dump, on_a_signal_is_no_end_of_the_program_while_any_executor_wants_it) {
   const test::report_list reports;
-  executor_options options;
-  options.dump_on_signal = SIGUSR1;
+  executor_options options{.dump_on_signal = SIGUSR1};
   std::optional<executor> first(std::in_place, options);
   executor second(options);
   first.reset();
-  const auto ask = [&]() -> task<> {
+  second.run([&]() -> task<> {
     ::kill(::getpid(), SIGUSR1);
     while (reports.take().empty()) co_await yield();
-  };
-  second.run(ask());
+  }());
 }
 
-// A clock that goes only when it is told to.
-class manual_clock final : public clock {
- public:
-  [[nodiscard]] time_point now() noexcept override { return now_; }
-  void pass(duration time) noexcept { now_ += time; }
-
- private:
-  time_point now_{};
-};
-
 TEST(stall, is_reported_with_the_names_and_the_origin_of_the_task_that_took_longest) {
-  manual_clock time;
+  test::manual_clock time;
   test::report_list reports;
-  executor_options options;
-  options.clock = &time;
-  options.stall_limit = 10ms;
-  executor home(options);
+  executor home({.stall_limit = 10ms, .clock = &time});
   const auto take = [&](duration how_long) -> task<> {
-    time.pass(how_long);
+    time.advance(how_long);
     co_return;
   };
   const auto body = [&](scope& children) -> task<> {
@@ -259,14 +218,11 @@ TEST(stall, is_reported_with_the_names_and_the_origin_of_the_task_that_took_long
 
 TEST(stall, is_not_reported_for_turns_within_the_limit_nor_without_one) {
   for (const duration limit : {duration(10ms), duration::zero()}) {
-    manual_clock time;
+    test::manual_clock time;
     const test::report_list reports;
-    executor_options options;
-    options.clock = &time;
-    options.stall_limit = limit;
-    executor home(options);
+    executor home({.stall_limit = limit, .clock = &time});
     const auto take = [&]() -> task<> {
-      time.pass(limit == duration::zero() ? duration(1h) : limit);
+      time.advance(limit == duration::zero() ? duration(1h) : limit);
       co_return;
     };
     home.run(take());
@@ -275,13 +231,10 @@ TEST(stall, is_not_reported_for_turns_within_the_limit_nor_without_one) {
 }
 
 TEST(stall, without_a_handler_is_a_line_on_the_standard_error_stream) {
-  manual_clock time;
-  executor_options options;
-  options.clock = &time;
-  options.stall_limit = 1ms;
-  executor home(options);
+  test::manual_clock time;
+  executor home({.stall_limit = 1ms, .clock = &time});
   const auto take = [&]() -> task<> {
-    time.pass(20ms);
+    time.advance(20ms);
     co_return;
   };
   testing::internal::CaptureStderr();
@@ -333,8 +286,7 @@ task<> squares() { co_await when_all(square(2), square(3)); }
 
 TEST(trace, tells_the_beginning_and_the_end_of_every_task_and_operation_by_name) {
   recorder trace;
-  executor home;
-  home.run(squares());
+  test::run(squares());
   EXPECT_EQ(trace.open(), 0U);
   EXPECT_TRUE(trace.names[trace_track::tasks].contains("squares"));
   EXPECT_TRUE(trace.names[trace_track::tasks].contains("square")) << "not the wrapper's name";
@@ -345,18 +297,15 @@ TEST(trace, tells_the_beginning_and_the_end_of_every_task_and_operation_by_name)
 
 TEST(trace, ends_the_operations_that_are_stopped) {
   recorder trace;
-  executor home;
-  const auto root = []() -> task<> {
+  test::run([]() -> task<> {
     event never;
-    const auto body = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(wait_for_event(never));
       co_await yield();
       children.request_stop();
       children.spawn(wait_for_event(never));  // stopped before it begins
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-  };
-  home.run(root());
+    });
+  }());
   EXPECT_EQ(trace.open(), 0U);
 }
 
@@ -428,12 +377,11 @@ TEST(trace_file, may_begin_and_end_while_executors_run) {
       trace.close();
     }
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     auto first = run_on(others[0], busy());
     auto second = run_on(others[1], busy());
     co_await when_all(std::move(first), std::move(second), record());
-  };
-  test::run(root());
+  }());
 }
 
 class record_traces_test : public testing::Test {
@@ -469,7 +417,7 @@ class record_traces_test : public testing::Test {
 };
 
 TEST_F(record_traces_test, a_signal_records_what_a_running_program_does_until_the_next) {
-  const auto body = [&](scope& tasks) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
     tasks.spawn(record_traces(signals_, path(), 1000s));
     ::raise(SIGUSR2);
     co_await until_it_records();
@@ -480,12 +428,11 @@ TEST_F(record_traces_test, a_signal_records_what_a_running_program_does_until_th
     EXPECT_FALSE(is_recording());
     EXPECT_TRUE(recorded_names().contains("square"));
     tasks.request_stop();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST_F(record_traces_test, a_recording_ends_by_itself_and_the_next_takes_its_place) {
-  const auto body = [&](scope& tasks) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
     tasks.spawn(record_traces(signals_, path(), 1ms));
     ::raise(SIGUSR2);
     co_await until_it_has_recorded();
@@ -493,25 +440,23 @@ TEST_F(record_traces_test, a_recording_ends_by_itself_and_the_next_takes_its_pla
     ::raise(SIGUSR2);
     co_await until_it_has_recorded();
     tasks.request_stop();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST_F(record_traces_test, a_stop_keeps_what_was_recorded) {
-  const auto body = [&](scope& tasks) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
     tasks.spawn(record_traces(signals_, path(), 1000s));
     ::raise(SIGUSR2);
     co_await until_it_records();
     co_await squares();
     tasks.request_stop();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_TRUE(recorded_names().contains("square"));
 }
 
 TEST_F(record_traces_test, a_file_that_cannot_be_written_is_a_warning_each_time) {
   const test::report_list reports;
-  const auto body = [&](scope& tasks) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
     tasks.spawn(record_traces(signals_, "/nowhere/trace.json", 1000s));
     for (int i = 0; i < 2; ++i) {
       ::raise(SIGUSR2);
@@ -524,8 +469,7 @@ TEST_F(record_traces_test, a_file_that_cannot_be_written_is_a_warning_each_time)
       EXPECT_TRUE(all[0].text.starts_with("create the trace /nowhere/trace.json.part")) << all[0].text;
     }
     tasks.request_stop();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(metrics, of_a_group_are_read_while_its_executors_are_busy) {

@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/result.hpp>
-#include <weft/runtime/sleep.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cerrno>
-#include <memory>
 #include <set>
-#include <stdexcept>
-#include <string>
 
 #include "runtime/support.hpp"
 

@@ -1,13 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
-
 #include <arpa/inet.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -16,33 +7,23 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include <array>
-#include <cerrno>
-#include <cstddef>
 #include <cstdlib>
-#include <memory>
 #include <numeric>
-#include <optional>
-#include <string>
-#include <vector>
 
+#include "kit/expect_failure.hpp"
+#include "kit/failing_system_calls.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
 
 using namespace std::chrono_literals;
+using test::checked_call;
 using test::receive_some;
 using test::send_some;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-int checked(int result, const char* what) {
-  if (result == -ECANCELED) throw error(errc::canceled, what);
-  if (result < 0) throw system_error(-result, what);
-  return result;
 }
 
 struct listening_socket {
@@ -54,25 +35,26 @@ struct listening_socket {
 // All through the seam, so that a test can make each of the calls fail.
 listening_socket listen_on_the_loopback(system_calls& calls, int backlog = 8) {
   listening_socket made;
-  made.socket = descriptor(checked(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"), calls);
+  made.socket =
+      descriptor(checked_call(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"), calls);
   auto& internet = reinterpret_cast<sockaddr_in&>(made.address);
   internet.sin_family = AF_INET;
   internet.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   made.length = sizeof internet;
   auto* const generic = reinterpret_cast<sockaddr*>(&made.address);
-  checked(calls.bind(made.socket.fd(), generic, made.length), "bind");
-  checked(calls.listen(made.socket.fd(), backlog), "listen");
-  checked(calls.getsockname(made.socket.fd(), generic, &made.length), "get the address");
+  checked_call(calls.bind(made.socket.fd(), generic, made.length), "bind");
+  checked_call(calls.listen(made.socket.fd(), backlog), "listen");
+  checked_call(calls.getsockname(made.socket.fd(), generic, &made.length), "get the address");
   return made;
 }
 
 task<> connect_to(descriptor& socket, sockaddr_storage address, socklen_t length) {
-  checked(co_await detail::io_wait(io_kind::connect, socket, address, length), "connect");
+  checked_call(co_await detail::io_wait(io_kind::connect, socket, address, length), "connect");
 }
 
 task<descriptor> accept_one(descriptor& listener) {
   sockaddr_storage peer{};
-  const int fd = checked(co_await detail::io_wait(io_kind::accept, listener, peer, sizeof peer), "accept");
+  const int fd = checked_call(co_await detail::io_wait(io_kind::accept, listener, peer, sizeof peer), "accept");
   EXPECT_EQ(peer.ss_family, AF_INET);
   co_return descriptor(fd, listener.calls());
 }
@@ -85,13 +67,13 @@ task<> serve_one(descriptor& listener) {
 }
 
 task<> ask_once(system_calls& calls, const listening_socket& server) {
-  descriptor socket(checked(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"), calls);
+  descriptor socket(checked_call(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"), calls);
   co_await connect_to(socket, server.address, server.length);
   co_await test::send_all(socket, bytes_of("hello"));
   std::array<std::byte, 5> bytes{};
   co_await test::receive_all(socket, bytes);
   std::byte more{};
-  const int end = checked(co_await receive_some(socket, std::span(&more, 1)), "receive");
+  const int end = checked_call(co_await receive_some(socket, std::span(&more, 1)), "receive");
   EXPECT_EQ(end, 0);
 }
 
@@ -150,7 +132,7 @@ TEST_P(both_sockets, several_megabytes_pass_whole_to_a_slow_reader) {
     std::size_t have = 0;
     for (std::size_t piece = 1; have < large; piece = piece % 65536 + std::size_t{4096}) {
       const auto where = std::span(bytes).subspan(have, std::min(piece, large - have));
-      have += static_cast<std::size_t>(checked(co_await receive_some(pair_.b, where), "receive"));
+      have += static_cast<std::size_t>(checked_call(co_await receive_some(pair_.b, where), "receive"));
       co_await yield();
       co_await yield();
     }
@@ -161,7 +143,7 @@ TEST_P(both_sockets, several_megabytes_pass_whole_to_a_slow_reader) {
 }
 
 TEST_P(both_sockets, data_and_the_end_that_came_together_are_both_seen) {
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     const auto read = [&]() -> task<> {
       std::array<std::byte, 100> bytes{};
       EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
@@ -174,8 +156,7 @@ TEST_P(both_sockets, data_and_the_end_that_came_together_are_both_seen) {
       pair_.a.close();
     };
     co_await with_timeout(1min, when_all(read(), send_and_close()));
-  };
-  test::run(root());
+  }());
 }
 
 TEST_P(both_sockets, every_later_call_on_a_broken_connection_fails_as_well) {
@@ -202,25 +183,23 @@ TEST_P(both_sockets, every_later_call_on_a_broken_connection_fails_as_well) {
 }
 
 TEST_P(both_sockets, a_receive_that_was_stopped_leaves_the_bytes_to_the_next) {
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     std::array<std::byte, 100> bytes{};
     const auto receive = [&]() -> task<> { EXPECT_EQ(co_await receive_some(pair_.b, bytes), -ECANCELED); };
     for (int i = 0; i < 10; ++i) {
-      const auto body = [&](scope& children) -> task<> {
+      co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
         children.spawn(receive());
         for (int turns = 0; turns < i; ++turns) co_await yield();
         children.request_stop();
-      };
-      co_await with_scope(on_failure::stop_siblings, body);
+      });
       EXPECT_EQ(::send(pair_.a.fd(), "hello", 5, 0), 5);
       EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
     }
-  };
-  test::run(root());
+  }());
 }
 
 TEST_P(both_sockets, a_send_that_was_stopped_has_sent_a_part_or_nothing) {
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     const std::vector<std::byte> bytes(large);
     std::size_t sent = 0;
     const auto send = [&]() -> task<> {
@@ -230,12 +209,11 @@ TEST_P(both_sockets, a_send_that_was_stopped_has_sent_a_part_or_nothing) {
         sent += static_cast<std::size_t>(result);
       }
     };
-    const auto body = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(send());
       co_await sleep_for(5ms);
       children.request_stop();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
+    });
     ::shutdown(pair_.a.fd(), SHUT_WR);
     std::vector<std::byte> into(large);
     std::size_t received = 0;
@@ -247,8 +225,7 @@ TEST_P(both_sockets, a_send_that_was_stopped_has_sent_a_part_or_nothing) {
     }
     EXPECT_GE(received, sent);
     EXPECT_GT(received, 0U);
-  };
-  test::run(root());
+  }());
 }
 
 TEST_P(both_sockets, both_directions_are_used_at_once) {
@@ -266,22 +243,18 @@ TEST_P(both_sockets, both_directions_are_used_at_once) {
   test::run(when_all(talk(pair_.a), talk(pair_.b)));
 }
 
-TEST(event_driver, an_accept_that_was_stopped_leaves_the_connection_to_the_next) {
+TASK_TEST(event_driver, an_accept_that_was_stopped_leaves_the_connection_to_the_next) {
   listening_socket server = listen_on_the_loopback(system_calls::kernel());
-  const auto root = [&]() -> task<> {
-    const auto accept = [&]() -> task<> {
-      const result<descriptor> accepted = co_await as_result(accept_one(server.socket));
-      EXPECT_FALSE(accepted);
-    };
-    const auto body = [&](scope& children) -> task<> {
-      children.spawn(accept());
-      co_await yield();
-      children.request_stop();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-    co_await when_all(serve_one(server.socket), ask_once(system_calls::kernel(), server));
+  const auto accept = [&]() -> task<> {
+    const result<descriptor> accepted = co_await as_result(accept_one(server.socket));
+    EXPECT_FALSE(accepted);
   };
-  test::run(root());
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(accept());
+    co_await yield();
+    children.request_stop();
+  });
+  co_await when_all(serve_one(server.socket), ask_once(system_calls::kernel(), server));
 }
 
 TEST(event_driver, a_connect_that_nobody_answers_can_be_stopped) {
@@ -300,15 +273,15 @@ TEST(event_driver, a_connect_that_nobody_answers_can_be_stopped) {
 
 TEST(event_driver, told_to_forget_a_descriptor_that_it_does_not_know_still_lets_go_of_the_others) {
   listening_socket server = listen_on_the_loopback(system_calls::kernel());
-  descriptor unknown(checked(system_calls::kernel().socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"),
-                     system_calls::kernel());
+  descriptor unknown(
+      checked_call(system_calls::kernel().socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"),
+      system_calls::kernel());
   {
     executor home;
-    const auto root = [&]() -> task<> {
+    home.run([&]() -> task<> {
       EXPECT_FALSE(co_await as_result(with_timeout(1ms, accept_one(server.socket))));
       executor_core::current()->io().forget(unknown);
-    };
-    home.run(root());
+    }());
   }
   server.socket.close();  // the driver has gone
 }
@@ -332,28 +305,25 @@ class farewell final : public io_operation {
   event& done_;
 };
 
-TEST(event_driver, a_completion_may_be_the_end_of_descriptors_of_which_the_kernel_has_told_at_once) {
+TASK_TEST(event_driver, a_completion_may_be_the_end_of_descriptors_of_which_the_kernel_has_told_at_once) {
   test::socket_pair sockets = test::unix_pair();
   std::vector<std::unique_ptr<test::socket_pair>> others;
   for (int i = 0; i < 8; ++i) others.push_back(std::make_unique<test::socket_pair>(test::unix_pair()));
-  const auto root = [&]() -> task<> {
-    // Known to the driver, with nothing in progress on them.
-    for (const auto& other : others) {
-      std::array<std::byte, 1> byte{};
-      co_await test::send_all(other->b, bytes_of("x"));
-      checked(co_await receive_some(other->a, byte), "receive");
-    }
-    event done;
-    farewell last(sockets.a, others, done);
-    core_of(*executor::current()).io().start(last);
-    for (std::size_t i = 0; i < others.size(); ++i) {
-      if (i == others.size() / 2) co_await test::send_all(sockets.b, bytes_of("z"));
-      co_await test::send_all(others[i]->b, bytes_of("y"));
-    }
-    co_await done.wait();
-    EXPECT_TRUE(others.empty());
-  };
-  test::run(root());
+  // Known to the driver, with nothing in progress on them.
+  for (const auto& other : others) {
+    std::array<std::byte, 1> byte{};
+    co_await test::send_all(other->b, bytes_of("x"));
+    checked_call(co_await receive_some(other->a, byte), "receive");
+  }
+  event done;
+  farewell last(sockets.a, others, done);
+  core_of(*executor::current()).io().start(last);
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    if (i == others.size() / 2) co_await test::send_all(sockets.b, bytes_of("z"));
+    co_await test::send_all(others[i]->b, bytes_of("y"));
+  }
+  co_await done.wait();
+  EXPECT_TRUE(others.empty());
 }
 
 TEST(event_driver, more_operations_than_a_ring_has_entries_all_complete) {
@@ -363,7 +333,7 @@ TEST(event_driver, more_operations_than_a_ring_has_entries_all_complete) {
   std::size_t received = 0;
   const auto receive = [&](descriptor& where) -> task<> {
     std::array<std::byte, 8> bytes{};
-    received += static_cast<std::size_t>(checked(co_await receive_some(where, bytes), "receive"));
+    received += static_cast<std::size_t>(checked_call(co_await receive_some(where, bytes), "receive"));
   };
   const auto send = [&](descriptor& where) -> task<> { co_await test::send_all(where, bytes_of("x")); };
   std::vector<task<>> tasks;
@@ -377,7 +347,7 @@ TEST(event_driver_death, an_operation_destroyed_in_progress_ends_the_program_wit
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto destroy = [] {
     auto [left, right] = test::tcp_pair();
-    const auto root = [&]() -> task<> {
+    test::run([&]() -> task<> {
       class abandoned_receive final : public io_operation {
        public:
         abandoned_receive() : io_operation(io_kind::readable) {}
@@ -387,8 +357,7 @@ TEST(event_driver_death, an_operation_destroyed_in_progress_ends_the_program_wit
       operation.target = &left;
       executor_core::current()->io().start(operation);
       co_return;
-    };
-    test::run(root());
+    }());
   };
   EXPECT_DEATH(destroy(), "a wait for readiness was destroyed in progress");
 }
@@ -415,87 +384,23 @@ TEST(event_driver_death, a_ring_that_takes_no_operations_ends_the_program_with_w
 
 // ---- faults
 
-// Makes the call that is due fail with EIO, and no other.
-class failing_calls final : public system_calls {
- public:
-  explicit failing_calls(int due, int failure = EIO) : due_(due), failure_(failure) {}
-  [[nodiscard]] bool failed() const noexcept { return count_ >= due_; }
-
-  int socket(int a, int b, int c) noexcept override { return now() ? -failure_ : system_calls::socket(a, b, c); }
-  int bind(int a, const sockaddr* b, socklen_t c) noexcept override {
-    return now() ? -failure_ : system_calls::bind(a, b, c);
-  }
-  int listen(int a, int b) noexcept override { return now() ? -failure_ : system_calls::listen(a, b); }
-  int getsockname(int a, sockaddr* b, socklen_t* c) noexcept override {
-    return now() ? -failure_ : system_calls::getsockname(a, b, c);
-  }
-  int getsockopt(int a, int b, int c, void* d, socklen_t* e) noexcept override {
-    return now() ? -failure_ : system_calls::getsockopt(a, b, c, d, e);
-  }
-  int accept4(int a, sockaddr* b, socklen_t* c, int d) noexcept override {
-    return now() ? -failure_ : system_calls::accept4(a, b, c, d);
-  }
-  int connect(int a, const sockaddr* b, socklen_t c) noexcept override {
-    return now() ? -failure_ : system_calls::connect(a, b, c);
-  }
-  ssize_t sendmsg(int a, const msghdr* b, int c) noexcept override {
-    return now() ? -failure_ : system_calls::sendmsg(a, b, c);
-  }
-  ssize_t recvmsg(int a, msghdr* b, int c) noexcept override {
-    return now() ? -failure_ : system_calls::recvmsg(a, b, c);
-  }
-  int close(int a) noexcept override {
-    const int result = system_calls::close(a);  // close(2) lets go of the descriptor even where it fails
-    return now() ? -failure_ : result;
-  }
-  int epoll_create1(int a) noexcept override { return now() ? -failure_ : system_calls::epoll_create1(a); }
-  int epoll_ctl(int a, int b, int c, epoll_event* d) noexcept override {
-    const bool removal = b == EPOLL_CTL_DEL;  // cannot fail on a descriptor that is registered
-    return !removal && now() ? -failure_ : system_calls::epoll_ctl(a, b, c, d);
-  }
-  int epoll_pwait2(int a, epoll_event* b, int c, const timespec* d) noexcept override {
-    return now() ? -failure_ : system_calls::epoll_pwait2(a, b, c, d);
-  }
-  int epoll_wait(int a, epoll_event* b, int c, int d) noexcept override {
-    return now() ? -failure_ : system_calls::epoll_wait(a, b, c, d);
-  }
-  int poll(pollfd* a, unsigned b, int c) noexcept override { return now() ? -failure_ : system_calls::poll(a, b, c); }
-  int eventfd(unsigned a, int b) noexcept override { return now() ? -failure_ : system_calls::eventfd(a, b); }
-  int permit_io_uring() noexcept override { return now() ? -failure_ : 0; }
-  int permit_ring_operation(std::uint8_t) noexcept override { return now() ? -failure_ : 0; }
-
- private:
-  bool now() noexcept { return ++count_ == due_; }
-
-  int count_ = 0;
-  int due_;
-  int failure_;
-};
-
 TEST(event_driver, every_system_call_that_fails_once_is_a_clean_error_or_goes_unnoticed) {
   int errors = 0;
-  for (int due = 1;; ++due) {
-    ASSERT_LT(due, 1000) << "the exchange does not end";
-    failing_calls calls(due);
-    executor_options chosen;
-    chosen.system_calls = &calls;
-    std::error_code failure;
-    bool finished = false;
-    try {
-      executor home(chosen);
+  for (std::size_t due = 1;; ++due) {
+    ASSERT_LT(due, 1000U) << "the exchange does not end";
+    test::failing_system_calls calls{{.of = test::system_call_set::all(), .number = EIO, .after = due - 1, .times = 1}};
+    const auto failure = test::failure_thrown_by([&] {
+      executor home({.system_calls = &calls});
       home.run(one_exchange(calls));
-      finished = true;
-    } catch (const error& caught) {
-      failure = caught.code();
-    }
-    if (!finished) {
+    });
+    if (failure) {
       ++errors;
-      EXPECT_TRUE(failure == std::errc::io_error || failure == errc::peer_closed ||
-                  failure == std::errc::connection_reset)
-          << "call " << due << ": " << failure.message();
+      EXPECT_TRUE(failure->code() == std::errc::io_error || failure->code() == errc::peer_closed ||
+                  failure->code() == std::errc::connection_reset)
+          << "call " << due << ": " << failure->what();
     }
-    if (!calls.failed()) {
-      EXPECT_TRUE(finished);
+    if (!calls.has_failed()) {
+      EXPECT_FALSE(failure);
       break;
     }
   }
@@ -503,41 +408,22 @@ TEST(event_driver, every_system_call_that_fails_once_is_a_clean_error_or_goes_un
 }
 
 TEST(event_driver, a_kernel_without_epoll_pwait2_gets_epoll_wait) {
-  class old_kernel final : public system_calls {
-   public:
-    explicit old_kernel(int failure) : failure_(failure) {}
-    int precise = 0;
-    int coarse = 0;
-    int epoll_pwait2(int, epoll_event*, int, const timespec*) noexcept override {
-      ++precise;
-      return -failure_;
-    }
-    int epoll_wait(int a, epoll_event* b, int c, int d) noexcept override {
-      ++coarse;
-      return system_calls::epoll_wait(a, b, c, d);
-    }
-
-   private:
-    int failure_;
-  };
+  using test::system_call;
   for (const int failure : {ENOSYS, EPERM}) {
-    old_kernel calls(failure);
-    executor_options chosen;
-    chosen.system_calls = &calls;
-    chosen.driver = driver_choice::epoll;
-    chosen.policy = poll_policy::sleep;
-    executor home(chosen);
+    test::failing_system_calls calls{{.of = system_call::epoll_pwait2, .number = failure},
+                                     {.of = system_call::epoll_wait}};
+    executor home({.policy = poll_policy::sleep, .driver = driver_choice::epoll, .system_calls = &calls});
     home.run(one_exchange(calls));
     const auto nap = []() -> task<> {
       const time_point start = executor::current()->now();
       co_await sleep_for(1500us);
       EXPECT_GE(executor::current()->now() - start, 1500us);
     };
-    const int before = calls.coarse;
+    const std::size_t before = calls.made(1);
     home.run(nap());
     // Milliseconds rounded down would mean half a millisecond of calls that do not wait: a hundred and more.
-    EXPECT_LE(calls.coarse - before, 16) << "woken too early, again and again";
-    EXPECT_EQ(calls.precise, 1);
+    EXPECT_LE(calls.made(1) - before, 16U) << "woken too early, again and again";
+    EXPECT_EQ(calls.made(0), 1U);
   }
 }
 
@@ -577,10 +463,8 @@ class environment_override {
 TEST(event_driver, falls_back_to_epoll_where_io_uring_is_forbidden_and_says_why) {
   const environment_override automatic(nullptr);
   for (const auto& [failure, words] : {std::pair(EPERM, "seccomp"), std::pair(ENOSYS, "kernel")}) {
-    failing_calls calls(1, failure);  // the first thing it asks for is permission
-    executor_options chosen;
-    chosen.system_calls = &calls;
-    executor home(chosen);
+    test::failing_system_calls calls{{.of = test::system_call::permit_io_uring, .number = failure, .times = 1}};
+    executor home({.system_calls = &calls});
     EXPECT_EQ(home.driver(), "epoll");
     EXPECT_NE(home.driver_reason().find(words), std::string::npos) << home.driver_reason();
     home.run(one_exchange(calls));
@@ -588,22 +472,14 @@ TEST(event_driver, falls_back_to_epoll_where_io_uring_is_forbidden_and_says_why)
 }
 
 TEST(event_driver, one_asked_for_by_name_that_cannot_be_had_is_an_error) {
-  failing_calls calls(1, EPERM);
-  executor_options chosen;
-  chosen.system_calls = &calls;
-  chosen.driver = driver_choice::io_uring;
+  test::failing_system_calls calls{{.of = test::system_call::permit_io_uring, .number = EPERM}};
+  executor_options chosen{.driver = driver_choice::io_uring, .system_calls = &calls};
   EXPECT_EQ(test::code_thrown_by([&] { executor home(chosen); }), std::errc::operation_not_permitted);
 }
 
 TEST(event_driver, nonsense_in_the_environment_is_an_error_that_quotes_it) {
   const environment_override nonsense("kqueue");
-  try {
-    executor home;
-    FAIL() << "no exception";
-  } catch (const error& failure) {
-    EXPECT_EQ(failure.code(), errc::invalid_argument);
-    EXPECT_NE(std::string_view(failure.what()).find("\"kqueue\""), std::string_view::npos);
-  }
+  EXPECT_TRUE(test::failed_with(test::failure_thrown_by([&] { executor home; }), errc::invalid_argument, "\"kqueue\""));
   executor_options chosen;
   chosen.driver = driver_choice::epoll;  // asked for in the program: the environment does not matter
   EXPECT_EQ(executor(chosen).driver(), "epoll");
@@ -641,9 +517,7 @@ TEST(event_driver_death, falls_back_where_any_one_of_the_three_calls_of_io_uring
 // System calls per message, both ends together, with receives of so many bytes.
 double system_calls_per_message(std::size_t receive_bytes) {
   constexpr int rounds = 1000;
-  executor_options chosen;
-  chosen.policy = poll_policy::sleep;
-  executor home(chosen);
+  executor home({.policy = poll_policy::sleep});
   auto [left, right] = test::tcp_pair();
   const auto talk = [&](descriptor& mine, bool first) -> task<> {
     std::vector<std::byte> bytes(receive_bytes);

@@ -1,13 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
-
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -23,29 +15,25 @@ TEST(event, resumes_all_that_wait_in_the_order_of_their_coming) {
     co_await gate.wait();
     record.push_back(number);
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     for (int i = 0; i < 4; ++i) children.spawn(waiter(i));
     co_await yield();
     EXPECT_TRUE(record.empty());
     gate.set();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(record, (std::vector<int>{0, 1, 2, 3}));
 }
 
-TEST(event, lets_everybody_through_until_it_is_reset) {
+TASK_TEST(event, lets_everybody_through_until_it_is_reset) {
   event gate;
-  const auto root = [&]() -> task<> {
-    gate.set();
-    gate.set();
-    co_await gate.wait();
-    co_await gate.wait();
-    gate.reset();
-    EXPECT_FALSE(gate.is_set());
-    const result<void> waited = co_await as_result(with_timeout(1ms, gate.wait()));
-    EXPECT_FALSE(waited);
-  };
-  test::run(root());
+  gate.set();
+  gate.set();
+  co_await gate.wait();
+  co_await gate.wait();
+  gate.reset();
+  EXPECT_FALSE(gate.is_set());
+  const result<void> waited = co_await as_result(with_timeout(1ms, gate.wait()));
+  EXPECT_FALSE(waited);
 }
 
 TEST(event, a_waiter_that_was_set_free_goes_on_although_the_event_is_reset_at_once) {
@@ -55,13 +43,12 @@ TEST(event, a_waiter_that_was_set_free_goes_on_although_the_event_is_reset_at_on
     co_await gate.wait();
     passed = true;
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(waiter());
     co_await yield();
     gate.set();
     gate.reset();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_TRUE(passed);
 }
 
@@ -74,15 +61,14 @@ TEST(event, a_waiter_stopped_in_the_middle_leaves_the_others_waiting) {
     const result<void> waited = co_await as_result(with_timeout(patience, gate.wait()));
     record.push_back(waited ? number : -number);
   };
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(waiter(1, 3ms));
     children.spawn(waiter(2, 1ms));
     children.spawn(waiter(3, 1h));
     children.spawn(waiter(4, 2ms));
     co_await sleep_for(1s);
     gate.set();
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(record, (std::vector<int>{-2, -4, -1, 3}));
 }
 
@@ -93,13 +79,12 @@ TEST(event, one_that_is_set_and_stopped_in_the_same_turn_resumes_its_waiter_once
     co_await gate.wait();
     ++resumed;
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(waiter());
     co_await yield();
     gate.set();
     children.request_stop();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(resumed, 1);
 }
 

@@ -1,29 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor_group.hpp>
-#include <weft/runtime/offload.hpp>
 #include <weft/runtime/run_on.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/channel.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
 
 #include <sched.h>
 
-#include <atomic>
-#include <cerrno>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
-
+#include "kit/expect_failure.hpp"
+#include "kit/failing_system_calls.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -31,14 +13,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-executor_group_options of(std::size_t size) {
-  executor_group_options options;
-  options.size = size;
-  return options;
-}
-
 TEST(run_on, runs_a_task_on_the_other_executor_and_resumes_here_with_its_value) {
-  executor_group group(of(2));
+  executor_group group({.size = 2});
   const auto here = std::this_thread::get_id();
   const auto make = [&](std::size_t index) -> task<std::unique_ptr<int>> {
     EXPECT_NE(std::this_thread::get_id(), here);
@@ -46,19 +22,18 @@ TEST(run_on, runs_a_task_on_the_other_executor_and_resumes_here_with_its_value) 
     co_await yield();
     co_return std::make_unique<int>(static_cast<int>(index));
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     for (std::size_t index = 0; index < 2; ++index) {
       auto work = make(index);
       const auto made = co_await run_on(group[index], std::move(work));
       EXPECT_EQ(*made, static_cast<int>(index));
       EXPECT_EQ(std::this_thread::get_id(), here);
     }
-  };
-  test::run(root());
+  }());
 }
 
 TEST(run_on, brings_an_exception_home) {
-  executor_group group(of(1));
+  executor_group group({.size = 1});
   const auto fail = []() -> task<int> {
     co_await yield();
     throw std::runtime_error("over there");
@@ -71,49 +46,45 @@ TEST(run_on, brings_an_exception_home) {
 }
 
 TEST(run_on, stops_the_task_there_and_waits_for_it) {
-  executor_group group(of(1));
+  executor_group group({.size = 1});
   std::atomic<bool> ended{false};
   const auto sleep = [&]() -> task<> {
-    const result<void> slept = co_await as_result(sleep_for(duration::max()));
-    EXPECT_EQ(slept.error().code(), errc::canceled);
+    EXPECT_EQ(co_await test::code_of(sleep_for(duration::max())), errc::canceled);
     for (int i = 0; i < 10; ++i) co_await yield();
     ended = true;
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     auto work = sleep();
     const result<void> outcome = co_await as_result(with_timeout(1ms, run_on(group[0], std::move(work))));
     EXPECT_TRUE(ended);
     EXPECT_TRUE(outcome) << "it took the stop for no failure";
-  };
-  test::run(root());
+  }());
 }
 
 TEST(run_on, stopped_before_it_begins_starts_nothing) {
-  executor_group group(of(1));
+  executor_group group({.size = 1});
   bool started = false;
   const auto touch = [&]() -> task<> {
     started = true;
     co_return;
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     const auto child = [&]() -> task<> {
       auto work = touch();
       co_await run_on(group[0], std::move(work));
     };
-    const auto body = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.request_stop();
       children.spawn(child());
       co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-  };
-  test::run(root());
+    });
+  }());
   EXPECT_FALSE(started);
 }
 
 // The end over there and the stop over here cross each other.
 TEST(run_on, a_stop_at_any_time_ends_it_once) {
-  executor_group group(of(1));
+  executor_group group({.size = 1});
   for (int turns = 0; turns < 300; ++turns) {
     const auto count = [&]() -> task<int> {
       for (int i = 0; i < turns % 7; ++i) co_await yield();
@@ -124,17 +95,16 @@ TEST(run_on, a_stop_at_any_time_ends_it_once) {
       const auto counted = co_await as_result(run_on(group[0], std::move(work)));
       EXPECT_TRUE(!counted || *counted == 5);
     };
-    const auto body = [&](scope& children) -> task<> {
+    test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(child());
       for (int i = 0; i < turns; ++i) co_await yield();
       children.request_stop();
-    };
-    test::run(with_scope(on_failure::stop_siblings, body));
+    }));
   }
 }
 
 TEST(run_on, one_executor_of_a_group_uses_another) {
-  executor_group group(of(2));
+  executor_group group({.size = 2});
   const auto inner = [&]() -> task<int> {
     EXPECT_EQ(executor::current(), &group[1]);
     co_return 3;
@@ -145,12 +115,11 @@ TEST(run_on, one_executor_of_a_group_uses_another) {
     EXPECT_EQ(executor::current(), &group[0]);
     co_return found + 1;
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     auto work = outer();
     const int found = co_await run_on(group[0], std::move(work));
     EXPECT_EQ(found, 4);
-  };
-  test::run(root());
+  }());
 }
 
 TEST(run_on, keeps_the_other_executor_running_until_the_task_has_ended) {
@@ -165,20 +134,18 @@ TEST(run_on, keeps_the_other_executor_running_until_the_task_has_ended) {
     ended = true;
   };
   std::thread thread([&] {
-    const auto root = [&]() -> task<> {
+    other.run([&]() -> task<> {
       executor* self = executor::current();
       co_await ready.send(std::move(self));
       co_await begun.wait();
       go.set();
-    };
-    other.run(root());
+    }());
   });
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     const auto there = co_await ready.receive();
     auto task_there = work();
     co_await run_on(**there, std::move(task_there));
-  };
-  test::run(root());
+  }());
   thread.join();
   EXPECT_TRUE(ended);
 }
@@ -191,20 +158,18 @@ int usable_processors() {
 TEST(run_on_death, of_its_waiter_while_the_task_runs_elsewhere_ends_the_program_with_words) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto destroy = [] {
-    executor_group others(of(1));
+    executor_group others({.size = 1});
     const auto for_ever = []() -> task<> { co_await sleep_for(duration::max()); };
     const auto wait = [&]() -> task<> {
       auto work = for_ever();
       co_await run_on(others[0], std::move(work));
     };
-    const auto root = [&]() -> task<> {
+    test::run([&]() -> task<> {
       const test::abandoned waiter = test::start_and_forget(wait());
-      executor_core::current()->ready(waiter.promise());
       co_await yield();
       co_await yield();
       waiter.destroy();
-    };
-    test::run(root());
+    }());
   };
   EXPECT_DEATH(destroy(), "a task was destroyed while it waits for a task on another executor");
 }
@@ -215,28 +180,25 @@ TEST(executor_group, has_one_executor_for_each_usable_processor) {
 }
 
 TEST(executor_group, pinned_each_stays_on_its_processor_and_the_workers_do_not) {
-  executor_group_options options = of(2);
-  options.pin = true;
-  executor_group group(options);
+  executor_group group({.size = 2, .pin = true});
   const int all = usable_processors();
   const auto count = [&]() -> task<> {
     EXPECT_EQ(usable_processors(), 1);
     const int of_worker = co_await offload(usable_processors);
     EXPECT_EQ(of_worker, all) << "a worker inherits the processors of the thread that first needs it";
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     for (std::size_t i = 0; i < 2; ++i) {
       auto work = count();
       co_await run_on(group[i], std::move(work));
     }
-  };
-  test::run(root());
+  }());
 }
 
 TEST(executor_group, ends_after_what_was_posted_to_it) {
   std::atomic<int> done{0};
   {
-    executor_group group(of(2));
+    executor_group group({.size = 2});
     for (std::size_t i = 0; i < 2; ++i) {
       for (int n = 0; n < 100; ++n) group[i].post([&done] { ++done; });
     }
@@ -260,41 +222,18 @@ class refusing_driver final : public event_driver {
 
 TEST(executor_group, says_why_the_thread_of_an_executor_cannot_run_it) {
   refusing_driver driver;
-  executor_group_options options = of(3);
+  executor_group_options options{.size = 3};
   options.each.simulated_driver = &driver;
-  std::string words;
-  try {
-    const executor_group group(options);
-  } catch (const error& failure) {
-    words = failure.what();
-    EXPECT_EQ(failure.code(), errc::not_supported);
-  }
-  EXPECT_NE(words.find("attach this thread to the driver"), std::string::npos) << words;
+  EXPECT_TRUE(test::failed_with(test::failure_thrown_by([&] { executor_group group(options); }), errc::not_supported,
+                                "attach this thread to the driver"));
 }
 
-// Lets some executors have an eventfd, and not those that come after.
-class few_eventfds final : public system_calls {
- public:
-  int eventfd(unsigned initial, int flags) noexcept override {
-    return left_-- > 0 ? system_calls::eventfd(initial, flags) : -EMFILE;
-  }
-
- private:
-  int left_ = 2;
-};
-
 TEST(executor_group, ends_those_that_run_when_another_cannot_be_had) {
-  few_eventfds calls;
-  executor_group_options options = of(3);
+  test::failing_system_calls calls{{.of = test::system_call::eventfd, .number = EMFILE, .after = 2}};
+  executor_group_options options{.size = 3};
   options.each.system_calls = &calls;
-  std::string words;
-  try {
-    const executor_group group(options);
-  } catch (const error& failure) {
-    words = failure.what();
-    EXPECT_EQ(failure.code(), std::errc::too_many_files_open);
-  }
-  EXPECT_NE(words.find("create an eventfd"), std::string::npos) << words;
+  EXPECT_TRUE(test::failed_with(test::failure_thrown_by([&] { executor_group group(options); }),
+                                std::errc::too_many_files_open, "create an eventfd"));
 }
 
 }  // namespace

@@ -1,27 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
-
-#include <gtest/gtest.h>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <deque>
-#include <functional>
-#include <memory>
 #include <numeric>
-#include <stdexcept>
-#include <thread>
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -53,17 +38,15 @@ TEST(executor, goes_on_after_a_task_that_threw) {
 }
 
 TEST(executor, a_run_ends_only_after_the_work_in_the_background) {
-  executor home;
   bool ended = false;
   const auto closing = [&]() -> task<> {
     co_await sleep_for(1ms);
     ended = true;
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     run_in_background(*executor_core::current(), closing());
     co_return;
-  };
-  home.run(root());
+  }());
   EXPECT_TRUE(ended);
 }
 
@@ -96,12 +79,11 @@ TEST(executor, attachments_live_as_long_as_it_and_go_youngest_first) {
 TEST(executor, refuses_to_run_inside_a_task) {
   executor home;
   executor other;
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     EXPECT_EQ(test::code_thrown_by([&] { other.run(nothing()); }), errc::wrong_thread);
     EXPECT_EQ(test::code_thrown_by([&] { home.run(nothing()); }), errc::wrong_thread);
     co_return;
-  };
-  home.run(root());
+  }());
 }
 
 TEST(executor, refuses_a_second_thread_even_one_that_got_the_identity_of_the_first) {
@@ -124,23 +106,20 @@ TEST(executor, a_post_from_another_thread_wakes_it) {
   executor home;
   event posted;
   std::thread other;
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     other = std::thread([&] { home.post([&] { posted.set(); }); });
     co_await posted.wait();
-  };
-  home.run(root());
+  }());
   other.join();
 }
 
 TEST(executor, a_post_wakes_it_under_every_policy) {
   for (const poll_policy policy : {poll_policy::adaptive, poll_policy::spin, poll_policy::sleep}) {
-    executor_options chosen;
-    chosen.policy = policy;
-    executor home(chosen);
+    executor home({.policy = policy});
     event ping;
     std::atomic<int> pongs{0};
     std::thread other;
-    const auto root = [&]() -> task<> {
+    home.run([&]() -> task<> {
       other = std::thread([&] {
         for (int i = 0; i < 200; ++i) {
           home.post([&] { ping.set(); });
@@ -152,8 +131,7 @@ TEST(executor, a_post_wakes_it_under_every_policy) {
         ping.reset();
         ++pongs;
       }
-    };
-    home.run(root());
+    }());
     other.join();
   }
 }
@@ -190,30 +168,23 @@ class watched_driver final : public event_driver {
 
 TEST(executor, one_that_is_awake_costs_its_senders_no_system_call) {
   watched_driver driver;
-  executor_options chosen;
-  chosen.policy = poll_policy::spin;
-  chosen.simulated_driver = &driver;
-  executor home(chosen);
+  executor home({.policy = poll_policy::spin, .simulated_driver = &driver});
   constexpr int posts = 1000;
   int called = 0;
   std::thread sender;
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     sender = std::thread([&] {
       for (int i = 0; i < posts; ++i) home.post([&] { ++called; });
     });
     while (called < posts) co_await yield();
-  };
-  home.run(root());
+  }());
   sender.join();
   EXPECT_EQ(driver.wakes, 0U);
 }
 
 TEST(executor, one_that_sleeps_is_woken_once_by_many_senders) {
   watched_driver driver;
-  executor_options chosen;
-  chosen.policy = poll_policy::sleep;
-  chosen.simulated_driver = &driver;
-  executor home(chosen);
+  executor home({.policy = poll_policy::sleep, .simulated_driver = &driver});
   constexpr int posts = 100;
   int called = 0;
   event all;
@@ -244,15 +215,14 @@ TEST(executor, thousands_of_posts_from_several_threads_all_arrive_in_the_order_o
     if (++arrived == senders * posts) all.set();
   };
   std::vector<std::thread> threads;
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     for (std::size_t sender = 0; sender < senders; ++sender) {
       threads.emplace_back([&home, &receive, sender] {
         for (int i = 0; i < posts; ++i) home.post([&receive, sender, i] { receive(sender, i); });
       });
     }
     co_await all.wait();
-  };
-  home.run(root());
+  }());
   for (std::thread& thread : threads) thread.join();
   EXPECT_TRUE(in_order);
   EXPECT_EQ(arrived, senders * posts);
@@ -264,11 +234,10 @@ TEST(executor, may_be_destroyed_by_what_a_post_allowed_while_the_sender_has_not_
     {
       executor home;
       event posted;
-      const auto root = [&]() -> task<> {
+      home.run([&]() -> task<> {
         other = std::thread([&home, &posted] { home.post([&posted] { posted.set(); }); });
         co_await posted.wait();
-      };
-      home.run(root());
+      }());
     }
     other.join();
   }
@@ -289,15 +258,14 @@ TEST(executor, mail_that_sends_itself_again_starves_nobody) {
     executor& home_;
     const bool& stop_;
   } chatter(home, stop);
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     chatter.send();
     co_await sleep_for(1ms);
     for (int i = 0; i < 100; ++i) co_await yield();
     stop = true;
     co_await yield();
     co_await yield();
-  };
-  home.run(root());
+  }());
 }
 
 TEST(executor, what_was_posted_and_not_called_is_called_when_it_is_destroyed) {
@@ -312,9 +280,7 @@ TEST(executor, what_was_posted_and_not_called_is_called_when_it_is_destroyed) {
 // ---- the order of the ready queue
 
 std::vector<int> order_of_ten(std::optional<std::uint64_t> seed) {
-  executor_options chosen;
-  chosen.ready_order_seed = seed;
-  executor home(chosen);
+  executor home({.ready_order_seed = seed});
   std::vector<int> record;
   const auto child = [&](int number) -> task<> {
     for (int i = 0; i < 3; ++i) {
@@ -419,27 +385,24 @@ TEST(executor, a_completion_at_any_moment_of_going_to_sleep_is_seen_at_once) {
     test::simulation world;
     executor home(world.options());
     fake_queue queue(home);
-    const auto root = [&]() -> task<> {
+    home.run([&]() -> task<> {
       for (int i = 0; i < 10; ++i) {
         queue.completed.reset();
         queue.trap = when;
         co_await queue.completed.wait();
       }
-    };
-    home.run(root());
+    }());
     EXPECT_EQ(world.elapsed(), 0ms) << "found only by the safety poll";
   }
 }
 
 TEST(executor, completions_from_a_device_wake_it_under_every_policy) {
   for (const poll_policy policy : {poll_policy::adaptive, poll_policy::spin, poll_policy::sleep}) {
-    executor_options chosen;
-    chosen.policy = policy;
-    executor home(chosen);
+    executor home({.policy = policy});
     fake_queue queue(home);
     std::atomic<int> seen{0};
     std::thread device;
-    const auto root = [&]() -> task<> {
+    home.run([&]() -> task<> {
       device = std::thread([&] {
         for (int i = 0; i < 200; ++i) {
           queue.complete();
@@ -451,8 +414,7 @@ TEST(executor, completions_from_a_device_wake_it_under_every_policy) {
         queue.completed.reset();
         ++seen;
       }
-    };
-    home.run(root());
+    }());
     device.join();
   }
 }
@@ -461,12 +423,11 @@ TEST(executor, a_completion_whose_event_the_kernel_dropped_is_found_by_the_safet
   test::simulation world;
   executor home(world.options());
   fake_queue queue(home);
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     queue.disarm();
     home.post([&] { queue.complete(); });  // not armed: nobody is told
     co_await queue.completed.wait();
-  };
-  home.run(root());
+  }());
   EXPECT_LE(world.elapsed(), 1s);
 }
 
@@ -496,16 +457,14 @@ task<> ping_pong(descriptor& mine, int rounds, bool first) {
 
 TEST(executor, a_poller_that_is_always_busy_starves_nobody) {
   for (const poll_policy policy : {poll_policy::adaptive, poll_policy::sleep}) {
-    executor_options chosen;
-    chosen.policy = policy;
-    executor home(chosen);
+    executor home({.policy = policy});
     fake_queue busy(home);
     busy.always_busy = true;
     fake_queue other(home);
     auto [left, right] = test::tcp_pair();
     event posted;
     std::thread thread;
-    const auto root = [&]() -> task<> {
+    home.run([&]() -> task<> {
       thread = std::thread([&] { home.post([&] { posted.set(); }); });
       co_await posted.wait();
       for (int i = 0; i < 100; ++i) co_await yield();
@@ -514,8 +473,7 @@ TEST(executor, a_poller_that_is_always_busy_starves_nobody) {
       other.complete();
       co_await other.completed.wait();
       busy.always_busy = false;
-    };
-    home.run(root());
+    }());
     thread.join();
     EXPECT_LE(busy.largest_budget, 1024U);
     EXPECT_EQ(busy.arms, other.arms);
@@ -526,13 +484,12 @@ TEST(executor, a_poller_that_may_have_more_is_polled_again_instead_of_armed) {
   test::simulation world;
   executor home(world.options());
   fake_queue queue(home);
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     const std::size_t arms = queue.arms;
     queue.busy_polls = 50;
     co_await queue.completed.wait();
     EXPECT_EQ(queue.arms, arms);
-  };
-  home.run(root());
+  }());
 }
 
 TEST(executor, a_task_that_is_always_ready_starves_nobody) {
@@ -549,7 +506,7 @@ TEST(executor, a_task_that_is_always_ready_starves_nobody) {
   const auto await_in_a_row = [&]() -> task<> {
     while (!stop) co_await empty();
   };
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(spin());
     children.spawn(await_in_a_row());
     thread = std::thread([&] { home.post([&] { posted.set(); }); });
@@ -559,8 +516,7 @@ TEST(executor, a_task_that_is_always_ready_starves_nobody) {
     queue.complete();
     co_await queue.completed.wait();
     stop = true;
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
   thread.join();
 }
 
@@ -569,7 +525,7 @@ TEST(executor, sockets_that_are_always_busy_starve_nobody) {
   fake_queue queue(home);
   auto [left, right] = test::tcp_pair();
   const auto chat = [&](descriptor& mine, bool first) -> task<> { co_await ping_pong(mine, 1'000'000'000, first); };
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(chat(left, true));
     children.spawn(chat(right, false));
     for (int i = 0; i < 100; ++i) co_await yield();
@@ -577,8 +533,7 @@ TEST(executor, sockets_that_are_always_busy_starve_nobody) {
     queue.complete();
     co_await queue.completed.wait();
     children.request_stop();
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 // What every other source may do while one is never done: mail, a yield, a timer, sockets, a poller, a worker.
@@ -616,13 +571,12 @@ TEST(executor, timers_that_are_always_due_starve_nobody) {
   fake_queue queue(home);
   auto sockets = test::tcp_pair();
   std::thread thread;
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     std::deque<relentless_timer> timers;
     for (int i = 0; i < 200; ++i) timers.emplace_back(home);
     co_await use_every_source(home, queue, sockets, thread);
     EXPECT_GT(timers.front().times, 0U);
-  };
-  home.run(root());
+  }());
   thread.join();
 }
 
@@ -640,24 +594,22 @@ TEST(executor, workers_that_are_never_done_starve_nobody) {
       ++jobs;
     }
   };
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     for (int i = 0; i < 100; ++i) children.spawn(keep_busy());
     co_await use_every_source(home, queue, sockets, thread);
     stop = true;
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
   thread.join();
   EXPECT_GT(jobs, 0U);
 }
 
 TEST(executor, asks_the_kernel_for_news_in_few_of_the_turns_that_have_other_work) {
   executor home;
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     const std::uint64_t before = home.kernel_entries();
     for (int i = 0; i < 800; ++i) co_await yield();
     EXPECT_LE(home.kernel_entries() - before, 110U);
-  };
-  home.run(root());
+  }());
 }
 
 TEST(executor, may_be_destroyed_on_another_thread_with_a_poller_still_attached) {
@@ -705,15 +657,14 @@ TEST(executor, an_idle_one_with_a_poller_wakes_at_most_twice_a_second) {
 TEST(executor, an_idle_one_makes_no_turns_on_the_real_clock_either) {
   executor home;
   fake_queue queue(home);
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     co_await sleep_for(1ms);
     const executor_counters before = home.statistics();
     co_await sleep_for(100ms);
     const executor_counters& after = home.statistics();
     EXPECT_LE(after.turns - before.turns, 5U);
     EXPECT_LE(after.sleeps - before.sleeps, 5U);
-  };
-  home.run(root());
+  }());
 }
 
 TEST(executor, never_spins_on_a_virtual_clock) {
@@ -731,22 +682,19 @@ TEST(executor, never_spins_on_a_virtual_clock) {
 TEST(executor, under_load_it_spins_and_neither_sleeps_nor_asks_the_kernel_much) {
   executor home;  // adaptive
   fake_queue queue(home);
-  const auto root = [&]() -> task<> {
+  home.run([&]() -> task<> {
     for (int i = 0; i < 1000; ++i) {
       queue.completed.reset();
       queue.complete();
       co_await queue.completed.wait();
     }
-  };
-  home.run(root());
+  }());
   EXPECT_EQ(home.statistics().sleeps, 0U);
   EXPECT_LE(home.kernel_entries(), 1000U / 8 + 10);
 }
 
 TEST(executor, spinning_it_never_sleeps) {
-  executor_options chosen;
-  chosen.policy = poll_policy::spin;
-  executor home(chosen);
+  executor home({.policy = poll_policy::spin});
   const auto root = []() -> task<> { co_await sleep_for(1ms); };
   home.run(root());
   EXPECT_EQ(home.statistics().sleeps, 0U);
@@ -774,7 +722,7 @@ class noted_work final : public detail::late_work {
 
 TEST(executor, work_that_is_put_off_runs_once_when_the_tasks_of_the_turn_have_run) {
   std::vector<int> notes;
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     noted_work first(notes, 1);
     noted_work second(notes, 2);
     const auto task_of_the_turn = [&](int number) -> task<> {
@@ -783,29 +731,26 @@ TEST(executor, work_that_is_put_off_runs_once_when_the_tasks_of_the_turn_have_ru
       second.put_off();
       co_return;
     };
-    const auto both = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(task_of_the_turn(10));
       children.spawn(task_of_the_turn(20));
       co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, both);
+    });
     co_await yield();
-  };
-  test::run(root());
+  }());
   EXPECT_EQ(notes, (std::vector{10, 20, 1, 2}));
 }
 
 TEST(executor, work_that_puts_itself_off_again_lets_tasks_run_between) {
   std::vector<int> notes;
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     noted_work work(notes, 1, 2);
     work.put_off();
     for (int turn = 0; turn < 8; ++turn) {
       co_await yield();
       notes.push_back(0);
     }
-  };
-  test::run(root());
+  }());
   EXPECT_EQ(std::count(notes.begin(), notes.end(), 1), 3);
   constexpr std::array at_once{1, 1};
   EXPECT_EQ(std::search(notes.begin(), notes.end(), at_once.begin(), at_once.end()), notes.end());
@@ -813,7 +758,7 @@ TEST(executor, work_that_puts_itself_off_again_lets_tasks_run_between) {
 
 TEST(executor, work_that_is_taken_back_does_not_run) {
   std::vector<int> notes;
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     noted_work kept(notes, 1);
     kept.put_off();
     {
@@ -823,8 +768,7 @@ TEST(executor, work_that_is_taken_back_does_not_run) {
     noted_work behind(notes, 3);
     behind.put_off();
     co_await yield();
-  };
-  test::run(root());
+  }());
   EXPECT_EQ(notes, (std::vector{1, 3}));
 }
 

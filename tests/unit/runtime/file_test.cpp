@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/io/file.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-
-#include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
-#include <string>
-#include <thread>
-#include <vector>
 
+#include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -52,153 +42,124 @@ std::vector<std::byte> pattern(std::size_t size, unsigned start) {
   return bytes;
 }
 
-TEST(file, yields_the_bytes_that_were_written) {
+TASK_TEST(file, yields_the_bytes_that_were_written) {
   const scratch place;
   const std::string name = place / "data";
-  const auto root = [&]() -> task<> {
-    file both = co_await file::open(name, for_both);
-    const std::vector<std::byte> written = pattern(100'000, 1);
-    EXPECT_EQ(co_await both.write_at(4096, written), written.size());
-    co_await both.sync();
-    EXPECT_EQ(co_await both.size(), 4096 + written.size());
-    std::vector<std::byte> read(written.size());
-    EXPECT_EQ(co_await both.read_at(4096, read), read.size());
-    EXPECT_EQ(read, written);
-    EXPECT_EQ(both.path(), name);
-  };
-  test::run(root());
+  file both = co_await file::open(name, for_both);
+  const std::vector<std::byte> written = pattern(100'000, 1);
+  EXPECT_EQ(co_await both.write_at(4096, written), written.size());
+  co_await both.sync();
+  EXPECT_EQ(co_await both.size(), 4096 + written.size());
+  std::vector<std::byte> read(written.size());
+  EXPECT_EQ(co_await both.read_at(4096, read), read.size());
+  EXPECT_EQ(read, written);
+  EXPECT_EQ(both.path(), name);
 }
 
-TEST(file, is_read_up_to_its_end_and_not_beyond) {
+TASK_TEST(file, is_read_up_to_its_end_and_not_beyond) {
   const scratch place;
-  const auto root = [&]() -> task<> {
-    file both = co_await file::open(place / "short", for_both);
-    const std::vector<std::byte> written = pattern(100, 2);
-    co_await both.write_at(0, written);
-    std::vector<std::byte> room(1000, std::byte{7});
-    EXPECT_EQ(co_await both.read_at(40, room), 60U);
-    EXPECT_TRUE(std::equal(room.begin(), room.begin() + 60, written.begin() + 40));
-    EXPECT_EQ(room[60], std::byte{7});
-    EXPECT_EQ(co_await both.read_at(100, room), 0U);
-    EXPECT_EQ(co_await both.read_at(1'000'000, room), 0U);
-    EXPECT_EQ(co_await both.read_at(0, {}), 0U);
-  };
-  test::run(root());
+  file both = co_await file::open(place / "short", for_both);
+  const std::vector<std::byte> written = pattern(100, 2);
+  co_await both.write_at(0, written);
+  std::vector<std::byte> room(1000, std::byte{7});
+  EXPECT_EQ(co_await both.read_at(40, room), 60U);
+  EXPECT_TRUE(std::equal(room.begin(), room.begin() + 60, written.begin() + 40));
+  EXPECT_EQ(room[60], std::byte{7});
+  EXPECT_EQ(co_await both.read_at(100, room), 0U);
+  EXPECT_EQ(co_await both.read_at(1'000'000, room), 0U);
+  EXPECT_EQ(co_await both.read_at(0, {}), 0U);
 }
 
-TEST(file, has_many_reads_and_writes_in_progress) {
+TASK_TEST(file, has_many_reads_and_writes_in_progress) {
   constexpr std::size_t block = 4096;
   constexpr unsigned blocks = 300;
   const scratch place;
-  const auto root = [&]() -> task<> {
-    file both = co_await file::open(place / "blocks", for_both);
-    std::vector<std::vector<std::byte>> contents;
-    for (unsigned i = 0; i < blocks; ++i) contents.push_back(pattern(block, i));
-    const auto write = [&](unsigned i) -> task<> { co_await both.write_at(i * block, contents[i]); };
-    const auto write_all = [&](scope& all) -> task<> {
-      for (unsigned i = 0; i < blocks; ++i) all.spawn(write(i));
-      co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, write_all);
+  file both = co_await file::open(place / "blocks", for_both);
+  std::vector<std::vector<std::byte>> contents;
+  for (unsigned i = 0; i < blocks; ++i) contents.push_back(pattern(block, i));
+  const auto write = [&](unsigned i) -> task<> { co_await both.write_at(i * block, contents[i]); };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+    for (unsigned i = 0; i < blocks; ++i) all.spawn(write(i));
+    co_return;
+  });
 
-    unsigned equal = 0;
-    const auto compare = [&](unsigned i) -> task<> {
-      std::vector<std::byte> room(block);
-      co_await both.read_at(i * block, room);
-      equal += room == contents[i] ? 1U : 0U;
-    };
-    const auto compare_all = [&](scope& all) -> task<> {
-      for (unsigned i = 0; i < blocks; ++i) all.spawn(compare(i));
-      co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, compare_all);
-    EXPECT_EQ(equal, blocks);
+  unsigned equal = 0;
+  const auto compare = [&](unsigned i) -> task<> {
+    std::vector<std::byte> room(block);
+    co_await both.read_at(i * block, room);
+    equal += room == contents[i] ? 1U : 0U;
   };
-  test::run(root());
+  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+    for (unsigned i = 0; i < blocks; ++i) all.spawn(compare(i));
+    co_return;
+  });
+  EXPECT_EQ(equal, blocks);
 }
 
-TEST(file, that_cannot_be_opened_is_named) {
+TASK_TEST(file, that_cannot_be_opened_is_named) {
   const scratch place;
   const std::string name = place / "absent";
-  const auto root = [&]() -> task<> {
-    auto opening = file::open(name);
-    const auto opened = co_await as_result(std::move(opening));
-    EXPECT_EQ(opened.error().code(), std::errc::no_such_file_or_directory);
-    EXPECT_NE(std::string(opened.error().what()).find("open " + name), std::string::npos) << opened.error().what();
-  };
-  test::run(root());
+  auto opening = file::open(name);
+  EXPECT_TRUE(test::failed_with(co_await test::failure_of(std::move(opening)), std::errc::no_such_file_or_directory,
+                                "open " + name));
 }
 
-TEST(file, that_must_be_new_is_refused_where_there_is_one) {
+TASK_TEST(file, that_must_be_new_is_refused_where_there_is_one) {
   const scratch place;
-  const auto root = [&]() -> task<> {
-    constexpr file_options anew{.access = file_access::write, .create = true, .exclusive = true};
-    static_cast<void>(co_await file::open(place / "once", anew));
-    auto again = file::open(place / "once", anew);
-    const auto opened = co_await as_result(std::move(again));
-    EXPECT_EQ(opened.error().code(), std::errc::file_exists);
-  };
-  test::run(root());
+  constexpr file_options anew{.access = file_access::write, .create = true, .exclusive = true};
+  static_cast<void>(co_await file::open(place / "once", anew));
+  auto again = file::open(place / "once", anew);
+  EXPECT_EQ(co_await test::code_of(std::move(again)), std::errc::file_exists);
 }
 
-TEST(file, is_truncated_only_where_that_was_asked_for) {
+TASK_TEST(file, is_truncated_only_where_that_was_asked_for) {
   const scratch place;
-  const auto root = [&]() -> task<> {
-    const std::vector<std::byte> written = pattern(10, 3);
-    file first = co_await file::open(place / "kept", for_both);
-    co_await first.write_at(0, written);
-    const file second = co_await file::open(place / "kept", for_both);
-    EXPECT_EQ(co_await first.size(), 10U);
-    constexpr file_options emptied{.access = file_access::write, .truncate = true};
-    const file third = co_await file::open(place / "kept", emptied);
-    EXPECT_EQ(co_await first.size(), 0U);
-  };
-  test::run(root());
+  const std::vector<std::byte> written = pattern(10, 3);
+  file first = co_await file::open(place / "kept", for_both);
+  co_await first.write_at(0, written);
+  const file second = co_await file::open(place / "kept", for_both);
+  EXPECT_EQ(co_await first.size(), 10U);
+  constexpr file_options emptied{.access = file_access::write, .truncate = true};
+  const file third = co_await file::open(place / "kept", emptied);
+  EXPECT_EQ(co_await first.size(), 0U);
 }
 
 TEST(file, options_that_make_no_sense_are_refused_before_anything_happens) {
   const scratch place;
   const std::string name = place / "untouched";
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     constexpr file_options exclusive{.access = file_access::write, .exclusive = true};
     auto first = file::open(name, exclusive);
-    EXPECT_EQ((co_await as_result(std::move(first))).error().code(), errc::invalid_argument);
+    EXPECT_EQ(co_await test::code_of(std::move(first)), errc::invalid_argument);
     constexpr file_options truncate{.create = true, .truncate = true};
     auto second = file::open(name, truncate);
-    EXPECT_EQ((co_await as_result(std::move(second))).error().code(), errc::invalid_argument);
-  };
-  test::run(root());
+    EXPECT_EQ(co_await test::code_of(std::move(second)), errc::invalid_argument);
+  }());
   EXPECT_FALSE(std::filesystem::exists(name));
 }
 
-TEST(file, offsets_that_no_file_has_are_refused) {
+TASK_TEST(file, offsets_that_no_file_has_are_refused) {
   const scratch place;
-  const auto root = [&]() -> task<> {
-    file both = co_await file::open(place / "data", for_both);
-    std::array<std::byte, 8> bytes{};
-    for (const std::uint64_t offset : {std::uint64_t{1} << 63, (std::uint64_t{1} << 63) - 4, ~std::uint64_t{0}}) {
-      auto reading = both.read_at(offset, bytes);
-      EXPECT_EQ((co_await as_result(std::move(reading))).error().code(), errc::out_of_range) << offset;
-      auto writing = both.write_at(offset, bytes);
-      EXPECT_EQ((co_await as_result(std::move(writing))).error().code(), errc::out_of_range) << offset;
-    }
-  };
-  test::run(root());
+  file both = co_await file::open(place / "data", for_both);
+  std::array<std::byte, 8> bytes{};
+  for (const std::uint64_t offset : {std::uint64_t{1} << 63, (std::uint64_t{1} << 63) - 4, ~std::uint64_t{0}}) {
+    auto reading = both.read_at(offset, bytes);
+    EXPECT_EQ(co_await test::code_of(std::move(reading)), errc::out_of_range) << offset;
+    auto writing = both.write_at(offset, bytes);
+    EXPECT_EQ(co_await test::code_of(std::move(writing)), errc::out_of_range) << offset;
+  }
 }
 
-TEST(file, refuses_what_it_was_not_opened_for) {
+TASK_TEST(file, refuses_what_it_was_not_opened_for) {
   const scratch place;
-  const auto root = [&]() -> task<> {
-    static_cast<void>(co_await file::open(place / "data", for_both));
-    file reader = co_await file::open(place / "data");
-    const std::array<std::byte, 8> bytes{};
-    auto writing = reader.write_at(3, bytes);
-    const auto written = co_await as_result(std::move(writing));
-    EXPECT_EQ(written.error().code(), std::errc::bad_file_descriptor);
-    EXPECT_NE(std::string(written.error().what()).find("write 8 bytes at 3 of "), std::string::npos);
-    EXPECT_FALSE(written.error().posted());
-  };
-  test::run(root());
+  static_cast<void>(co_await file::open(place / "data", for_both));
+  file reader = co_await file::open(place / "data");
+  const std::array<std::byte, 8> bytes{};
+  auto writing = reader.write_at(3, bytes);
+  const auto written = co_await as_result(std::move(writing));
+  EXPECT_EQ(written.error().code(), std::errc::bad_file_descriptor);
+  EXPECT_NE(std::string(written.error().what()).find("write 8 bytes at 3 of "), std::string::npos);
+  EXPECT_FALSE(written.error().posted());
 }
 
 // A limit on the size of files, while it lives. What goes beyond it is written up to it, and fails the next time.
@@ -221,19 +182,16 @@ class file_size_limit {
   void (*before_signal_)(int);
 };
 
-TEST(file, a_write_that_stops_half_way_says_that_a_part_was_written) {
+TASK_TEST(file, a_write_that_stops_half_way_says_that_a_part_was_written) {
   const scratch place;
-  const auto root = [&]() -> task<> {
-    file both = co_await file::open(place / "limited", for_both);
-    const std::vector<std::byte> bytes = pattern(10'000, 4);
-    const file_size_limit limit(6'000);
-    auto writing = both.write_at(0, bytes);
-    const auto written = co_await as_result(std::move(writing));
-    EXPECT_EQ(written.error().code(), std::errc::file_too_large);
-    EXPECT_TRUE(written.error().posted());
-    EXPECT_EQ(co_await both.size(), 6'000U);
-  };
-  test::run(root());
+  file both = co_await file::open(place / "limited", for_both);
+  const std::vector<std::byte> bytes = pattern(10'000, 4);
+  const file_size_limit limit(6'000);
+  auto writing = both.write_at(0, bytes);
+  const auto written = co_await as_result(std::move(writing));
+  EXPECT_EQ(written.error().code(), std::errc::file_too_large);
+  EXPECT_TRUE(written.error().posted());
+  EXPECT_EQ(co_await both.size(), 6'000U);
 }
 
 // Files as a disk in trouble serves them, through whichever way the driver goes.
@@ -275,11 +233,7 @@ class trouble final : public system_calls {
   const std::thread::id home_ = std::this_thread::get_id();
 };
 
-executor_options over(trouble& calls) {
-  executor_options options;
-  options.system_calls = &calls;
-  return options;
-}
+executor_options over(trouble& calls) { return {.system_calls = &calls}; }
 
 TEST(file, a_failing_disk_is_told_and_the_next_call_goes_on) {
   const scratch place;
@@ -289,15 +243,15 @@ TEST(file, a_failing_disk_is_told_and_the_next_call_goes_on) {
     std::array<std::byte, 8> bytes{};
     calls.failures = 1;
     auto writing = both.write_at(0, bytes);
-    EXPECT_EQ((co_await as_result(std::move(writing))).error().code(), std::errc::io_error);
+    EXPECT_EQ(co_await test::code_of(std::move(writing)), std::errc::io_error);
     calls.failures = 1;
     auto syncing = both.sync();
-    EXPECT_EQ((co_await as_result(std::move(syncing))).error().code(), std::errc::io_error);
+    EXPECT_EQ(co_await test::code_of(std::move(syncing)), std::errc::io_error);
     EXPECT_EQ(co_await both.write_at(0, bytes), 8U);
     co_await both.sync();
     calls.failures = 1;
     auto reading = both.read_at(0, bytes);
-    EXPECT_EQ((co_await as_result(std::move(reading))).error().code(), std::errc::io_error);
+    EXPECT_EQ(co_await test::code_of(std::move(reading)), std::errc::io_error);
     EXPECT_EQ(co_await both.read_at(0, bytes), 8U);
   };
   executor(over(calls)).run(root());
@@ -318,27 +272,23 @@ TEST(file, no_call_that_may_block_is_made_on_the_executor) {
   EXPECT_FALSE(calls.on_executor);
 }
 
-TEST(file, a_stop_before_it_begins_withdraws_it) {
+TASK_TEST(file, a_stop_before_it_begins_withdraws_it) {
   const scratch place;
-  const auto root = [&]() -> task<> {
-    file both = co_await file::open(place / "data", for_both);
-    const std::array<std::byte, 8> bytes{};
-    std::error_code seen;
-    const auto write = [&]() -> task<> {
-      auto writing = both.write_at(0, bytes);
-      const auto written = co_await as_result(std::move(writing));
-      if (!written) seen = written.error().code();
-    };
-    const auto body = [&](scope& all) -> task<> {
-      all.request_stop();
-      all.spawn(write());
-      co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-    EXPECT_EQ(seen, errc::canceled);
-    EXPECT_EQ(co_await both.size(), 0U);
+  file both = co_await file::open(place / "data", for_both);
+  const std::array<std::byte, 8> bytes{};
+  std::error_code seen;
+  const auto write = [&]() -> task<> {
+    auto writing = both.write_at(0, bytes);
+    const auto written = co_await as_result(std::move(writing));
+    if (!written) seen = written.error().code();
   };
-  test::run(root());
+  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+    all.request_stop();
+    all.spawn(write());
+    co_return;
+  });
+  EXPECT_EQ(seen, errc::canceled);
+  EXPECT_EQ(co_await both.size(), 0U);
 }
 
 TEST(file, a_task_that_goes_while_the_kernel_has_its_memory_ends_the_program) {
@@ -350,7 +300,6 @@ TEST(file, a_task_that_goes_while_the_kernel_has_its_memory_ends_the_program) {
     std::array<std::byte, 8> bytes{};
     const auto read = [&]() -> task<> { static_cast<void>(co_await both.read_at(0, bytes)); };
     const test::abandoned reading = test::start_and_forget(read());
-    executor_core::current()->ready(reading.promise());
     co_await yield();  // it has begun, in this turn
     reading.destroy();
   };

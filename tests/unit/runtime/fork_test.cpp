@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a child of fork(2) may do with what it has copies of.
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/executor_group.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/when_all.hpp>
-
-#include <gtest/gtest.h>
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <semaphore>
-#include <thread>
 
 #include "runtime/support.hpp"
 
@@ -51,18 +43,16 @@ TEST(fork, a_child_returns_from_main_after_the_shared_workers_were_used) {
 
 TEST(fork, a_child_that_was_forked_within_a_task_exits) {
   pid_t child = 0;
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     co_await use_a_worker();
     child = fork_for([]() -> int { std::exit(0); });
-  };
-  test::run(root());
+  }());
   EXPECT_EQ(end_of(child), 0);
 }
 
 TEST(fork, a_child_destroys_workers_and_executors_that_it_has_copies_of) {
   std::optional<worker_pool> workers(std::in_place, 2);
-  executor_options options;
-  options.workers = &*workers;
+  executor_options options{.workers = &*workers};
   std::optional<executor> home(std::in_place, options);
   std::optional<executor_group> group(std::in_place, executor_group_options{.size = 2});
   home->run(use_a_worker());
@@ -103,23 +93,15 @@ TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
 }
 
 // The thread sanitizer lets no child of a process with threads start one.
-#if defined(__SANITIZE_THREAD__)
-#define WEFT_TEST_NO_THREADS_IN_A_CHILD
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define WEFT_TEST_NO_THREADS_IN_A_CHILD
-#endif
-#endif
-#ifndef WEFT_TEST_NO_THREADS_IN_A_CHILD
+#ifndef WEFT_TEST_TSAN
 
 int run_an_executor() {
   executor mine;
   int answer = 0;
-  const auto root = [&]() -> task<> {
+  mine.run([&]() -> task<> {
     const auto job = [] { return 7; };
     answer = co_await offload(job);
-  };
-  mine.run(root());
+  }());
   return answer;
 }
 
@@ -132,19 +114,16 @@ TEST(fork, a_child_has_workers_of_its_own) {
 
 TEST(fork, a_child_that_was_forked_within_a_task_runs_an_executor_of_its_own) {
   pid_t child = 0;
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     co_await use_a_worker();
     child = fork_for(run_an_executor);
-  };
-  test::run(root());
+  }());
   EXPECT_EQ(end_of(child), 7);
 }
 
 TEST(fork, a_child_runs_no_job_of_its_parents) {
   worker_pool one(1);
-  executor_options options;
-  options.workers = &one;
-  executor home(options);
+  executor home({.workers = &one});
   std::binary_semaphore begun(0);
   std::binary_semaphore release(0);
   std::atomic<int> ran{0};
@@ -161,9 +140,7 @@ TEST(fork, a_child_runs_no_job_of_its_parents) {
     begun.acquire();
     // The only thread is taken, and a job waits behind it.
     in_child = end_of(fork_for([&]() -> int {
-      executor_options same;
-      same.workers = &one;
-      executor mine(same);
+      executor mine({.workers = &one});
       mine.run(use_a_worker());
       return ran;
     }));
@@ -185,20 +162,17 @@ TEST(fork, a_child_of_a_child_has_workers_of_its_own) {
 }
 
 // Workers take their pool's mutex all the time here.
-TEST(fork, a_child_of_a_parent_with_busy_workers_has_workers_of_its_own) {
-  const auto root = []() -> task<> {
-    for (int i = 0; i < 8; ++i) {
-      const auto busy = []() -> task<> {
-        for (int each = 0; each < 100; ++each) co_await offload(do_nothing);
-      };
-      const auto fork_meanwhile = []() -> task<> {
-        co_await use_a_worker();
-        EXPECT_EQ(end_of(fork_for(run_an_executor)), 7);
-      };
-      co_await when_all(busy(), busy(), fork_meanwhile());
-    }
-  };
-  test::run(root());
+TASK_TEST(fork, a_child_of_a_parent_with_busy_workers_has_workers_of_its_own) {
+  for (int i = 0; i < 8; ++i) {
+    const auto busy = []() -> task<> {
+      for (int each = 0; each < 100; ++each) co_await offload(do_nothing);
+    };
+    const auto fork_meanwhile = []() -> task<> {
+      co_await use_a_worker();
+      EXPECT_EQ(end_of(fork_for(run_an_executor)), 7);
+    };
+    co_await when_all(busy(), busy(), fork_meanwhile());
+  }
 }
 
 #endif

@@ -1,64 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the runtime says of programming errors, in every build: words, never a crash without any.
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/file.hpp>
 #include <weft/runtime/run_on.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/channel.hpp>
-#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/sync/mutex.hpp>
 #include <weft/runtime/sync_wait.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/when_any.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
+#include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
 
 using namespace std::chrono_literals;
+using test::failed_with;
+using test::failure_of;
 using test::number_after;
 
-// The error that awaiting `operation` ends with.
-template <class Operation>
-task<std::optional<error>> failure_of(Operation operation) {
+TASK_TEST(task, one_that_is_awaited_a_second_time_says_that_it_is_empty) {
+  task<int> once = number_after(1, 7);
+  EXPECT_EQ(co_await std::move(once), 7);
+  std::optional<error> failure;
   try {
-    static_cast<void>(co_await std::move(operation));
+    co_await std::move(once);  // NOLINT(bugprone-use-after-move): what is tested
   } catch (const error& why) {
-    co_return why;
+    failure = why;
   }
-  co_return std::nullopt;
-}
-
-bool says(const std::optional<error>& failure, errc code, std::string_view words) {
-  return failure && failure->code() == code && std::string_view(failure->what()).find(words) != std::string_view::npos;
-}
-
-TEST(task, one_that_is_awaited_a_second_time_says_that_it_is_empty) {
-  const auto root = []() -> task<> {
-    task<int> once = number_after(1, 7);
-    EXPECT_EQ(co_await std::move(once), 7);
-    std::optional<error> failure;
-    try {
-      co_await std::move(once);  // NOLINT(bugprone-use-after-move): what is tested
-    } catch (const error& why) {
-      failure = why;
-    }
-    EXPECT_TRUE(says(failure, errc::invalid_argument, "a task that is empty"));
-  };
-  test::run(root());
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "a task that is empty"));
 }
 
 TEST(task, an_empty_one_is_refused_wherever_tasks_are_taken) {
@@ -78,11 +46,9 @@ TEST(task, an_empty_one_is_refused_wherever_tasks_are_taken) {
     co_return;
   };
   home.run(with_scope(on_failure::stop_siblings, spawn));
-  executor_group_options one;
-  one.size = 1;
-  executor_group group(one);
+  executor_group group({.size = 1});
   EXPECT_TRUE(refused([&] { home.run(failure_of(run_on(group[0], task<>()))); }) ||
-              says(home.run(failure_of(run_on(group[0], task<>()))), errc::invalid_argument, "empty"));
+              failed_with(home.run(failure_of(run_on(group[0], task<>()))), errc::invalid_argument, "empty"));
   EXPECT_TRUE(refused([&] { sync_wait(group[0], task<>()); }));
 }
 
@@ -99,29 +65,27 @@ task<int&> forgets_its_reference(int& value, bool remember) {
 #pragma GCC diagnostic pop
 
 TEST(task, one_that_reaches_its_end_without_a_value_is_named_where_it_is_awaited) {
-  const auto root = []() -> task<> {
+  test::run([]() -> task<> {
     int value = 0;
     auto failure = co_await failure_of(forgets_its_value(false));
-    EXPECT_TRUE(says(failure, errc::invalid_argument, "forgets_its_value"));
+    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_value"));
     failure = co_await failure_of(forgets_its_reference(value, false));
-    EXPECT_TRUE(says(failure, errc::invalid_argument, "forgets_its_reference"));
+    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_reference"));
     EXPECT_EQ(co_await forgets_its_value(true), 1);
-  };
-  test::run(root());
+  }());
   EXPECT_EQ(test::code_thrown_by([] { test::run(forgets_its_value(false)); }), errc::invalid_argument);
 }
 
 TEST(spawned, one_whose_task_reaches_its_end_without_a_value_says_so) {
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
     auto child = children.spawn(forgets_its_value(false));
     const auto failure = co_await failure_of(std::move(child));
-    EXPECT_TRUE(says(failure, errc::invalid_argument, "forgets_its_value"));
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_value"));
+  }));
 }
 
 TEST(spawned, an_empty_handle_says_so) {
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
     spawned<int> handle = children.spawn(number_after(1, 5));
     const spawned<int> taken = std::move(handle);
     std::optional<error> failure;
@@ -130,16 +94,15 @@ TEST(spawned, an_empty_handle_says_so) {
     } catch (const error& why) {
       failure = why;
     }
-    EXPECT_TRUE(says(failure, errc::invalid_argument, "handle"));
+    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "handle"));
     EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(handle.ended()); }), errc::invalid_argument);
     EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(spawned<>().take()); }), errc::invalid_argument);
     EXPECT_EQ(co_await taken, 5);
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(spawned, a_result_is_yielded_once_and_not_before_the_end) {
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
     spawned<std::string> handle;
     const auto name = []() -> task<std::string> {
       co_await yield();
@@ -150,14 +113,13 @@ TEST(spawned, a_result_is_yielded_once_and_not_before_the_end) {
     EXPECT_EQ(co_await handle, "name");
     EXPECT_EQ(test::code_thrown_by([&] { handle.take(); }), errc::invalid_argument);
     const auto failure = co_await failure_of(std::move(handle));
-    EXPECT_TRUE(says(failure, errc::invalid_argument, "result"));
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "result"));
+  }));
 }
 
 TEST(spawned_death, of_the_handle_while_a_task_waits_through_it_ends_the_program_with_words) {
   const auto misuse = [] {
-    const auto body = [](scope& children) -> task<> {
+    test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
       auto handle = std::make_unique<spawned<int>>(children.spawn(number_after(100, 1)));
       const auto wait = [&]() -> task<> { co_await *handle; };
       children.spawn(wait());
@@ -165,8 +127,7 @@ TEST(spawned_death, of_the_handle_while_a_task_waits_through_it_ends_the_program
       co_await yield();
       handle.reset();
       co_await sleep_for(1s);
-    };
-    test::run(with_scope(on_failure::stop_siblings, body));
+    }));
   };
   EXPECT_DEATH(misuse(), "weft: the handle of a task was destroyed while somebody waits for the task");
 }
@@ -178,36 +139,28 @@ TEST(scope, one_that_has_ended_takes_no_more_tasks) {
     ran = true;
     co_return;
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     scope* kept = nullptr;
-    const auto body = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       kept = &children;
       co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-    std::optional<error> failure;
-    try {
-      kept->spawn(child());
-    } catch (const error& why) {
-      failure = why;
-    }
-    EXPECT_TRUE(says(failure, errc::invalid_argument, "a scope that has ended"));
+    });
+    EXPECT_TRUE(failed_with(test::failure_thrown_by([&] { kept->spawn(child()); }), errc::invalid_argument,
+                            "a scope that has ended"));
     for (int i = 0; i < 3; ++i) co_await yield();
-  };
-  test::run(root());
+  }());
   EXPECT_FALSE(ran);
 }
 
 // Suspends a task on `operation` and destroys `target` under it.
 template <class Target, class Wait>
 void destroy_under_a_waiter(std::unique_ptr<Target> target, Wait wait) {
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(wait(*target));
     co_await yield();
     co_await yield();
     target.reset();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(event_death, under_a_waiter_ends_the_program_with_words) {
@@ -239,21 +192,15 @@ TEST(stop_source_death, under_a_listener_ends_the_program_with_words) {
   EXPECT_DEATH(misuse(), "weft: a stop_source was destroyed while");
 }
 
-TEST(file, one_that_was_not_opened_says_so) {
-  const auto root = []() -> task<> {
-    file none;
-    EXPECT_TRUE(says(co_await failure_of(none.size()), errc::invalid_argument, "a file that has not been opened"));
-    EXPECT_TRUE(says(co_await failure_of(none.read_at(0, {})), errc::invalid_argument, "has not been opened"));
-    const auto synced = co_await as_result(none.sync());
-    EXPECT_EQ(synced.error().code(), errc::invalid_argument);
-  };
-  test::run(root());
+TASK_TEST(file, one_that_was_not_opened_says_so) {
+  file none;
+  EXPECT_TRUE(failed_with(co_await failure_of(none.size()), errc::invalid_argument, "a file that has not been opened"));
+  EXPECT_TRUE(failed_with(co_await failure_of(none.read_at(0, {})), errc::invalid_argument, "has not been opened"));
+  EXPECT_EQ(co_await test::code_of(none.sync()), errc::invalid_argument);
 }
 
 TEST(executor_group, has_no_executor_beyond_its_size) {
-  executor_group_options options;
-  options.size = 1;
-  const executor_group group(options);
+  const executor_group group({.size = 1});
   EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(group[1]); }), errc::out_of_range);
 }
 

@@ -1,20 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
-
-#include <gtest/gtest.h>
 
 #include <signal.h>
 
-#include <atomic>
 #include <barrier>
-#include <memory>
 #include <semaphore>
-#include <stdexcept>
-#include <thread>
 
 #include "runtime/support.hpp"
 
@@ -22,36 +12,28 @@ namespace weft {
 namespace {
 
 executor_options on(worker_pool& pool) {
-  executor_options chosen;
-  chosen.workers = &pool;
-  return chosen;
+  return {.workers = &pool};
 }
 
-TEST(offload, runs_on_another_thread_and_resumes_on_this_one) {
-  const auto root = []() -> task<> {
-    const auto job = [] { return std::this_thread::get_id(); };
-    const std::thread::id there = co_await offload(job);
-    EXPECT_NE(there, std::this_thread::get_id());
-    EXPECT_NE(executor::current(), nullptr);
-  };
-  test::run(root());
+TASK_TEST(offload, runs_on_another_thread_and_resumes_on_this_one) {
+  const auto job = [] { return std::this_thread::get_id(); };
+  const std::thread::id there = co_await offload(job);
+  EXPECT_NE(there, std::this_thread::get_id());
+  EXPECT_NE(executor::current(), nullptr);
 }
 
-TEST(offload, moves_its_result_and_lets_its_exception_through) {
-  const auto root = []() -> task<> {
-    const auto make = [] { return std::make_unique<int>(7); };
-    const std::unique_ptr<int> made = co_await offload(make);
-    EXPECT_EQ(*made, 7);
-    std::string words;
-    const auto fail = [] { throw std::runtime_error("in the worker"); };
-    try {
-      co_await offload(fail);
-    } catch (const std::runtime_error& failure) {
-      words = failure.what();
-    }
-    EXPECT_EQ(words, "in the worker");
-  };
-  test::run(root());
+TASK_TEST(offload, moves_its_result_and_lets_its_exception_through) {
+  const auto make = [] { return std::make_unique<int>(7); };
+  const std::unique_ptr<int> made = co_await offload(make);
+  EXPECT_EQ(*made, 7);
+  std::string words;
+  const auto fail = [] { throw std::runtime_error("in the worker"); };
+  try {
+    co_await offload(fail);
+  } catch (const std::runtime_error& failure) {
+    words = failure.what();
+  }
+  EXPECT_EQ(words, "in the worker");
 }
 
 TEST(offload, takes_a_temporary_closure_that_owns_nothing) {
@@ -101,13 +83,12 @@ TEST(offload, a_job_that_is_still_queued_is_withdrawn_by_a_stop) {
     co_await yield();
     children.request_stop();
   };
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(first());
     co_await begun.wait();
     co_await with_scope(on_failure::stop_siblings, queue);  // ends although the only thread is taken
     release.release();
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_FALSE(ran);
 }
 
@@ -124,15 +105,14 @@ TEST(offload, a_job_that_has_begun_runs_to_its_end_and_a_stop_waits_for_it) {
     return 7;
   };
   const auto child = [&]() -> task<> { result = co_await offload(job); };
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(child());
     co_await begun.wait();
     children.request_stop();
     co_await yield();
     EXPECT_EQ(children.size(), 1U);
     release.release();
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(result, 7);
 }
 

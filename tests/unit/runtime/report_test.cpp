@@ -2,21 +2,10 @@
 // What a program is told that no caller of its is: failures of tasks that are only reported, warnings, dumps, the end.
 #include <weft/runtime/core/task_name.hpp>
 #include <weft/runtime/observe/report.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
 
-#include <gtest/gtest.h>
-
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -59,11 +48,10 @@ TEST(report, of_a_failure_names_the_task_and_the_scope_and_has_the_exception) {
 
 TEST(report, of_a_failure_comes_without_names_where_none_were_given) {
   const test::report_list reports;
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::report, [](scope& children) -> task<> {
     children.spawn(fail_without_words());
     co_return;
-  };
-  test::run(with_scope(on_failure::report, body));
+  }));
   const auto all = reports.take();
   ASSERT_EQ(all.size(), 1U);
   EXPECT_EQ(all[0].line, "task " + detail::name_and_place(all[0].origin) +
@@ -121,7 +109,7 @@ TEST(report, of_a_failure_lets_the_listener_start_the_task_anew_or_stop_the_othe
     children.spawn(wait);
     co_return;
   };
-  const auto all = [&]() -> task<> {
+  test::run([&]() -> task<> {
     // A temporary, which the scope keeps.
     auto peers_end = with_scope(
         [&](const report&) noexcept {
@@ -133,20 +121,18 @@ TEST(report, of_a_failure_lets_the_listener_start_the_task_anew_or_stop_the_othe
         },
         serve);
     co_await std::move(peers_end);
-  };
-  test::run(all());
+  }());
   EXPECT_EQ(failures, 3);
 }
 
 TEST(report, of_a_failure_is_not_made_of_a_child_that_was_told_to_stop) {
   const auto note = [](const report& what) noexcept { ADD_FAILURE() << to_string(what); };
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(note, [](scope& children) -> task<> {
     const auto wait = []() -> task<> { co_await sleep_for(std::chrono::hours(1)); };
     children.spawn(wait);
     co_await yield();
     children.request_stop();
-  };
-  test::run(with_scope(note, body));
+  }));
 }
 
 [[maybe_unused]] constexpr auto may_throw = [](const report&) {};
@@ -164,12 +150,11 @@ TEST(report, says_nothing_of_failures_that_somebody_is_told_and_of_tasks_that_we
     event never;
     co_await never.wait();
   };
-  const auto stops = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::report, [&](scope& children) -> task<> {
     children.spawn(wait());
     co_await yield();
     children.request_stop();
-  };
-  test::run(with_scope(on_failure::report, stops));
+  }));
   EXPECT_TRUE(reports.take().empty());
 }
 
@@ -221,10 +206,8 @@ TEST(report, of_an_operations_warning_names_the_task_that_waits) {
 
 TEST(report, has_the_dump_that_a_signal_asked_for) {
   const test::report_list reports;
-  executor_options options;
-  options.dump_on_signal = SIGUSR1;
-  executor home(options);
-  const auto ask = [&]() -> task<> {
+  executor home({.dump_on_signal = SIGUSR1});
+  home.run([&]() -> task<> {
     ::raise(SIGUSR1);
     std::vector<test::report_list::item> all;
     while (all.empty()) {
@@ -233,8 +216,7 @@ TEST(report, has_the_dump_that_a_signal_asked_for) {
     }
     EXPECT_EQ(all[0].kind, report_kind::dump);
     EXPECT_TRUE(all[0].text.starts_with("weft: executor on ")) << all[0].text;
-  };
-  home.run(ask());
+  }());
 }
 
 TEST(report, comes_before_the_program_ends_for_the_sake_of_memory) {

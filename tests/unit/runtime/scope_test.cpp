@@ -1,20 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <array>
-#include <functional>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -44,12 +31,11 @@ TEST(scope, ends_only_after_its_last_child) {
     for (int i = 0; i < turns; ++i) co_await yield();
     ++ended;
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     for (int turns = 0; turns < 10; ++turns) children.spawn(child(turns));
     EXPECT_EQ(children.size(), 10U);
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(ended, 10);
 }
 
@@ -137,12 +123,11 @@ TEST(scope, children_cut_short_by_the_callers_stop_are_no_success) {
 
 TEST(scope, one_that_stops_itself_ends_without_an_error) {
   int stopped = 0;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(wait_for_stop(stopped));
     co_await yield();
     children.request_stop();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(stopped, 1);
 }
 
@@ -156,22 +141,20 @@ TEST(scope, a_child_may_spawn_while_the_scope_is_being_joined) {
     co_await yield();
     children.spawn(grandchild());
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(child(children));
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(ended, 1);
 }
 
 TEST(scope, one_spawned_after_the_stop_ends_at_its_first_wait) {
   int stopped = 0;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.request_stop();
     children.spawn(wait_for_stop(stopped));
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(stopped, 1);
 }
 
@@ -186,32 +169,28 @@ TEST(scope, a_body_given_as_a_temporary_lives_until_it_has_run) {
   EXPECT_EQ(value, 1);
 }
 
-TEST(scope, the_callers_own_stop_token_is_back_after_the_scope) {
+TASK_TEST(scope, the_callers_own_stop_token_is_back_after_the_scope) {
   const auto body = [](scope& children) -> task<> {
     children.request_stop();
     co_return;
   };
-  const auto root = [&]() -> task<> {
-    co_await with_scope(on_failure::stop_siblings, body);
-    co_await sleep_for(1ms);  // would throw errc::canceled
-  };
-  test::run(root());
+  co_await with_scope(on_failure::stop_siblings, body);
+  co_await sleep_for(1ms);  // would throw errc::canceled
 }
 
 TEST(scope, spawning_from_another_thread_is_refused) {
   std::error_code refused;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     std::thread other([&] { refused = test::code_thrown_by([&] { children.spawn(fail("never runs")); }); });
     other.join();
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(refused, errc::wrong_thread);
 }
 
 TEST(scope, a_lambda_that_captures_is_kept_as_long_as_its_child) {
   int sum = 0;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     for (int i = 1; i <= 3; ++i) {
       children.spawn([&sum, i]() -> task<> {
         co_await yield();
@@ -222,15 +201,14 @@ TEST(scope, a_lambda_that_captures_is_kept_as_long_as_its_child) {
     other_words.fill('x');
     EXPECT_EQ(other_words.back(), 'x');
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(sum, 6);
 }
 
 TEST(scope, a_named_closure_is_copied_and_may_own) {
   auto owned = std::make_shared<std::string>("owned");
   std::string seen;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     {
       const auto work = [&seen, owned]() -> task<> {
         co_await yield();
@@ -241,14 +219,13 @@ TEST(scope, a_named_closure_is_copied_and_may_own) {
     }
     EXPECT_EQ(owned.use_count(), 2);
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(seen, "owned");
   EXPECT_EQ(owned.use_count(), 1) << "it goes with the child";
 }
 
 TEST(scope, arguments_live_as_long_as_the_child_also_those_taken_by_reference) {
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
     const auto measure = [](const std::string& words, std::unique_ptr<int> extra) -> task<std::size_t> {
       co_await yield();
       co_return words.size() + static_cast<std::size_t>(*extra);
@@ -266,8 +243,7 @@ TEST(scope, arguments_live_as_long_as_the_child_also_those_taken_by_reference) {
     int counter = 0;
     co_await children.spawn(add, std::ref(counter));
     EXPECT_EQ(counter, 1);
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(scope, functions_and_members_are_spawned_with_their_arguments) {
@@ -279,14 +255,13 @@ TEST(scope, functions_and_members_are_spawned_with_their_arguments) {
     }
     int base = 10;
   };
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
     server one;
     auto answer = children.spawn(&server::serve, &one, 5);
     EXPECT_EQ(co_await answer, 15);
     auto number = children.spawn(test::number_after, 2, 7);
     EXPECT_EQ(co_await number, 7);
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 // What GCC 12 would destroy twice beside a co_await does not compile: it is an argument, or has a name.
@@ -314,7 +289,7 @@ TEST(scope, operations_are_spawned_as_they_are) {
   test::simulation world;
   executor home(world.options());
   event gate;
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     auto slept = children.spawn(sleep_for(3s), "a nap");
     auto waited = children.spawn(gate.wait());
     auto again = children.spawn(waited);  // the handle of another, where it is
@@ -325,8 +300,7 @@ TEST(scope, operations_are_spawned_as_they_are) {
     gate.set();
     co_await again;
     EXPECT_TRUE(waited.ended());
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(world.elapsed(), 3s);
 }
 

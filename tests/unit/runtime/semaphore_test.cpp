@@ -1,18 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/mutex.hpp>
 #include <weft/runtime/sync/semaphore.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <utility>
-#include <vector>
-
+#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -31,11 +21,10 @@ TEST(semaphore, never_gives_more_permits_than_there_are) {
     --inside;
     permits.release();
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     for (int i = 0; i < 50; ++i) children.spawn(worker(i % 7));
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(most, 3);
   EXPECT_EQ(permits.available(), 3);
 }
@@ -49,14 +38,13 @@ TEST(semaphore, serves_first_who_came_first_even_if_others_want_less) {
     co_await yield();
     permits.release(wanted);
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(taker(1, 1));
     children.spawn(taker(2, 2));
     children.spawn(taker(3, 1));
     co_await yield();
     EXPECT_FALSE(permits.try_acquire()) << "it would overtake";
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(record, (std::vector<int>{1, 2, 3}));
 }
 
@@ -64,15 +52,14 @@ TEST(semaphore, one_that_gives_up_lets_those_behind_it_pass) {
   semaphore permits(1);
   bool passed = false;
   const auto greedy = [&]() -> task<> {
-    const result<void> taken = co_await as_result(with_timeout(1ms, permits.acquire(5)));
-    EXPECT_EQ(taken.error().code(), errc::timed_out);
+    EXPECT_EQ(co_await test::code_of(with_timeout(1ms, permits.acquire(5))), errc::timed_out);
   };
   const auto modest = [&]() -> task<> {
     co_await permits.acquire();
     passed = true;
     permits.release();
   };
-  test::run([&]() -> task<> { co_await when_all(greedy(), modest()); }());
+  test::run(when_all(greedy(), modest()));
   EXPECT_TRUE(passed);
   EXPECT_EQ(permits.available(), 1);
 }
@@ -90,13 +77,12 @@ TEST(semaphore, a_stop_at_any_point_loses_no_permit) {
       co_await permits.acquire();
       permits.release();
     };
-    const auto body = [&](scope& children) -> task<> {
+    test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(holder());
       children.spawn(taker());
       for (int i = 0; i < turns; ++i) co_await yield();
       children.request_stop();
-    };
-    test::run(with_scope(on_failure::stop_siblings, body));
+    }));
     EXPECT_EQ(permits.available(), 1) << turns;
   }
 }
@@ -110,16 +96,14 @@ TEST(semaphore, one_that_is_destroyed_while_it_waits_lets_those_behind_it_pass) 
     passed = true;
     permits.release();
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     const test::abandoned waiter = test::start_and_forget(greedy());
-    executor_core::current()->ready(waiter.promise());
     co_await yield();
     children.spawn(modest());
     co_await yield();
     EXPECT_FALSE(passed) << "it would overtake";
     waiter.destroy();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_TRUE(passed);
   EXPECT_EQ(permits.available(), 1);
 }
@@ -136,51 +120,43 @@ TEST(mutex, lets_one_task_at_a_time_in_and_the_others_in_the_order_of_their_comi
     record.push_back(name);
     inside = false;
   };
-  test::run([&]() -> task<> { co_await when_all(enter(1), enter(2), enter(3)); }());
+  test::run(when_all(enter(1), enter(2), enter(3)));
   EXPECT_EQ(record, (std::vector<int>{1, 2, 3}));
   EXPECT_FALSE(door.is_locked());
 }
 
-TEST(mutex, is_unlocked_by_the_end_of_its_guard_whoever_has_it_by_then) {
+TASK_TEST(mutex, is_unlocked_by_the_end_of_its_guard_whoever_has_it_by_then) {
   mutex door;
-  const auto root = [&]() -> task<> {
-    auto guard = co_await door.lock();
-    EXPECT_FALSE(door.try_lock());
-    mutex::lock_guard other = std::move(guard);
-    EXPECT_FALSE(guard);
-    EXPECT_TRUE(other);
-    guard = std::move(other);
-    EXPECT_TRUE(door.is_locked());
-    guard = mutex::lock_guard();
-    EXPECT_FALSE(door.is_locked());
-    EXPECT_TRUE(door.try_lock());
-    EXPECT_FALSE(door.is_locked()) << "nobody kept that guard";
-  };
-  test::run(root());
+  auto guard = co_await door.lock();
+  EXPECT_FALSE(door.try_lock());
+  mutex::lock_guard other = std::move(guard);
+  EXPECT_FALSE(guard);
+  EXPECT_TRUE(other);
+  guard = std::move(other);
+  EXPECT_TRUE(door.is_locked());
+  guard = mutex::lock_guard();
+  EXPECT_FALSE(door.is_locked());
+  EXPECT_TRUE(door.try_lock());
+  EXPECT_FALSE(door.is_locked()) << "nobody kept that guard";
 }
 
-TEST(mutex, forgets_a_task_that_is_destroyed_while_it_waits) {
+TASK_TEST(mutex, forgets_a_task_that_is_destroyed_while_it_waits) {
   mutex door;
   const auto enter = [&]() -> task<> { static_cast<void>(co_await door.lock()); };
-  const auto root = [&]() -> task<> {
-    auto guard = co_await door.lock();
-    const test::abandoned waiter = test::start_and_forget(enter());
-    executor_core::current()->ready(waiter.promise());
-    co_await yield();
-    co_await yield();
-    waiter.destroy();
-    guard = mutex::lock_guard();
-    EXPECT_TRUE(door.try_lock());
-  };
-  test::run(root());
+  auto guard = co_await door.lock();
+  const test::abandoned waiter = test::start_and_forget(enter());
+  co_await yield();
+  co_await yield();
+  waiter.destroy();
+  guard = mutex::lock_guard();
+  EXPECT_TRUE(door.try_lock());
 }
 
 TEST(mutex, one_that_gives_up_waiting_leaves_it_to_the_next) {
   mutex door;
   int entered = 0;
   const auto impatient = [&]() -> task<> {
-    const result<mutex::lock_guard> taken = co_await as_result(with_timeout(1ms, door.lock()));
-    EXPECT_EQ(taken.error().code(), errc::timed_out);
+    EXPECT_EQ(co_await test::code_of(with_timeout(1ms, door.lock())), errc::timed_out);
   };
   const auto patient = [&]() -> task<> {
     const auto guard = co_await door.lock();
@@ -188,14 +164,13 @@ TEST(mutex, one_that_gives_up_waiting_leaves_it_to_the_next) {
   };
   const auto root = [&]() -> task<> {
     auto guard = co_await door.lock();
-    const auto body = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(impatient());
       children.spawn(patient());
       co_await sleep_for(5ms);
       EXPECT_EQ(entered, 0);
       guard = mutex::lock_guard();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
+    });
   };
   test::simulation world;
   executor home(world.options());

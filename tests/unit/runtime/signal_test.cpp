@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/io/signal.hpp>
 #include <weft/runtime/run_until_signal.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
 
 #include <signal.h>
 
-#include <stdexcept>
-
+#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -38,7 +31,7 @@ TEST(signal_set, wakes_a_task_that_waits) {
   const auto listen = [&]() -> task<> {
     for (int i = 0; i < 2; ++i) heard += co_await signals.next() == SIGUSR1 ? 1 : 0;
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(listen());
     while (heard < 2) {
       const int before = heard;
@@ -46,16 +39,14 @@ TEST(signal_set, wakes_a_task_that_waits) {
       pthread_kill(pthread_self(), SIGUSR1);
       while (heard == before) co_await yield();
     }
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(heard, 2);
 }
 
 TEST(signal_set, a_stop_ends_the_wait_and_a_later_signal_is_not_lost) {
   signal_set signals({SIGUSR1});
   executor home;
-  const auto impatient = [&]() -> task<> { co_await with_timeout(std::chrono::milliseconds(1), signals.next()); };
-  EXPECT_EQ(test::code_thrown_by([&] { home.run(impatient()); }), errc::timed_out);
+  EXPECT_EQ(home.run(test::code_of(with_timeout(std::chrono::milliseconds(1), signals.next()))), errc::timed_out);
   raise(SIGUSR1);
   EXPECT_EQ(home.run(signals.next()), SIGUSR1);
 }

@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/io/socket_address.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-
-#include <gtest/gtest.h>
 
 #include <netdb.h>
 
 #include <future>
-#include <string>
 
+#include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
 
 std::string why_refused(std::string_view text) {
-  try {
-    static_cast<void>(parse_host_and_port(text));
-  } catch (const error& failure) {
-    EXPECT_EQ(failure.code(), errc::invalid_address);
-    return failure.what();
-  }
-  return "it was taken";
+  const std::optional<error> failure = test::failure_thrown_by([&] { return parse_host_and_port(text); });
+  EXPECT_TRUE(test::failed_with(failure, errc::invalid_address)) << text;
+  return test::words_of(failure);
 }
 
 TEST(host_and_port, takes_apart_what_users_write) {
@@ -55,23 +46,20 @@ TEST(host_and_port, says_what_is_wrong_with_the_rest) {
   EXPECT_NE(why_refused("host:184467440737095516160").find("65535"), std::string::npos);
 }
 
-TEST(resolve, yields_addresses_for_numbers_and_for_the_empty_host) {
-  const auto root = []() -> task<> {
-    const auto four = co_await resolve("127.0.0.1:7471", false);
-    EXPECT_EQ(four.at(0).to_string(), "127.0.0.1:7471");
-    EXPECT_TRUE(four.at(0).is_loopback());
-    EXPECT_EQ(four.at(0).port(), 7471);
-    const auto six = co_await resolve("[::1]:1", false);
-    EXPECT_EQ(six.at(0).to_string(), "[::1]:1");
-    EXPECT_TRUE(six.at(0).is_loopback());
-    const auto mapped = co_await resolve("[::ffff:127.0.0.1]:1", false);
-    EXPECT_TRUE(mapped.at(0).is_loopback());
-    const auto any = co_await resolve(":1", true);
-    EXPECT_FALSE(any.at(0).is_loopback());
-    const auto here = co_await resolve(":1", false);
-    EXPECT_TRUE(here.at(0).is_loopback());
-  };
-  test::run(root());
+TASK_TEST(resolve, yields_addresses_for_numbers_and_for_the_empty_host) {
+  const auto four = co_await resolve("127.0.0.1:7471", false);
+  EXPECT_EQ(four.at(0).to_string(), "127.0.0.1:7471");
+  EXPECT_TRUE(four.at(0).is_loopback());
+  EXPECT_EQ(four.at(0).port(), 7471);
+  const auto six = co_await resolve("[::1]:1", false);
+  EXPECT_EQ(six.at(0).to_string(), "[::1]:1");
+  EXPECT_TRUE(six.at(0).is_loopback());
+  const auto mapped = co_await resolve("[::ffff:127.0.0.1]:1", false);
+  EXPECT_TRUE(mapped.at(0).is_loopback());
+  const auto any = co_await resolve(":1", true);
+  EXPECT_FALSE(any.at(0).is_loopback());
+  const auto here = co_await resolve(":1", false);
+  EXPECT_TRUE(here.at(0).is_loopback());
 }
 
 TEST(resolve, keeps_the_text_until_it_is_awaited) {
@@ -85,15 +73,9 @@ TEST(resolve, keeps_the_text_until_it_is_awaited) {
 }
 
 TEST(resolve, a_failure_names_the_address_and_the_resolvers_words) {
-  const auto root = []() -> task<> { static_cast<void>(co_await resolve("127.0.0.1:no-such-service", false)); };
-  try {
-    test::run(root());
-    FAIL() << "no exception";
-  } catch (const error& failure) {
-    EXPECT_EQ(failure.code(), errc::invalid_address);
-    EXPECT_NE(std::string_view(failure.what()).find("127.0.0.1:no-such-service"), std::string_view::npos);
-    EXPECT_GT(std::string_view(failure.what()).size(), std::string_view("look up 127.0.0.1:no-such-service: ").size());
-  }
+  const auto failure = test::run(test::failure_of(resolve("127.0.0.1:no-such-service", false)));
+  EXPECT_TRUE(test::failed_with(failure, errc::invalid_address, "127.0.0.1:no-such-service"));
+  EXPECT_GT(test::words_of(failure).size(), std::string_view("look up 127.0.0.1:no-such-service: ").size());
 }
 
 // A resolver that knows nobody, after a while or at once.
@@ -114,18 +96,10 @@ class strange_resolver final : public system_calls {
 TEST(resolve, that_gets_no_answer_ends_when_it_is_stopped_and_not_later) {
   strange_resolver calls;
   {
-    executor_options with;
-    with.system_calls = &calls;
     worker_pool workers(1);
-    with.workers = &workers;
-    executor home(with);
+    executor home({.workers = &workers, .system_calls = &calls});
     const auto ask = []() -> task<> {
-      try {
-        static_cast<void>(co_await resolve("somewhere:1", false));
-        ADD_FAILURE() << "resolved";
-      } catch (const error& failure) {
-        EXPECT_EQ(failure.code(), errc::canceled);
-      }
+      EXPECT_EQ(co_await test::code_of(resolve("somewhere:1", false)), errc::canceled);
     };
     const auto stop_once_asked = [&](scope& tasks) -> task<> {
       tasks.spawn(ask());
@@ -133,8 +107,7 @@ TEST(resolve, that_gets_no_answer_ends_when_it_is_stopped_and_not_later) {
       calls.asked.get_future().wait();
       tasks.request_stop();
     };
-    const auto root = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, stop_once_asked); };
-    home.run(root());  // returns while the worker still waits
+    home.run(with_scope(on_failure::stop_siblings, stop_once_asked));  // returns while the worker still waits
     calls.answer.set_value();
   }
 }
@@ -143,15 +116,9 @@ TEST(resolve, that_no_name_server_answers_is_worth_another_try_and_so_no_invalid
   strange_resolver calls;
   calls.failure = EAI_AGAIN;
   calls.answer.set_value();
-  executor_options with;
-  with.system_calls = &calls;
-  executor home(with);
-  try {
-    static_cast<void>(home.run(resolve("somewhere:1", false)));
-    FAIL() << "resolved";
-  } catch (const error& failure) {
-    EXPECT_EQ(failure.code(), std::errc::resource_unavailable_try_again) << failure.what();
-  }
+  executor home({.system_calls = &calls});
+  EXPECT_EQ(test::code_thrown_by([&] { home.run(resolve("somewhere:1", false)); }),
+            std::errc::resource_unavailable_try_again);
 }
 
 TEST(resolve, of_numbers_asks_nobody) {
@@ -162,9 +129,7 @@ TEST(resolve, of_numbers_asks_nobody) {
       return system_calls::getaddrinfo(host, service, hints, found);
     }
   } calls;
-  executor_options with;
-  with.system_calls = &calls;
-  executor home(with);
+  executor home({.system_calls = &calls});
   for (const char* const text : {"127.0.0.1:1", "[::1]:1", ":1"}) EXPECT_FALSE(home.run(resolve(text, false)).empty());
 }
 

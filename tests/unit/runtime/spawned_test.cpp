@@ -1,21 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/run_on.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
+#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -56,28 +43,26 @@ class witness {
 task<> keep(witness) { co_await yield(); }
 
 TEST(spawned, yields_the_value_of_the_task_that_runs_meanwhile) {
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
     auto first = children.spawn(number_after(3, 1));
     auto second = children.spawn(number_after(1, 2));
     EXPECT_EQ(children.size(), 2U);
     EXPECT_EQ(co_await first, 1);
     EXPECT_TRUE(second.ended());
     EXPECT_EQ(co_await second, 2) << "also of one that has ended before";
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(spawned, yields_what_can_only_be_moved_and_references) {
   int number = 0;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     auto owner = children.spawn(box(7));
     auto reference = children.spawn(refer_to(number));
     const std::unique_ptr<int> value = co_await owner;
     EXPECT_EQ(*value, 7);
     int& same = co_await reference;
     EXPECT_EQ(&same, &number);
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(spawned, one_that_is_awaited_in_the_same_breath) {
@@ -127,47 +112,38 @@ TEST(spawned, a_stop_of_the_waiter_leaves_the_task_alone_and_one_may_wait_again)
   executor home(world.options());
   bool ended = false;
   event start;
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     auto child = children.spawn(set_when(start, ended));
     const auto wait = [&]() -> task<> { co_await child; };
-    std::error_code end;
-    try {
-      co_await with_timeout(1s, wait());
-    } catch (const error& failure) {
-      end = failure.code();
-    }
-    EXPECT_EQ(end, errc::timed_out);
+    EXPECT_EQ(co_await test::code_of(with_timeout(1s, wait())), errc::timed_out);
     EXPECT_FALSE(child.ended());
     start.set();
     co_await child;
     EXPECT_TRUE(ended);
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(spawned, one_that_is_dropped_runs_on_and_the_scope_waits_for_it) {
   bool ended = false;
   event start;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     { const auto dropped = children.spawn(set_when(start, ended)); }
     co_await yield();
     start.set();
     EXPECT_FALSE(ended);
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_TRUE(ended);
 }
 
 TEST(spawned, a_handle_that_is_kept_keeps_nothing_of_the_task_alive_but_its_result) {
   bool gone = false;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     witness parameter(gone);
     auto child = children.spawn(keep(std::move(parameter)));
     while (!child.ended()) co_await yield();
     EXPECT_TRUE(gone);
     co_await child;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 // As when a session, which its task keeps alive, holds the handle of that task.
@@ -182,31 +158,26 @@ TEST(spawned, a_task_whose_frame_holds_its_own_handle_goes_with_it) {
   };
   bool gone = false;
   const auto serve = [](std::shared_ptr<session>) -> task<> { co_await yield(); };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     auto one = std::make_shared<session>(gone);
     one->worker = children.spawn(serve(one));
     co_return;
-  };
-  const auto root = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); };
-  test::run(root());
+  }));
   EXPECT_TRUE(gone);
 }
 
 TEST(spawned, is_awaited_by_one_task_at_a_time) {
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
     event go;
     const auto wait = [](event& what) -> task<> { co_await what.wait(); };
     auto worker = children.spawn(wait(go));
     const auto join = [](spawned<>& other) -> task<> { co_await other; };
     auto first = children.spawn(join(worker));
     co_await yield();
-    const result<void> second = co_await as_result(join(worker));
-    EXPECT_EQ(second.error().code(), errc::busy);
+    EXPECT_EQ(co_await test::code_of(join(worker)), errc::busy);
     go.set();
     co_await first;
-  };
-  const auto root = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); };
-  test::run(root());
+  }));
 }
 
 TEST(spawned, a_handle_may_outlive_its_scope_and_its_executor) {
@@ -220,50 +191,38 @@ TEST(spawned, a_handle_may_outlive_its_scope_and_its_executor) {
   testing::internal::CaptureStderr();
   test::run(with_scope(on_failure::report, body));
   static_cast<void>(testing::internal::GetCapturedStderr());
-  const auto later = [&]() -> task<> {
+  test::run([&]() -> task<> {
     EXPECT_EQ(co_await number, 9);
     EXPECT_THROW(co_await failure, std::runtime_error);
-  };
-  test::run(later());
+  }());
 }
 
 TEST(spawned, awaiting_it_on_another_executor_is_refused) {
-  executor_group_options options;
-  options.size = 1;
-  executor_group group(options);
+  executor_group group({.size = 1});
   bool ended = false;
   event start;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     auto child = children.spawn(set_when(start, ended));
-    const auto wait = [&]() -> task<std::error_code> {
-      try {
-        co_await child;
-      } catch (const error& failure) {
-        co_return failure.code();
-      }
-      co_return std::error_code();
-    };
-    auto elsewhere = wait();
+    const auto wait = [&]() -> task<> { co_await child; };
+    auto elsewhere = test::code_of(wait());
     EXPECT_EQ(co_await run_on(group[0], std::move(elsewhere)), errc::wrong_thread);
     start.set();
     co_await child;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(spawned, goes_with_as_result) {
-  const auto body = [](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
     auto child = children.spawn(number_after(1, 4));
     const auto value = co_await as_result(std::move(child));
     EXPECT_EQ(value.value(), 4);
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(spawned, allocates_nothing_once_warm) {
   if (test::sanitized) GTEST_SKIP() << "sanitizers allocate each frame anew";
   std::size_t allocated = 1;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     for (int round = 0; round < 2; ++round) {
       const std::size_t before = test::allocations();
       for (int i = 0; i < 100; ++i) {
@@ -274,8 +233,7 @@ TEST(spawned, allocates_nothing_once_warm) {
       co_await yield();
       allocated = test::allocations() - before;
     }
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(allocated, 0U);
 }
 
@@ -284,15 +242,14 @@ TEST(spawned, dumps_say_who_waits_for_one) {
   bool ended = false;
   std::string dump;
   const auto wait = [](spawned<>& child) -> task<> { co_await child; };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     auto child = children.spawn(set_when(start, ended));
     auto waiter = children.spawn(wait(child));
     co_await yield();
     dump = executor::current()->dump();
     start.set();
     co_await waiter;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_NE(dump.find("on a spawned task"), std::string::npos) << dump;
 }
 
@@ -312,8 +269,7 @@ TEST(spawned, one_alone_can_be_told_to_stop_and_the_others_go_on) {
       co_await yield();
       one.request_stop();
       EXPECT_FALSE(one.ended()) << "asking is not waiting";
-      const result<void> end = co_await as_result(wait_for(one));
-      EXPECT_EQ(end.error().code(), errc::canceled);
+      EXPECT_EQ(co_await test::code_of(wait_for(one)), errc::canceled);
       one.request_stop();  // which has ended
       start.set();
       co_await other;
@@ -351,14 +307,13 @@ TEST(spawned, a_stop_of_one_reaches_all_that_it_awaits_and_spawns) {
     co_await sleep();
   };
   const auto middle = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, inner); };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     const auto child = children.spawn(middle());
     for (int i = 0; i < 5; ++i) co_await yield();
     child.request_stop();
     static_cast<void>(co_await as_result(wait_for(child)));
     EXPECT_EQ(stopped, 3);
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(spawned, one_that_is_told_to_stop_before_it_begins_ends_at_its_first_wait) {
@@ -367,35 +322,32 @@ TEST(spawned, one_that_is_told_to_stop_before_it_begins_ends_at_its_first_wait) 
     began = true;
     co_await sleep_for(duration::max());
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(work()).request_stop();
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_TRUE(began);
 }
 
 TEST(spawned, a_stop_of_the_scope_still_reaches_one_with_a_handle) {
   spawned<> child;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     child = children.spawn(sleep_for(duration::max()));
     co_await yield();
     children.request_stop();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(test::code_thrown_by([&] { child.take(); }), errc::canceled);
 }
 
 TEST(spawned, one_is_told_to_stop_on_its_own_executor) {
   std::error_code refused;
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     const auto child = children.spawn(sleep_for(duration::max()));
     co_await yield();
     std::thread other([&] { refused = test::code_thrown_by([&] { child.request_stop(); }); });
     other.join();
     child.request_stop();
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(refused, errc::wrong_thread);
 }
 

@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What event_driver::spin() tries by itself, and that poll() and wait() still do the rest.
-#include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/event_driver.hpp>
 
-#include <gtest/gtest.h>
-
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <cstddef>
 #include <deque>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "runtime/support.hpp"
 

@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/stop_token.hpp>
-#include <weft/runtime/sync/event.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
 #include <stop_token>
-#include <thread>
-#include <vector>
 
 #include "runtime/support.hpp"
 

@@ -22,13 +22,7 @@ namespace {
 constinit thread_local std::size_t allocation_count = 0;
 constinit thread_local bool memory_is_out = false;
 
-int checked(int result, const char* what) {
-  if (result == -ECANCELED) throw error(errc::canceled, what);
-  if (result < 0) throw system_error(-result, what);
-  return result;
-}
-
-int checked_errno(int result, const char* what) { return checked(result < 0 ? -errno : result, what); }
+int checked_errno(int result, const char* what) { return checked_call(result < 0 ? -errno : result, what); }
 
 }  // namespace
 
@@ -53,7 +47,18 @@ void on_a_small_stack(const std::function<void()>& body) {
   pthread_join(thread, nullptr);
 }
 
-abandoned start_and_forget(task<> body) { co_await std::move(body); }
+int checked_call(int result, const char* what) {
+  if (result == -ECANCELED) throw error(errc::canceled, what);
+  if (result < 0) throw system_error(-result, what);
+  return result;
+}
+
+abandoned start_and_forget(task<> body) {
+  const auto forgotten = [](task<> what) -> abandoned { co_await std::move(what); };
+  const abandoned made = forgotten(std::move(body));
+  executor_core::current()->ready(made.promise());
+  return made;
+}
 
 task<int> number_after(int turns, int value) {
   for (int i = 0; i < turns; ++i) co_await yield();
@@ -75,12 +80,7 @@ task<> stop_slowly(bool& ended) {
   ended = true;
 }
 
-executor_options simulation::options() noexcept {
-  executor_options chosen;
-  chosen.clock = this;
-  chosen.simulated_driver = this;
-  return chosen;
-}
+executor_options simulation::options() noexcept { return {.clock = this, .simulated_driver = this}; }
 
 void simulation::start(io_operation& operation) noexcept {
   begin(operation);
@@ -159,7 +159,7 @@ task<int> send_some(descriptor& where, std::span<const std::byte> bytes) {
 
 task<> receive_all(descriptor& where, std::span<std::byte> bytes) {
   while (!bytes.empty()) {
-    const int count = checked(co_await receive_some(where, bytes), "receive");
+    const int count = checked_call(co_await receive_some(where, bytes), "receive");
     if (count == 0) throw error(errc::peer_closed, "receive");
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
@@ -167,7 +167,7 @@ task<> receive_all(descriptor& where, std::span<std::byte> bytes) {
 
 task<> send_all(descriptor& where, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const int count = checked(co_await send_some(where, bytes), "send");
+    const int count = checked_call(co_await send_some(where, bytes), "send");
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
 }

@@ -2,25 +2,45 @@
 // What the tests of the runtime share.
 #pragma once
 
+#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/io.hpp>
 #include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/channel.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/when_any.hpp>
+#include <weft/runtime/with_timeout.hpp>
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <source_location>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "kit/report_list.hpp"
+#include "kit/task_test.hpp"
 #include "kit/thrown.hpp"
 #include "sanitized.hpp"
 
@@ -38,42 +58,6 @@ T run(task<T> root) {
   executor home;
   return home.run(std::move(root));
 }
-
-/// What is reported while it lives, with copies of what reports refer to.
-class report_list final : public report_handler {
- public:
-  struct item {
-    report_kind kind;
-    std::string text;
-    std::string task;
-    std::string scope;
-    std::source_location origin;
-    std::exception_ptr failure;
-    std::optional<weft::stall> stall;
-    std::string line;  // to_string()
-  };
-
-  report_list() : former_(set_report_handler(this)) {}
-  report_list(const report_list&) = delete;
-  report_list& operator=(const report_list&) = delete;
-  ~report_list() { set_report_handler(former_); }
-
-  [[nodiscard]] std::vector<item> take() const {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(all_, {});
-  }
-
- private:
-  void handle(const report& what) noexcept override {
-    const std::lock_guard lock(mutex_);
-    all_.push_back({what.kind, std::string(what.text), std::string(what.task), std::string(what.scope), what.origin,
-                    what.failure, what.stall, to_string(what)});
-  }
-
-  report_handler* former_;
-  mutable std::mutex mutex_;
-  mutable std::vector<item> all_;
-};
 
 /// A coroutine whose frame the test itself destroys: in a program every task has an owner that waits for it.
 class abandoned {
@@ -98,7 +82,7 @@ class abandoned {
   promise_type* promise_;
 };
 
-/// Starts `body` when the executor comes to its promise, and lets the test destroy it.
+/// Starts `body` in the next turn of this executor, and lets the test destroy it.
 abandoned start_and_forget(task<> body);
 
 /// Yields `value`, or throws a std::runtime_error, after so many turns.
@@ -130,6 +114,9 @@ class simulation final : public clock, public event_driver {
   std::vector<io_operation*> started_;
   std::vector<io_operation*> canceled_;
 };
+
+/// The result of a system call, which throws -errno.
+int checked_call(int result, const char* what);
 
 struct socket_pair {
   descriptor a;

@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/executor_group.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync_wait.hpp>
-
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -17,12 +8,6 @@ using namespace std::chrono_literals;
 
 namespace weft {
 namespace {
-
-executor_group_options two() {
-  executor_group_options options;
-  options.size = 2;
-  return options;
-}
 
 task<executor*> where_am_i() {
   co_await sleep_for(1us);
@@ -37,19 +22,19 @@ task<> fail() {
 }
 
 TEST(sync_wait, runs_the_task_on_the_executor_and_yields_its_result) {
-  executor_group group(two());
+  executor_group group({.size = 2});
   EXPECT_EQ(sync_wait(group[0], where_am_i()), &group[0]);
   EXPECT_EQ(sync_wait(group[1], where_am_i()), &group[1]);
   EXPECT_EQ(*sync_wait(group[0], boxed(7)), 7);
 }
 
 TEST(sync_wait, throws_what_the_task_throws) {
-  executor_group group(two());
+  executor_group group({.size = 2});
   EXPECT_THROW(sync_wait(group[0], fail()), std::runtime_error);
 }
 
 TEST(sync_wait, from_many_threads_at_once) {
-  executor_group group(two());
+  executor_group group({.size = 2});
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&group, i] {
@@ -62,7 +47,7 @@ TEST(sync_wait, from_many_threads_at_once) {
 }
 
 TEST(sync_wait, on_the_thread_of_an_executor_is_refused) {
-  executor_group group(two());
+  executor_group group({.size = 2});
   const auto block = [&]() -> task<> {
     sync_wait(group[0], where_am_i());
     co_return;
@@ -71,7 +56,7 @@ TEST(sync_wait, on_the_thread_of_an_executor_is_refused) {
 }
 
 TEST(sync_wait, has_destroyed_the_task_when_it_returns) {
-  executor_group group(two());
+  executor_group group({.size = 2});
   const auto alive = std::make_shared<int>(0);
   const auto hold = [](std::shared_ptr<int> item) -> task<long> { co_return item.use_count(); };
   EXPECT_GT(sync_wait(group[0], hold(alive)), 1);

@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/frame_allocator.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -82,7 +71,6 @@ task<> wait_at_depth(int levels, event& gate, int& reached, int& ended) {
 
 task<> destroy_when_suspended(int levels, event& gate, int& reached, int& ended) {
   const test::abandoned outermost = test::start_and_forget(wait_at_depth(levels, gate, reached, ended));
-  executor_core::current()->ready(outermost.promise());
   while (reached != levels + 1) co_await yield();
   outermost.destroy();
 }
@@ -103,7 +91,6 @@ task<> sleep_for_ever() { co_await sleep_for(duration::max()); }
 
 task<> destroy_a_sleeper() {
   const test::abandoned sleeper = test::start_and_forget(sleep_for_ever());
-  executor_core::current()->ready(sleeper.promise());
   co_await yield();
   co_await yield();
   sleeper.destroy();

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/io/timer.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <deque>
 #include <random>
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -71,12 +65,11 @@ std::vector<int> wake_up_order(const std::vector<duration>& times, duration& ela
   test::simulation world;
   executor home(world.options());
   std::vector<int> record;
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     int number = 0;
     for (const duration time : times) children.spawn(note_after(time, number++, record));
     co_return;
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
   elapsed = world.elapsed();
   return record;
 }
@@ -106,13 +99,10 @@ TEST(sleep, never_ends_early_on_the_real_clock) {
   EXPECT_GE(test::run(root()), 3ms);
 }
 
-TEST(sleep, until_a_deadline_that_has_passed_still_gives_the_others_a_turn) {
-  const auto root = []() -> task<> {
-    co_await sleep_until(time_point::min());
-    co_await sleep_for(-1s);
-    co_await sleep_for(duration::min());
-  };
-  test::run(root());
+TASK_TEST(sleep, until_a_deadline_that_has_passed_still_gives_the_others_a_turn) {
+  co_await sleep_until(time_point::min());
+  co_await sleep_for(-1s);
+  co_await sleep_for(duration::min());
 }
 
 TEST(yield, lets_everything_that_is_ready_go_first) {
@@ -122,11 +112,10 @@ TEST(yield, lets_everything_that_is_ready_go_first) {
     co_await yield();
     record.push_back(number + 10);
   };
-  const auto body = [&](scope& children) -> task<> {
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     for (int i = 0; i < 3; ++i) children.spawn(child(i));
     co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(record, (std::vector<int>{0, 1, 2, 10, 11, 12}));
 }
 

@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/channel.hpp>
-#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
+#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -19,16 +9,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(when_all, yields_every_result_in_the_order_of_the_tasks) {
+TASK_TEST(when_all, yields_every_result_in_the_order_of_the_tasks) {
   const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
   const auto none = []() -> task<> { co_await yield(); };
-  const auto root = [&]() -> task<> {
-    const auto results = co_await when_all(test::number_after(5, 1), text(), none(), test::number_after(0, 2));
-    EXPECT_EQ(std::get<0>(results), 1);
-    EXPECT_EQ(*std::get<1>(results), "text");
-    EXPECT_EQ(std::get<3>(results), 2);
-  };
-  test::run(root());
+  const auto results = co_await when_all(test::number_after(5, 1), text(), none(), test::number_after(0, 2));
+  EXPECT_EQ(std::get<0>(results), 1);
+  EXPECT_EQ(*std::get<1>(results), "text");
+  EXPECT_EQ(std::get<3>(results), 2);
 }
 
 TEST(when_all, runs_any_number_of_tasks_side_by_side) {
@@ -70,14 +57,10 @@ TEST(when_all, one_that_is_stopped_throws_instead_of_yielding_results_that_are_m
     co_await sleep_for(duration::max());
     co_return 1;
   };
-  const auto root = [&]() -> task<> { co_await with_timeout(1s, when_all(forever(), test::number_after(0, 1))); };
-  EXPECT_EQ(test::code_thrown_by([&] { home.run(root()); }), errc::timed_out);
-  const auto many = [&]() -> task<> {
-    std::vector<task<int>> tasks;
-    tasks.push_back(forever());
-    co_await with_timeout(1s, when_all(std::move(tasks)));
-  };
-  EXPECT_EQ(test::code_thrown_by([&] { home.run(many()); }), errc::timed_out);
+  EXPECT_EQ(home.run(test::code_of(with_timeout(1s, when_all(forever(), test::number_after(0, 1))))), errc::timed_out);
+  std::vector<task<int>> tasks;
+  tasks.push_back(forever());
+  EXPECT_EQ(home.run(test::code_of(with_timeout(1s, when_all(std::move(tasks))))), errc::timed_out);
 }
 
 TEST(when_all, takes_operations_and_handles_as_they_are) {
@@ -90,7 +73,7 @@ TEST(when_all, takes_operations_and_handles_as_they_are) {
     gate.set();
     co_return 1;
   };
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     auto child = children.spawn(test::number_after(3, 4));
     EXPECT_TRUE(numbers.try_send(5));
     auto all = co_await when_all(gate.wait(), open(), numbers.receive(), sleep_for(2s), child);
@@ -102,8 +85,7 @@ TEST(when_all, takes_operations_and_handles_as_they_are) {
     for (int i = 0; i < 3; ++i) several.push_back(children.spawn(test::number_after(i, i)));
     const std::vector<int> values = co_await when_all(std::move(several));
     EXPECT_EQ(values, (std::vector<int>{0, 1, 2}));
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 TEST(when_all, a_failing_operation_stops_the_others) {
@@ -111,8 +93,7 @@ TEST(when_all, a_failing_operation_stops_the_others) {
   closed.close();
   event never;
   int number = 1;
-  const auto root = [&]() -> task<> { co_await when_all(never.wait(), closed.send(std::move(number))); };
-  EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), errc::closed);
+  EXPECT_EQ(test::run(test::code_of(when_all(never.wait(), closed.send(std::move(number))))), errc::closed);
 }
 
 }  // namespace

@@ -1,17 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/channel.hpp>
-#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/when_any.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -20,36 +8,26 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(when_any, yields_the_first_that_ends_and_its_place) {
+TASK_TEST(when_any, yields_the_first_that_ends_and_its_place) {
   const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
-  const auto root = [&]() -> task<> {
-    auto first = co_await when_any(test::number_after(5, 1), text(), test::number_after(9, 2));
-    EXPECT_EQ(first.index, 1);
-    EXPECT_EQ(**std::get<1>(first.values), "text");
-  };
-  test::run(root());
+  auto first = co_await when_any(test::number_after(5, 1), text(), test::number_after(9, 2));
+  EXPECT_EQ(first.index, 1);
+  EXPECT_EQ(**std::get<1>(first.values), "text");
 }
 
-TEST(when_any, stops_the_others_and_waits_until_they_have_ended) {
+TASK_TEST(when_any, stops_the_others_and_waits_until_they_have_ended) {
   bool ended = false;
-  const auto root = [&]() -> task<> {
-    const auto first = co_await when_any(test::stop_slowly(ended), test::number_after(3, 7));
-    EXPECT_TRUE(ended);
-    EXPECT_EQ(first.index, 1);
-    EXPECT_EQ(std::get<1>(first.values), 7);
-  };
-  test::run(root());
+  const auto first = co_await when_any(test::stop_slowly(ended), test::number_after(3, 7));
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(first.index, 1);
+  EXPECT_EQ(std::get<1>(first.values), 7);
 }
 
-TEST(when_any, keeps_the_value_of_one_that_ended_before_it_heard_of_the_stop) {
-  const auto root = [&]() -> task<> {
-    const auto first =
-        co_await when_any(test::number_after(2, 1), test::number_after(2, 2), test::number_after(900, 3));
-    EXPECT_EQ(first.index, 0);
-    EXPECT_EQ(std::get<0>(first.values), 1);
-    EXPECT_EQ(std::get<1>(first.values), 2) << "a message that came in the same turn would be lost";
-  };
-  test::run(root());
+TASK_TEST(when_any, keeps_the_value_of_one_that_ended_before_it_heard_of_the_stop) {
+  const auto first = co_await when_any(test::number_after(2, 1), test::number_after(2, 2), test::number_after(900, 3));
+  EXPECT_EQ(first.index, 0);
+  EXPECT_EQ(std::get<0>(first.values), 1);
+  EXPECT_EQ(std::get<1>(first.values), 2) << "a message that came in the same turn would be lost";
 }
 
 TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
@@ -64,13 +42,10 @@ TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
   EXPECT_TRUE(ended);
 }
 
-TEST(when_any, drops_the_failure_of_one_that_came_too_late) {
-  const auto root = [&]() -> task<> {
-    const auto first = co_await when_any(test::number_after(1, 1), test::fail_after(2));
-    EXPECT_EQ(first.index, 0);
-    EXPECT_FALSE(std::get<1>(first.values));
-  };
-  test::run(root());
+TASK_TEST(when_any, drops_the_failure_of_one_that_came_too_late) {
+  const auto first = co_await when_any(test::number_after(1, 1), test::fail_after(2));
+  EXPECT_EQ(first.index, 0);
+  EXPECT_FALSE(std::get<1>(first.values));
 }
 
 TEST(when_any, of_any_number_of_tasks) {
@@ -93,12 +68,11 @@ TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
       }());
       EXPECT_TRUE(outcome || outcome.error().code() == errc::canceled);
     };
-    const auto body = [&](scope& children) -> task<> {
+    test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(run());
       for (int i = 0; i < turns; ++i) co_await yield();
       children.request_stop();
-    };
-    test::run(with_scope(on_failure::stop_siblings, body));
+    }));
     EXPECT_TRUE(ended || turns == 0);
   }
 }
@@ -109,11 +83,7 @@ TEST(when_any, serves_as_a_race_against_a_clock) {
   event never;
   const auto wait = [&]() -> task<> { co_await never.wait(); };
   const auto nap = []() -> task<> { co_await sleep_for(3s); };
-  const auto root = [&]() -> task<> {
-    const auto first = co_await when_any(wait(), nap());
-    EXPECT_EQ(first.index, 1);
-  };
-  home.run(root());
+  EXPECT_EQ(home.run(when_any(wait(), nap())).index, 1);
   EXPECT_EQ(world.elapsed(), 3s);
 }
 
@@ -122,7 +92,7 @@ TEST(when_any, takes_operations_and_handles_as_they_are) {
   executor home(world.options());
   event never;
   channel<int> numbers(1);
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     const auto first = co_await when_any(never.wait(), sleep_for(3s), numbers.receive());
     EXPECT_EQ(first.index, 1U);
     EXPECT_EQ(world.elapsed(), 3s);
@@ -137,8 +107,7 @@ TEST(when_any, takes_operations_and_handles_as_they_are) {
     std::vector<sleep_operation> naps;
     for (int i = 5; i > 0; --i) naps.push_back(sleep_for(std::chrono::seconds(i)));
     EXPECT_EQ((co_await when_any(std::move(naps))).index, 4U);
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
 }
 
 }  // namespace

@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <string>
-#include <vector>
-
+#include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -30,15 +20,10 @@ class with_timeout_test : public testing::Test {
 };
 
 TEST_F(with_timeout_test, stops_the_operation_at_its_deadline_and_says_what_timed_out) {
-  const auto root = []() -> task<> { co_await with_timeout(5ms, sleep_for(1h)); };
-  try {
-    home_.run(root());
-    FAIL() << "no exception";
-  } catch (const error& failure) {
-    EXPECT_EQ(failure.code(), errc::timed_out);
-    EXPECT_FALSE(failure.posted());
-    EXPECT_STREQ(failure.what(), "sleep: timed out");
-  }
+  const auto failure = home_.run(test::failure_of(with_timeout(5ms, sleep_for(1h))));
+  EXPECT_TRUE(test::failed_with(failure, errc::timed_out));
+  EXPECT_FALSE(failure->posted());
+  EXPECT_STREQ(failure->what(), "sleep: timed out");
   EXPECT_EQ(world_.elapsed(), 5ms);
 }
 
@@ -47,8 +32,7 @@ TEST_F(with_timeout_test, a_result_that_comes_first_wins_and_leaves_no_timer) {
     co_await sleep_for(1ms);
     co_return 7;
   };
-  const auto root = [&]() -> task<int> { co_return co_await with_timeout(1h, quick()); };
-  EXPECT_EQ(home_.run(root()), 7);
+  EXPECT_EQ(home_.run(with_timeout(1h, quick())), 7);
   EXPECT_EQ(world_.elapsed(), 1ms);
 }
 
@@ -60,8 +44,7 @@ TEST_F(with_timeout_test, a_result_wins_even_when_the_deadline_has_passed_meanwh
     }
     co_return 7;
   };
-  const auto root = [&]() -> task<int> { co_return co_await with_timeout(1ms, stubborn()); };
-  EXPECT_EQ(home_.run(root()), 7);
+  EXPECT_EQ(home_.run(with_timeout(1ms, stubborn())), 7);
 }
 
 TEST_F(with_timeout_test, a_posted_operation_stays_posted_when_it_times_out) {
@@ -72,14 +55,9 @@ TEST_F(with_timeout_test, a_posted_operation_stays_posted_when_it_times_out) {
       throw failure.as_posted();
     }
   };
-  const auto root = [&]() -> task<> { co_await with_timeout(1ms, posted()); };
-  try {
-    home_.run(root());
-    FAIL() << "no exception";
-  } catch (const error& failure) {
-    EXPECT_EQ(failure.code(), errc::timed_out);
-    EXPECT_TRUE(failure.posted());
-  }
+  const auto failure = home_.run(test::failure_of(with_timeout(1ms, posted())));
+  EXPECT_TRUE(test::failed_with(failure, errc::timed_out));
+  EXPECT_TRUE(failure->posted());
 }
 
 class error_with_details : public error {
@@ -95,9 +73,8 @@ TEST_F(with_timeout_test, an_error_that_is_not_its_own_passes_unchanged) {
     failure.detail = 7;
     throw failure;
   };
-  const auto root = [&]() -> task<> { co_await with_timeout(1h, fails()); };
   try {
-    home_.run(root());
+    home_.run(with_timeout(1h, fails()));
     FAIL() << "no exception";
   } catch (const error_with_details& failure) {
     EXPECT_EQ(failure.detail, 7);
@@ -142,8 +119,7 @@ TEST_F(with_timeout_test, the_time_counts_from_when_it_is_awaited) {
 }
 
 TEST_F(with_timeout_test, for_ever_is_a_time_too) {
-  const auto root = []() -> task<> { co_await with_timeout(duration::max(), sleep_for(1h)); };
-  EXPECT_EQ(code_of(root()), std::error_code());
+  EXPECT_EQ(code_of(with_timeout(duration::max(), sleep_for(1h))), std::error_code());
 }
 
 TEST_F(with_timeout_test, a_time_that_no_clock_can_hold_is_for_ever) {
@@ -154,15 +130,12 @@ TEST_F(with_timeout_test, a_time_that_no_clock_can_hold_is_for_ever) {
     co_await with_timeout(2h, sleep_for(std::chrono::duration<double>(0.5)));
   };
   EXPECT_EQ(code_of(root()), std::error_code());
-  const auto never = []() -> task<> { co_await with_timeout(1h, sleep_for(std::chrono::hours::max())); };
-  EXPECT_EQ(code_of(never()), errc::timed_out);
-  const auto before = []() -> task<> { co_await with_timeout(std::chrono::hours::min(), sleep_for(1h)); };
-  EXPECT_EQ(code_of(before()), errc::timed_out);
+  EXPECT_EQ(code_of(with_timeout(1h, sleep_for(std::chrono::hours::max()))), errc::timed_out);
+  EXPECT_EQ(code_of(with_timeout(std::chrono::hours::min(), sleep_for(1h))), errc::timed_out);
 }
 
 TEST_F(with_timeout_test, a_deadline_in_the_past_stops_what_has_to_wait) {
-  const auto root = []() -> task<> { co_await with_deadline(time_point(), sleep_for(1h)); };
-  EXPECT_EQ(code_of(root()), errc::timed_out);
+  EXPECT_EQ(code_of(with_deadline(time_point(), sleep_for(1h))), errc::timed_out);
   EXPECT_EQ(world_.elapsed(), 0ms);
 }
 
@@ -193,7 +166,7 @@ TEST_F(with_timeout_test, stopped_at_any_point_it_leaves_nothing_behind) {
   int ended_in_time = 0;
   for (int step = 0; step < 40; ++step) {
     event never;  // the destructors of the event, of the executor and of the stop sources check what is left
-    const auto root = [&]() -> task<> {
+    real.run([&]() -> task<> {
       const result<void> outcome =
           co_await as_result(with_timeout(std::chrono::microseconds(step * 250), every_kind_of_wait(never)));
       if (outcome) {
@@ -201,8 +174,7 @@ TEST_F(with_timeout_test, stopped_at_any_point_it_leaves_nothing_behind) {
       } else {
         EXPECT_EQ(outcome.error().code(), errc::timed_out);
       }
-    };
-    real.run(root());
+    }());
   }
   EXPECT_LT(ended_in_time, 40);  // the first, at the latest, has no time at all
 }
