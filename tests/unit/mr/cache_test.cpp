@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-
-#include <gtest/gtest.h>
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <latch>
 #include <map>
-#include <optional>
-#include <random>
-#include <vector>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/failure.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {
@@ -37,6 +27,9 @@ void expect_all_deregistered(const recording_domain& domain) {
 
 class cache_test : public ::testing::Test {
  protected:
+  /// Nothing is left of any test.
+  void TearDown() override { expect_all_deregistered(*domain); }
+
   [[nodiscard]] std::span<std::byte> part(std::size_t from, std::size_t length) {
     return std::span(memory).subspan(from, length);
   }
@@ -47,12 +40,7 @@ class cache_test : public ::testing::Test {
     co_return held.generation();
   }
   task<std::error_code> failure_of(mr::cache& cache, std::span<std::byte> range, usage purpose = sending) {
-    try {
-      const lease held = co_await cache.lease(range, purpose);
-    } catch (const error& failure) {
-      co_return failure.code();
-    }
-    co_return std::error_code();
+    return test::code_of(cache.lease(range, purpose));
   }
 
   std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
@@ -74,52 +62,44 @@ TEST_F(cache_test, leases_memory_that_is_registered_without_registering_it_again
   EXPECT_EQ(domain->deregistered, 2);
 }
 
-TEST_F(cache_test, a_lease_names_the_memory_asked_for_and_its_registration) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    const lease whole = co_await cache.lease(part(0, 4096), sending);
-    const lease held = co_await cache.lease(part(100, 50), sending);
-    EXPECT_EQ(held.bytes().data(), memory.data() + 100);
-    EXPECT_EQ(held.slice().size(), 50u);
-    EXPECT_EQ(held.slice().record()->registration.local_key, whole.slice().record()->registration.local_key);
-    EXPECT_EQ(held.slice().domain(), domain.get());
-    EXPECT_EQ(held.slice().usage(), sending);
-    EXPECT_TRUE(held.current());
-  });
+TASK_TEST_F(cache_test, a_lease_names_the_memory_asked_for_and_its_registration) {
+  mr::cache cache(domain);
+  const lease whole = co_await cache.lease(part(0, 4096), sending);
+  const lease held = co_await cache.lease(part(100, 50), sending);
+  EXPECT_EQ(held.bytes().data(), memory.data() + 100);
+  EXPECT_EQ(held.slice().size(), 50u);
+  EXPECT_EQ(held.slice().record()->registration.local_key, whole.slice().record()->registration.local_key);
+  EXPECT_EQ(held.slice().domain(), domain.get());
+  EXPECT_EQ(held.slice().usage(), sending);
+  EXPECT_TRUE(held.current());
 }
 
-TEST_F(cache_test, a_hit_allocates_nothing) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    co_await touch(cache, part(0, 4096));
-    const std::size_t before = test::allocations();
-    for (int i = 0; i < 100; ++i) {
-      const lease held = co_await cache.lease(part(0, 4096), sending);
-    }
-    EXPECT_EQ(test::allocations(), before);
-  });
+TASK_TEST_F(cache_test, a_hit_allocates_nothing) {
+  mr::cache cache(domain);
+  co_await touch(cache, part(0, 4096));
+  const std::size_t before = test::allocations();
+  for (int i = 0; i < 100; ++i) {
+    const lease held = co_await cache.lease(part(0, 4096), sending);
+  }
+  EXPECT_EQ(test::allocations(), before);
 }
 
-TEST_F(cache_test, usages_are_kept_strictly_apart) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    co_await touch(cache, part(0, 100), sending);
-    co_await touch(cache, part(0, 100), usage::send);
-    EXPECT_EQ(domain->registered, 2);
-    EXPECT_EQ(domain->last_options.usage, usage::send);
-  });
+TASK_TEST_F(cache_test, usages_are_kept_strictly_apart) {
+  mr::cache cache(domain);
+  co_await touch(cache, part(0, 100), sending);
+  co_await touch(cache, part(0, 100), usage::send);
+  EXPECT_EQ(domain->registered, 2);
+  EXPECT_EQ(domain->last_options.usage, usage::send);
 }
 
-TEST_F(cache_test, what_cannot_be_leased_is_refused_before_anything_happens) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    EXPECT_EQ(co_await failure_of(cache, part(0, 0)), errc::zero_length);
-    EXPECT_EQ(co_await failure_of(cache, std::span(static_cast<std::byte*>(nullptr), 5)), errc::null_address);
-    EXPECT_EQ(co_await failure_of(cache, part(0, 1), static_cast<usage>(1 << 15)), errc::unknown_usage);
-    EXPECT_EQ(co_await failure_of(cache, part(0, 1), usage::send | usage::write_dst), errc::access_denied);
-    EXPECT_EQ(domain->registered, 0);
-    EXPECT_EQ(cache.statistics().misses, 0u);
-  });
+TASK_TEST_F(cache_test, what_cannot_be_leased_is_refused_before_anything_happens) {
+  mr::cache cache(domain);
+  EXPECT_EQ(co_await failure_of(cache, part(0, 0)), errc::zero_length);
+  EXPECT_EQ(co_await failure_of(cache, std::span(static_cast<std::byte*>(nullptr), 5)), errc::null_address);
+  EXPECT_EQ(co_await failure_of(cache, part(0, 1), static_cast<usage>(1 << 15)), errc::unknown_usage);
+  EXPECT_EQ(co_await failure_of(cache, part(0, 1), usage::send | usage::write_dst), errc::access_denied);
+  EXPECT_EQ(domain->registered, 0);
+  EXPECT_EQ(cache.statistics().misses, 0u);
 }
 
 TEST_F(cache_test, registers_on_a_worker_and_deregisters_on_one) {
@@ -134,110 +114,94 @@ TEST_F(cache_test, registers_on_a_worker_and_deregisters_on_one) {
   EXPECT_NE(domain->last_deregistration, here);
 }
 
-TEST_F(cache_test, many_who_ask_for_one_range_share_one_registration) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    int served = 0;
-    const auto ask = [&](std::size_t from, std::size_t length) -> task<> {
-      const lease held = co_await cache.lease(part(from, length), sending);
-      ++served;
-    };
-    std::latch all_have_asked(1);
-    domain->while_registering = [&] { all_have_asked.wait(); };
-    const auto body = [&](scope& children) -> task<> {
-      for (std::size_t i = 0; i < 50; ++i) children.spawn(ask(i, 4096 - i));
-      co_await yield();
-      all_have_asked.count_down();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-    EXPECT_EQ(served, 50);
-    EXPECT_EQ(domain->registered, 1);
-    EXPECT_EQ(cache.statistics().shared, 49u);
+TASK_TEST_F(cache_test, many_who_ask_for_one_range_share_one_registration) {
+  mr::cache cache(domain);
+  int served = 0;
+  const auto ask = [&](std::size_t from, std::size_t length) -> task<> {
+    const lease held = co_await cache.lease(part(from, length), sending);
+    ++served;
+  };
+  std::latch all_have_asked(1);
+  domain->while_registering = [&] { all_have_asked.wait(); };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    for (std::size_t i = 0; i < 50; ++i) children.spawn(ask(i, 4096 - i));
+    co_await yield();
+    all_have_asked.count_down();
   });
+  EXPECT_EQ(served, 50);
+  EXPECT_EQ(domain->registered, 1);
+  EXPECT_EQ(cache.statistics().shared, 49u);
 }
 
-TEST_F(cache_test, a_failure_is_told_to_all_who_wait_and_not_kept) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    domain->refuse = true;
-    EXPECT_EQ(co_await failure_of(cache, part(0, 100)), errc::no_memory);
-    EXPECT_EQ(cache.statistics().regions, 0u);
-    domain->refuse = false;
-    EXPECT_EQ(co_await failure_of(cache, part(0, 100)), std::error_code());
-  });
-  expect_all_deregistered(*domain);
+TASK_TEST_F(cache_test, a_failure_is_told_to_all_who_wait_and_not_kept) {
+  mr::cache cache(domain);
+  domain->refuse = true;
+  EXPECT_EQ(co_await failure_of(cache, part(0, 100)), errc::no_memory);
+  EXPECT_EQ(cache.statistics().regions, 0u);
+  domain->refuse = false;
+  EXPECT_EQ(co_await failure_of(cache, part(0, 100)), std::error_code());
 }
 
-TEST_F(cache_test, a_registration_for_which_there_is_no_memory_is_tried_again_once_the_idle_ones_have_gone) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    for (std::size_t i = 0; i < 5; ++i) co_await touch(cache, part(i * 100, 100));
-    const lease held = co_await cache.lease(part(0, 100), sending);
-    domain->while_registering = [&] {
-      if (domain->deregistered < 4) throw error(errc::no_memory, "the limit");
-    };
-    co_await touch(cache, part(5000, 100));
-    domain->while_registering = [] {};
-    EXPECT_EQ(domain->deregistered, 4);
-    EXPECT_EQ(cache.statistics().regions, 2u);
-    EXPECT_TRUE(held.current());
-  });
+TASK_TEST_F(cache_test, a_registration_for_which_there_is_no_memory_is_tried_again_once_the_idle_ones_have_gone) {
+  mr::cache cache(domain);
+  for (std::size_t i = 0; i < 5; ++i) co_await touch(cache, part(i * 100, 100));
+  const lease held = co_await cache.lease(part(0, 100), sending);
+  domain->while_registering = [&] {
+    if (domain->deregistered < 4) throw error(errc::no_memory, "the limit");
+  };
+  co_await touch(cache, part(5000, 100));
+  domain->while_registering = [] {};
+  EXPECT_EQ(domain->deregistered, 4);
+  EXPECT_EQ(cache.statistics().regions, 2u);
+  EXPECT_TRUE(held.current());
 }
 
-TEST_F(cache_test, what_was_not_leased_for_the_longest_time_gives_way) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.max_regions = 2});
-    const std::uint64_t first = co_await touch(cache, part(0, 10));
-    const std::uint64_t second = co_await touch(cache, part(10, 10));
-    EXPECT_EQ(co_await touch(cache, part(0, 10)), first);
-    co_await touch(cache, part(20, 10));
-    EXPECT_EQ(co_await touch(cache, part(0, 10)), first);
-    EXPECT_NE(co_await touch(cache, part(10, 10)), second);
-    EXPECT_EQ(cache.statistics().regions, 2u);
-  });
+TASK_TEST_F(cache_test, what_was_not_leased_for_the_longest_time_gives_way) {
+  mr::cache cache(domain, {.max_regions = 2});
+  const std::uint64_t first = co_await touch(cache, part(0, 10));
+  const std::uint64_t second = co_await touch(cache, part(10, 10));
+  EXPECT_EQ(co_await touch(cache, part(0, 10)), first);
+  co_await touch(cache, part(20, 10));
+  EXPECT_EQ(co_await touch(cache, part(0, 10)), first);
+  EXPECT_NE(co_await touch(cache, part(10, 10)), second);
+  EXPECT_EQ(cache.statistics().regions, 2u);
 }
 
-TEST_F(cache_test, what_is_leased_while_another_one_gives_way_counts_as_leased_then) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.max_regions = 3});
-    std::optional<lease> first(co_await cache.lease(part(0, 10), sending));
-    const std::uint64_t generation = first->generation();
-    co_await touch(cache, part(10, 10));
-    const std::uint64_t third = co_await touch(cache, part(20, 10));
-    co_await touch(cache, part(30, 10));  // in the place of the second one
-    first.reset();
-    co_await touch(cache, part(40, 10));  // in that of the third
-    EXPECT_EQ(co_await touch(cache, part(0, 10)), generation);
-    EXPECT_NE(co_await touch(cache, part(20, 10)), third);
-  });
+TASK_TEST_F(cache_test, what_is_leased_while_another_one_gives_way_counts_as_leased_then) {
+  mr::cache cache(domain, {.max_regions = 3});
+  std::optional<lease> first(co_await cache.lease(part(0, 10), sending));
+  const std::uint64_t generation = first->generation();
+  co_await touch(cache, part(10, 10));
+  const std::uint64_t third = co_await touch(cache, part(20, 10));
+  co_await touch(cache, part(30, 10));  // in the place of the second one
+  first.reset();
+  co_await touch(cache, part(40, 10));  // in that of the third
+  EXPECT_EQ(co_await touch(cache, part(0, 10)), generation);
+  EXPECT_NE(co_await touch(cache, part(20, 10)), third);
 }
 
-TEST_F(cache_test, a_cache_that_is_leased_as_a_whole_keeps_no_more_and_goes_on_once_some_has_ended) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.max_regions = 300});
-    std::vector<lease> held;
-    for (std::size_t i = 0; i < 300; ++i) held.push_back(co_await cache.lease(part(i * 10, 10), sending));
-    co_await touch(cache, part(9000, 10));
-    EXPECT_EQ(cache.statistics().not_kept, 1u);
-    held.erase(held.begin() + 150);
-    // It passes a bounded number over at a time.
-    for (int i = 0; i < 10 && cache.statistics().evictions == 0; ++i) co_await touch(cache, part(9000, 10));
-    EXPECT_EQ(cache.statistics().evictions, 1u);
-    EXPECT_EQ(cache.statistics().regions, 300u);
-  });
+TASK_TEST_F(cache_test, a_cache_that_is_leased_as_a_whole_keeps_no_more_and_goes_on_once_some_has_ended) {
+  mr::cache cache(domain, {.max_regions = 300});
+  std::vector<lease> held;
+  for (std::size_t i = 0; i < 300; ++i) held.push_back(co_await cache.lease(part(i * 10, 10), sending));
+  co_await touch(cache, part(9000, 10));
+  EXPECT_EQ(cache.statistics().not_kept, 1u);
+  held.erase(held.begin() + 150);
+  // It passes a bounded number over at a time.
+  for (int i = 0; i < 10 && cache.statistics().evictions == 0; ++i) co_await touch(cache, part(9000, 10));
+  EXPECT_EQ(cache.statistics().evictions, 1u);
+  EXPECT_EQ(cache.statistics().regions, 300u);
 }
 
-TEST_F(cache_test, keeps_no_more_bytes_than_it_may) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.max_bytes = 1000});
-    for (std::size_t i = 0; i < 9; ++i) {
-      co_await touch(cache, part(i * 1000, 400));
-      EXPECT_LE(cache.statistics().bytes, 1000u);
-    }
-    co_await touch(cache, part(0, 1001));  // larger than all of it
-    EXPECT_EQ(cache.statistics().not_kept, 1u);
-    EXPECT_EQ(cache.statistics().regions, 2u);
-  });
+TASK_TEST_F(cache_test, keeps_no_more_bytes_than_it_may) {
+  mr::cache cache(domain, {.max_bytes = 1000});
+  for (std::size_t i = 0; i < 9; ++i) {
+    co_await touch(cache, part(i * 1000, 400));
+    EXPECT_LE(cache.statistics().bytes, 1000u);
+  }
+  co_await touch(cache, part(0, 1001));  // larger than all of it
+  EXPECT_EQ(cache.statistics().not_kept, 1u);
+  EXPECT_EQ(cache.statistics().regions, 2u);
 }
 
 TEST_F(cache_test, with_a_limit_of_no_regions_keeps_none) {
@@ -251,15 +215,13 @@ TEST_F(cache_test, with_a_limit_of_no_regions_keeps_none) {
   EXPECT_EQ(domain->deregistered, 2);
 }
 
-TEST_F(cache_test, what_is_leased_never_gives_way) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.max_regions = 1});
-    const lease held = co_await cache.lease(part(0, 10), sending);
-    for (std::size_t i = 1; i < 5; ++i) co_await touch(cache, part(i * 10, 10));
-    EXPECT_EQ(co_await touch(cache, part(0, 10)), held.generation());
-    EXPECT_EQ(cache.statistics().not_kept, 4u);
-    EXPECT_TRUE(held.current());
-  });
+TASK_TEST_F(cache_test, what_is_leased_never_gives_way) {
+  mr::cache cache(domain, {.max_regions = 1});
+  const lease held = co_await cache.lease(part(0, 10), sending);
+  for (std::size_t i = 1; i < 5; ++i) co_await touch(cache, part(i * 10, 10));
+  EXPECT_EQ(co_await touch(cache, part(0, 10)), held.generation());
+  EXPECT_EQ(cache.statistics().not_kept, 4u);
+  EXPECT_TRUE(held.current());
 }
 
 TEST_F(cache_test, an_operation_keeps_what_it_uses_registered_when_the_lease_has_ended) {
@@ -326,69 +288,60 @@ TEST_F(cache_test, a_lease_of_what_is_not_kept_is_invalidated_too) {
   EXPECT_EQ(domain->deregistered, 6);
 }
 
-TEST_F(cache_test, a_registration_that_an_invalidation_has_overtaken_is_begun_anew) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    int attempts = 0;
-    domain->while_registering = [&] {
-      if (++attempts == 1) cache.invalidate(part(50, 1));
-    };
-    const lease held = co_await cache.lease(part(0, 100), sending);
-    EXPECT_EQ(attempts, 2);
-    EXPECT_EQ(domain->deregistered, 1);
-    EXPECT_TRUE(held.current());
-    EXPECT_EQ(cache.statistics().begun_anew, 1u);
-    EXPECT_EQ(cache.statistics().registered_bytes, 100u);
-  });
+TASK_TEST_F(cache_test, a_registration_that_an_invalidation_has_overtaken_is_begun_anew) {
+  mr::cache cache(domain);
+  int attempts = 0;
+  domain->while_registering = [&] {
+    if (++attempts == 1) cache.invalidate(part(50, 1));
+  };
+  const lease held = co_await cache.lease(part(0, 100), sending);
+  EXPECT_EQ(attempts, 2);
+  EXPECT_EQ(domain->deregistered, 1);
+  EXPECT_TRUE(held.current());
+  EXPECT_EQ(cache.statistics().begun_anew, 1u);
+  EXPECT_EQ(cache.statistics().registered_bytes, 100u);
 }
 
-TEST_F(cache_test, who_asks_after_an_invalidation_does_not_join_what_was_begun_before_it) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    std::latch begun(1);
-    std::latch go_on(1);
-    std::atomic<int> attempts{0};
-    domain->while_registering = [&] {
-      if (++attempts != 1) return;
-      begun.count_down();
-      go_on.wait();
-    };
-    std::vector<std::uint64_t> generations;
-    const auto ask = [&]() -> task<> { generations.push_back(co_await touch(cache, part(0, 100))); };
-    const auto body = [&](scope& children) -> task<> {
-      children.spawn(ask());
-      co_await yield();
-      begun.wait();
-      cache.invalidate(part(0, 1));
-      children.spawn(ask());
-      co_await yield();
-      EXPECT_EQ(cache.statistics().misses, 2u);
-      go_on.count_down();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-    EXPECT_EQ(generations.size(), 2u);
-  });
-  expect_all_deregistered(*domain);
-}
-
-TEST_F(cache_test, who_stops_waiting_leaves_the_registration_to_the_others) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    std::latch go_on(1);
-    domain->while_registering = [&] { go_on.wait(); };
-    std::error_code stopped;
-    const auto ask = [&]() -> task<> { stopped = co_await failure_of(cache, part(0, 100)); };
-    const auto body = [&](scope& children) -> task<> {
-      children.spawn(ask());
-      co_await yield();
-      children.request_stop();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-    EXPECT_EQ(stopped, errc::canceled);
+TASK_TEST_F(cache_test, who_asks_after_an_invalidation_does_not_join_what_was_begun_before_it) {
+  mr::cache cache(domain);
+  std::latch begun(1);
+  std::latch go_on(1);
+  std::atomic<int> attempts{0};
+  domain->while_registering = [&] {
+    if (++attempts != 1) return;
+    begun.count_down();
+    go_on.wait();
+  };
+  std::vector<std::uint64_t> generations;
+  const auto ask = [&]() -> task<> { generations.push_back(co_await touch(cache, part(0, 100))); };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(ask());
+    co_await yield();
+    begun.wait();
+    cache.invalidate(part(0, 1));
+    children.spawn(ask());
+    co_await yield();
+    EXPECT_EQ(cache.statistics().misses, 2u);
     go_on.count_down();
-    co_await touch(cache, part(0, 100));
-    EXPECT_EQ(domain->registered, 1);
   });
+  EXPECT_EQ(generations.size(), 2u);
+}
+
+TASK_TEST_F(cache_test, who_stops_waiting_leaves_the_registration_to_the_others) {
+  mr::cache cache(domain);
+  std::latch go_on(1);
+  domain->while_registering = [&] { go_on.wait(); };
+  std::error_code stopped;
+  const auto ask = [&]() -> task<> { stopped = co_await failure_of(cache, part(0, 100)); };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(ask());
+    co_await yield();
+    children.request_stop();
+  });
+  EXPECT_EQ(stopped, errc::canceled);
+  go_on.count_down();
+  co_await touch(cache, part(0, 100));
+  EXPECT_EQ(domain->registered, 1);
 }
 
 sim::loose_task lease_loosely(mr::cache& cache, std::span<std::byte> range, int& received) {
@@ -401,69 +354,61 @@ void until_kept(const mr::cache& cache) {
   while (cache.statistics().regions == 0) std::this_thread::yield();
 }
 
-TEST_F(cache_test, a_task_may_be_destroyed_while_it_waits) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    std::latch go_on(1);
-    domain->while_registering = [&] { go_on.wait(); };
-    int received = 0;
-    {
-      const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
-      waiter.start(*executor::current());
-      co_await yield();
-    }
-    go_on.count_down();
-    co_await touch(cache, part(0, 100));
-    EXPECT_EQ(received, 0);
-    EXPECT_EQ(domain->registered, 1);
-  });
-  expect_all_deregistered(*domain);
+TASK_TEST_F(cache_test, a_task_may_be_destroyed_while_it_waits) {
+  mr::cache cache(domain);
+  std::latch go_on(1);
+  domain->while_registering = [&] { go_on.wait(); };
+  int received = 0;
+  {
+    const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
+    waiter.start(*executor::current());
+    co_await yield();
+  }
+  go_on.count_down();
+  co_await touch(cache, part(0, 100));
+  EXPECT_EQ(received, 0);
+  EXPECT_EQ(domain->registered, 1);
 }
 
 // What a worker has brought is not here before the executor's next turn.
-TEST_F(cache_test, a_lease_on_its_way_to_a_task_that_is_destroyed_ends) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    std::latch go_on(1);
-    domain->while_registering = [&] { go_on.wait(); };
-    int received = 0;
-    const sim::loose_task first = lease_loosely(cache, part(0, 100), received);
-    std::optional<sim::loose_task> second(lease_loosely(cache, part(0, 100), received));
-    const sim::loose_task third = lease_loosely(cache, part(0, 100), received);
-    first.start(*executor::current());
-    second->start(*executor::current());
-    third.start(*executor::current());
-    co_await yield();
-    EXPECT_EQ(cache.statistics().shared, 2u);
-    go_on.count_down();
-    until_kept(cache);
-    second.reset();
-    EXPECT_EQ(received, 0);
-    while (received < 2) co_await yield();
-    cache.clear();
-    EXPECT_EQ(cache.statistics().regions, 0u);
-  });
-  expect_all_deregistered(*domain);
+TASK_TEST_F(cache_test, a_lease_on_its_way_to_a_task_that_is_destroyed_ends) {
+  mr::cache cache(domain);
+  std::latch go_on(1);
+  domain->while_registering = [&] { go_on.wait(); };
+  int received = 0;
+  const sim::loose_task first = lease_loosely(cache, part(0, 100), received);
+  std::optional<sim::loose_task> second(lease_loosely(cache, part(0, 100), received));
+  const sim::loose_task third = lease_loosely(cache, part(0, 100), received);
+  first.start(*executor::current());
+  second->start(*executor::current());
+  third.start(*executor::current());
+  co_await yield();
+  EXPECT_EQ(cache.statistics().shared, 2u);
+  go_on.count_down();
+  until_kept(cache);
+  second.reset();
+  EXPECT_EQ(received, 0);
+  while (received < 2) co_await yield();
+  cache.clear();
+  EXPECT_EQ(cache.statistics().regions, 0u);
 }
 
-TEST_F(cache_test, a_failure_on_its_way_to_a_task_that_is_destroyed_is_forgotten) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    const auto users = domain.use_count();
-    std::latch go_on(1);
-    domain->while_registering = [&] { go_on.wait(); };
-    domain->refuse = true;
-    int received = 0;
-    {
-      const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
-      waiter.start(*executor::current());
-      co_await yield();
-      go_on.count_down();
-      while (domain.use_count() != users) std::this_thread::yield();  // the registration is undone
-    }
+TASK_TEST_F(cache_test, a_failure_on_its_way_to_a_task_that_is_destroyed_is_forgotten) {
+  mr::cache cache(domain);
+  const auto users = domain.use_count();
+  std::latch go_on(1);
+  domain->while_registering = [&] { go_on.wait(); };
+  domain->refuse = true;
+  int received = 0;
+  {
+    const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
+    waiter.start(*executor::current());
     co_await yield();
-    EXPECT_EQ(received, 0);
-  });
+    go_on.count_down();
+    while (domain.use_count() != users) std::this_thread::yield();  // the registration is undone
+  }
+  co_await yield();
+  EXPECT_EQ(received, 0);
 }
 
 TEST_F(cache_test, leases_may_outlive_it) {
@@ -477,49 +422,43 @@ TEST_F(cache_test, leases_may_outlive_it) {
   EXPECT_EQ(domain->deregistered, 2);
 }
 
-TEST_F(cache_test, cleared_forgets_what_is_not_in_use) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    const lease held = co_await cache.lease(part(0, 10), sending);
-    co_await touch(cache, part(10, 10));
-    cache.clear();
-    EXPECT_EQ(cache.statistics().regions, 1u);
-    EXPECT_TRUE(held.current());
-  });
+TASK_TEST_F(cache_test, cleared_forgets_what_is_not_in_use) {
+  mr::cache cache(domain);
+  const lease held = co_await cache.lease(part(0, 10), sending);
+  co_await touch(cache, part(10, 10));
+  cache.clear();
+  EXPECT_EQ(cache.statistics().regions, 1u);
+  EXPECT_TRUE(held.current());
 }
 
-TEST_F(cache_test, metrics_tell_of_hits_and_misses) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    for (int i = 0; i < 3; ++i) co_await touch(cache, part(0, 10));
-    metrics all;
-    add_to(all, cache.statistics(), "mine");
-    const std::string text = all.text();
-    EXPECT_NE(text.find("weft_cache_hits_total{cache=\"mine\"} 2"), std::string::npos) << text;
-    EXPECT_NE(text.find("weft_cache_misses_total{cache=\"mine\"} 1"), std::string::npos) << text;
-    EXPECT_NE(text.find("weft_cache_bytes{cache=\"mine\"} 10"), std::string::npos) << text;
-  });
+TASK_TEST_F(cache_test, metrics_tell_of_hits_and_misses) {
+  mr::cache cache(domain);
+  for (int i = 0; i < 3; ++i) co_await touch(cache, part(0, 10));
+  metrics all;
+  add_to(all, cache.statistics(), "mine");
+  const std::string text = all.text();
+  EXPECT_NE(text.find("weft_cache_hits_total{cache=\"mine\"} 2"), std::string::npos) << text;
+  EXPECT_NE(text.find("weft_cache_misses_total{cache=\"mine\"} 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("weft_cache_bytes{cache=\"mine\"} 10"), std::string::npos) << text;
 }
 
-TEST_F(cache_test, a_child_process_is_refused_and_the_parent_goes_on) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    const std::uint64_t before = co_await touch(cache, part(0, 10));
-    const pid_t child = ::fork();
-    if (child == 0) {
-      bool refused = false;
-      try {
-        static_cast<void>(cache.lease(part(0, 10), sending).await_ready());
-      } catch (const error& failure) {
-        refused = failure.code() == errc::not_supported;
-      }
-      ::_exit(refused ? 0 : 1);
+TASK_TEST_F(cache_test, a_child_process_is_refused_and_the_parent_goes_on) {
+  mr::cache cache(domain);
+  const std::uint64_t before = co_await touch(cache, part(0, 10));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool refused = false;
+    try {
+      static_cast<void>(cache.lease(part(0, 10), sending).await_ready());
+    } catch (const error& failure) {
+      refused = failure.code() == errc::not_supported;
     }
-    int status = -1;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    EXPECT_EQ(co_await touch(cache, part(0, 10)), before);
-  });
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(co_await touch(cache, part(0, 10)), before);
 }
 
 TEST(cache_options, come_from_the_environment) {
@@ -575,6 +514,7 @@ class monitored_cache : public cache_test {
   }
   void TearDown() override {
     if (!pages.empty()) ::munmap(pages.data(), pages.size());
+    cache_test::TearDown();
   }
 
   static std::span<std::byte> map(void* where, std::size_t count, int flags) {
@@ -606,18 +546,16 @@ TEST_F(monitored_cache, notices_memory_that_is_unmapped) {
   expect_noticed([&] { ::munmap(pages.data() + page, page); });
 }
 
-TEST_F(monitored_cache, notices_memory_that_is_mapped_anew_at_the_same_address) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
-    const std::uint64_t first = co_await touch(cache, pages.first(page));
-    ::munmap(pages.data(), page);
-    EXPECT_EQ(map(pages.data(), 1, MAP_FIXED_NOREPLACE).data(), pages.data());
-    const std::uint64_t second = co_await touch(cache, pages.first(page));
-    EXPECT_NE(second, first);
-    EXPECT_EQ(co_await touch(cache, pages.first(page)), second);
-    map(pages.data(), 1, MAP_FIXED);  // in one call
-    EXPECT_NE(co_await touch(cache, pages.first(page)), second);
-  });
+TASK_TEST_F(monitored_cache, notices_memory_that_is_mapped_anew_at_the_same_address) {
+  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  const std::uint64_t first = co_await touch(cache, pages.first(page));
+  ::munmap(pages.data(), page);
+  EXPECT_EQ(map(pages.data(), 1, MAP_FIXED_NOREPLACE).data(), pages.data());
+  const std::uint64_t second = co_await touch(cache, pages.first(page));
+  EXPECT_NE(second, first);
+  EXPECT_EQ(co_await touch(cache, pages.first(page)), second);
+  map(pages.data(), 1, MAP_FIXED);  // in one call
+  EXPECT_NE(co_await touch(cache, pages.first(page)), second);
 }
 
 TEST_F(monitored_cache, notices_memory_that_is_moved) {
@@ -634,45 +572,38 @@ TEST_F(monitored_cache, notices_pages_that_are_given_back) {
   expect_noticed([&] { EXPECT_EQ(::madvise(pages.data(), page, MADV_DONTNEED), 0); });
 }
 
-TEST_F(monitored_cache, leaves_faults_alone) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
-    const std::uint64_t first = co_await touch(cache, pages);
-    pages.front() = std::byte{1};  // its first touch
-    EXPECT_EQ(co_await touch(cache, pages), first);
-  });
+TASK_TEST_F(monitored_cache, leaves_faults_alone) {
+  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  const std::uint64_t first = co_await touch(cache, pages);
+  pages.front() = std::byte{1};  // its first touch
+  EXPECT_EQ(co_await touch(cache, pages), first);
 }
 
-TEST_F(monitored_cache, notices_a_change_while_it_registers) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
-    std::atomic<int> attempts{0};
-    domain->while_registering = [&] {
-      if (++attempts == 1) map(pages.data(), 1, MAP_FIXED);
-    };
-    const lease held = co_await cache.lease(pages.first(page), sending);
-    EXPECT_EQ(attempts, 2);
-    EXPECT_TRUE(held.current());
-  });
-  expect_all_deregistered(*domain);
+TASK_TEST_F(monitored_cache, notices_a_change_while_it_registers) {
+  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  std::atomic<int> attempts{0};
+  domain->while_registering = [&] {
+    if (++attempts == 1) map(pages.data(), 1, MAP_FIXED);
+  };
+  const lease held = co_await cache.lease(pages.first(page), sending);
+  EXPECT_EQ(attempts, 2);
+  EXPECT_TRUE(held.current());
 }
 
-TEST_F(monitored_cache, is_not_put_off_by_a_child_that_unmaps_its_copy) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
-    const std::uint64_t before = co_await touch(cache, pages.first(page));
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::munmap(pages.data(), page);
-      ::_exit(0);
-    }
-    int status = -1;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    EXPECT_EQ(co_await touch(cache, pages.first(page)), before);
+TASK_TEST_F(monitored_cache, is_not_put_off_by_a_child_that_unmaps_its_copy) {
+  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  const std::uint64_t before = co_await touch(cache, pages.first(page));
+  const pid_t child = ::fork();
+  if (child == 0) {
     ::munmap(pages.data(), page);
-    EXPECT_EQ(cache.statistics().regions, 0u);
-  });
+    ::_exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(co_await touch(cache, pages.first(page)), before);
+  ::munmap(pages.data(), page);
+  EXPECT_EQ(cache.statistics().regions, 0u);
 }
 
 // A child that has a copy of the monitor would be told of what the parent does, and keep it waiting.
@@ -699,19 +630,16 @@ TEST_F(monitored_cache, that_is_destroyed_leaves_its_memory_to_be_unmapped_while
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(monitored_cache, does_not_keep_what_it_cannot_watch) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
-    const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    void* const mapped = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE, file, 0);
-    EXPECT_NE(mapped, MAP_FAILED);
-    ::close(file);
-    co_await touch(cache, std::span(static_cast<std::byte*>(mapped), page));
-    EXPECT_EQ(cache.statistics().not_kept, 1u);
-    EXPECT_EQ(cache.statistics().regions, 0u);
-    ::munmap(mapped, page);
-  });
-  expect_all_deregistered(*domain);
+TASK_TEST_F(monitored_cache, does_not_keep_what_it_cannot_watch) {
+  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  void* const mapped = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE, file, 0);
+  EXPECT_NE(mapped, MAP_FAILED);
+  ::close(file);
+  co_await touch(cache, std::span(static_cast<std::byte*>(mapped), page));
+  EXPECT_EQ(cache.statistics().not_kept, 1u);
+  EXPECT_EQ(cache.statistics().regions, 0u);
+  ::munmap(mapped, page);
 }
 
 // A hole that is punched, or an end that is cut off, replaces pages, and the kernel tells nobody of it.
@@ -735,46 +663,38 @@ TEST_F(monitored_cache, does_not_keep_memory_whose_pages_others_can_replace) {
   expect_not_kept(MAP_PRIVATE, file);
   expect_not_kept(MAP_SHARED | MAP_ANONYMOUS, -1);
   ::close(file);
-  expect_all_deregistered(*domain);
 }
 
-TEST_F(monitored_cache, has_nobody_join_a_registration_of_what_it_cannot_watch) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
-    EXPECT_EQ(::mmap(pages.data(), page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
-              pages.data());
-    std::latch begun(1);
-    std::latch go_on(1);
-    std::atomic<int> attempts{0};
-    domain->while_registering = [&] {
-      if (++attempts != 1) return;
-      begun.count_down();
-      go_on.wait();
-    };
-    const auto ask = [&]() -> task<> { co_await touch(cache, pages.first(page)); };
-    const auto body = [&](scope& children) -> task<> {
-      children.spawn(ask());
-      co_await yield();
-      begun.wait();
-      children.spawn(ask());
-      co_await yield();
-      EXPECT_EQ(cache.statistics().misses, 2u);
-      go_on.count_down();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
+TASK_TEST_F(monitored_cache, has_nobody_join_a_registration_of_what_it_cannot_watch) {
+  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  EXPECT_EQ(::mmap(pages.data(), page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+            pages.data());
+  std::latch begun(1);
+  std::latch go_on(1);
+  std::atomic<int> attempts{0};
+  domain->while_registering = [&] {
+    if (++attempts != 1) return;
+    begun.count_down();
+    go_on.wait();
+  };
+  const auto ask = [&]() -> task<> { co_await touch(cache, pages.first(page)); };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(ask());
+    co_await yield();
+    begun.wait();
+    children.spawn(ask());
+    co_await yield();
+    EXPECT_EQ(cache.statistics().misses, 2u);
+    go_on.count_down();
   });
-  expect_all_deregistered(*domain);
 }
 
-TEST_F(monitored_cache, vouches_for_no_lease_once_it_is_gone) {
-  test::run([&]() -> task<> {
-    std::optional<mr::cache> cache(std::in_place, domain, cache_options{.monitor = cache_monitor::userfaultfd});
-    const lease held = co_await cache->lease(pages, sending);
-    EXPECT_TRUE(held.current());
-    cache.reset();
-    EXPECT_FALSE(held.current());
-  });
-  expect_all_deregistered(*domain);
+TASK_TEST_F(monitored_cache, vouches_for_no_lease_once_it_is_gone) {
+  std::optional<mr::cache> cache(std::in_place, domain, cache_options{.monitor = cache_monitor::userfaultfd});
+  const lease held = co_await cache->lease(pages, sending);
+  EXPECT_TRUE(held.current());
+  cache.reset();
+  EXPECT_FALSE(held.current());
 }
 
 TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_leased) {
@@ -795,7 +715,6 @@ TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_le
   });
   enough = true;
   other.join();
-  expect_all_deregistered(*domain);
 }
 
 // ---- against a model ----
@@ -953,35 +872,31 @@ TEST(cache_model, any_program_finds_what_a_simple_list_would_have_kept) {
   }
 }
 
-TEST(cache_threads, share_one_cache_and_lose_nothing) {
-  const auto domain = std::make_shared<recording_domain>();
-  std::vector<std::byte> memory(4096);
+class cache_threads : public cache_test {};
+
+TEST_F(cache_threads, share_one_cache_and_lose_nothing) {
   {
     mr::cache cache(domain, {.max_regions = 8});
     const auto work = [&](unsigned seed) {
       executor home;
       std::mt19937 random(seed);
-      const auto body = [&]() -> task<> {
+      home.run([&]() -> task<> {
         for (int i = 0; i < 300; ++i) {
           const std::size_t from = random() % 16 * 200;
           const lease held = co_await cache.lease(std::span(memory).subspan(from, 200), sending);
           if (random() % 8 == 0) cache.invalidate(std::span(memory).subspan(from, 1));
           if (random() % 4 == 0) co_await yield();
         }
-      };
-      home.run(body());
+      }());
     };
     std::vector<std::thread> threads;
     for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(work, seed);
     for (std::thread& each : threads) each.join();
     EXPECT_LE(cache.statistics().regions, 8u);
   }
-  expect_all_deregistered(*domain);
 }
 
-TEST(cache_threads, tasks_may_be_destroyed_while_a_worker_serves_them) {
-  const auto domain = std::make_shared<recording_domain>();
-  std::vector<std::byte> memory(4096);
+TEST_F(cache_threads, tasks_may_be_destroyed_while_a_worker_serves_them) {
   {
     mr::cache cache(domain, {.max_regions = 0});
     for (int round = 0; round < 1000; ++round) {
@@ -998,7 +913,6 @@ TEST(cache_threads, tasks_may_be_destroyed_while_a_worker_serves_them) {
       });  // and the executor goes at once
     }
   }
-  expect_all_deregistered(*domain);
 }
 
 }  // namespace

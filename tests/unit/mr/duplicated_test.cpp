@@ -3,18 +3,10 @@
 // owners then says so. This file has those constructs: weft-check-coroutines: off.
 #include "duplicated.hpp"
 
-#include <weft/mr/pool.hpp>
 #include <weft/mr/porting/porting.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/shared_buffer.hpp>
 #include <weft/runtime/sync/mutex.hpp>
-
-#include <gtest/gtest.h>
-
-#include <array>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "mr/support.hpp"
 

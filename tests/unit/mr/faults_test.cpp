@@ -3,20 +3,10 @@
 // fails, the program learns of it by an exception or not at all, nobody's memory is touched, and nothing is left
 // behind.
 #include <weft/mr/cache.hpp>
-#include <weft/mr/pool.hpp>
 #include <weft/mr/porting/porting.hpp>
 #include <weft/mr/shared_buffer.hpp>
-#include <weft/runtime/sleep.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
 #include <exception>
-#include <optional>
-#include <random>
-#include <thread>
-#include <vector>
 
 #include "mr/support.hpp"
 
@@ -45,12 +35,11 @@ bool play(unsigned seed, std::int64_t failing, Script& script) {
   surroundings around;
   std::thread thread([&] {
     executor home;
-    const auto body = [&]() -> task<> {
+    home.run([&]() -> task<> {
       auto play_it = script(seed, around);
       test::fail_call(failing);
       co_await std::move(play_it);
-    };
-    home.run(body());
+    }());
     failed = test::call_has_failed();
     test::fail_call(0);
   });

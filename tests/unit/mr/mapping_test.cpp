@@ -3,21 +3,11 @@
 #include <weft/mr/pool/mapping.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
 #include <linux/mman.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <string>
-#include <string_view>
-#include <system_error>
 
 #include "mr/support.hpp"
 

@@ -1,20 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random programs against the simplest model of a pool: every buffer is as large as asked for, overlaps no other one,
 // keeps what was written into it, and in the end nothing is left; also where mappings and registrations fail.
-#include <weft/mr/pool.hpp>
 #include <weft/mr/shared_buffer.hpp>
-#include <weft/runtime/sleep.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
-#include <optional>
-#include <random>
-#include <span>
-#include <vector>
 
 #include "mr/support.hpp"
 
@@ -138,7 +127,7 @@ TEST(pool_model, any_program_gets_memory_of_its_own_and_leaves_none_behind) {
   const auto domain = std::make_shared<test::recording_domain>();
   executor home;
   for (unsigned seed = 1; seed <= pool_programs; ++seed) {
-    const auto body = [&]() -> task<> {
+    home.run([&]() -> task<> {
       kernel.failure = 0;
       domain->refuse = false;
       pool source(domain,
@@ -150,8 +139,7 @@ TEST(pool_model, any_program_gets_memory_of_its_own_and_leaves_none_behind) {
       co_await program.run(source);
       EXPECT_EQ(source.statistics().send.in_use_bytes, 0u);
       EXPECT_EQ(source.statistics().receive.in_use_bytes, 0u);
-    };
-    home.run(body());
+    }());
     ASSERT_EQ(kernel.mapped, 0u) << "seed " << seed;
     ASSERT_EQ(domain->registered, domain->deregistered) << "seed " << seed;
     ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;

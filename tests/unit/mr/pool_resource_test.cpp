@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool/pool_resource.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cstdint>
 #include <memory_resource>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "mr/support.hpp"
 

@@ -1,17 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/pool.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
-
-#include <cstring>
-#include <latch>
-#include <random>
-#include <thread>
-
 #include "../../sim/loose_task.hpp"
 #include "mr/support.hpp"
 
@@ -85,14 +72,13 @@ TEST_F(pool_threads, what_one_executor_keeps_at_hand_is_given_to_another_that_wa
   std::binary_semaphore done(0);
   std::thread hoarder([&] {
     executor home;
-    const auto body = [&]() -> task<> {
+    home.run([&]() -> task<> {
       { const buffer one = co_await source.allocate(1 * kib); }
       EXPECT_GT(source.statistics().send.cached_bytes, 0U);
       cached.count_down();
       const auto wait = [&] { done.acquire(); };
       co_await offload(wait);  // the executor sleeps meanwhile
-    };
-    home.run(body());
+    }());
   });
   cached.wait();
   test::run([&]() -> task<> {
@@ -123,11 +109,10 @@ TEST_F(pool_threads, waiters_on_many_executors_are_served_canceled_and_freed_wit
           }
         }
       };
-      const auto body = [&](scope& children) -> task<> {
+      home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
         for (unsigned i = 0; i < 4; ++i) children.spawn(client(seed * 10 + i));
         co_return;
-      };
-      home.run(with_scope(on_failure::stop_siblings, body));
+      }));
     });
   }
   for (std::thread& each : running) each.join();
@@ -147,7 +132,7 @@ TEST_F(pool_threads, tasks_may_be_destroyed_while_other_threads_serve_them) {
   pool source(domain, small());
   const auto live = [&](unsigned seed) {
     executor home;
-    const auto body = [&]() -> task<> {
+    home.run([&]() -> task<> {
       std::minstd_rand random(seed);
       int received = 0;
       while (received < 500) {
@@ -158,8 +143,7 @@ TEST_F(pool_threads, tasks_may_be_destroyed_while_other_threads_serve_them) {
         for (auto turns = random() % 20; turns > 0; --turns) co_await yield();
         while (!one.at_rest() || !other.at_rest()) co_await yield();
       }
-    };
-    home.run(body());
+    }());
   };
   std::thread elsewhere(live, 1);
   live(2);
@@ -209,12 +193,11 @@ TEST_F(pool_threads, an_arena_is_tried_again_for_a_waiter_on_another_executor) {
       co_await until(more);
       memory.failure = 0;
     };
-    const auto body = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(heal());
       const buffer got = co_await source.allocate(16 * kib);
       EXPECT_TRUE(got);
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
+    });
   });
   first_has_gone.count_down();
   elsewhere.join();
@@ -227,15 +210,14 @@ TEST_F(pool_threads, the_pool_may_go_while_other_executors_still_free_its_buffer
     std::latch gone(1);
     const auto live = [&] {
       executor home;
-      const auto body = [&]() -> task<> {
+      home.run([&]() -> task<> {
         std::vector<buffer> held;
         for (int i = 0; i < 10; ++i) held.push_back(co_await source->allocate(2 * kib));
         held.resize(5);
         ready.count_down();
         const auto wait = [&] { gone.wait(); };
         if (held.size() % 2 == 1) co_await offload(wait);
-      };
-      home.run(body());
+      }());
     };
     std::thread one(live);
     std::thread two(live);

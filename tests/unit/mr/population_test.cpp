@@ -2,33 +2,23 @@
 // Where a device pins, workers make the pages of large memory ready, and nothing of it happens on the executor's
 // thread.
 #include <weft/mr/cache.hpp>
-#include <weft/mr/domain.hpp>
 #include <weft/mr/porting/porting.hpp>
 #include <weft/mr/region/population.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-
-#include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <csignal>
-#include <cstddef>
-#include <latch>
 #include <map>
-#include <mutex>
 
+#include "kit/failure.hpp"
 #include "mr/support.hpp"
 
 #ifndef MADV_POPULATE_WRITE
@@ -313,20 +303,13 @@ TEST_F(population_test, can_be_broken_off_between_two_pieces) {
   };
   std::error_code stopped;
   test::run([&]() -> task<> {
-    const auto work = [&]() -> task<> {
-      try {
-        co_await register_all(space.bytes(), options());
-      } catch (const error& failure) {
-        stopped = failure.code();
-      }
-    };
-    const auto body = [&](scope& children) -> task<> {
+    const auto work = [&]() -> task<> { stopped = co_await test::code_of(register_all(space.bytes(), options())); };
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(work());
       while (!begun.try_wait()) co_await yield();
       children.request_stop();
       go_on.count_down();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
+    });
   });
   EXPECT_EQ(stopped, errc::canceled);
   EXPECT_EQ(domain->registered, 0);
@@ -404,15 +387,12 @@ TEST(population, of_a_gibibyte_takes_no_system_call_on_the_executors_thread) {
   domain->while_registering = [] { static_cast<void>(::ioctl(-1, 0)); };  // as ibv_reg_mr(3) does it
   const address_space space(1024 * mebibyte);
   std::thread filtered([&] {
-    executor_options own_workers;
-    own_workers.workers = &workers;
-    executor home(own_workers);
+    executor home({.workers = &workers});
     forbid_here();
-    const auto body = [&]() -> task<> {
+    home.run([&]() -> task<> {
       region made = co_await domain->register_memory(space.bytes(), {.usage = usage::send});
       co_await made.release();
-    };
-    home.run(body());
+    }());
     EXPECT_EQ(forbidden_calls, 0);
     static_cast<void>(::madvise(space.bytes().data(), 4096, MADV_POPULATE_WRITE));
     static_cast<void>(::madvise(space.bytes().data(), 4096, MADV_POPULATE_READ));

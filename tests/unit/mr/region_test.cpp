@@ -1,23 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/domain.hpp>
 #include <weft/mr/porting/porting.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <optional>
-#include <semaphore>
-#include <thread>
-
+#include "kit/failure.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {
@@ -152,12 +137,7 @@ TEST(region, that_cannot_be_registered_anew_stays_as_it_is) {
   test::run([&]() -> task<> {
     region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
     const auto refused = [&](std::span<std::byte> memory, registration_options options) -> task<std::error_code> {
-      try {
-        co_await made.reregister(memory, options);
-      } catch (const error& why) {
-        co_return why.code();
-      }
-      co_return std::error_code();
+      return test::code_of(made.reregister(memory, options));
     };
     std::array<std::byte, 8> elsewhere{};
     const auto other = co_await refused(elsewhere, {.usage = usage::send});
@@ -176,13 +156,7 @@ TEST(region, that_cannot_be_registered_anew_stays_as_it_is) {
     EXPECT_EQ(made.remote().key(), 1001u);
     EXPECT_EQ(domain->deregistered, 0);
     region empty;
-    std::error_code code;
-    try {
-      co_await empty.reregister({.usage = usage::send});
-    } catch (const error& why) {
-      code = why.code();
-    }
-    EXPECT_EQ(code, errc::invalid_argument);
+    EXPECT_EQ(co_await test::code_of(empty.reregister({.usage = usage::send})), errc::invalid_argument);
   });
   EXPECT_EQ(domain->deregistered, 1);
 }
@@ -199,14 +173,13 @@ void look_at_a_region_while(recording_domain& domain, Change&& change, Meanwhile
       go_on.acquire();
     };
     const auto changing = [&](region& target) -> task<> { co_await change(target); };
-    const auto body = [&](scope& children) -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(changing(made));
       co_await yield();
       begun.acquire();
       co_await meanwhile(made);
       go_on.release();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
+    });
     domain.while_registering = [] {};
   });
 }
@@ -221,8 +194,7 @@ task<> expect_to_be_there_and_busy(region& target) {
   EXPECT_EQ(test::code_thrown_by([&] { return target.slice(); }), errc::busy);
   EXPECT_EQ(test::code_thrown_by([&] { return target.slice(10, 20); }), errc::busy);
   EXPECT_EQ(test::code_thrown_by([&] { return target.remote(); }), errc::busy);
-  const auto enabled = co_await as_result(porting::enable(target));
-  EXPECT_EQ(enabled.error().code(), errc::busy);
+  EXPECT_EQ(co_await test::code_of(porting::enable(target)), errc::busy);
 }
 
 TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refreshed) {
@@ -273,45 +245,39 @@ TEST(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
 constexpr domain_capabilities without_gates{.usages = known_usages, .disabled = true};
 constexpr usage for_both = usage::send | usage::read_src | usage::write_dst;
 
-TEST(region, that_is_disabled_is_registered_for_its_owner_alone_until_it_is_enabled) {
+TASK_TEST(region, that_is_disabled_is_registered_for_its_owner_alone_until_it_is_enabled) {
   const auto domain = std::make_shared<recording_domain>(without_gates);
-  test::run([&]() -> task<> {
-    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
-    EXPECT_EQ(domain->last_options.usage, usage::send);
-    EXPECT_EQ(made.usage(), for_both);
-    EXPECT_FALSE(porting::enabled(made));
-    EXPECT_EQ(made.slice().record()->registration.local_key, 1u);
-    EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
-    {
-      const region_pin used(made.slice());
-      const auto busy = co_await as_result(porting::enable(made));
-      EXPECT_EQ(busy.error().code(), errc::busy);
-    }
-    co_await porting::enable(made);
-    EXPECT_EQ(domain->last_options.usage, for_both);
-    EXPECT_FALSE(domain->last_options.disabled);
-    EXPECT_TRUE(porting::enabled(made));
-    EXPECT_EQ(made.remote().key(), 1002u);
-    EXPECT_EQ(domain->deregistered, 1);
-    co_await porting::enable(made);
-    EXPECT_EQ(domain->registered, 2);
-  });
+  region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
+  EXPECT_EQ(domain->last_options.usage, usage::send);
+  EXPECT_EQ(made.usage(), for_both);
+  EXPECT_FALSE(porting::enabled(made));
+  EXPECT_EQ(made.slice().record()->registration.local_key, 1u);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
+  {
+    const region_pin used(made.slice());
+    EXPECT_EQ(co_await test::code_of(porting::enable(made)), errc::busy);
+  }
+  co_await porting::enable(made);
+  EXPECT_EQ(domain->last_options.usage, for_both);
+  EXPECT_FALSE(domain->last_options.disabled);
+  EXPECT_TRUE(porting::enabled(made));
+  EXPECT_EQ(made.remote().key(), 1002u);
+  EXPECT_EQ(domain->deregistered, 1);
+  co_await porting::enable(made);
+  EXPECT_EQ(domain->registered, 2);
 }
 
-TEST(region, that_cannot_be_enabled_stays_as_it_is) {
+TASK_TEST(region, that_cannot_be_enabled_stays_as_it_is) {
   const auto domain = std::make_shared<recording_domain>(without_gates);
-  test::run([&]() -> task<> {
-    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
-    domain->refuse = true;
-    const auto refused = co_await as_result(porting::enable(made));
-    EXPECT_EQ(refused.error().code(), errc::no_memory);
-    EXPECT_FALSE(porting::enabled(made));
-    EXPECT_EQ(made.slice().size(), 100u);
-    EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
-    domain->refuse = false;
-    co_await porting::enable(made);
-    EXPECT_EQ(made.remote().key(), 1002u);
-  });
+  region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
+  domain->refuse = true;
+  EXPECT_EQ(co_await test::code_of(porting::enable(made)), errc::no_memory);
+  EXPECT_FALSE(porting::enabled(made));
+  EXPECT_EQ(made.slice().size(), 100u);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
+  domain->refuse = false;
+  co_await porting::enable(made);
+  EXPECT_EQ(made.remote().key(), 1002u);
 }
 
 TEST(region, may_be_moved_or_destroyed_while_it_is_enabled) {
@@ -328,39 +294,36 @@ TEST(region, may_be_moved_or_destroyed_while_it_is_enabled) {
         go_on.acquire();
       };
       const auto enable = [&]() -> task<> { co_await porting::enable(target); };
-      const auto body = [&](scope& all) -> task<> {
+      co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
         all.spawn(enable());
         co_await yield();
         begun.acquire();
         elsewhere = std::move(target);
         if (destroys) elsewhere = region();
         go_on.release();
-      };
-      co_await with_scope(on_failure::stop_siblings, body);
+      });
       domain->while_registering = [] {};
       EXPECT_EQ(porting::enabled(elsewhere), !destroys);
     });
   }
 }
 
-TEST(region, that_counts_tells_peers_by_which_number) {
+TASK_TEST(region, that_counts_tells_peers_by_which_number) {
   const auto domain = std::make_shared<recording_domain>(without_gates);
-  test::run([&]() -> task<> {
-    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
-    const porting::write_counter counter;
-    porting::bind(made, counter);
-    co_await porting::enable(made);
-    const std::uint32_t number = made.remote().counter();
-    EXPECT_NE(number, 0u);
-    mr::detail::told_counter::add(number, 3);
-    mr::detail::told_counter::add(number + 1, 5);
-    EXPECT_EQ(counter.value(), 3u);
-    co_await made.release();
-    mr::detail::told_counter::add(number, 1);
-    EXPECT_EQ(counter.value(), 3u);
-    region plain = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both});
-    EXPECT_EQ(plain.remote().counter(), 0u);
-  });
+  region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
+  const porting::write_counter counter;
+  porting::bind(made, counter);
+  co_await porting::enable(made);
+  const std::uint32_t number = made.remote().counter();
+  EXPECT_NE(number, 0u);
+  mr::detail::told_counter::add(number, 3);
+  mr::detail::told_counter::add(number + 1, 5);
+  EXPECT_EQ(counter.value(), 3u);
+  co_await made.release();
+  mr::detail::told_counter::add(number, 1);
+  EXPECT_EQ(counter.value(), 3u);
+  region plain = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both});
+  EXPECT_EQ(plain.remote().counter(), 0u);
 }
 
 TEST(region, that_is_empty_has_no_bytes_and_no_keys) {
@@ -382,14 +345,12 @@ TEST(region, that_is_empty_has_no_bytes_and_no_keys) {
   EXPECT_EQ(test::code_thrown_by([&] { return porting::remote_writes(empty, 1); }), errc::invalid_argument);
 }
 
-TEST(region, that_borrows_is_deregistered_before_its_destructor_returns) {
+TASK_TEST(region, that_borrows_is_deregistered_before_its_destructor_returns) {
   const auto domain = std::make_shared<recording_domain>();
   std::vector<std::byte> memory(100);
-  test::run([&]() -> task<> {
-    { const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send}); }
-    EXPECT_EQ(domain->deregistered, 1);
-    EXPECT_EQ(domain->last_deregistration, std::this_thread::get_id());
-  });
+  { const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send}); }
+  EXPECT_EQ(domain->deregistered, 1);
+  EXPECT_EQ(domain->last_deregistration, std::this_thread::get_id());
 }
 
 // Memory that knows when it goes.
@@ -430,17 +391,15 @@ TEST(region, keeps_its_owner_until_deregistration_has_returned_and_frees_it_on_a
   EXPECT_NE(gone_on, std::thread::id());
 }
 
-TEST(region, released_by_name_frees_its_owner_before_the_call_returns) {
+TASK_TEST(region, released_by_name_frees_its_owner_before_the_call_returns) {
   const auto domain = std::make_shared<recording_domain>();
   bool freed = false;
   const std::function<void()> gone = [&] { freed = true; };
-  test::run([&]() -> task<> {
-    watched_memory memory(gone);
-    region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
-    EXPECT_FALSE(freed);
-    co_await made.release();
-    EXPECT_TRUE(freed);
-  });
+  watched_memory memory(gone);
+  region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+  EXPECT_FALSE(freed);
+  co_await made.release();
+  EXPECT_TRUE(freed);
 }
 
 TEST(region, destroyed_where_no_executor_runs_deregisters_there) {
@@ -516,11 +475,7 @@ TEST(region, is_registered_and_released_while_all_shared_workers_wait_for_a_name
     for (std::size_t i = 0; i < workers; ++i) children.spawn(ask());
     co_await yield();
     for (std::size_t i = 0; i < workers; ++i) busy.acquire();
-    try {
-      co_await with_timeout(std::chrono::seconds(10), use_memory());
-    } catch (const error& failure) {
-      code = failure.code();
-    }
+    code = co_await test::code_of(with_timeout(std::chrono::seconds(10), use_memory()));
     answer.release(static_cast<std::ptrdiff_t>(workers));
   };
   test::run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
@@ -531,8 +486,7 @@ TEST(region, is_registered_and_released_while_all_shared_workers_wait_for_a_name
 TEST(region, whose_registration_is_stopped_while_queued_is_never_registered) {
   const auto domain = std::make_shared<recording_domain>();
   worker_pool one(1);
-  executor_options options;
-  options.workers = &one;
+  executor_options options{.workers = &one};
   std::binary_semaphore worker_is_busy(0);
   std::binary_semaphore go_on(0);
   std::vector<std::byte> memory(8);
@@ -545,28 +499,21 @@ TEST(region, whose_registration_is_stopped_while_queued_is_never_registered) {
     co_await offload(wait);
   };
   const auto attempt = [&]() -> task<> {
-    try {
-      const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
-    } catch (const error& failure) {
-      code = failure.code();
-    }
+    code = co_await test::code_of(domain->register_memory(std::span(memory), {.usage = usage::send}));
   };
-  test::run(
-      [&]() -> task<> {
-        const auto body = [&](scope& children) -> task<> {
-          children.spawn(occupy());
-          const auto inner = [&](scope& stopped) -> task<> {
-            stopped.spawn(attempt());
-            stopped.request_stop();
-            co_return;
-          };
-          co_await with_scope(on_failure::stop_siblings, inner);
-          worker_is_busy.acquire();
-          go_on.release();
-        };
-        co_await with_scope(on_failure::stop_siblings, body);
-      },
-      options);
+  const auto body = [&]() -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+      children.spawn(occupy());
+      co_await with_scope(on_failure::stop_siblings, [&](scope& stopped) -> task<> {
+        stopped.spawn(attempt());
+        stopped.request_stop();
+        co_return;
+      });
+      worker_is_busy.acquire();
+      go_on.release();
+    });
+  };
+  test::run(body, options);
   EXPECT_EQ(code, errc::canceled);
   EXPECT_EQ(domain->registered, 0);
 }
@@ -595,38 +542,29 @@ TEST(region, whose_registration_is_stopped_under_way_is_undone_before_the_caller
       deregistered_then = domain->deregistered;
     }
   };
-  const auto body = [&](scope& children) -> task<> {
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     running = &children;
     children.spawn(attempt());
     co_return;
-  };
-  home.run(with_scope(on_failure::stop_siblings, body));
+  }));
   EXPECT_EQ(code, errc::canceled);
   EXPECT_EQ(domain->registered, 1);
   EXPECT_EQ(deregistered_then, 1);
 }
 
-TEST(region, in_use_cannot_be_released_and_stays_as_it_is) {
+TASK_TEST(region, in_use_cannot_be_released_and_stays_as_it_is) {
   const auto domain = std::make_shared<recording_domain>();
-  test::run([&]() -> task<> {
-    std::vector<std::byte> memory(8);
-    region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
-    region_pin first(made.slice());
-    region_pin second(made.slice(2, 4));
-    std::error_code code;
-    try {
-      co_await made.release();
-    } catch (const error& failure) {
-      code = failure.code();
-    }
-    EXPECT_EQ(code, errc::busy);
-    EXPECT_TRUE(made);
-    EXPECT_EQ(domain->deregistered, 0);
-    first = region_pin();
-    second = region_pin();
-    co_await made.release();
-    EXPECT_EQ(domain->deregistered, 1);
-  });
+  std::vector<std::byte> memory(8);
+  region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+  region_pin first(made.slice());
+  region_pin second(made.slice(2, 4));
+  EXPECT_EQ(co_await test::code_of(made.release()), errc::busy);
+  EXPECT_TRUE(made);
+  EXPECT_EQ(domain->deregistered, 0);
+  first = region_pin();
+  second = region_pin();
+  co_await made.release();
+  EXPECT_EQ(domain->deregistered, 1);
 }
 
 TEST(region, that_owns_and_is_destroyed_in_use_goes_with_the_last_operation) {
@@ -734,44 +672,40 @@ TEST(region, is_released_once_a_worker_is_done_that_has_begun) {
   EXPECT_EQ(domain->deregistered, 1);
 }
 
-TEST(region, is_busy_with_an_operation_whatever_workers_do) {
+TASK_TEST(region, is_busy_with_an_operation_whatever_workers_do) {
   const auto domain = std::make_shared<recording_domain>();
   page memory;
-  test::run([&]() -> task<> {
-    region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
-    late_use use(made);
-    {
-      const region_pin operation(made.slice());
-      const auto refused = co_await as_result(made.release());
-      EXPECT_EQ(refused ? std::error_code() : refused.error().code(), errc::busy);
-    }
-    EXPECT_FALSE(use.done_by_another());
-    co_await made.release();
-    EXPECT_TRUE(use.done_by_another());
-  });
+  region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+  late_use use(made);
+  {
+    const region_pin operation(made.slice());
+    const auto refused = co_await as_result(made.release());
+    EXPECT_EQ(refused ? std::error_code() : refused.error().code(), errc::busy);
+  }
+  EXPECT_FALSE(use.done_by_another());
+  co_await made.release();
+  EXPECT_TRUE(use.done_by_another());
 }
 
-TEST(region, is_counted_by_its_domain_from_its_registration_to_its_end) {
+TASK_TEST(region, is_counted_by_its_domain_from_its_registration_to_its_end) {
   const auto domain = std::make_shared<test::recording_domain>();
   std::array<std::byte, 100> memory{};
-  test::run([&]() -> task<> {
-    mr::region one = co_await domain->register_memory(memory, {.usage = usage::send});
-    mr::region other = co_await domain->register_memory(std::span(memory).first(20), {.usage = usage::send});
-    co_await one.release();
-    domain->refuse = true;
-    const auto refused = co_await as_result(domain->register_memory(memory, {.usage = usage::send}));
-    EXPECT_FALSE(refused);
-    const domain_statistics now = domain->statistics();
-    EXPECT_EQ(now.regions, 1u);
-    EXPECT_EQ(now.registrations, 2u);
-    EXPECT_EQ(now.bytes, 120u);
-    EXPECT_EQ(now.failures, 1u);
-    metrics all;
-    add_to(all, now, "mine");
-    EXPECT_NE(all.text().find("weft_domain_regions{domain=\"mine\"} 1"), std::string::npos) << all.text();
-    co_await other.release();
-    EXPECT_EQ(domain->statistics().regions, 0u);
-  });
+  mr::region one = co_await domain->register_memory(memory, {.usage = usage::send});
+  mr::region other = co_await domain->register_memory(std::span(memory).first(20), {.usage = usage::send});
+  co_await one.release();
+  domain->refuse = true;
+  const auto refused = co_await as_result(domain->register_memory(memory, {.usage = usage::send}));
+  EXPECT_FALSE(refused);
+  const domain_statistics now = domain->statistics();
+  EXPECT_EQ(now.regions, 1u);
+  EXPECT_EQ(now.registrations, 2u);
+  EXPECT_EQ(now.bytes, 120u);
+  EXPECT_EQ(now.failures, 1u);
+  metrics all;
+  add_to(all, now, "mine");
+  EXPECT_NE(all.text().find("weft_domain_regions{domain=\"mine\"} 1"), std::string::npos) << all.text();
+  co_await other.release();
+  EXPECT_EQ(domain->statistics().regions, 0u);
 }
 
 TEST(region, keeps_its_domain) {
@@ -788,37 +722,33 @@ TEST(region, keeps_its_domain) {
   EXPECT_TRUE(watched.expired());
 }
 
-TEST(region, has_slices_that_cannot_escape_it_and_name_its_domain) {
+TASK_TEST(region, has_slices_that_cannot_escape_it_and_name_its_domain) {
   const auto domain = std::make_shared<recording_domain>();
   std::vector<std::byte> memory(100);
-  test::run([&]() -> task<> {
-    const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::recv});
-    const slice part = made.slice(10, 20);
-    EXPECT_EQ(part.data(), memory.data() + 10);
-    EXPECT_EQ(part.size(), 20U);
-    EXPECT_EQ(part.record()->registration.local_key, 1U);
-    EXPECT_EQ(part.domain(), domain.get());
-    EXPECT_EQ(part.usage(), usage::recv);
-    EXPECT_EQ(part.subslice(20, 0).size(), 0U);
-    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(81, 20); }), errc::out_of_range);
-    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(SIZE_MAX, 2); }), errc::out_of_range);
-    EXPECT_EQ(test::code_thrown_by([&] { return part.subslice(1, 20); }), errc::out_of_range);
-  });
+  const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::recv});
+  const slice part = made.slice(10, 20);
+  EXPECT_EQ(part.data(), memory.data() + 10);
+  EXPECT_EQ(part.size(), 20U);
+  EXPECT_EQ(part.record()->registration.local_key, 1U);
+  EXPECT_EQ(part.domain(), domain.get());
+  EXPECT_EQ(part.usage(), usage::recv);
+  EXPECT_EQ(part.subslice(20, 0).size(), 0U);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.slice(81, 20); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.slice(SIZE_MAX, 2); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return part.subslice(1, 20); }), errc::out_of_range);
 }
 
-TEST(region, tells_peers_only_what_concerns_them) {
+TASK_TEST(region, tells_peers_only_what_concerns_them) {
   const auto domain = std::make_shared<recording_domain>();
   std::vector<std::byte> memory(100);
-  test::run([&]() -> task<> {
-    const registration_options open{.usage = usage::send | usage::read_src};
-    const region made = co_await domain->register_memory(std::span(memory), open);
-    const remote_region remote = made.remote();
-    EXPECT_EQ(remote.usage(), usage::read_src);
-    EXPECT_EQ(remote.size(), 100U);
-    EXPECT_EQ(remote.key(), 1001U);
-    const region closed = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
-    EXPECT_EQ(test::code_thrown_by([&] { return closed.remote(); }), errc::access_denied);
-  });
+  const registration_options open{.usage = usage::send | usage::read_src};
+  const region made = co_await domain->register_memory(std::span(memory), open);
+  const remote_region remote = made.remote();
+  EXPECT_EQ(remote.usage(), usage::read_src);
+  EXPECT_EQ(remote.size(), 100U);
+  EXPECT_EQ(remote.key(), 1001U);
+  const region closed = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+  EXPECT_EQ(test::code_thrown_by([&] { return closed.remote(); }), errc::access_denied);
 }
 
 }  // namespace

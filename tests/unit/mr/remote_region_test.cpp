@@ -3,13 +3,7 @@
 #include <weft/mr/remote_ptr.hpp>
 #include <weft/mr/remote_region.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
 #include <limits>
-#include <random>
-#include <vector>
 
 #include "mr/support.hpp"
 

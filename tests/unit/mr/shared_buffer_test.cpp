@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/pool.hpp>
 #include <weft/mr/shared_buffer.hpp>
-
-#include <gtest/gtest.h>
-
-#include <optional>
-#include <vector>
 
 #include "mr/support.hpp"
 

@@ -4,30 +4,44 @@
 
 #include <weft/mr/domain.hpp>
 #include <weft/mr/pool.hpp>
+#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/with_timeout.hpp>
 
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <random>
 #include <semaphore>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "failing_calls.hpp"
+#include "kit/task_test.hpp"
 #include "kit/thrown.hpp"
 
 namespace weft::test {

@@ -2,8 +2,6 @@
 #include <weft/mr/porting/access_bits.hpp>
 #include <weft/mr/usage.hpp>
 
-#include <gtest/gtest.h>
-
 #include "mr/support.hpp"
 
 namespace weft::mr {
