@@ -2,12 +2,7 @@
 #include <weft/net/iwarp/crc32c.hpp>
 #include <weft/net/iwarp/mpa.hpp>
 
-#include <gtest/gtest.h>
-
-#include <array>
-#include <cstddef>
-#include <span>
-#include <vector>
+#include "iwarp/support.hpp"
 
 namespace weft::net::iwarp {
 namespace {

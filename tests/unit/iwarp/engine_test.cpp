@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/engine.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <deque>
 #include <map>
-#include <optional>
-#include <random>
-#include <span>
-#include <string>
-#include <string_view>
 #include <tuple>
-#include <utility>
-#include <vector>
+
+#include "iwarp/support.hpp"
 
 namespace weft::net::iwarp {
 namespace {
-
-using bytes = std::vector<std::byte>;
 
 bytes pattern(std::size_t count, unsigned seed = 1) {
   bytes result(count);
@@ -80,6 +67,17 @@ bytes terminate_of(const terminate_message& message) {
   return untagged({.opcode = opcode::terminate, .queue = terminate_queue}, body);
 }
 
+/// A Terminate that repeats the header of `ulpdu`.
+bytes terminate_about(const bytes& ulpdu, std::size_t header_bytes, terminate_code code,
+                      std::optional<std::uint16_t> segment_bytes = std::nullopt) {
+  terminate_message message;
+  message.code = code;
+  message.segment_bytes = segment_bytes;
+  message.segment_header_bytes = header_bytes;
+  std::copy_n(ulpdu.begin(), header_bytes, message.segment_header.begin());
+  return terminate_of(message);
+}
+
 bytes framed(std::span<const std::byte> ulpdu, bool crc = true) {
   bytes fpdu(mpa::fpdu_bytes(ulpdu.size()));
   mpa::encode_fpdu(ulpdu, crc, fpdu);
@@ -98,6 +96,11 @@ std::vector<bytes> ulpdus_of(std::span<const std::byte> wire) {
   return result;
 }
 
+tagged_header tagged_of(const bytes& ulpdu) { return parse_tagged(std::span(ulpdu).first<tagged_header::bytes>()); }
+untagged_header untagged_of(const bytes& ulpdu) {
+  return parse_untagged(std::span(ulpdu).first<untagged_header::bytes>());
+}
+read_request read_in(const bytes& ulpdu) { return parse_read_request(std::span(ulpdu).last<read_request::bytes>()); }
 control control_of(const bytes& ulpdu) { return parse_control(std::span(ulpdu).first<control_bytes>()); }
 
 // ---- one side ----
@@ -301,6 +304,11 @@ class side : public engine_host {
     const auto sent = transmitted();
     if (sent.empty() || control_of(sent.back()).opcode != opcode::terminate) return std::nullopt;
     return parse_terminate(std::span(sent.back()).subspan(untagged_header::bytes));
+  }
+
+  testing::AssertionResult ended_with(terminate_code code) const {
+    if (end && end->code == code) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << (end ? end->text.c_str() : "it has not ended");
   }
 
   completion_status status_of(const request& request) const {
@@ -509,7 +517,7 @@ TEST_F(engines, cut_writes_and_read_responses_where_a_word_of_the_peers_memory_e
         append(all, answered);
         for (const bytes& ulpdu : ulpdus_of(all)) {
           if (!control_of(ulpdu).tagged) continue;
-          const tagged_header header = parse_tagged(std::span(ulpdu).first<tagged_header::bytes>());
+          const tagged_header header = tagged_of(ulpdu);
           const bool is_write = header.opcode == opcode::write;
           const std::uint64_t at = is_write ? header.offset : header.offset + offset;
           ASSERT_TRUE(at == offset || at % 8 == 0) << pieces << " pieces at " << offset << ", one at " << at;
@@ -736,9 +744,9 @@ TEST(engine, the_response_to_the_read_that_was_the_ready_signal_is_expected) {
   initiator.feed(framed(tagged(opcode::read_response, 0, 0)));
   const auto sent = initiator.transmitted();
   ASSERT_EQ(sent.size(), 1U);
-  const auto header = parse_untagged(std::span(sent[0]).first<untagged_header::bytes>());
+  const auto header = untagged_of(sent[0]);
   EXPECT_EQ(header.sequence, 2U);
-  const auto sink = parse_read_request(std::span(sent[0]).last<read_request::bytes>()).sink_stag;
+  const auto sink = read_in(sent[0]).sink_stag;
   initiator.feed(framed(tagged(opcode::read_response, sink, 0, pattern(4))));
   EXPECT_EQ(initiator.status_of(read), completion_status::ok);
 }
@@ -771,7 +779,7 @@ TEST(engine, a_write_behind_a_read_completes_after_it) {
   const auto sent = engine.transmitted();
   EXPECT_EQ(sent.size(), 2U);
   EXPECT_TRUE(engine.completions.empty());
-  const auto sink = parse_read_request(std::span(sent[0]).last<read_request::bytes>()).sink_stag;
+  const auto sink = read_in(sent[0]).sink_stag;
   engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(4))));
   EXPECT_TRUE(engine.completed_in_order());
   EXPECT_EQ(engine.memory_of(read), pattern(4));
@@ -930,9 +938,7 @@ TEST(engine, without_crcs_that_field_may_hold_anything) {
 // ---- what is placed as it comes ----
 
 /// That of the read request which is due.
-std::uint32_t requested_sink(side& engine) {
-  return parse_read_request(std::span(engine.transmitted().at(0)).last<read_request::bytes>()).sink_stag;
-}
+std::uint32_t requested_sink(side& engine) { return read_in(engine.transmitted().at(0)).sink_stag; }
 
 engine_options eager(bool crc = false) {
   engine_options options = alone(crc);
@@ -1067,8 +1073,7 @@ TEST(engine_placing_early, a_wrong_crc_is_noticed_before_anything_is_reported) {
     bad[at] ^= std::byte{0x10};
     engine.feed(std::span(bad).first(20));
     EXPECT_EQ(engine.feed_in_place(std::span(bad).subspan(20)), 33U);
-    ASSERT_TRUE(engine.end) << at;
-    EXPECT_EQ(engine.end->code, cause::crc_mismatch);
+    EXPECT_TRUE(engine.ended_with(cause::crc_mismatch)) << at;
     EXPECT_TRUE(engine.messages.empty());
     EXPECT_EQ(engine.flushed_receives, 1U);
   }
@@ -1156,15 +1161,7 @@ std::vector<violation> violations() {
   short_atomic.pop_back();
   bytes long_atomic = add_at(1, 0);
   long_atomic.push_back({});
-  const violation agreed{.name = {}, .ulpdu = {}, .expected = {}, .agreed = true};
-  const auto where_agreed = [&agreed](const char* name, bytes ulpdu, terminate_code expected) {
-    violation row = agreed;
-    row.name = name;
-    row.ulpdu = std::move(ulpdu);
-    row.expected = expected;
-    return row;
-  };
-  return {
+  std::vector<violation> rows = {
       {"empty FPDU", {}, cause::framing, false},
       {"FPDU shorter than a header", bytes(13, std::byte{0xC1}), cause::framing, false},
       {"FPDU shorter than an untagged header", with_byte(bytes(17, std::byte{0x41}), 0, 0x41), cause::framing, false},
@@ -1218,39 +1215,44 @@ std::vector<violation> violations() {
       {"read request without an end", with_byte(read_from(1, 0, 1), 0, 0x01), cause::operation_unspecified},
       {"invalidation of an unknown STag", invalidate_unknown, cause::read_invalid_stag},
       {"invalidation of a shared STag", invalidate_shared, cause::cannot_invalidate},
-      where_agreed("atomic on an unknown STag", add_at(9, 0), cause::read_invalid_stag),
-      where_agreed("atomic past the end", add_at(1, 96), cause::read_bounds),
-      where_agreed("atomic without the right", atomic_of(swap), cause::read_access),
-      where_agreed("atomic on another's STag", add_at(4, 0), cause::read_not_associated),
-      where_agreed("atomic whose offset wraps", add_at(1, ~7ULL), cause::read_wrap),
-      where_agreed("atomic off its boundary", add_at(1, 4), cause::stream_catastrophic),
-      where_agreed("atomic operation 1", with_byte(add_at(1, 0), 21, 1), cause::unexpected_opcode),
-      where_agreed("atomic operation 15", with_byte(add_at(1, 0), 21, 0xFF), cause::unexpected_opcode),
-      where_agreed("atomic request out of turn", atomic_of({.stag = 1}, 2), cause::untagged_sequence),
-      where_agreed("atomic request in its middle", with_byte(add_at(1, 0), 17, 1), cause::untagged_offset),
-      where_agreed("atomic request too short", short_atomic, cause::operation_unspecified),
-      where_agreed("atomic request too long", long_atomic, cause::untagged_too_long),
-      where_agreed("atomic request without a body", untagged(atomic_header), cause::operation_unspecified),
-      where_agreed("atomic request without an end", with_byte(add_at(1, 0), 0, 0x01), cause::operation_unspecified),
-      where_agreed("atomic request on the send queue", with_byte(add_at(1, 0), 9, 0), cause::untagged_queue),
-      where_agreed("immediate data too short", untagged({.opcode = opcode::immediate}, pattern(7)),
-                   cause::operation_unspecified),
-      where_agreed("immediate data too long", untagged({.opcode = opcode::immediate_solicited}, pattern(9)),
-                   cause::untagged_too_long),
-      where_agreed("immediate data without an end", untagged({.last = false, .opcode = opcode::immediate}, pattern(8)),
-                   cause::operation_unspecified),
-      where_agreed("immediate data in its middle", untagged({.opcode = opcode::immediate, .offset = 8}, pattern(8)),
-                   cause::untagged_offset),
-      where_agreed("immediate data out of turn", untagged({.opcode = opcode::immediate, .sequence = 2}, pattern(8)),
-                   cause::untagged_sequence),
-      where_agreed("immediate data on the read queue", untagged({.opcode = opcode::immediate, .queue = 1}, pattern(8)),
-                   cause::untagged_queue),
-      where_agreed("tagged immediate data", tagged(opcode::immediate, 1, 0, pattern(8)), cause::unexpected_opcode),
-      where_agreed("tagged atomic request", tagged(opcode::atomic_request, 1, 0, ten), cause::unexpected_opcode),
-      where_agreed("atomic response to nothing", atomic_answer_of({.id = 1}), cause::unexpected_opcode),
-      where_agreed("atomic response on the read queue", with_byte(atomic_answer_of({.id = 1}), 9, 1),
-                   cause::untagged_queue),
   };
+  const violation where_rfc_7306_was_agreed_on[] = {
+      {"atomic on an unknown STag", add_at(9, 0), cause::read_invalid_stag},
+      {"atomic past the end", add_at(1, 96), cause::read_bounds},
+      {"atomic without the right", atomic_of(swap), cause::read_access},
+      {"atomic on another's STag", add_at(4, 0), cause::read_not_associated},
+      {"atomic whose offset wraps", add_at(1, ~7ULL), cause::read_wrap},
+      {"atomic off its boundary", add_at(1, 4), cause::stream_catastrophic},
+      {"atomic operation 1", with_byte(add_at(1, 0), 21, 1), cause::unexpected_opcode},
+      {"atomic operation 15", with_byte(add_at(1, 0), 21, 0xFF), cause::unexpected_opcode},
+      {"atomic request out of turn", atomic_of({.stag = 1}, 2), cause::untagged_sequence},
+      {"atomic request in its middle", with_byte(add_at(1, 0), 17, 1), cause::untagged_offset},
+      {"atomic request too short", short_atomic, cause::operation_unspecified},
+      {"atomic request too long", long_atomic, cause::untagged_too_long},
+      {"atomic request without a body", untagged(atomic_header), cause::operation_unspecified},
+      {"atomic request without an end", with_byte(add_at(1, 0), 0, 0x01), cause::operation_unspecified},
+      {"atomic request on the send queue", with_byte(add_at(1, 0), 9, 0), cause::untagged_queue},
+      {"immediate data too short", untagged({.opcode = opcode::immediate}, pattern(7)), cause::operation_unspecified},
+      {"immediate data too long", untagged({.opcode = opcode::immediate_solicited}, pattern(9)),
+       cause::untagged_too_long},
+      {"immediate data without an end", untagged({.last = false, .opcode = opcode::immediate}, pattern(8)),
+       cause::operation_unspecified},
+      {"immediate data in its middle", untagged({.opcode = opcode::immediate, .offset = 8}, pattern(8)),
+       cause::untagged_offset},
+      {"immediate data out of turn", untagged({.opcode = opcode::immediate, .sequence = 2}, pattern(8)),
+       cause::untagged_sequence},
+      {"immediate data on the read queue", untagged({.opcode = opcode::immediate, .queue = 1}, pattern(8)),
+       cause::untagged_queue},
+      {"tagged immediate data", tagged(opcode::immediate, 1, 0, pattern(8)), cause::unexpected_opcode},
+      {"tagged atomic request", tagged(opcode::atomic_request, 1, 0, ten), cause::unexpected_opcode},
+      {"atomic response to nothing", atomic_answer_of({.id = 1}), cause::unexpected_opcode},
+      {"atomic response on the read queue", with_byte(atomic_answer_of({.id = 1}), 9, 1), cause::untagged_queue},
+  };
+  for (violation row : where_rfc_7306_was_agreed_on) {
+    row.agreed = true;
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 class engine_placing : public testing::TestWithParam<bool> {
@@ -1308,16 +1310,14 @@ TEST_P(engine_placing, answers_every_violation_with_its_terminate_and_touches_no
 TEST(engine, an_fpdu_larger_than_any_is_refused_at_its_length) {
   side engine(alone());
   engine.feed(bytes(2, std::byte{0xFF}));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::framing);
+  EXPECT_TRUE(engine.ended_with(cause::framing));
 }
 
 TEST(engine, more_reads_than_agreed_are_refused) {
   side engine(alone());
   engine.regions[1] = {.memory = pattern(10)};
   for (std::uint32_t i = 1; i <= 3; ++i) engine.feed(framed(read_of({.size = 10, .source_stag = 1}, i)));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::untagged_no_buffer);
+  EXPECT_TRUE(engine.ended_with(cause::untagged_no_buffer));
 }
 
 TEST(engine, immediate_data_is_eight_bytes_with_the_value_in_front) {
@@ -1325,7 +1325,7 @@ TEST(engine, immediate_data_is_eight_bytes_with_the_value_in_front) {
   engine.write_immediate(pattern(3), 1, 0, 0x0A0B0C0D);
   const auto sent = engine.transmitted();
   ASSERT_EQ(sent.size(), 2U);
-  const untagged_header header = parse_untagged(std::span(sent[1]).first<untagged_header::bytes>());
+  const untagged_header header = untagged_of(sent[1]);
   EXPECT_EQ(header.opcode, opcode::immediate);
   EXPECT_EQ(header.queue, send_queue);
   EXPECT_EQ(header.sequence, 1U);
@@ -1369,8 +1369,7 @@ TEST(engine, immediate_data_in_the_middle_of_a_message_is_refused) {
   engine.receive(100);
   engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, pattern(2))));
   engine.feed(framed(untagged({.opcode = opcode::immediate, .offset = 2}, pattern(8))));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
 }
 
 TEST(engine, more_atomics_and_reads_than_agreed_are_refused) {
@@ -1379,8 +1378,7 @@ TEST(engine, more_atomics_and_reads_than_agreed_are_refused) {
   engine.feed(framed(read_of({.size = 10, .source_stag = 1}, 1)));
   engine.feed(framed(atomic_of({.stag = 1, .operand = 1}, 2)));
   engine.feed(framed(atomic_of({.stag = 1, .operand = 1}, 3)));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::untagged_no_buffer);
+  EXPECT_TRUE(engine.ended_with(cause::untagged_no_buffer));
   EXPECT_EQ(engine.regions[1].memory, bytes(16)) << "none was executed";
 }
 
@@ -1390,8 +1388,7 @@ void expect_refused_atomic_response(const bytes& response, terminate_code code) 
   engine.fetch_add(1, 0, 1);
   EXPECT_EQ(engine.transmitted().size(), 1U);
   engine.feed(framed(response));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, code) << engine.end->text.c_str();
+  EXPECT_TRUE(engine.ended_with(code) << engine.end->text.c_str());
   EXPECT_EQ(engine.completions.at(0).second.status, completion_status::flushed);
   EXPECT_EQ(engine.value_of(*engine.completions[0].first), 0U) << "placed all the same";
 }
@@ -1415,8 +1412,7 @@ TEST_P(engine_placing, takes_no_read_response_for_that_of_an_atomic) {
   request& add = engine.fetch_add(1, 0, 1);
   EXPECT_EQ(engine.transmitted().size(), 1U);
   for (const std::byte next : framed(tagged(opcode::read_response, 0, 0, pattern(8)))) engine.feed({&next, 1});
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
   EXPECT_EQ(engine.value_of(add), 0U);
 }
 
@@ -1426,8 +1422,7 @@ TEST(engine, an_atomic_response_where_a_read_response_is_due_is_refused) {
   engine.fetch_add(1, 0, 1);
   EXPECT_EQ(engine.transmitted().size(), 2U);
   engine.feed(framed(atomic_answer_of({.id = 2, .previous = 7})));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
   EXPECT_EQ(engine.memory_of(read), bytes(8));
 }
 
@@ -1438,8 +1433,7 @@ TEST(engine, a_second_response_to_one_atomic_is_refused) {
   engine.feed(framed(atomic_answer_of({.id = 1, .previous = 7})));
   EXPECT_TRUE(engine.all_ok());
   engine.feed(framed(atomic_answer_of({.id = 1, .previous = 8}, 2)));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
   EXPECT_EQ(engine.value_of(add), 7U);
 }
 
@@ -1468,8 +1462,7 @@ TEST(engine, a_message_that_grows_past_its_receive_is_refused_before_the_bytes_a
   engine.machine.post_receive(receive);
   engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, bytes(9, std::byte{1}))));
   engine.feed(framed(untagged({.last = false, .opcode = opcode::send, .offset = 9}, bytes(2, std::byte{1}))));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::untagged_too_long);
+  EXPECT_TRUE(engine.ended_with(cause::untagged_too_long));
   EXPECT_EQ(memory[9], std::byte{0});
   EXPECT_EQ(memory[10], std::byte{0});
 }
@@ -1485,8 +1478,7 @@ TEST(engine, a_message_must_go_on_where_it_stopped_and_as_what_it_began) {
     engine.receive(10);
     engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, two)));
     engine.feed(framed(next));
-    ASSERT_TRUE(engine.end);
-    EXPECT_EQ(engine.end->code, code);
+    EXPECT_TRUE(engine.ended_with(code));
   }
 }
 
@@ -1500,8 +1492,7 @@ void expect_refused_response(const std::vector<bytes>& responses, terminate_code
   side engine(alone());
   ASSERT_EQ(sink_of_a_read(engine), 1U);
   for (const bytes& response : responses) engine.feed(framed(response));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, code) << engine.end->text.c_str();
+  EXPECT_TRUE(engine.ended_with(code) << engine.end->text.c_str());
   EXPECT_EQ(engine.completions.at(0).second.status, completion_status::flushed);
   EXPECT_EQ(engine.memory_of(*engine.completions[0].first), bytes(10)) << "placed all the same";
 }
@@ -1526,8 +1517,7 @@ TEST(engine, a_read_response_that_leaves_a_gap_is_refused) {
   const auto sink = sink_of_a_read(engine);
   engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(4), false)));
   engine.feed(framed(tagged(opcode::read_response, sink, 5, pattern(5))));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::tagged_bounds);
+  EXPECT_TRUE(engine.ended_with(cause::tagged_bounds));
 }
 
 TEST(engine, a_second_response_to_one_read_is_refused) {
@@ -1536,8 +1526,7 @@ TEST(engine, a_second_response_to_one_read_is_refused) {
   engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(10))));
   EXPECT_TRUE(engine.all_ok());
   engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(10, 2))));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
   EXPECT_EQ(engine.memory_of(*engine.completions[0].first), pattern(10));
 }
 
@@ -1598,7 +1587,7 @@ TEST(engine, a_terminate_from_the_peer_names_the_read_it_was_about) {
   terminate_message message;
   message.code = cause::read_invalid_stag;
   message.segment_bytes = 46;
-  message.read = parse_read_request(std::span(sent.at(1)).last<read_request::bytes>());
+  message.read = read_in(sent.at(1));
   engine.receive(10);
   engine.feed(framed(terminate_of(message)));
 
@@ -1622,11 +1611,7 @@ TEST(engine, a_terminate_that_repeats_only_the_header_names_the_read_by_its_numb
   request& first = engine.read(10, 1, 0);
   request& second = engine.read(10, 2, 0);
   const auto sent = engine.transmitted();
-  terminate_message message;
-  message.code = cause::read_access;
-  message.segment_header_bytes = untagged_header::bytes;
-  std::copy_n(sent.at(1).begin(), untagged_header::bytes, message.segment_header.begin());
-  engine.feed(framed(terminate_of(message)));
+  engine.feed(framed(terminate_about(sent.at(1), untagged_header::bytes, cause::read_access)));
   EXPECT_EQ(engine.status_of(first), completion_status::bystander);
   EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
 }
@@ -1636,12 +1621,7 @@ TEST(engine, a_terminate_names_the_atomic_it_was_about) {
   request& first = engine.read(10, 1, 0);
   request& second = engine.fetch_add(2, 0, 1);
   const auto sent = engine.transmitted();
-  terminate_message message;
-  message.code = cause::read_access;
-  message.segment_bytes = 70;
-  message.segment_header_bytes = untagged_header::bytes;
-  std::copy_n(sent.at(1).begin(), untagged_header::bytes, message.segment_header.begin());
-  engine.feed(framed(terminate_of(message)));
+  engine.feed(framed(terminate_about(sent.at(1), untagged_header::bytes, cause::read_access, 70)));
   EXPECT_EQ(engine.end->text.view(),
             "peer terminated the stream: remote protection error: access rights violation, changing at offset 0x0 of "
             "STag 0x00000002");
@@ -1655,11 +1635,7 @@ TEST(engine, a_terminate_names_a_write_that_has_not_completed) {
   request& write = engine.write(pattern(5000), 9, 1000);
   request& elsewhere = engine.write(pattern(5000), 9, 6000);
   const auto sent = engine.transmitted();
-  terminate_message message;
-  message.code = cause::tagged_invalid_stag;
-  message.segment_header_bytes = tagged_header::bytes;
-  std::copy_n(sent.at(2).begin(), tagged_header::bytes, message.segment_header.begin());
-  engine.feed(framed(terminate_of(message)));
+  engine.feed(framed(terminate_about(sent.at(2), tagged_header::bytes, cause::tagged_invalid_stag)));
   EXPECT_EQ(engine.status_of(write), completion_status::remote_access_error);
   EXPECT_EQ(engine.status_of(elsewhere), completion_status::flushed);
 }
@@ -1701,8 +1677,7 @@ TEST(engine, linux_siws_unexpected_opcode_is_not_mistaken_for_a_set_up_error) {
   side engine(alone());
   engine.feed(framed(
       untagged({.opcode = opcode::terminate, .queue = terminate_queue}, std::as_bytes(std::span(words_of_siw)))));
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
 
   side responder({.initiator = false});
   responder.feed(framed(

@@ -3,25 +3,10 @@
 #include <weft/net/iwarp/handshake.hpp>
 #include <weft/net/iwarp/mpa.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string_view>
-#include <vector>
+#include "iwarp/support.hpp"
 
 namespace weft::net::iwarp {
 namespace {
-
-using bytes = std::vector<std::byte>;
-
-bytes text(std::string_view letters) {
-  bytes result(letters.size());
-  std::ranges::transform(letters, result.begin(), [](char letter) { return static_cast<std::byte>(letter); });
-  return result;
-}
 
 bytes output_of(handshake& side) {
   const auto pending = side.output();

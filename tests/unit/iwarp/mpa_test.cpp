@@ -1,24 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/mpa.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <span>
-#include <string_view>
-#include <vector>
+#include "iwarp/support.hpp"
 
 namespace weft::net::iwarp::mpa {
 namespace {
-
-using bytes = std::vector<std::byte>;
-
-bytes text(std::string_view letters) {
-  bytes result(letters.size());
-  std::ranges::transform(letters, result.begin(), [](char letter) { return static_cast<std::byte>(letter); });
-  return result;
-}
 
 bytes encoded(const frame& frame) {
   bytes result(max_frame_bytes);

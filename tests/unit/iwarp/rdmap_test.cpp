@@ -2,17 +2,10 @@
 #include <weft/net/iwarp/ddp.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
 #include <initializer_list>
-#include <random>
 #include <set>
-#include <span>
-#include <string>
-#include <vector>
+
+#include "iwarp/support.hpp"
 
 namespace weft::net::iwarp {
 namespace {

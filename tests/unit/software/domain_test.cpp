@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/porting.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 
-#include <gtest/gtest.h>
-
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <system_error>
-
+#include "kit/failure.hpp"
 #include "mr/support.hpp"
 #include "stag_of.hpp"
 
@@ -39,87 +32,68 @@ class domain_test : public ::testing::Test {
   std::vector<std::byte> memory = std::vector<std::byte>(100);
 };
 
-TEST_F(domain_test, peers_reach_memory_by_the_key_and_address_that_they_were_told) {
-  test::run([&]() -> task<> {
-    const mr::region made = co_await open({.usage = mr::usage::write_dst});
-    const mr::remote_region remote = made.remote();
-    EXPECT_EQ(remote.address(), reinterpret_cast<std::uintptr_t>(memory.data()));
-    EXPECT_EQ(write(test::stag_of(remote), remote.address() + 99), access_status::ok);
-    EXPECT_EQ(memory[99], std::byte{1});
-    EXPECT_EQ(write(test::stag_of(remote), remote.address() + 100), access_status::bounds);
-    EXPECT_EQ(read(test::stag_of(remote), remote.address()), access_status::access);
-  });
+TASK_TEST_F(domain_test, peers_reach_memory_by_the_key_and_address_that_they_were_told) {
+  const mr::region made = co_await open({.usage = mr::usage::write_dst});
+  const mr::remote_region remote = made.remote();
+  EXPECT_EQ(remote.address(), reinterpret_cast<std::uintptr_t>(memory.data()));
+  EXPECT_EQ(write(test::stag_of(remote), remote.address() + 99), access_status::ok);
+  EXPECT_EQ(memory[99], std::byte{1});
+  EXPECT_EQ(write(test::stag_of(remote), remote.address() + 100), access_status::bounds);
+  EXPECT_EQ(read(test::stag_of(remote), remote.address()), access_status::access);
 }
 
-TEST_F(domain_test, a_key_dies_with_its_region) {
-  test::run([&]() -> task<> {
-    std::uint32_t key = 0;
-    {
-      const mr::region made = co_await open({.usage = mr::usage::read_src, .zero_based = true});
-      key = test::stag_of(made.remote());
-      EXPECT_EQ(read(key, 0), access_status::ok);
-    }
-    EXPECT_EQ(read(key, 0), access_status::invalid_stag);
-  });
+TASK_TEST_F(domain_test, a_key_dies_with_its_region) {
+  std::uint32_t key = 0;
+  {
+    const mr::region made = co_await open({.usage = mr::usage::read_src, .zero_based = true});
+    key = test::stag_of(made.remote());
+    EXPECT_EQ(read(key, 0), access_status::ok);
+  }
+  EXPECT_EQ(read(key, 0), access_status::invalid_stag);
 }
 
-TEST_F(domain_test, memory_for_our_own_operations_has_no_key) {
-  test::run([&]() -> task<> {
-    const mr::usage local =
-        mr::usage::send | mr::usage::recv | mr::usage::read_dst | mr::usage::write_src | mr::usage::bind_window;
-    const mr::region made = co_await open({.usage = local});
-    EXPECT_EQ(domain->keys().size(), 0U);
-    EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
-  });
+TASK_TEST_F(domain_test, memory_for_our_own_operations_has_no_key) {
+  const mr::usage local =
+      mr::usage::send | mr::usage::recv | mr::usage::read_dst | mr::usage::write_src | mr::usage::bind_window;
+  const mr::region made = co_await open({.usage = local});
+  EXPECT_EQ(domain->keys().size(), 0U);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
 }
 
-TEST_F(domain_test, a_flush_can_read_what_it_flushes) {
-  test::run([&]() -> task<> {
-    const mr::region made = co_await open({.usage = mr::usage::write_dst | mr::usage::flush_visibility});
-    EXPECT_EQ(read(test::stag_of(made.remote()), made.remote().address()), access_status::ok);
-  });
+TASK_TEST_F(domain_test, a_flush_can_read_what_it_flushes) {
+  const mr::region made = co_await open({.usage = mr::usage::write_dst | mr::usage::flush_visibility});
+  EXPECT_EQ(read(test::stag_of(made.remote()), made.remote().address()), access_status::ok);
 }
 
-TEST_F(domain_test, memory_for_atomics_is_open_to_nothing_else) {
-  test::run([&]() -> task<> {
-    const mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true});
-    const std::uint32_t key = test::stag_of(made.remote());
-    EXPECT_EQ(read(key, 0), access_status::access);
-    EXPECT_EQ(write(key, 0), access_status::access);
-    const key_table::reader::batch inside(reader);
-    EXPECT_EQ(reader.check_atomic(key, 8, 1), access_status::ok);
-  });
+TASK_TEST_F(domain_test, memory_for_atomics_is_open_to_nothing_else) {
+  const mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true});
+  const std::uint32_t key = test::stag_of(made.remote());
+  EXPECT_EQ(read(key, 0), access_status::access);
+  EXPECT_EQ(write(key, 0), access_status::access);
+  const key_table::reader::batch inside(reader);
+  EXPECT_EQ(reader.check_atomic(key, 8, 1), access_status::ok);
 }
 
-TEST_F(domain_test, a_region_can_start_at_zero_or_at_an_iova) {
-  test::run([&]() -> task<> {
-    const mr::region from_zero = co_await open({.usage = mr::usage::write_dst, .zero_based = true});
-    EXPECT_EQ(from_zero.remote().address(), 0U);
-    EXPECT_EQ(write(test::stag_of(from_zero.remote()), 0), access_status::ok);
-    EXPECT_EQ(memory[0], std::byte{1});
-    const std::uint64_t iova = 0x7000000000 + (reinterpret_cast<std::uintptr_t>(memory.data()) & 4095);
-    const mr::region elsewhere = co_await open({.usage = mr::usage::write_dst, .iova = iova});
-    EXPECT_EQ(elsewhere.remote().address(), iova);
-    EXPECT_EQ(write(test::stag_of(elsewhere.remote()), iova + 7), access_status::ok);
-    EXPECT_EQ(memory[7], std::byte{1});
-  });
+TASK_TEST_F(domain_test, a_region_can_start_at_zero_or_at_an_iova) {
+  const mr::region from_zero = co_await open({.usage = mr::usage::write_dst, .zero_based = true});
+  EXPECT_EQ(from_zero.remote().address(), 0U);
+  EXPECT_EQ(write(test::stag_of(from_zero.remote()), 0), access_status::ok);
+  EXPECT_EQ(memory[0], std::byte{1});
+  const std::uint64_t iova = 0x7000000000 + (reinterpret_cast<std::uintptr_t>(memory.data()) & 4095);
+  const mr::region elsewhere = co_await open({.usage = mr::usage::write_dst, .iova = iova});
+  EXPECT_EQ(elsewhere.remote().address(), iova);
+  EXPECT_EQ(write(test::stag_of(elsewhere.remote()), iova + 7), access_status::ok);
+  EXPECT_EQ(memory[7], std::byte{1});
 }
 
-TEST_F(domain_test, a_key_that_is_taken_cannot_be_requested) {
-  test::run([&]() -> task<> {
-    mr::region made = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
-    EXPECT_EQ(made.remote().key(), 0xabcd1234U);
-    std::error_code code;
-    try {
-      const mr::region again = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
-    } catch (const error& failure) {
-      code = failure.code();
-    }
-    EXPECT_EQ(code, errc::duplicate_key);
-    co_await made.release();
-    const mr::region later = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
-    EXPECT_EQ(later.remote().key(), 0xabcd1234U);
-  });
+TASK_TEST_F(domain_test, a_key_that_is_taken_cannot_be_requested) {
+  mr::region made = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
+  EXPECT_EQ(made.remote().key(), 0xabcd1234U);
+  EXPECT_EQ(co_await test::code_of(open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234})),
+            errc::duplicate_key);
+  co_await made.release();
+  const mr::region later = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
+  EXPECT_EQ(later.remote().key(), 0xabcd1234U);
 }
 
 TEST_F(domain_test, a_key_out_of_range_cannot_be_requested) {
@@ -133,47 +107,38 @@ TEST_F(domain_test, a_key_out_of_range_cannot_be_requested) {
   EXPECT_EQ(domain->keys().size(), 0U);
 }
 
-TEST_F(domain_test, several_ranges_are_one_region_for_peers) {
-  test::run([&]() -> task<> {
-    const std::span all(memory);
-    const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(0, 1), all.subspan(20, 20)};
-    const mr::region made =
-        co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst, .zero_based = true});
-    EXPECT_EQ(made.size(), 31U);
-    EXPECT_EQ(made.remote().size(), 31U);
-    const std::uint32_t key = test::stag_of(made.remote());
-    for (std::uint64_t place = 0; place < 31; ++place) EXPECT_EQ(write(key, place), access_status::ok);
-    EXPECT_EQ(write(key, 31), access_status::bounds);
-    for (std::size_t i = 0; i < memory.size(); ++i) {
-      const bool inside = i == 0 || (i >= 20 && i < 40) || (i >= 50 && i < 60);
-      EXPECT_EQ(memory[i], inside ? std::byte{1} : std::byte{0}) << i;
-    }
-  });
+TASK_TEST_F(domain_test, several_ranges_are_one_region_for_peers) {
+  const std::span all(memory);
+  const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(0, 1), all.subspan(20, 20)};
+  const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst, .zero_based = true});
+  EXPECT_EQ(made.size(), 31U);
+  EXPECT_EQ(made.remote().size(), 31U);
+  const std::uint32_t key = test::stag_of(made.remote());
+  for (std::uint64_t place = 0; place < 31; ++place) EXPECT_EQ(write(key, place), access_status::ok);
+  EXPECT_EQ(write(key, 31), access_status::bounds);
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    const bool inside = i == 0 || (i >= 20 && i < 40) || (i >= 50 && i < 60);
+    EXPECT_EQ(memory[i], inside ? std::byte{1} : std::byte{0}) << i;
+  }
 }
 
-TEST_F(domain_test, slices_of_several_ranges_lie_in_one_of_them) {
-  test::run([&]() -> task<> {
-    const std::span all(memory);
-    const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(20, 20)};
-    const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::send});
-    EXPECT_EQ(made.slice(0, 10).data(), all.data() + 50);
-    EXPECT_EQ(made.slice(12, 18).data(), all.data() + 22);
-    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(9, 2); }), errc::out_of_range);
-    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(29, 2); }), errc::out_of_range);
-  });
+TASK_TEST_F(domain_test, slices_of_several_ranges_lie_in_one_of_them) {
+  const std::span all(memory);
+  const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(20, 20)};
+  const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::send});
+  EXPECT_EQ(made.slice(0, 10).data(), all.data() + 50);
+  EXPECT_EQ(made.slice(12, 18).data(), all.data() + 22);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.slice(9, 2); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.slice(29, 2); }), errc::out_of_range);
 }
 
 TEST_F(domain_test, of_several_ranges_all_are_registered_or_none) {
   const std::span all(memory);
   const auto code = [&](std::span<const std::span<std::byte>> ranges) {
-    std::error_code found;
-    test::run([&]() -> task<> {
-      try {
-        const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst});
-      } catch (const error& failure) {
-        found = failure.code();
-      }
-    });
+    const auto attempt = [&]() -> task<> {
+      const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst});
+    };
+    const std::error_code found = test::code_thrown_by([&] { test::run(attempt); });
     EXPECT_EQ(domain->keys().size(), 0U);
     return found;
   };
@@ -186,127 +151,102 @@ TEST_F(domain_test, of_several_ranges_all_are_registered_or_none) {
   EXPECT_EQ(code(too_many), errc::not_supported);
 }
 
-TEST_F(domain_test, several_ranges_can_be_submitted_for_an_event) {
-  test::run([&]() -> task<> {
-    const std::span all(memory);
-    const std::span<std::byte> ranges[] = {all.first(10), all.last(10)};
-    mr::porting::event_queue queue;
-    const auto pending =
-        mr::porting::submit(*domain, ranges, {.usage = mr::usage::write_dst, .zero_based = true}, queue, nullptr);
-    auto event = co_await queue.next();
-    const mr::region made = std::move(event.outcome).value();
-    EXPECT_EQ(write(test::stag_of(made.remote()), 19), access_status::ok);
-    EXPECT_EQ(memory[99], std::byte{1});
-  });
+TASK_TEST_F(domain_test, several_ranges_can_be_submitted_for_an_event) {
+  const std::span all(memory);
+  const std::span<std::byte> ranges[] = {all.first(10), all.last(10)};
+  mr::porting::event_queue queue;
+  const auto pending =
+      mr::porting::submit(*domain, ranges, {.usage = mr::usage::write_dst, .zero_based = true}, queue, nullptr);
+  auto event = co_await queue.next();
+  const mr::region made = std::move(event.outcome).value();
+  EXPECT_EQ(write(test::stag_of(made.remote()), 19), access_status::ok);
+  EXPECT_EQ(memory[99], std::byte{1});
 }
 
-TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
-  test::run([&]() -> task<> {
-    mr::region made = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
-    EXPECT_FALSE(mr::porting::enabled(made));
-    const std::uint32_t key = test::stag_of(made.remote());  // peers may be told already
-    EXPECT_EQ(write(key, 0), access_status::invalid_stag);
-    co_await mr::porting::enable(made);
-    EXPECT_TRUE(mr::porting::enabled(made));
-    EXPECT_EQ(write(key, 0), access_status::ok);
-  });
+TASK_TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
+  mr::region made = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
+  EXPECT_FALSE(mr::porting::enabled(made));
+  const std::uint32_t key = test::stag_of(made.remote());  // peers may be told already
+  EXPECT_EQ(write(key, 0), access_status::invalid_stag);
+  co_await mr::porting::enable(made);
+  EXPECT_TRUE(mr::porting::enabled(made));
+  EXPECT_EQ(write(key, 0), access_status::ok);
 }
 
-TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
-  test::run([&]() -> task<> {
-    mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
-    const mr::porting::write_counter counter;
-    mr::porting::bind(made, counter);
-    co_await mr::porting::enable(made);
-    EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(made, counter); }), errc::invalid_argument);
-    mr::region plain = co_await open({.usage = mr::usage::write_dst});
-    EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(plain, counter); }), errc::invalid_argument);
-    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(mr::porting::remote_writes(plain, 1)); }),
-              errc::invalid_argument);
-  });
+TASK_TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
+  mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
+  const mr::porting::write_counter counter;
+  mr::porting::bind(made, counter);
+  co_await mr::porting::enable(made);
+  EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(made, counter); }), errc::invalid_argument);
+  mr::region plain = co_await open({.usage = mr::usage::write_dst});
+  EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(plain, counter); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(mr::porting::remote_writes(plain, 1)); }),
+            errc::invalid_argument);
 }
 
-TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_is_bound_to) {
-  test::run([&]() -> task<> {
-    const mr::porting::write_counter counter;
-    mr::region first = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
-    mr::region second = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
-    for (mr::region* const each : {&first, &second}) {
-      mr::porting::bind(*each, counter);
-      co_await mr::porting::enable(*each);
-    }
-    const key_table::reader::batch inside(reader);
-    reader.written(test::stag_of(first.remote()), 1);
-    std::uint64_t previous = 0;
-    EXPECT_EQ(reader.atomic({.stag = test::stag_of(second.remote()), .operand = 1}, previous, 1), access_status::ok);
-    reader.written(test::stag_of(second.remote()), 1);  // nobody may write there, so nobody has
-    EXPECT_EQ(counter.value(), 2U);
-  });
+TASK_TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_is_bound_to) {
+  const mr::porting::write_counter counter;
+  mr::region first = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
+  mr::region second = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
+  for (mr::region* const each : {&first, &second}) {
+    mr::porting::bind(*each, counter);
+    co_await mr::porting::enable(*each);
+  }
+  const key_table::reader::batch inside(reader);
+  reader.written(test::stag_of(first.remote()), 1);
+  std::uint64_t previous = 0;
+  EXPECT_EQ(reader.atomic({.stag = test::stag_of(second.remote()), .operand = 1}, previous, 1), access_status::ok);
+  reader.written(test::stag_of(second.remote()), 1);  // nobody may write there, so nobody has
+  EXPECT_EQ(counter.value(), 2U);
 }
 
-TEST_F(domain_test, a_compare_swap_that_changes_nothing_is_not_counted) {
-  test::run([&]() -> task<> {
-    const mr::porting::write_counter counter;
-    mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
-    mr::porting::bind(made, counter);
-    co_await mr::porting::enable(made);
-    const key_table::reader::batch inside(reader);
-    atomic_request asked{.operation = atomic_operation::compare_swap,
-                         .stag = test::stag_of(made.remote()),
-                         .operand = 5,
-                         .mask = atomic_request::every_bit,
-                         .compare = 0xBAD};
-    std::uint64_t previous = 0;
-    EXPECT_EQ(reader.atomic(asked, previous, 1), access_status::ok);
-    EXPECT_EQ(counter.value(), 0U);
-    asked.compare = previous;
-    EXPECT_EQ(reader.atomic(asked, previous, 1), access_status::ok);
-    EXPECT_EQ(counter.value(), 1U);
-  });
+TASK_TEST_F(domain_test, a_compare_swap_that_changes_nothing_is_not_counted) {
+  const mr::porting::write_counter counter;
+  mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
+  mr::porting::bind(made, counter);
+  co_await mr::porting::enable(made);
+  const key_table::reader::batch inside(reader);
+  atomic_request asked{.operation = atomic_operation::compare_swap,
+                       .stag = test::stag_of(made.remote()),
+                       .operand = 5,
+                       .mask = atomic_request::every_bit,
+                       .compare = 0xBAD};
+  std::uint64_t previous = 0;
+  EXPECT_EQ(reader.atomic(asked, previous, 1), access_status::ok);
+  EXPECT_EQ(counter.value(), 0U);
+  asked.compare = previous;
+  EXPECT_EQ(reader.atomic(asked, previous, 1), access_status::ok);
+  EXPECT_EQ(counter.value(), 1U);
 }
 
-TEST_F(domain_test, a_counter_is_refused_by_a_region_that_no_peer_can_write_to) {
-  test::run([&]() -> task<> {
-    const mr::porting::write_counter counter;
-    mr::region read_only = co_await open({.usage = mr::usage::read_src, .disabled = true});
-    EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(read_only, counter); }), errc::access_denied);
-    mr::region local = co_await open({.usage = mr::usage::send, .disabled = true});
-    EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(local, counter); }), errc::access_denied);
-    mr::region for_windows = co_await open({.usage = mr::usage::bind_window, .disabled = true});
-    mr::porting::bind(for_windows, counter);
-  });
+TASK_TEST_F(domain_test, a_counter_is_refused_by_a_region_that_no_peer_can_write_to) {
+  const mr::porting::write_counter counter;
+  mr::region read_only = co_await open({.usage = mr::usage::read_src, .disabled = true});
+  EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(read_only, counter); }), errc::access_denied);
+  mr::region local = co_await open({.usage = mr::usage::send, .disabled = true});
+  EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(local, counter); }), errc::access_denied);
+  mr::region for_windows = co_await open({.usage = mr::usage::bind_window, .disabled = true});
+  mr::porting::bind(for_windows, counter);
 }
 
-TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
-  test::run([&]() -> task<> {
-    mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
-    const mr::porting::write_counter counter;
-    mr::porting::bind(made, counter);
-    co_await mr::porting::enable(made);
-    std::error_code waiter;
-    std::error_code release;
-    const auto waiting = [&]() -> task<> {
-      try {
-        co_await mr::porting::remote_writes(made, 1);
-      } catch (const error& failure) {
-        waiter = failure.code();
-      }
-    };
-    const auto wait = [&](scope& all) -> task<> {
-      all.spawn(waiting());
-      co_await yield();
-      try {
-        co_await made.release();
-      } catch (const error& failure) {
-        release = failure.code();
-      }
-      all.request_stop();
-    };
-    co_await with_scope(on_failure::stop_siblings, wait);
-    EXPECT_EQ(release, errc::busy);
-    EXPECT_EQ(waiter, errc::canceled);
-    co_await made.release();
+TASK_TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
+  mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
+  const mr::porting::write_counter counter;
+  mr::porting::bind(made, counter);
+  co_await mr::porting::enable(made);
+  std::error_code waiter;
+  std::error_code release;
+  const auto waiting = [&]() -> task<> { waiter = co_await test::code_of(mr::porting::remote_writes(made, 1)); };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+    all.spawn(waiting());
+    co_await yield();
+    release = co_await test::code_of(made.release());
+    all.request_stop();
   });
+  EXPECT_EQ(release, errc::busy);
+  EXPECT_EQ(waiter, errc::canceled);
+  co_await made.release();
 }
 
 TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_there_now) {
@@ -323,13 +263,7 @@ TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_ther
     EXPECT_EQ(made.remote(), before);
     EXPECT_EQ(write(test::stag_of(before), before.address() + 5000), access_status::ok);
     EXPECT_EQ(range[5000], std::byte{1});
-    std::error_code code;
-    try {
-      co_await mr::porting::refresh(made, 4096, 4097);
-    } catch (const error& failure) {
-      code = failure.code();
-    }
-    EXPECT_EQ(code, errc::out_of_range);
+    EXPECT_EQ(co_await test::code_of(mr::porting::refresh(made, 4096, 4097)), errc::out_of_range);
     co_await made.release();
   });
   ::munmap(place, bytes);
@@ -408,28 +342,20 @@ TEST_F(memory_of_all_kinds, beyond_the_end_of_its_file_is_refused) {
   expect(bad_address, bad_address);
 }
 
-TEST_F(memory_of_all_kinds, that_has_changed_is_looked_at_by_a_refresh) {
-  test::run([&]() -> task<> {
-    mr::region made = co_await domain->register_memory(pages, {.usage = mr::usage::write_dst});
-    const mr::remote_region remote = made.remote();
-    protect(0, PROT_READ);
-    std::error_code code;
-    try {
-      co_await mr::porting::refresh(made);
-    } catch (const error& why) {
-      code = why.code();
-    }
-    EXPECT_EQ(code, bad_address);
-    EXPECT_EQ(made.remote(), remote);
-    map_file(0, 4);
-    co_await mr::porting::refresh(made);
-    {
-      const key_table::reader::batch inside(reader);
-      EXPECT_TRUE(reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
-      EXPECT_TRUE(domain->may_shrink(*made.slice().record()));
-    }
-    co_await made.release();
-  });
+TASK_TEST_F(memory_of_all_kinds, that_has_changed_is_looked_at_by_a_refresh) {
+  mr::region made = co_await domain->register_memory(pages, {.usage = mr::usage::write_dst});
+  const mr::remote_region remote = made.remote();
+  protect(0, PROT_READ);
+  EXPECT_EQ(co_await test::code_of(mr::porting::refresh(made)), bad_address);
+  EXPECT_EQ(made.remote(), remote);
+  map_file(0, 4);
+  co_await mr::porting::refresh(made);
+  {
+    const key_table::reader::batch inside(reader);
+    EXPECT_TRUE(reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
+    EXPECT_TRUE(domain->may_shrink(*made.slice().record()));
+  }
+  co_await made.release();
 }
 
 TEST_F(domain_test, what_iwarp_in_user_space_cannot_do_is_refused_by_name) {

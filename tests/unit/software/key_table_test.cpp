@@ -2,17 +2,7 @@
 #include <weft/net/software/key_table.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstring>
 #include <limits>
-#include <random>
-#include <set>
-#include <thread>
-#include <vector>
 
 #include "mr/support.hpp"
 
