@@ -4,19 +4,11 @@
 #include <weft/net/device.hpp>
 #include <weft/net/stream_listener.hpp>
 
-#include <asio.hpp>
 #include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
-#include <gtest/gtest.h>
 
-#include <array>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
+#include "asio_run.hpp"
+#include "runtime/support.hpp"
 
 namespace weft {
 namespace {
@@ -31,14 +23,6 @@ class asio_stream_base : public testing::Test {
   asio::io_context io_;
   net::device device_ = net::device::open("iwarp");
   std::optional<asio_host> host_{io_};
-
-  void run(awaitable<void> body) {
-    std::exception_ptr failure;
-    asio::co_spawn(io_, std::move(body), [&](std::exception_ptr what) { failure = std::move(what); });
-    io_.restart();
-    io_.run();
-    if (failure) std::rethrow_exception(failure);
-  }
 };
 
 class asio_stream_test : public asio_stream_base, public testing::WithParamInterface<const char*> {
@@ -66,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(over, asio_stream_test, testing::Values("iwarp", "tcp")
                          [](const auto& item) { return std::string(item.param); });
 
 TEST_P(asio_stream_test, async_read_until_and_async_write_do_not_know_the_difference) {
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     ends both;
     co_await connect(both);
     const std::array<asio::const_buffer, 2> parts{asio::buffer("first\nsec", 9), asio::buffer("ond\nrest", 8)};
@@ -81,12 +65,11 @@ TEST_P(asio_stream_test, async_read_until_and_async_write_do_not_know_the_differ
         co_await asio::async_read(both.b, asio::dynamic_buffer(words), as_tuple(use_awaitable));
     EXPECT_EQ(failure, asio::error::eof);
     EXPECT_EQ(words, "rest");
-  };
-  run(body());
+  }());
 }
 
 TEST_P(asio_stream_test, bytes_are_exact_through_a_streambuf_and_back) {
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     using namespace asio::experimental::awaitable_operators;
     ends both;
     co_await connect(both);
@@ -96,12 +79,11 @@ TEST_P(asio_stream_test, bytes_are_exact_through_a_streambuf_and_back) {
     co_await (asio::async_write(both.a, asio::buffer(sent), use_awaitable) &&
               asio::async_read(both.b, asio::buffer(got), use_awaitable));
     EXPECT_EQ(got, sent);
-  };
-  run(body());
+  }());
 }
 
 TEST_P(asio_stream_test, the_slot_of_a_read_stops_it_at_every_step_and_no_byte_is_lost) {
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     ends both;
     co_await connect(both);
     std::string sent;
@@ -133,12 +115,11 @@ TEST_P(asio_stream_test, the_slot_of_a_read_stops_it_at_every_step_and_no_byte_i
     co_await both.a.async_shutdown_send(use_awaitable);
     co_await asio::async_read(both.b, asio::dynamic_buffer(got), as_tuple(use_awaitable));
     EXPECT_EQ(got, sent);
-  };
-  run(body());
+  }());
 }
 
 TEST_P(asio_stream_test, cancel_close_and_the_destructor_end_what_is_pending_with_operation_aborted) {
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     const std::vector<std::function<void(ends&)>> ways{
         [](ends& both) { both.a.cancel(); },
         [](ends& both) { both.a.close(); },
@@ -153,12 +134,11 @@ TEST_P(asio_stream_test, cancel_close_and_the_destructor_end_what_is_pending_wit
       EXPECT_EQ(failure, asio::error::operation_aborted);
       EXPECT_EQ(count, 0u);
     }
-  };
-  run(body());
+  }());
 }
 
 TEST_P(asio_stream_test, the_peers_end_is_eof_and_its_death_is_not) {
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     std::array<char, 50> room{};
     ends both;
     co_await connect(both);
@@ -174,12 +154,11 @@ TEST_P(asio_stream_test, the_peers_end_is_eof_and_its_death_is_not) {
     others.a.abort();
     std::tie(failure, count) = co_await others.b.async_read_some(asio::buffer(room), as_tuple(use_awaitable));
     EXPECT_TRUE(failure && failure != asio::error::eof) << failure.message();
-  };
-  run(body());
+  }());
 }
 
 TEST_P(asio_stream_test, what_use_awaitable_throws_has_words_beside_the_code) {
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     ends both;
     co_await connect(both);
     std::array<char, 8> room{};
@@ -201,23 +180,21 @@ TEST_P(asio_stream_test, what_use_awaitable_throws_has_words_beside_the_code) {
     code = co_await keep_words(both.a.async_write_some(asio::buffer(room), use_awaitable));
     EXPECT_EQ(code, asio::error::operation_aborted);
     EXPECT_NE(words.find("write"), std::string::npos) << words;
-  };
-  run(body());
+  }());
 }
 
 TEST_P(asio_stream_test, the_host_goes_first_and_the_handlers_are_called) {
   ends both;
   std::error_code ended;
   std::array<char, 50> room{};
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     co_await connect(both);
     both.a.async_read_some(asio::buffer(room), [&](std::error_code failure, std::size_t) { ended = failure; });
     asio::post(io_, [&] {
       both = ends();
       host_.reset();
     });
-  };
-  run(body());
+  }());
   EXPECT_EQ(ended, asio::error::operation_aborted);
 }
 
@@ -225,7 +202,7 @@ class asio_host_and_sockets_test : public asio_stream_base {};
 
 // A peer that knows nothing of weft.
 TEST_F(asio_host_and_sockets_test, plain_tcp_speaks_with_sockets_both_ways) {
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     asio::ip::tcp::acceptor acceptor(io_, {asio::ip::address_v4::loopback(), 0});
     const std::string address = "tcp://127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
     auto ours = co_await host_->async(net::stream::connect(device_, address), use_awaitable);
@@ -240,18 +217,16 @@ TEST_F(asio_host_and_sockets_test, plain_tcp_speaks_with_sockets_both_ways) {
     const auto [failure, count] = co_await asio::async_read(ours, asio::dynamic_buffer(words), as_tuple(use_awaitable));
     EXPECT_EQ(failure, asio::error::eof);
     EXPECT_EQ(words, "you\n");
-  };
-  run(body());
+  }());
 }
 
 TEST_F(asio_host_and_sockets_test, a_stream_of_an_executor_of_its_own_is_none_of_asios) {
   executor own;
-  const auto body = [&]() -> task<> {
+  own.run([&]() -> task<> {
     auto listener = co_await net::stream_listener::listen(device_, "tcp://127.0.0.1:0");
     auto stream = co_await net::stream::connect(device_, std::string(listener.address()));
     EXPECT_THROW(static_cast<void>(stream.get_executor()), error);
-  };
-  own.run(body());
+  }());
 }
 
 }  // namespace

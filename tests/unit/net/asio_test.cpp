@@ -4,23 +4,13 @@
 #include <weft/net/device.hpp>
 #include <weft/net/exposure.hpp>
 #include <weft/net/listener.hpp>
-#include <weft/runtime/asio.hpp>
-#include <weft/runtime/scope.hpp>
 
-#include <asio.hpp>
 #include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
-#include <gtest/gtest.h>
 
-#include <algorithm>
 #include <future>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
 
+#include "asio_run.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -46,13 +36,6 @@ class net_asio_test : public testing::Test {
   net::device device_ = net::device::open("iwarp");
   asio_host host_{io_};
 
-  void run(awaitable<void> body) {
-    std::exception_ptr failure;
-    asio::co_spawn(io_, std::move(body), [&](std::exception_ptr what) { failure = std::move(what); });
-    io_.run();
-    if (failure) std::rethrow_exception(failure);
-  }
-
   // Echoes one peer's messages until it closes.
   awaitable<void> serve(net::listener& listener) {
     auto request = co_await host_.async(listener.next(), use_awaitable);
@@ -67,7 +50,7 @@ class net_asio_test : public testing::Test {
 };
 
 TEST_F(net_asio_test, a_server_and_its_client_are_asio_coroutines_of_one_io_context) {
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
     asio::co_spawn(io_, serve(*listener), asio::detached);
     auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
@@ -78,13 +61,12 @@ TEST_F(net_asio_test, a_server_and_its_client_are_asio_coroutines_of_one_io_cont
       EXPECT_TRUE(answer && text_of(*answer) == words);
     }
     co_await host_.async(peer->close(), use_awaitable);
-  };
-  run(body());
+  }());
 }
 
 TEST_F(net_asio_test, stopping_a_receive_at_every_step_loses_no_message) {
   using namespace asio::experimental::awaitable_operators;
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
     asio::co_spawn(io_, serve(*listener), asio::detached);
     auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
@@ -102,8 +84,7 @@ TEST_F(net_asio_test, stopping_a_receive_at_every_step_loses_no_message) {
       EXPECT_EQ(text_of(*answer), words);
     }
     co_await host_.async(peer->close(), use_awaitable);
-  };
-  run(body());
+  }());
 }
 
 TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_it) {
@@ -112,7 +93,7 @@ TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_
   std::promise<bool> read;
   std::thread other([&] {
     auto device = net::device::open("iwarp");
-    const auto client = [&]() -> task<> {
+    test::run([&]() -> task<> {
       auto peer = co_await device.connect(address.get_future().get());
       const auto hello = co_await peer.recv_or_throw();
       const auto remote = mr::remote_region::unpack(hello.bytes());
@@ -121,11 +102,10 @@ TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_
       const auto bytes = local.bytes();
       read.set_value(std::string(reinterpret_cast<const char*>(bytes.data()), 5) == "words");
       co_await peer.close();
-    };
-    test::run(client());
+    }());
   });
 
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
     address.set_value(std::string(listener->address()));
     auto request = co_await host_.async(listener->next(), use_awaitable);
@@ -145,14 +125,13 @@ TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_
     EXPECT_TRUE(answer.get());
     const auto end = co_await host_.async(peer->recv(), use_awaitable);
     EXPECT_FALSE(end);
-  };
-  run(body());
+  }());
   other.join();
 }
 
 TEST_F(net_asio_test, ends_in_order_with_connections_that_close_in_the_background) {
   std::optional<net::connection> kept;
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
     asio::co_spawn(io_, serve(*listener), asio::detached);
     auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
@@ -160,13 +139,12 @@ TEST_F(net_asio_test, ends_in_order_with_connections_that_close_in_the_backgroun
     co_await host_.async(peer->send(std::move(message)), use_awaitable);
     kept = std::move(peer);
     kept.reset();  // closes by itself, and does not hold up this handler meanwhile
-  };
-  run(body());
+  }());
 }
 
 TEST_F(net_asio_test, aborting_in_a_handler_ends_what_a_task_waits_for) {
   std::error_code ended;
-  const auto body = [&]() -> awaitable<void> {
+  test::run(io_, [&]() -> awaitable<void> {
     auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
     asio::co_spawn(io_, serve(*listener), [](const std::exception_ptr&) {});
     auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
@@ -174,8 +152,7 @@ TEST_F(net_asio_test, aborting_in_a_handler_ends_what_a_task_waits_for) {
     timer.async_wait([&](std::error_code) { peer->abort(); });
     const auto [failure, message] = co_await host_.async(peer->recv(), as_tuple(use_awaitable));
     ended = failure;
-  };
-  run(body());
+  }());
   EXPECT_EQ(ended, make_error_code(errc::closed));
 }
 

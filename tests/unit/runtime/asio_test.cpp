@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/asio.hpp>
-#include <weft/runtime/io/io.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/channel.hpp>
-#include <weft/runtime/when_any.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
 #include <asio.hpp>
 #include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/experimental/deferred.hpp>
-#include <gtest/gtest.h>
 
 #include <sys/eventfd.h>
 
-#include <array>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
+#include "asio_run.hpp"
 #include "out_of_memory.hpp"
 #include "runtime/support.hpp"
 
@@ -43,6 +26,10 @@ task<int> number_in(duration time, int number) {
 task<int> fail_in(duration time) {
   co_await sleep_for(time);
   throw error(errc::closed, "a test");
+}
+task<> throws() {
+  co_await yield();
+  throw std::runtime_error("no error of weft");
 }
 task<> nothing() { co_return; }
 task<> for_ever() { co_await sleep_for(duration::max()); }
@@ -63,15 +50,19 @@ task<always_full> full(int number) {
 
 class asio_host_test : public testing::Test {
  protected:
+  using local_socket = asio::local::stream_protocol::socket;
+
   asio::io_context io_;
   std::optional<asio_host> host_{io_};
 
-  // Runs an Asio coroutine to its end, and everything else with it.
-  void run(asio::awaitable<void> body) {
-    std::exception_ptr failure;
-    asio::co_spawn(io_, std::move(body), [&](std::exception_ptr what) { failure = std::move(what); });
+  [[nodiscard]] std::pair<local_socket, local_socket> connected_pair() {
+    std::pair<local_socket, local_socket> made{io_, io_};
+    asio::local::connect_pair(made.first, made.second);
+    return made;
+  }
+  void run_again() {
+    io_.restart();
     io_.run();
-    if (failure) std::rethrow_exception(failure);
   }
 };
 
@@ -94,7 +85,7 @@ TEST_F(asio_host_test, completes_callbacks_with_what_the_operation_yields_and_ne
 }
 
 TEST_F(asio_host_test, completes_use_awaitable_deferred_as_tuple_redirect_error_and_use_future) {
-  const auto body = [&]() -> asio::awaitable<void> {
+  test::run(io_, [&]() -> asio::awaitable<void> {
     EXPECT_EQ(co_await host_->async(number_in(1us, 1), asio::use_awaitable), 1);
     EXPECT_EQ(co_await host_->async(number_in(1us, 2), deferred)(asio::use_awaitable), 2);
     const auto [failure, number] = co_await host_->async(fail_in(1us), as_tuple(asio::use_awaitable));
@@ -105,11 +96,9 @@ TEST_F(asio_host_test, completes_use_awaitable_deferred_as_tuple_redirect_error_
     EXPECT_EQ(code, make_error_code(errc::closed));
     const std::optional<always_full> value = co_await host_->async(full(3), asio::use_awaitable);
     EXPECT_EQ(value->number(), 3);
-  };
-  run(body());
+  }());
   auto future = host_->async(number_in(1us, 4), asio::use_future);
-  io_.restart();
-  io_.run();
+  run_again();
   EXPECT_EQ(future.get(), 4);
 }
 
@@ -119,10 +108,6 @@ TEST_F(asio_host_test, keeps_the_words_of_an_error_in_a_result_and_any_exception
     EXPECT_FALSE(failure);
     words = outcome->error().what();
   });
-  const auto throws = []() -> task<> {
-    co_await yield();
-    throw std::runtime_error("no error of weft");
-  };
   host_->spawn(throws(),
                [](std::exception_ptr failure) { EXPECT_THROW(std::rethrow_exception(failure), std::runtime_error); });
   io_.run();
@@ -151,7 +136,7 @@ TEST_F(asio_host_test, what_use_awaitable_and_use_future_throw_has_the_words_and
     }
   };
   asio::cancellation_signal cancel;
-  const auto body = [&]() -> asio::awaitable<void> {
+  test::run(io_, [&]() -> asio::awaitable<void> {
     co_await expect(host_->async(fail_in(1us), asio::use_awaitable));
     co_await expect(host_->async(fail_in(1us), asio::bind_cancellation_slot(cancel.slot(), asio::use_awaitable)));
     co_await expect(host_->async(fail_in(1us), asio::bind_executor(io_.get_executor(), asio::use_awaitable)));
@@ -165,12 +150,10 @@ TEST_F(asio_host_test, what_use_awaitable_and_use_future_throw_has_the_words_and
       EXPECT_EQ(why.code(), asio::error::operation_aborted);
       EXPECT_NE(std::string(why.what()).find("sleep"), std::string::npos) << why.what();
     }
-  };
-  run(body());
+  }());
   EXPECT_EQ(thrown, 5);
   auto future = host_->async(fail_in(1us), asio::use_future);
-  io_.restart();
-  io_.run();
+  run_again();
   try {
     future.get();
     ADD_FAILURE() << "no exception";
@@ -180,12 +163,8 @@ TEST_F(asio_host_test, what_use_awaitable_and_use_future_throw_has_the_words_and
 }
 
 TEST_F(asio_host_test, what_use_awaitable_throws_may_be_any_exception) {
-  const auto throws = []() -> task<> {
-    co_await yield();
-    throw std::runtime_error("no error of weft");
-  };
   const auto body = [&]() -> asio::awaitable<void> { co_await host_->async(throws(), asio::use_awaitable); };
-  EXPECT_THROW(run(body()), std::runtime_error);
+  EXPECT_THROW(test::run(io_, body()), std::runtime_error);
 }
 
 TEST_F(asio_host_test, spawn_takes_operations_too) {
@@ -202,7 +181,7 @@ TEST_F(asio_host_test, the_or_operator_waits_for_a_success_unless_a_failure_is_m
     co_await asio::post(io_, asio::use_awaitable);
     throw std::runtime_error("of Asio's");
   };
-  const auto body = [&]() -> asio::awaitable<void> {
+  test::run(io_, [&]() -> asio::awaitable<void> {
     asio::steady_timer timer(io_, 1ms);
     const auto asios = co_await (fail() || timer.async_wait(asio::use_awaitable));
     EXPECT_EQ(asios.index(), 1U) << "without weft the timer is waited for, too";
@@ -224,8 +203,7 @@ TEST_F(asio_host_test, the_or_operator_waits_for_a_success_unless_a_failure_is_m
     EXPECT_EQ(words, error(errc::closed, "a test").what());
     const auto raced = co_await host_->async(when_any(number_in(1us, 3), sleep_for(1h)), asio::use_awaitable);
     EXPECT_EQ(std::get<0>(raced.values), 3);
-  };
-  run(body());
+  }());
 }
 
 TEST_F(asio_host_test, an_exception_of_a_handler_leaves_run_and_the_others_are_called_after_it) {
@@ -244,23 +222,19 @@ TEST_F(asio_host_test, lets_run_return_when_there_is_no_work_and_goes_on_when_th
   for (int round = 0; round < 3; ++round) {
     int got = 0;
     host_->async(number_in(2ms, round), [&](std::error_code, int number) { got = number + 1; });
-    io_.restart();
-    io_.run();
+    run_again();
     EXPECT_EQ(got, round + 1);
   }
 }
 
 TEST_F(asio_host_test, sleeps_in_the_io_context_while_nothing_happens) {
-  executor_options options;
-  options.policy = poll_policy::sleep;
-  host_.emplace(io_, options);
+  host_.emplace(io_, executor_options{.policy = poll_policy::sleep});
   std::uint64_t before = 0;
-  const auto body = [&]() -> asio::awaitable<void> {
+  test::run(io_, [&]() -> asio::awaitable<void> {
     co_await host_->async(sleep_for(1ms), asio::use_awaitable);
     before = host_->executor().statistics().turns;
     co_await host_->async(sleep_for(20ms), asio::use_awaitable);
-  };
-  run(body());
+  }());
   EXPECT_LT(host_->executor().statistics().turns - before, 50U);
 }
 
@@ -309,14 +283,13 @@ TEST_F(asio_host_test, a_cancellation_slot_stops_the_operation_with_operation_ab
   ended.reset();
   host_->async(for_ever(), asio::bind_cancellation_slot(cancel.slot(), [&](std::error_code code) { ended = code; }));
   cancel.emit(asio::cancellation_type::terminal);
-  io_.restart();
-  io_.run();
+  run_again();
   EXPECT_EQ(ended, asio::error::operation_aborted);
 }
 
 TEST_F(asio_host_test, takes_part_in_the_awaitable_operators) {
   using namespace asio::experimental::awaitable_operators;
-  const auto body = [&]() -> asio::awaitable<void> {
+  test::run(io_, [&]() -> asio::awaitable<void> {
     asio::steady_timer timer(io_, 1ms);
     const auto first =
         co_await (host_->async(for_ever(), asio::use_awaitable) || timer.async_wait(asio::use_awaitable));
@@ -326,8 +299,7 @@ TEST_F(asio_host_test, takes_part_in_the_awaitable_operators) {
                         ? 3
                         : 0;
     EXPECT_EQ(sum, 3);
-  };
-  run(body());
+  }());
 }
 
 // Counts what it hands out.
@@ -471,13 +443,11 @@ TEST_F(asio_host_test, a_handler_whose_move_throws_is_an_exception_and_leaves_no
     int left = moves;
     try {
       host_->async(sleep_for(1us), fragile_handler(outstanding, total, left, called));
-      io_.restart();
-      io_.run();
+      run_again();
     } catch (const std::runtime_error&) {
       ++failures;
       left = 0;
-      io_.restart();
-      io_.run();
+      run_again();
     }
     EXPECT_EQ(outstanding, 0) << "move " << moves;
   }
@@ -531,8 +501,7 @@ TEST_F(asio_host_test, its_end_stops_what_has_not_ended_and_queues_the_handlers)
   host_.reset();
   EXPECT_TRUE(undone);
   EXPECT_FALSE(ended);
-  io_.restart();
-  io_.run();
+  run_again();
   EXPECT_EQ(ended, asio::error::operation_aborted);
 }
 
@@ -609,9 +578,7 @@ TEST_F(asio_host_test, request_stop_stops_all) {
 }
 
 TEST_F(asio_host_test, spins_with_the_io_context_if_its_policy_says_so) {
-  executor_options options;
-  options.policy = poll_policy::spin;
-  host_.emplace(io_, options);
+  host_.emplace(io_, executor_options{.policy = poll_policy::spin});
   io_.run();  // there is nothing to do yet: it rests
   io_.restart();
   const std::uint64_t before = host_->executor().statistics().sleeps;
@@ -683,10 +650,8 @@ TEST_F(asio_host_test, what_handlers_start_is_served_before_the_kernel_is_asked_
 // Tasks that await Asio.
 
 TEST_F(asio_host_test, a_task_awaits_operations_of_asio) {
-  asio::local::stream_protocol::socket a(io_);
-  asio::local::stream_protocol::socket b(io_);
-  asio::local::connect_pair(a, b);
-  const auto body = [&]() -> task<> {
+  auto [a, b] = connected_pair();
+  test::run(*host_, io_, [&]() -> task<> {
     asio::steady_timer timer(io_, 1ms);
     co_await timer.async_wait(use_weft);
     const std::size_t sent = co_await asio::async_write(a, asio::buffer("hello", 5), use_weft);
@@ -701,35 +666,23 @@ TEST_F(asio_host_test, a_task_awaits_operations_of_asio) {
     const auto found = co_await resolver.async_resolve("127.0.0.1", "80", use_weft);
     EXPECT_EQ(found.begin()->endpoint().port(), 80);
     co_await asio::post(io_, use_weft);
-  };
-  std::exception_ptr failure;
-  host_->spawn(body(), [&](std::exception_ptr what) { failure = std::move(what); });
-  io_.run();
-  if (failure) std::rethrow_exception(failure);
+  }());
 }
 
 TEST_F(asio_host_test, a_stop_of_the_task_cancels_the_operation_of_asio) {
-  asio::local::stream_protocol::socket a(io_);
-  asio::local::stream_protocol::socket b(io_);
-  asio::local::connect_pair(a, b);
-  const auto body = [&]() -> task<> {
+  auto [a, b] = connected_pair();
+  test::run(*host_, io_, [&]() -> task<> {
     std::array<char, 16> bytes{};
     const result<std::size_t> late =
         co_await as_result(with_timeout(1ms, b.async_read_some(asio::buffer(bytes), use_weft)));
     EXPECT_EQ(late.error().code(), errc::timed_out);
     EXPECT_EQ(co_await asio::async_write(a, asio::buffer("x", 1), use_weft), 1U);
     EXPECT_EQ(co_await b.async_read_some(asio::buffer(bytes), use_weft), 1U);
-  };
-  std::exception_ptr failure;
-  host_->spawn(body(), [&](std::exception_ptr what) { failure = std::move(what); });
-  io_.run();
-  if (failure) std::rethrow_exception(failure);
+  }());
 }
 
 TEST_F(asio_host_test, its_end_stops_a_task_that_waits_for_asio) {
-  asio::local::stream_protocol::socket a(io_);
-  asio::local::stream_protocol::socket b(io_);
-  asio::local::connect_pair(a, b);
+  auto [a, b] = connected_pair();
   std::error_code ended;
   const auto body = [&]() -> task<> {
     std::array<char, 16> bytes{};
@@ -740,8 +693,7 @@ TEST_F(asio_host_test, its_end_stops_a_task_that_waits_for_asio) {
   io_.poll();
   host_.reset();
   EXPECT_EQ(ended, errc::canceled);
-  io_.restart();
-  io_.run();
+  run_again();
 }
 
 TEST_F(asio_host_test, an_operation_of_asio_that_is_forgotten_is_canceled) {
@@ -759,8 +711,7 @@ TEST_F(asio_host_test, an_operation_of_asio_that_is_forgotten_is_canceled) {
     delete timer;
     other.reset();
   });
-  io_.restart();
-  io_.run();
+  run_again();
   EXPECT_EQ(ended, errc::canceled);
 }
 
