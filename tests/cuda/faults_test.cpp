@@ -5,9 +5,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <memory>
-#include <vector>
-
 #include "support.hpp"
 
 namespace weft::test {

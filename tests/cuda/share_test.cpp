@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <string>
-#include <vector>
 
 #include "share_opener.hpp"
 #include "support.hpp"
@@ -124,13 +122,13 @@ TEST_F(cuda_share, every_call_that_fails_while_it_is_opened_leaves_nothing_open)
 TEST_F(cuda_share, a_handle_that_means_nothing_is_refused) {
   mr::device_share wild;
   std::ranges::fill(wild.handle, std::byte{0x5a});
-  refusal(errc::invalid_argument, [&] { static_cast<void>(gpu->open_share(wild, 1)); });
+  expect_refusal(errc::invalid_argument, [&] { return gpu->open_share(wild, 1); });
 }
 
 TEST_F(cuda_share, a_process_does_not_open_its_own) {
   const auto memory = gpu->allocate(4096);
   const auto shared = gpu->share(memory.bytes());
-  refusal(errc::invalid_argument, [&] { static_cast<void>(gpu->open_share(shared, 4096)); });
+  expect_refusal(errc::invalid_argument, [&] { return gpu->open_share(shared, 4096); });
   EXPECT_EQ(driver.counts().opened, 0U);
 }
 

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -205,33 +206,31 @@ int reopen(pid_t pid, int descriptor) {
 }
 
 std::pair<const char*, const char*> words_of(int code) {
-  switch (code) {
-    case 0:
-      return {"CUDA_SUCCESS", "no error"};
-    case 1:
-      return {"CUDA_ERROR_INVALID_VALUE", "invalid argument"};
-    case 2:
-      return {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"};
-    case 3:
-      return {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"};
-    case 100:
-      return {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"};
-    case 201:
-      return {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"};
-    case 400:
-      return {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"};
-    case 600:
-      return {"CUDA_ERROR_NOT_READY", "device not ready"};
-    case 700:
-      return {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"};
-    case 709:
-      return {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"};
-    case 801:
-      return {"CUDA_ERROR_NOT_SUPPORTED", "operation not supported"};
-    default:
-      return {nullptr, nullptr};
-  }
+  static const std::map<int, std::pair<const char*, const char*>> known = {
+      {0, {"CUDA_SUCCESS", "no error"}},
+      {1, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
+      {2, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
+      {3, {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"}},
+      {100, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
+      {201, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+      {400, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
+      {600, {"CUDA_ERROR_NOT_READY", "device not ready"}},
+      {700, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
+      {709, {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"}},
+      {801, {"CUDA_ERROR_NOT_SUPPORTED", "operation not supported"}},
+  };
+  const auto found = known.find(code);
+  return found != known.end() ? found->second : std::pair<const char*, const char*>();
 }
+
+// The world, which nobody else changes while this lives.
+class world_alone {
+ public:
+  [[nodiscard]] world* operator->() const { return &world::get(); }
+
+ private:
+  const locked_world locked_{world::get().lock};
+};
 
 }  // namespace
 
@@ -639,11 +638,7 @@ status cuIpcCloseMemHandle(device_address memory) {
   });
 }
 
-void stand_in_seed(std::uint64_t seed) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  all.random.seed(seed);
-}
+void stand_in_seed(std::uint64_t seed) { world_alone()->random.seed(seed); }
 
 void stand_in_hold() {
   world& all = world::get();
@@ -655,124 +650,92 @@ void stand_in_hold() {
 }
 
 void stand_in_release() {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  all.held = false;
-  all.changed.notify_all();
+  const world_alone all;
+  all->held = false;
+  all->changed.notify_all();
 }
 
-std::size_t stand_in_outstanding() {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  return all.outstanding();
-}
+std::size_t stand_in_outstanding() { return world_alone()->outstanding(); }
 
 void stand_in_fail_next(const char* function, int result) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  all.fail_next[function] = static_cast<status>(result);
+  world_alone()->fail_next[function] = static_cast<status>(result);
 }
 
 void stand_in_fail_nth(std::uint64_t n, int result) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  all.fail_nth = n;
-  all.nth_result = static_cast<status>(result);
-  if (n == 0) all.fail_next.clear();
+  const world_alone all;
+  all->fail_nth = n;
+  all->nth_result = static_cast<status>(result);
+  if (n == 0) all->fail_next.clear();
 }
 
 bool stand_in_has_failed() {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  return all.fail_nth == 0 && all.fail_next.empty();
+  const world_alone all;
+  return all->fail_nth == 0 && all->fail_next.empty();
 }
 
 std::uint64_t stand_in_calls() {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  return all.calls;
+  const world_alone all;
+  return all->calls;
 }
 
-void stand_in_destroy_context(int device) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  all.clear(device);
-}
+void stand_in_destroy_context(int device) { world_alone()->clear(device); }
 
-void stand_in_set_driver_version(int version) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  all.version = version;
-}
+void stand_in_set_driver_version(int version) { world_alone()->version = version; }
 
-void stand_in_set_device_count(int count) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  all.devices = count;
-}
+void stand_in_set_device_count(int count) { world_alone()->devices = count; }
 
-void stand_in_set_dma_buf(bool supported) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  all.dma_buf = supported;
-}
+void stand_in_set_dma_buf(bool supported) { world_alone()->dma_buf = supported; }
 
 bool stand_in_peek(const void* memory, void* to, std::size_t bytes) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
+  const world_alone all;
   const device_address where = address_of(memory);
-  const std::byte* const from = all.is_device_address(where) ? all.alias(where, bytes) : nullptr;
+  const std::byte* const from = all->is_device_address(where) ? all->alias(where, bytes) : nullptr;
   if (from == nullptr) return false;
   std::memcpy(to, from, bytes);
   return true;
 }
 
 bool stand_in_poke(void* memory, const void* from, std::size_t bytes) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
+  const world_alone all;
   const device_address where = address_of(memory);
-  std::byte* const to = all.is_device_address(where) ? all.alias(where, bytes) : nullptr;
+  std::byte* const to = all->is_device_address(where) ? all->alias(where, bytes) : nullptr;
   if (to == nullptr) return false;
   std::memcpy(to, from, bytes);
   return true;
 }
 
 bool stand_in_is_synchronous(const void* memory) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  const allocation* const found = all.find(address_of(memory));
+  const world_alone all;
+  const allocation* const found = all->find(address_of(memory));
   return found != nullptr && found->synchronous;
 }
 
 void* stand_in_allocate(int device, std::size_t bytes, foreign_memory kind) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
+  const world_alone all;
   constexpr std::array kinds{memory_kind::managed, memory_kind::other_context, memory_kind::mapped};
-  const allocation* const made = all.make(device, bytes, kinds[static_cast<std::size_t>(kind)]);
+  const allocation* const made = all->make(device, bytes, kinds[static_cast<std::size_t>(kind)]);
   return made != nullptr ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(made->base)) : nullptr;
 }
 
 void stand_in_free(void* memory) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
-  allocation* const found = all.find(address_of(memory));
-  if (found != nullptr) all.remove(*found);
+  const world_alone all;
+  allocation* const found = all->find(address_of(memory));
+  if (found != nullptr) all->remove(*found);
 }
 
 void stand_in_count(stand_in_counts* result) {
-  world& all = world::get();
-  const locked_world locked(all.lock);
+  const world_alone all;
   stand_in_counts& now = *result;
   now = {};
-  for (const context& one : all.contexts) now.retained += one.retained;
-  for (const auto& [base, one] : all.allocations) {
+  for (const context& one : all->contexts) now.retained += one.retained;
+  for (const auto& [base, one] : all->allocations) {
     now.opened += one->opened;
     if (one->kind != memory_kind::imported) ++now.allocations;
   }
-  now.pinned = all.pinned.size();
-  now.streams = all.streams.size();
-  now.events = all.events.size();
-  now.abandoned = all.abandoned;
+  now.pinned = all->pinned.size();
+  now.streams = all->streams.size();
+  now.events = all->events.size();
+  now.abandoned = all->abandoned;
 }
 }
 

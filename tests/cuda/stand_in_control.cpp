@@ -5,6 +5,9 @@
 
 #include <stdexcept>
 
+// The function stand_in_NAME(). It is called by its type in the header.
+#define IN_THE_LIBRARY(name) function<decltype(stand_in_##name)>("stand_in_" #name)
+
 namespace weft::test {
 
 stand_in::stand_in() : library_(::dlopen(library(), RTLD_NOW | RTLD_LOCAL)) {
@@ -30,59 +33,43 @@ void* stand_in::find(const char* name) const {
   return found;
 }
 
-void stand_in::seed(std::uint64_t number) const { function<decltype(stand_in_seed)>("stand_in_seed")(number); }
-void stand_in::hold() const { function<decltype(stand_in_hold)>("stand_in_hold")(); }
-void stand_in::release() const { function<decltype(stand_in_release)>("stand_in_release")(); }
-std::size_t stand_in::outstanding() const { return function<decltype(stand_in_outstanding)>("stand_in_outstanding")(); }
+void stand_in::seed(std::uint64_t number) const { IN_THE_LIBRARY(seed)(number); }
+void stand_in::hold() const { IN_THE_LIBRARY(hold)(); }
+void stand_in::release() const { IN_THE_LIBRARY(release)(); }
+std::size_t stand_in::outstanding() const { return IN_THE_LIBRARY(outstanding)(); }
 
-void stand_in::fail_next(const char* name, int result) const {
-  function<decltype(stand_in_fail_next)>("stand_in_fail_next")(name, result);
-}
-void stand_in::fail_nth(std::uint64_t n, int result) const {
-  function<decltype(stand_in_fail_nth)>("stand_in_fail_nth")(n, result);
-}
-bool stand_in::has_failed() const { return function<decltype(stand_in_has_failed)>("stand_in_has_failed")(); }
-std::uint64_t stand_in::calls() const { return function<decltype(stand_in_calls)>("stand_in_calls")(); }
+void stand_in::fail_next(const char* name, int result) const { IN_THE_LIBRARY(fail_next)(name, result); }
+void stand_in::fail_nth(std::uint64_t n, int result) const { IN_THE_LIBRARY(fail_nth)(n, result); }
+bool stand_in::has_failed() const { return IN_THE_LIBRARY(has_failed)(); }
+std::uint64_t stand_in::calls() const { return IN_THE_LIBRARY(calls)(); }
 
-void stand_in::destroy_context(int device) const {
-  function<decltype(stand_in_destroy_context)>("stand_in_destroy_context")(device);
-}
-void stand_in::set_driver_version(int version) const {
-  function<decltype(stand_in_set_driver_version)>("stand_in_set_driver_version")(version);
-}
-void stand_in::set_device_count(int count) const {
-  function<decltype(stand_in_set_device_count)>("stand_in_set_device_count")(count);
-}
-void stand_in::set_dma_buf(bool supported) const {
-  function<decltype(stand_in_set_dma_buf)>("stand_in_set_dma_buf")(supported);
-}
+void stand_in::destroy_context(int device) const { IN_THE_LIBRARY(destroy_context)(device); }
+void stand_in::set_driver_version(int version) const { IN_THE_LIBRARY(set_driver_version)(version); }
+void stand_in::set_device_count(int count) const { IN_THE_LIBRARY(set_device_count)(count); }
+void stand_in::set_dma_buf(bool supported) const { IN_THE_LIBRARY(set_dma_buf)(supported); }
 
 std::vector<std::byte> stand_in::peek(std::span<const std::byte> memory) const {
   std::vector<std::byte> bytes(memory.size());
-  const auto copy = function<decltype(stand_in_peek)>("stand_in_peek");
+  const auto copy = IN_THE_LIBRARY(peek);
   if (!copy(memory.data(), bytes.data(), bytes.size())) throw std::out_of_range("not memory of the stand-in");
   return bytes;
 }
 void stand_in::poke(std::span<std::byte> memory, std::span<const std::byte> bytes) const {
   if (bytes.size() > memory.size()) throw std::out_of_range("more bytes than memory");
-  const auto copy = function<decltype(stand_in_poke)>("stand_in_poke");
+  const auto copy = IN_THE_LIBRARY(poke);
   if (!copy(memory.data(), bytes.data(), bytes.size())) throw std::out_of_range("not memory of the stand-in");
 }
-bool stand_in::is_synchronous(const std::byte* memory) const {
-  return function<decltype(stand_in_is_synchronous)>("stand_in_is_synchronous")(memory);
-}
+bool stand_in::is_synchronous(const std::byte* memory) const { return IN_THE_LIBRARY(is_synchronous)(memory); }
 
 std::span<std::byte> stand_in::allocate(int device, std::size_t bytes, foreign_memory kind) const {
-  void* const made = function<decltype(stand_in_allocate)>("stand_in_allocate")(device, bytes, kind);
+  void* const made = IN_THE_LIBRARY(allocate)(device, bytes, kind);
   if (made == nullptr) throw std::bad_alloc();
   return {static_cast<std::byte*>(made), bytes};
 }
-void stand_in::free(std::span<std::byte> memory) const {
-  function<decltype(stand_in_free)>("stand_in_free")(memory.data());
-}
+void stand_in::free(std::span<std::byte> memory) const { IN_THE_LIBRARY(free)(memory.data()); }
 stand_in_counts stand_in::counts() const {
   stand_in_counts now;
-  function<decltype(stand_in_count)>("stand_in_count")(&now);
+  IN_THE_LIBRARY(count)(&now);
   return now;
 }
 

@@ -7,9 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <random>
-#include <vector>
 
 #include "failing_calls.hpp"
 #include "support.hpp"
@@ -329,13 +326,13 @@ TEST_F(cuda_stream, null_borrows_the_default_one) {
 TEST_F(cuda_stream, that_the_program_has_destroyed_is_not_borrowed) {
   const auto native = make_native(*gpu);
   with_context([&] { functions.stream_destroy(native); });
-  refusal(errc::closed, [&] { static_cast<void>(gpu->borrow_stream(native)); });
+  expect_refusal(errc::closed, [&] { return gpu->borrow_stream(native); });
 }
 
 TEST_F(cuda_stream, of_another_device_is_not_borrowed) {
   const auto other = open_stand_in(1);
   const auto native = make_native(*other);
-  refusal(errc::wrong_device, [&] { static_cast<void>(gpu->borrow_stream(native)); });
+  expect_refusal(errc::wrong_device, [&] { return gpu->borrow_stream(native); });
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <span>
@@ -40,20 +41,19 @@ inline std::vector<std::byte> random_bytes(std::size_t count, std::uint32_t seed
   return bytes;
 }
 
-/// The words of the error that `call` throws, which must have that code.
+inline bool says(std::string_view words, std::string_view part) { return words.find(part) != std::string_view::npos; }
+
+/// Expects `call` to throw an error with that code, in whose words are all these parts.
 template <class Call>
-std::string refusal(std::error_code code, Call call) {
+void expect_refusal(std::error_code code, Call call, std::initializer_list<std::string_view> parts = {}) {
   try {
     call();
+    ADD_FAILURE() << "no error";
   } catch (const error& failure) {
     EXPECT_EQ(failure.code(), code) << failure.what();
-    return failure.what();
+    for (const std::string_view part : parts) EXPECT_TRUE(says(failure.what(), part)) << failure.what();
   }
-  ADD_FAILURE() << "no error";
-  return {};
 }
-
-inline bool says(std::string_view words, std::string_view part) { return words.find(part) != std::string_view::npos; }
 
 /// Host memory that is pinned for as long as this lives.
 class pinned_bytes {
