@@ -43,9 +43,11 @@ task<std::string> words_of(task<> work) {
   co_return std::string();
 }
 
+task<> say(session& link, message what) { co_await link.send(pack(what)); }
+
 /// Sends `what` and yields the answer.
 task<message> ask(session& link, message what) {
-  co_await link.send(pack(what));
+  co_await say(link, std::move(what));
   co_return co_await link.receive();
 }
 
@@ -80,19 +82,31 @@ digest digest_of(const std::string& text) {
   return hash.finish();
 }
 
+message end_with(const digest& sha) { return end_message{.sha = sha}; }
+
 /// Puts a small file as one should, and yields the slots that the peer has offered for it.
 task<std::vector<weft::mr::remote_region>> put_properly(session& link, std::string name, std::string text) {
   const message put = put_message{.size = text.size(), .name = name};
   const message ready = co_await ask(link, put);
   const auto slots = std::get<ready_message>(ready).slots;
   co_await write_to_slot(link, slots.at(0), text);
-  const message chunk = chunk_message{.index = 0};
-  const message taken = co_await ask(link, chunk);
+  const message taken = co_await ask(link, chunk_message{.index = 0});
   EXPECT_TRUE(std::holds_alternative<taken_message>(taken));
-  const message end = end_message{.sha = digest_of(text)};
-  const message stored = co_await ask(link, end);
+  const message stored = co_await ask(link, end_with(digest_of(text)));
   EXPECT_TRUE(std::holds_alternative<stored_message>(stored));
   co_return slots;
+}
+
+/// As a receiver: something that is wrong, where the peer waits for the word that its first chunk was taken.
+task<> offer_a_slot_and_say(session& link, message lie) {
+  co_await link.receive();
+  auto memory = co_await link.home().device.pool().allocate(most_chunk_bytes, weft::mr::budget::receive);
+  const auto slot = co_await link.peer().expose(std::move(memory), weft::mr::usage::write_dst);
+  ready_message ready;
+  ready.slots.push_back(slot.remote());
+  co_await ask(link, ready);
+  co_await say(link, std::move(lie));
+  co_await expect_hang_up(link);
 }
 
 task<ready_message> begin_put(session& link, std::string name, std::uint64_t size) {
@@ -197,77 +211,66 @@ class copy_peers : public testing::Test {
 };
 
 TEST_F(copy_peers, a_put_outside_of_the_directory_is_refused_and_the_next_one_works) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     for (const char* const name : {"../evil", "/tmp/evil", "", ".", "..", ".hidden", "a/b", "a\nb"}) {
       const message put = put_message{.size = 1, .name = name};
       const message answer = co_await ask(link, put);
       EXPECT_TRUE(std::holds_alternative<failed_message>(answer)) << name;
     }
     co_await put_properly(link, "good", "data");
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{"good"});
 }
 
 TEST_F(copy_peers, a_chunk_out_of_turn_ends_the_connection_and_leaves_nothing) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     co_await begin_put(link, "a", 3 * most_chunk_bytes);
-    const message chunk = chunk_message{.index = 1};
-    co_await link.send(pack(chunk));
+    co_await say(link, chunk_message{.index = 1});
     co_await expect_hang_up(link);
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{});
 }
 
 TEST_F(copy_peers, more_chunks_than_the_file_has_end_the_connection) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     co_await begin_put(link, "a", 1);
     for (const std::uint64_t index : {0u, 1u}) {
-      const message chunk = chunk_message{.index = index};
-      co_await link.send(pack(chunk));
+      co_await say(link, chunk_message{.index = index});
     }
     co_await expect_hang_up(link);
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{});
 }
 
 TEST_F(copy_peers, an_end_before_the_last_chunk_ends_the_connection_and_leaves_nothing) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     co_await begin_put(link, "a", 1);
-    const message end = end_message{.sha = digest_of("")};
-    co_await link.send(pack(end));
+    co_await say(link, end_with(digest_of("")));
     co_await expect_hang_up(link);
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{});
 }
 
 TEST_F(copy_peers, a_sender_that_closes_in_order_in_the_middle_leaves_nothing) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     co_await begin_put(link, "a", 1);
     co_await link.peer().close();
     session second = co_await connect_to(link.home(), std::string(link.peer().peer()));
     co_await put_properly(second, "b", "data");
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{"b"});
 }
 
 TEST_F(copy_peers, data_that_does_not_match_its_digest_is_not_stored) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     const auto ready = co_await begin_put(link, "a", 4);
     co_await write_to_slot(link, ready.slots.at(0), "evil");
-    const message chunk = chunk_message{.index = 0};
-    co_await ask(link, chunk);
-    const message end = end_message{.sha = digest_of("good")};
-    const message answer = co_await ask(link, end);
+    co_await ask(link, chunk_message{.index = 0});
+    const message answer = co_await ask(link, end_with(digest_of("good")));
     const auto* const failed = std::get_if<failed_message>(&answer);
     EXPECT_TRUE(failed != nullptr && failed->text.find("damaged") != std::string::npos);
     co_await put_properly(link, "b", "data");
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{"b"});
 }
 
@@ -280,12 +283,10 @@ TEST_F(copy_peers, a_file_is_stored_as_it_was_hashed_whatever_its_sender_writes_
   const auto put_and_overwrite = [&](session& link, int attempt) -> task<bool> {
     const auto ready = co_await begin_put(link, "file", good.size());
     co_await write_to_slot(link, ready.slots.at(0), good);
-    const message chunk = chunk_message{.index = 0};
-    co_await link.send(pack(chunk));
+    co_await say(link, chunk_message{.index = 0});
     for (int turn = 0; turn < attempt; ++turn) co_await weft::yield();
     co_await write_to_slot(link, ready.slots.at(0), "evil");
-    const message end = end_message{.sha = sha};
-    co_await link.send(pack(end));
+    co_await say(link, end_with(sha));
     const message taken = co_await link.receive();
     EXPECT_TRUE(std::holds_alternative<taken_message>(taken));
     const message answer = co_await link.receive();
@@ -301,7 +302,7 @@ TEST_F(copy_peers, a_file_is_stored_as_it_was_hashed_whatever_its_sender_writes_
   };
   std::counting_semaphore<> end(0);
   const auto hold_a_worker = [&] { end.acquire(); };
-  const auto with_one_worker = [&](session& link) -> task<> {
+  with_server([&](session& link) -> task<> {
     const auto body = [&](weft::scope& tasks) -> task<> {
       const unsigned workers = std::max(2U, std::thread::hardware_concurrency());
       for (unsigned i = 1; i < workers; ++i) tasks.spawn(weft::offload(hold_a_worker));
@@ -309,8 +310,7 @@ TEST_F(copy_peers, a_file_is_stored_as_it_was_hashed_whatever_its_sender_writes_
       end.release(workers - 1);
     };
     co_await weft::with_scope(weft::on_failure::stop_siblings, body);
-  };
-  with_server(with_one_worker);
+  });
 }
 
 // Of one address; others have theirs.
@@ -327,7 +327,7 @@ TEST_F(copy_peers, a_peer_whose_puts_do_not_go_on_holds_up_nobody_else) {
     const auto begin_and_stop = [&]() -> task<> {
       auto link = co_await connect_from("127.0.0.2:0");
       const message put = put_message{.size = 100 * most_chunk_bytes, .name = "never"};
-      co_await link.send(pack(put));
+      co_await say(link, put);
       stalled.push_back(std::move(link));
     };
     for (int i = 0; i < 6; ++i) co_await begin_and_stop();
@@ -351,46 +351,41 @@ TEST(copy_chunks, are_no_more_than_the_pool_has_room_for_beside_messages) {
 }
 
 TEST_F(copy_peers, a_sender_that_gives_up_leaves_nothing_and_may_go_on) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     co_await begin_put(link, "a", 2 * most_chunk_bytes);
-    const message chunk = chunk_message{.index = 0};
-    co_await ask(link, chunk);
+    co_await ask(link, chunk_message{.index = 0});
     const message given_up = failed_message{.text = "no more"};
     const message answer = co_await ask(link, given_up);
     EXPECT_TRUE(std::holds_alternative<failed_message>(answer));
     co_await put_properly(link, "b", "data");
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{"b"});
 }
 
 TEST_F(copy_peers, a_message_that_means_nothing_ends_the_connection) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     auto nonsense = co_await link.home().device.pool().allocate(100);
     std::ranges::fill(nonsense.bytes(), std::byte{0xa5});
     co_await link.peer().send(std::move(nonsense));
     co_await expect_hang_up(link);
-  };
-  with_server(client);
+  });
 }
 
 TEST_F(copy_peers, a_write_beyond_the_slot_ends_the_connection) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     const auto ready = co_await begin_put(link, "a", 4);
     const auto& slot = ready.slots.at(0);
     const weft::mr::remote_region forged(slot.key(), slot.address(), slot.size() + 1, slot.usage());
     co_await write_what_is_refused(link, forged, "evil!");
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{});
 }
 
 TEST_F(copy_peers, the_slots_of_a_file_are_closed_once_it_is_stored) {
-  const auto client = [](session& link) -> task<> {
+  with_server([](session& link) -> task<> {
     const auto slots = co_await put_properly(link, "a", "data");
     co_await write_what_is_refused(link, slots.at(0), "evil");
-  };
-  with_server(client);
+  });
   EXPECT_EQ(there_.names(), names{"a"});
   std::string stored;
   std::ifstream(there_.path() + "/a") >> stored;
@@ -402,8 +397,7 @@ TEST_F(copy_peers, a_receiver_that_offers_slots_of_another_size_is_refused) {
     co_await link.receive();
     ready_message ready;
     ready.slots.emplace_back(1, 0, 17, weft::mr::usage::write_dst);
-    const message lie = ready;
-    co_await link.send(pack(lie));
+    co_await say(link, ready);
     co_await expect_hang_up(link);
   };
   EXPECT_NE(put_against(server).find("slot of the wrong size"), std::string::npos);
@@ -418,47 +412,22 @@ TEST_F(copy_peers, a_receiver_that_closes_instead_of_storing_is_no_success) {
 }
 
 TEST_F(copy_peers, a_receiver_that_says_stored_too_early_is_no_success) {
-  const auto server = [](session& link) -> task<> {
-    co_await link.receive();
-    auto memory = co_await link.home().device.pool().allocate(most_chunk_bytes, weft::mr::budget::receive);
-    const auto slot = co_await link.peer().expose(std::move(memory), weft::mr::usage::write_dst);
-    ready_message ready;
-    ready.slots.push_back(slot.remote());
-    const message offer = ready;
-    co_await ask(link, offer);
-    const message lie = stored_message{};
-    co_await link.send(pack(lie));
-    co_await expect_hang_up(link);
-  };
+  const auto server = [](session& link) -> task<> { return offer_a_slot_and_say(link, stored_message{}); };
   EXPECT_NE(put_against(server).find("stored"), std::string::npos);
 }
 
 TEST_F(copy_peers, a_receiver_that_takes_what_was_never_sent_is_no_success) {
-  const auto server = [](session& link) -> task<> {
-    co_await link.receive();
-    auto memory = co_await link.home().device.pool().allocate(most_chunk_bytes, weft::mr::budget::receive);
-    const auto slot = co_await link.peer().expose(std::move(memory), weft::mr::usage::write_dst);
-    ready_message ready;
-    ready.slots.push_back(slot.remote());
-    const message offer = ready;
-    co_await ask(link, offer);
-    const message lie = taken_message{.index = 2};
-    co_await link.send(pack(lie));
-    co_await expect_hang_up(link);
-  };
+  const auto server = [](session& link) -> task<> { return offer_a_slot_and_say(link, taken_message{.index = 2}); };
   EXPECT_NE(put_against(server).find("taken"), std::string::npos);
 }
 
 TEST_F(copy_peers, a_server_that_sends_damaged_data_leaves_nothing_here) {
   const auto server = [](session& link) -> task<> {
     co_await link.receive();
-    const message offer = offer_message{.size = 4};
-    const message ready = co_await ask(link, offer);
+    const message ready = co_await ask(link, offer_message{.size = 4});
     co_await write_to_slot(link, std::get<ready_message>(ready).slots.at(0), "evil");
-    const message chunk = chunk_message{.index = 0};
-    co_await ask(link, chunk);
-    const message end = end_message{.sha = digest_of("good")};
-    const message answer = co_await ask(link, end);
+    co_await ask(link, chunk_message{.index = 0});
+    const message answer = co_await ask(link, end_with(digest_of("good")));
     EXPECT_TRUE(std::holds_alternative<failed_message>(answer));
     EXPECT_FALSE(co_await link.receive_if_any());
   };
@@ -469,8 +438,7 @@ TEST_F(copy_peers, a_server_that_sends_damaged_data_leaves_nothing_here) {
 TEST_F(copy_peers, a_server_that_closes_in_order_in_the_middle_of_a_get_leaves_nothing_here) {
   const auto server = [](session& link) -> task<> {
     co_await link.receive();
-    const message offer = offer_message{.size = 4};
-    co_await ask(link, offer);
+    co_await ask(link, offer_message{.size = 4});
     co_await link.peer().close();
   };
   EXPECT_NE(get_against(server), "");
@@ -480,8 +448,7 @@ TEST_F(copy_peers, a_server_that_closes_in_order_in_the_middle_of_a_get_leaves_n
 TEST_F(copy_peers, a_server_that_answers_a_get_with_something_else_is_refused) {
   const auto server = [](session& link) -> task<> {
     co_await link.receive();
-    const message lie = stored_message{};
-    co_await link.send(pack(lie));
+    co_await say(link, stored_message{});
     co_await expect_hang_up(link);
   };
   EXPECT_NE(get_against(server).find("instead of 'offer'"), std::string::npos);

@@ -244,7 +244,7 @@ class kv_valkey : public testing::TestWithParam<carrier> {
 };
 
 TEST_P(kv_valkey, a_server_says_first_where_its_buffer_is_and_offers_no_features) {
-  const auto ask = [](strict_peer& peer) -> task<> {
+  serve(echo, [](strict_peer& peer) -> task<> {
     co_await peer.take();
     EXPECT_TRUE(peer.has_target());
     EXPECT_EQ(peer.left(), 65536u);
@@ -253,18 +253,14 @@ TEST_P(kv_valkey, a_server_says_first_where_its_buffer_is_and_offers_no_features
     co_await peer.send(std::move(question));
     while (peer.others().empty()) co_await peer.take();
     EXPECT_EQ(peer.others().front(), answer);
-    raw nothing = message_of(1);
-    co_await peer.send(std::move(nothing));
-    raw alive = message_of(2);
-    co_await peer.send(std::move(alive));
+    co_await peer.send(message_of(1));
+    co_await peer.send(message_of(2));
     co_await peer.open(64);
     co_await peer.announce();
     co_await peer.write("hello", 5, true);
-    const std::string back = co_await peer.read(5);
-    EXPECT_EQ(back, "hello");
+    EXPECT_EQ(co_await peer.read(5), "hello");
     co_await peer.link().close();
-  };
-  serve(echo, ask);
+  });
 }
 
 // Buffers of either end are used to their last byte, and not beyond; the peer looks at each announcement.
@@ -314,7 +310,7 @@ TEST_P(kv_valkey, messages_that_mean_nothing_end_the_connection_with_words) {
 }
 
 TEST_P(kv_valkey, what_is_reserved_may_be_anything) {
-  const auto ask = [](strict_peer& peer) -> task<> {
+  serve(echo, [](strict_peer& peer) -> task<> {
     raw alive(32, 0xff);
     alive[0] = 0;
     alive[1] = 2;
@@ -322,11 +318,9 @@ TEST_P(kv_valkey, what_is_reserved_may_be_anything) {
     co_await peer.open(64);
     co_await peer.announce();
     co_await peer.write("x", 1, true);
-    const std::string back = co_await peer.read(1);
-    EXPECT_EQ(back, "x");
+    EXPECT_EQ(co_await peer.read(1), "x");
     co_await peer.link().close();
-  };
-  serve(echo, ask);
+  });
 }
 
 // Else it would be answered with what others have left in that memory.
@@ -393,8 +387,7 @@ TEST_P(kv_valkey, a_peer_that_sends_more_than_there_are_receives_waits_and_loses
     told.set();
     for (std::size_t i = 0; i < bytes; ++i) {
       co_await peer.write(std::string(1, static_cast<char>('a' + i % 26)), 1, true);
-      raw alive = message_of(2);
-      co_await peer.send(std::move(alive));
+      co_await peer.send(message_of(2));
     }
     co_await peer.link().close();
   };
@@ -411,13 +404,12 @@ TEST_P(kv_valkey, a_client_that_is_silent_holds_nothing_of_the_pool_for_what_is_
     std::array<std::byte, 10> room;
     co_await stream.read_some(room);
   };
-  const auto look = [&](strict_peer& peer) -> task<> {
+  serve(ours, [&](strict_peer& peer) -> task<> {
     co_await peer.take();
     while (device_->pool().statistics().send.in_use_bytes != 0) co_await yield();
     looked.set();
     co_await peer.link().close();
-  };
-  serve(ours, look);
+  });
 }
 
 TEST_P(kv_valkey, a_client_for_whose_buffer_there_is_no_memory_is_turned_away_in_words) {
@@ -445,15 +437,13 @@ TEST_P(kv_valkey, a_peer_that_goes_is_the_end_of_the_stream) {
   bool ended = false;
   const auto ours = [&](valkey_stream& stream) -> task<> {
     std::array<std::byte, 10> room;
-    const std::size_t count = co_await stream.read_some(room);
-    EXPECT_EQ(count, 0u);
+    EXPECT_EQ(co_await stream.read_some(room), 0u);
     ended = true;
   };
-  const auto go = [](strict_peer& peer) -> task<> {
+  serve(ours, [](strict_peer& peer) -> task<> {
     co_await peer.take();
     co_await peer.link().close();
-  };
-  serve(ours, go);
+  });
   EXPECT_TRUE(ended);
 }
 
@@ -474,16 +464,14 @@ TEST_P(kv_valkey, a_client_says_what_the_protocol_has_it_say_and_takes_answers_a
       const std::string setting = "*3\r\n$3\r\nSET\r\n$6\r\ncolour\r\n$4\r\nblue\r\n";
       const std::string asked = co_await peer.read(setting.size());
       EXPECT_EQ(asked, setting);
-      raw alive = message_of(2);
-      co_await peer.send(std::move(alive));
+      co_await peer.send(message_of(2));
       co_await peer.write("+OK\r\n", 2, false);
       const std::string getting = "*2\r\n$3\r\nGET\r\n$6\r\ncolour\r\n";
       const std::string then = co_await peer.read(getting.size());
       EXPECT_EQ(then, getting);
       // The client may have gone before it has acknowledged the last byte.
       static_cast<void>(co_await as_result(peer.write("$4\r\nblue\r\n", 3, true)));
-      const auto end = co_await as_result(peer.take());
-      EXPECT_FALSE(end);
+      EXPECT_FALSE(co_await as_result(peer.take()));
       EXPECT_EQ(peer.others(), first);
     };
     const auto asking = [&]() -> task<> {

@@ -96,7 +96,11 @@ class kvcache_peers : public testing::Test {
 
   /// Runs a server, and `client(address)` against it.
   template <class Client>
-  void with_server(const Client& client, serve_options options = serving()) {
+  void with_server(const Client& client) {
+    with_server(serving(), client);
+  }
+  template <class Client>
+  void with_server(serve_options options, const Client& client) {
     const auto both = [&](weft::scope& tasks) -> task<> {
       auto listener = co_await device_.listen("127.0.0.1:0");
       tasks.spawn(serve(device_, listener, options));
@@ -108,12 +112,15 @@ class kvcache_peers : public testing::Test {
 
   /// The same with a session to it.
   template <class Client>
-  void with_session(const Client& client, serve_options options = serving()) {
-    const auto connected = [&](std::string address) -> task<> {
+  void with_session(const Client& client) {
+    with_session(serving(), client);
+  }
+  template <class Client>
+  void with_session(serve_options options, const Client& client) {
+    with_server(options, [&](std::string address) -> task<> {
       session link = co_await connect(address);
       co_await client(link);
-    };
-    with_server(connected, options);
+    });
   }
 
   /// Pushes a sequence to `server(session&)`, and yields the words with which that fails.
@@ -128,6 +135,28 @@ class kvcache_peers : public testing::Test {
     };
     loop_.run(run_all(both));
     return words;
+  }
+
+  /// Pushes six sequences to two receivers, and yields how many of these have failed.
+  std::size_t failures_of_push(weft::mr::memory_device* gpu, serve_options first_serving,
+                               serve_options second_serving) {
+    std::size_t failures = 7;
+    const auto both = [&](weft::scope& tasks) -> task<> {
+      auto first = co_await device_.listen("127.0.0.1:0");
+      auto second = co_await device_.listen("127.0.0.1:0");
+      tasks.spawn(serve(device_, first, first_serving));
+      tasks.spawn(serve(device_, second, second_serving));
+      push_options options;
+      options.addresses = {std::string(first.address()), std::string(second.address())};
+      options.sequences = 6;
+      options.of = small;
+      options.patience = patience;
+      options.gpu = gpu;
+      failures = co_await push(device_, options);
+      tasks.request_stop();
+    };
+    loop_.run(run_all(both));
+    return failures;
   }
 
   template <class Body>
@@ -177,10 +206,36 @@ class kvcache_peers : public testing::Test {
 
   task<weft::mr::remote_region> push_properly(session& link, std::uint64_t sequence) {
     const auto pages = co_await borrow(link, sequence);
-    for (std::uint32_t layer = 0; layer != small.layers; ++layer) co_await push_layer(link, pages, sequence, layer);
-    const auto accepted = co_await hear<accepted_message>(link);
-    EXPECT_EQ(accepted.sequence, sequence);
+    co_await push_layers(link, pages, sequence);
     co_return pages;
+  }
+  /// All of them, which are accepted.
+  task<> push_layers(session& link, const weft::mr::remote_region& pages, std::uint64_t sequence) {
+    for (std::uint32_t layer = 0; layer != small.layers; ++layer) co_await push_layer(link, pages, sequence, layer);
+    EXPECT_EQ((co_await hear<accepted_message>(link)).sequence, sequence);
+  }
+
+  // What pushers do wherever the cache is.
+  task<> push_three(session& link) {
+    for (std::uint64_t sequence = 1; sequence != 4; ++sequence) co_await push_properly(link, sequence);
+  }
+  task<> push_a_block_of_another_sequence(session& link) {
+    const auto pages = co_await borrow(link, 1);
+    co_await push_layer(link, pages, 1, 0);
+    co_await push_layer(link, pages, 2, 1);
+    EXPECT_EQ((co_await hear<refused_message>(link)).text, "layer 1 of page 0 is wrong at byte 0");
+    co_await say(link, dropped_message{.sequence = 1});
+    co_await push_properly(link, 3);
+  }
+  task<> die_in_the_middle(std::string address) {
+    {
+      session link = co_await connect(address);
+      const auto pages = co_await borrow(link, 1);
+      co_await push_layer(link, pages, 1, 0);
+      link.peer().abort();
+    }
+    session next = co_await connect(address);
+    co_await push_properly(next, 2);
   }
 
   weft::net::device device_;
@@ -188,27 +243,22 @@ class kvcache_peers : public testing::Test {
 };
 
 TEST_F(kvcache_peers, sequences_are_accepted_one_after_the_other_over_one_connection) {
-  const auto client = [&](session& link) -> task<> {
-    for (std::uint64_t sequence = 1; sequence != 4; ++sequence) co_await push_properly(link, sequence);
-  };
-  with_session(client);
+  with_session([&](session& link) -> task<> { return push_three(link); });
 }
 
 TEST_F(kvcache_peers, another_version_is_turned_away) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server([&](std::string address) -> task<> {
     auto how = connection_options(patience);
     how.private_data = std::as_bytes(std::span("weft-kvcache 0", 14));
     auto peer = co_await device_.connect(address, how);
-    const auto said = co_await weft::as_result(peer.recv());
-    EXPECT_FALSE(said);
+    EXPECT_FALSE(co_await weft::as_result(peer.recv()));
     session link = co_await connect(address);
     co_await push_properly(link, 1);
-  };
-  with_server(client);
+  });
 }
 
 TEST_F(kvcache_peers, what_does_not_fit_is_refused_in_words_and_the_next_one_works) {
-  const auto client = [&](session& link) -> task<> {
+  with_session([&](session& link) -> task<> {
     for (const shape& of : {shape{9, 2, 4096}, shape{most_pages, 2, 4096}, shape{8, 3, 4096}, shape{8, 2, 8192},
                             shape{1, most_layers, most_block_bytes}}) {
       const message said = co_await ask_for(link, 5, of);
@@ -217,35 +267,24 @@ TEST_F(kvcache_peers, what_does_not_fit_is_refused_in_words_and_the_next_one_wor
       EXPECT_TRUE(refused != nullptr && refused->text.find("this cache has") != std::string::npos);
     }
     co_await push_properly(link, 6);
-  };
-  with_session(client);
+  });
 }
 
 TEST_F(kvcache_peers, a_block_with_the_contents_of_another_sequence_is_found) {
-  const auto client = [&](session& link) -> task<> {
-    const auto pages = co_await borrow(link, 1);
-    co_await push_layer(link, pages, 1, 0);
-    co_await push_layer(link, pages, 2, 1);
-    const auto refused = co_await hear<refused_message>(link);
-    EXPECT_EQ(refused.text, "layer 1 of page 0 is wrong at byte 0");
-    co_await say(link, dropped_message{.sequence = 1});
-    co_await push_properly(link, 3);
-  };
-  with_session(client);
+  with_session([&](session& link) -> task<> { return push_a_block_of_another_sequence(link); });
 }
 
 TEST_F(kvcache_peers, a_layer_that_was_only_announced_is_found) {
-  const auto client = [&](session& link) -> task<> {
+  with_session([&](session& link) -> task<> {
     co_await push_properly(link, 1);
     co_await borrow(link, 2);
     co_await say(link, layer_message{.number = 0});
     static_cast<void>(co_await hear<refused_message>(link));
-  };
-  with_session(client);
+  });
 }
 
 TEST_F(kvcache_peers, a_layer_out_of_turn_ends_the_connection_and_no_other) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server([&](std::string address) -> task<> {
     for (const std::uint32_t number : {1u, 2u, UINT32_MAX}) {
       session link = co_await connect(address);
       co_await borrow(link, 1);
@@ -254,12 +293,11 @@ TEST_F(kvcache_peers, a_layer_out_of_turn_ends_the_connection_and_no_other) {
     }
     session link = co_await connect(address);
     co_await push_properly(link, 2);  // it takes all pages: they have come back
-  };
-  with_server(client);
+  });
 }
 
 TEST_F(kvcache_peers, messages_in_the_wrong_place_end_the_connection) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server([&](std::string address) -> task<> {
     const std::vector<message> wrong{layer_message{}, accepted_message{}, dropped_message{.sequence = 1},
                                      refused_message{}, evicted_message{}};
     for (const message& each : wrong) {
@@ -274,12 +312,11 @@ TEST_F(kvcache_peers, messages_in_the_wrong_place_end_the_connection) {
       co_await say(link, each);
       co_await expect_hang_up(link);
     }
-  };
-  with_server(client);
+  });
 }
 
 TEST_F(kvcache_peers, a_message_that_makes_no_sense_ends_the_connection) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server([&](std::string address) -> task<> {
     session link = co_await connect(address);
     auto noise = co_await device_.allocate(17);
     std::ranges::fill(noise.bytes(), std::byte{0xff});
@@ -287,22 +324,20 @@ TEST_F(kvcache_peers, a_message_that_makes_no_sense_ends_the_connection) {
     co_await expect_hang_up(link);
     session next = co_await connect(address);
     co_await push_properly(next, 1);
-  };
-  with_server(client);
+  });
 }
 
 TEST_F(kvcache_peers, a_sequence_that_its_pusher_drops_gives_the_pages_back) {
-  const auto client = [&](session& link) -> task<> {
+  with_session([&](session& link) -> task<> {
     const auto pages = co_await borrow(link, 1);
     co_await push_layer(link, pages, 1, 0);
     co_await say(link, dropped_message{.sequence = 1});
     co_await push_properly(link, 2);
-  };
-  with_session(client);
+  });
 }
 
 TEST_F(kvcache_peers, an_evicted_sequence_is_never_accepted_and_the_connection_goes_on_with_the_next_one) {
-  const auto client = [&](session& link) -> task<> {
+  with_session(serving(2), [&](session& link) -> task<> {
     co_await push_properly(link, 1);
     const auto pages = co_await borrow(link, 2);
     co_await push_layer(link, pages, 2, 0);
@@ -312,37 +347,34 @@ TEST_F(kvcache_peers, an_evicted_sequence_is_never_accepted_and_the_connection_g
     co_await say(link, layer_message{.number = 1});  // on its way, as it were
     co_await say(link, dropped_message{.sequence = 2});
     co_await push_properly(link, 3);
-  };
-  with_session(client, serving(2));
+  });
 }
 
 TEST_F(kvcache_peers, an_evicted_sequence_that_goes_on_and_on_ends_the_connection) {
-  const auto client = [&](session& link) -> task<> {
+  with_session(serving(1), [&](session& link) -> task<> {
     const auto pages = co_await borrow(link, 1);
     co_await push_layer(link, pages, 1, 0);
     static_cast<void>(co_await hear<evicted_message>(link));
     for (int i = 0; i != 4; ++i) static_cast<void>(co_await weft::as_result(say(link, layer_message{.number = 1})));
     co_await expect_hang_up(link);
-  };
-  with_session(client, serving(1));
+  });
 }
 
 TEST_F(kvcache_peers, pages_that_nobody_writes_to_are_taken_back_at_their_deadline) {
   serve_options options = serving();
   options.lend_for = std::chrono::milliseconds(500);
-  const auto client = [&](session& link) -> task<> {
+  with_session(options, [&](session& link) -> task<> {
     co_await borrow(link, 1);
     const auto evicted = co_await hear<evicted_message>(link);
     EXPECT_NE(evicted.text.find("were lent for"), std::string::npos) << evicted.text;
     co_await say(link, dropped_message{.sequence = 1});
     const message said = co_await ask_for(link, 2);
     EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
-  };
-  with_session(client, options);
+  });
 }
 
 TEST_F(kvcache_peers, pages_that_were_accepted_are_no_longer_open) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server([&](std::string address) -> task<> {
     session first = co_await connect(address);
     const auto old = co_await push_properly(first, 1);
     session second = co_await connect(address);
@@ -352,12 +384,11 @@ TEST_F(kvcache_peers, pages_that_were_accepted_are_no_longer_open) {
     co_await expect_hang_up(first);
     co_await push_layer(second, pages, 2, 1);
     static_cast<void>(co_await hear<accepted_message>(second));
-  };
-  with_server(client);
+  });
 }
 
 TEST_F(kvcache_peers, the_pages_of_another_pusher_are_not_open) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server([&](std::string address) -> task<> {
     constexpr shape half{.pages = small.pages / 2, .layers = small.layers, .block_bytes = small.block_bytes};
     session first = co_await connect(address);
     session second = co_await connect(address);
@@ -370,48 +401,34 @@ TEST_F(kvcache_peers, the_pages_of_another_pusher_are_not_open) {
     co_await expect_hang_up(second);
     co_await say(first, dropped_message{.sequence = 1});
     co_await push_properly(first, 3);
-  };
-  with_server(client);
+  });
 }
 
 TEST_F(kvcache_peers, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one) {
-  const auto client = [&](std::string address) -> task<> {
-    {
-      session link = co_await connect(address);
-      const auto pages = co_await borrow(link, 1);
-      co_await push_layer(link, pages, 1, 0);
-      link.peer().abort();
-    }
-    session next = co_await connect(address);
-    co_await push_properly(next, 2);
-  };
-  with_server(client);
+  with_server([&](std::string address) -> task<> { return die_in_the_middle(address); });
 }
 
 TEST_F(kvcache_peers, pages_are_waited_for_in_the_order_of_asking) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server([&](std::string address) -> task<> {
     session first = co_await connect(address);
     session second = co_await connect(address);
     const auto pages = co_await borrow(first, 1);
     co_await say(second, want_message{.sequence = 2, .of = small});
-    for (std::uint32_t layer = 0; layer != small.layers; ++layer) co_await push_layer(first, pages, 1, layer);
-    static_cast<void>(co_await hear<accepted_message>(first));
+    co_await push_layers(first, pages, 1);
     static_cast<void>(co_await hear<lent_message>(second));
-  };
-  with_server(client);
+  });
 }
 
 TEST_F(kvcache_peers, pages_that_do_not_become_free_in_time_are_refused) {
   serve_options options = serving();
   options.wait_for_pages = std::chrono::milliseconds(1);
-  const auto client = [&](std::string address) -> task<> {
+  with_server(options, [&](std::string address) -> task<> {
     session first = co_await connect(address);
     session second = co_await connect(address);
     co_await borrow(first, 1);
     const message said = co_await ask_for(second, 2);
     EXPECT_TRUE(std::holds_alternative<refused_message>(said)) << name_of(said);
-  };
-  with_server(client, options);
+  });
 }
 
 // What a hostile receiver can do to a pusher.
@@ -465,22 +482,7 @@ TEST_F(kvcache_peers, a_receiver_that_lends_memory_that_it_does_not_have_ends_th
 }
 
 TEST_F(kvcache_peers, a_whole_push_to_two_receivers_of_which_one_evicts) {
-  std::size_t failures = 7;
-  const auto both = [&](weft::scope& tasks) -> task<> {
-    auto first = co_await device_.listen("127.0.0.1:0");
-    auto second = co_await device_.listen("127.0.0.1:0");
-    tasks.spawn(serve(device_, first, serving()));
-    tasks.spawn(serve(device_, second, serving(2)));
-    push_options options;
-    options.addresses = {std::string(first.address()), std::string(second.address())};
-    options.sequences = 6;
-    options.of = small;
-    options.patience = patience;
-    failures = co_await push(device_, options);
-    tasks.request_stop();
-  };
-  loop_.run(run_all(both));
-  EXPECT_EQ(failures, 0u);
+  EXPECT_EQ(failures_of_push(nullptr, serving(), serving(2)), 0u);
 }
 
 // With the cache in a GPU's memory. A driver without a GPU stands in for the real one: its memory faults when the
@@ -519,23 +521,11 @@ class kvcache_peers_with_a_gpu : public kvcache_peers {
 };
 
 TEST_F(kvcache_peers_with_a_gpu, sequences_are_accepted_one_after_the_other_over_one_connection) {
-  const auto client = [&](session& link) -> task<> {
-    for (std::uint64_t sequence = 1; sequence != 4; ++sequence) co_await push_properly(link, sequence);
-  };
-  with_session(client, serving_in_gpu());
+  with_session(serving_in_gpu(), [&](session& link) -> task<> { return push_three(link); });
 }
 
 TEST_F(kvcache_peers_with_a_gpu, a_block_with_the_contents_of_another_sequence_is_found) {
-  const auto client = [&](session& link) -> task<> {
-    const auto pages = co_await borrow(link, 1);
-    co_await push_layer(link, pages, 1, 0);
-    co_await push_layer(link, pages, 2, 1);
-    const auto refused = co_await hear<refused_message>(link);
-    EXPECT_EQ(refused.text, "layer 1 of page 0 is wrong at byte 0");
-    co_await say(link, dropped_message{.sequence = 1});
-    co_await push_properly(link, 3);
-  };
-  with_session(client, serving_in_gpu());
+  with_session(serving_in_gpu(), [&](session& link) -> task<> { return push_a_block_of_another_sequence(link); });
 }
 
 TEST_F(kvcache_peers_with_a_gpu, a_word_that_is_wrong_is_found_where_it_is) {
@@ -544,33 +534,30 @@ TEST_F(kvcache_peers_with_a_gpu, a_word_that_is_wrong_is_found_where_it_is) {
         co_await cache_memory::make(device_, gpu.get(), 3 * 4096, 4096, {.usage = weft::mr::usage::send});
     for (std::uint32_t page = 0; page != 3; ++page) co_await memory->fill(page * 4096, {.page = page});
     for (std::uint32_t page = 0; page != 3; ++page) {
-      const auto wrong = co_await memory->first_wrong(page * 4096, {.page = page});
-      EXPECT_EQ(wrong, std::nullopt);
+      EXPECT_EQ(co_await memory->first_wrong(page * 4096, {.page = page}), std::nullopt);
     }
     const std::byte other{0x5a};
     control_->poke(memory->region().bytes().subspan(2 * 4096 - 1, 1), {&other, 1});
     const auto wrong = co_await memory->first_wrong(4096, {.page = 1});
     EXPECT_EQ(wrong, 4096 - word_bytes);
-    const auto next = co_await memory->first_wrong(2 * 4096, {.page = 2});
-    EXPECT_EQ(next, std::nullopt);
+    EXPECT_EQ(co_await memory->first_wrong(2 * 4096, {.page = 2}), std::nullopt);
   };
   loop_.run(look(gpu_));
 }
 
 TEST_F(kvcache_peers_with_a_gpu, an_evicted_sequence_is_closed_and_the_connection_goes_on_with_the_next_one) {
-  const auto client = [&](session& link) -> task<> {
+  with_session(serving_in_gpu(1), [&](session& link) -> task<> {
     const auto pages = co_await borrow(link, 1);
     co_await push_layer(link, pages, 1, 0);
     static_cast<void>(co_await hear<evicted_message>(link));
     co_await expect_closed(link, pages, 1, 1);
     co_await say(link, dropped_message{.sequence = 1});
     static_cast<void>(co_await borrow(link, 2));
-  };
-  with_session(client, serving_in_gpu(1));
+  });
 }
 
 TEST_F(kvcache_peers_with_a_gpu, pages_that_were_accepted_are_no_longer_open) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server(serving_in_gpu(), [&](std::string address) -> task<> {
     session first = co_await connect(address);
     const auto old = co_await push_properly(first, 1);
     session second = co_await connect(address);
@@ -580,49 +567,35 @@ TEST_F(kvcache_peers_with_a_gpu, pages_that_were_accepted_are_no_longer_open) {
     co_await push_layer(second, pages, 2, 1);
     static_cast<void>(co_await hear<accepted_message>(second));
     co_await push_properly(first, 3);
-  };
-  with_server(client, serving_in_gpu());
+  });
 }
 
 TEST_F(kvcache_peers_with_a_gpu, the_pages_of_another_pusher_are_not_open) {
-  const auto client = [&](std::string address) -> task<> {
+  with_server(serving_in_gpu(), [&](std::string address) -> task<> {
     session first = co_await connect(address);
     session second = co_await connect(address);
     const auto theirs = co_await borrow(first, 1);
     co_await expect_closed(second, theirs, 1, 0);
-    for (std::uint32_t layer = 0; layer != small.layers; ++layer) co_await push_layer(first, theirs, 1, layer);
-    static_cast<void>(co_await hear<accepted_message>(first));
+    co_await push_layers(first, theirs, 1);
     co_await push_properly(second, 2);
-  };
-  with_server(client, serving_in_gpu());
+  });
 }
 
 TEST_F(kvcache_peers_with_a_gpu, pages_that_nobody_writes_to_are_taken_back_at_their_deadline) {
   serve_options options = serving_in_gpu();
   options.lend_for = std::chrono::milliseconds(500);
-  const auto client = [&](session& link) -> task<> {
+  with_session(options, [&](session& link) -> task<> {
     const auto pages = co_await borrow(link, 1);
     static_cast<void>(co_await hear<evicted_message>(link));
     co_await expect_closed(link, pages, 1, 0);
     co_await say(link, dropped_message{.sequence = 1});
     const message said = co_await ask_for(link, 2);
     EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
-  };
-  with_session(client, options);
+  });
 }
 
 TEST_F(kvcache_peers_with_a_gpu, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one) {
-  const auto client = [&](std::string address) -> task<> {
-    {
-      session link = co_await connect(address);
-      const auto pages = co_await borrow(link, 1);
-      co_await push_layer(link, pages, 1, 0);
-      link.peer().abort();
-    }
-    session next = co_await connect(address);
-    co_await push_properly(next, 2);
-  };
-  with_server(client, serving_in_gpu());
+  with_server(serving_in_gpu(), [&](std::string address) -> task<> { return die_in_the_middle(address); });
 }
 
 TEST_F(kvcache_peers_with_a_gpu, a_gpu_of_the_pusher_that_does_not_copy_is_an_error_at_once) {
@@ -641,27 +614,9 @@ TEST_F(kvcache_peers_with_a_gpu, a_gpu_of_the_pusher_that_does_not_copy_is_an_er
 
 // Pages that are evicted may have blocks on their way, and are used again at once.
 TEST_F(kvcache_peers_with_a_gpu, whole_pushes_between_memory_of_either_kind_with_evictions) {
-  for (const auto& [of_pusher, of_receiver] : {std::pair(false, true), std::pair(true, false), std::pair(true, true)}) {
-    const auto first_serving = of_receiver ? serving_in_gpu() : serving();
-    const auto second_serving = of_receiver ? serving_in_gpu(2) : serving(2);
-    push_options options;
-    options.sequences = 6;
-    options.of = small;
-    options.patience = patience;
-    options.gpu = of_pusher ? gpu_.get() : nullptr;
-    std::size_t failures = 7;
-    const auto both = [&](weft::scope& tasks) -> task<> {
-      auto first = co_await device_.listen("127.0.0.1:0");
-      auto second = co_await device_.listen("127.0.0.1:0");
-      tasks.spawn(serve(device_, first, first_serving));
-      tasks.spawn(serve(device_, second, second_serving));
-      options.addresses = {std::string(first.address()), std::string(second.address())};
-      failures = co_await push(device_, options);
-      tasks.request_stop();
-    };
-    loop_.run(run_all(both));
-    EXPECT_EQ(failures, 0u) << of_pusher << of_receiver;
-  }
+  EXPECT_EQ(failures_of_push(nullptr, serving_in_gpu(), serving_in_gpu(2)), 0u);
+  EXPECT_EQ(failures_of_push(gpu_.get(), serving(), serving(2)), 0u);
+  EXPECT_EQ(failures_of_push(gpu_.get(), serving_in_gpu(), serving_in_gpu(2)), 0u);
 }
 
 }  // namespace

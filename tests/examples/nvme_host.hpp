@@ -113,6 +113,14 @@ struct raw_queue {
   return made;
 }
 
+[[nodiscard]] inline sgl describe(const mr::remote_region& memory, std::size_t length, sgl_type type,
+                                  std::size_t offset = 0) {
+  return {.type = type,
+          .address = memory.address() + offset,
+          .length = static_cast<std::uint32_t>(length),
+          .key = static_cast<std::uint32_t>(memory.key())};
+}
+
 /// Memory of the host's, which its peers may read and write.
 struct host_memory {
   mr::region region;
@@ -125,16 +133,45 @@ struct host_memory {
   }
   [[nodiscard]] std::span<std::byte> bytes() const { return region.bytes(); }
   [[nodiscard]] sgl describe(std::size_t length, std::size_t offset = 0) const {
-    const auto remote = region.remote();
-    return {.type = sgl_type::host_memory,
-            .address = remote.address() + offset,
-            .length = static_cast<std::uint32_t>(length),
-            .key = static_cast<std::uint32_t>(remote.key())};
+    return test::describe(region.remote(), length, sgl_type::host_memory, offset);
   }
 };
 
 [[nodiscard]] inline sgl in_capsule(std::size_t length, std::size_t offset = 0) {
   return {.type = sgl_type::in_capsule, .address = offset, .length = static_cast<std::uint32_t>(length), .key = 0};
+}
+
+// ---- commands ----
+
+[[nodiscard]] inline command with_data(command made, const sgl& data) {
+  made.data = data;
+  return made;
+}
+template <class Fields>
+[[nodiscard]] command with(command made, const Fields& fields) {
+  put(made, fields);
+  return made;
+}
+/// With what `change(command&)` makes of it.
+template <class Change>
+[[nodiscard]] command changed(command made, const Change& change) {
+  change(made);
+  return made;
+}
+
+[[nodiscard]] inline command write_of(const block_fields& where, const sgl& data) {
+  return with_data(blocks_command(io_opcode::write, where), data);
+}
+[[nodiscard]] inline command read_into(const block_fields& where, const sgl& data) {
+  return with_data(blocks_command(io_opcode::read, where), data);
+}
+[[nodiscard]] inline command set_feature(feature which, std::uint32_t value) {
+  const feature_fields fields{.feature = static_cast<std::uint8_t>(which), .value = value};
+  return with(admin_command(admin_opcode::set_features), fields);
+}
+[[nodiscard]] inline command get_feature(feature which) {
+  const feature_fields fields{.feature = static_cast<std::uint8_t>(which)};
+  return with(admin_command(admin_opcode::get_features), fields);
 }
 
 /// What a host says of itself. With a constructor, because of GCC 12 (docs/gcc-12.md).
@@ -217,6 +254,20 @@ class connected_host {
   host_memory memory;
   std::uint16_t controller;
 };
+
+[[nodiscard]] inline command identify_command(connected_host& host, std::uint8_t structure, std::uint32_t nsid = 0,
+                                              std::size_t bytes = identify_bytes) {
+  const command asked = with(admin_command(admin_opcode::identify, nsid), identify_fields{.structure = structure});
+  return with_data(asked, host.memory.describe(bytes));
+}
+[[nodiscard]] inline command log_command(connected_host& host, const log_fields& what) {
+  const command asked = with(admin_command(admin_opcode::get_log_page), what);
+  return with_data(asked, host.memory.describe(static_cast<std::size_t>(what.bytes)));
+}
+/// A read of blocks of 512 bytes to the beginning of the host's memory.
+[[nodiscard]] inline command read_of(connected_host& host, const block_fields& where, std::uint32_t nsid = 1) {
+  return with_data(blocks_command(io_opcode::read, where, nsid), host.memory.describe(512UL * where.count));
+}
 
 inline constexpr std::size_t host_memory_bytes = std::size_t{1} << 20;
 

@@ -178,32 +178,30 @@ class nvme_host_on_target : public testing::TestWithParam<way> {
 
 TEST_P(nvme_host_on_target, discovers_the_subsystem) {
   std::vector<discovery_entry> found;
-  const auto all = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     host_options how = options(address);
     how.subsystem = discovery_nqn;
     const auto ask = [&](host& through) -> task<> { found = co_await through.discover(); };
     co_await with_host(here_.device(), how, ask);
-  };
-  with_target(all);
+  });
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].subsystem, disk_nqn);
   EXPECT_EQ(found[0].address, "127.0.0.1");
 }
 
 TEST_P(nvme_host_on_target, sees_the_controller_and_its_namespaces) {
-  const auto look = [&](host& through) -> task<> {
+  with_connected_host([&](host& through) -> task<> {
     EXPECT_EQ(through.identity().subsystem, disk_nqn);
     EXPECT_EQ(through.queues(), 2U);
     EXPECT_EQ(through.find(1).size(), disk_bytes);
     EXPECT_EQ(through.find(1).block_bytes(), 4096U);
     EXPECT_THROW(static_cast<void>(through.find(2)), std::invalid_argument);
     co_return;
-  };
-  with_connected_host(look);
+  });
 }
 
 TEST_P(nvme_host_on_target, reads_what_it_has_written_in_small_commands_and_in_large_ones) {
-  const auto use = [&](host& through) -> task<> {
+  with_connected_host([&](host& through) -> task<> {
     const host_namespace& of = through.find(1);
     auto on = co_await through.queue(1).take_lane();
     unsigned seed = 0;
@@ -217,15 +215,14 @@ TEST_P(nvme_host_on_target, reads_what_it_has_written_in_small_commands_and_in_l
       EXPECT_TRUE(std::ranges::equal(written, on.bytes().first(bytes)));
     }
     co_await through.flush(of);
-  };
-  with_connected_host(use);
+  });
   EXPECT_EQ(counted_.in_capsule, 2U);  // 4 and 16 KiB: the target offers 16
 }
 
 TEST_P(nvme_host_on_target, random_reads_and_writes_of_several_queues_find_what_was_written_last) {
   constexpr std::uint64_t operations = 2'000;
   bench_result found;
-  const auto measure = [&](host& through) -> task<> {
+  with_connected_host([&](host& through) -> task<> {
     bench_options how;
     how.write_percent = 50;
     how.operations = operations;
@@ -233,8 +230,7 @@ TEST_P(nvme_host_on_target, random_reads_and_writes_of_several_queues_find_what_
     how.time = std::chrono::hours(1);
     how.verify = true;
     found = co_await run_bench(through, how);
-  };
-  with_connected_host(measure);
+  });
   EXPECT_EQ(found.wrong, 0U);
   EXPECT_EQ(found.reads.count() + found.writes.count(), operations);
   EXPECT_EQ(counted_.reads, found.reads.count());
@@ -247,13 +243,12 @@ TEST_P(nvme_host_on_target, random_reads_and_writes_of_several_queues_find_what_
 TEST_P(nvme_host_on_target, the_target_revokes_the_key_of_each_command_where_it_can) {
   std::uint64_t revoked = 0;
   bool able = false;
-  const auto use = [&](host& through) -> task<> {
+  with_connected_host([&](host& through) -> task<> {
     auto on = co_await through.queue(0).take_lane();
     able = through.queue(0).connection().capabilities().invalidate;
     for (int i = 0; i < 3; ++i) co_await through.read(through.queue(0), on, through.find(1), 0, 32768);
     revoked = through.queue(0).revoked();
-  };
-  with_connected_host(use);
+  });
   EXPECT_EQ(revoked, able && GetParam().lends == lending::each_command ? 3U : 0U);
 }
 
@@ -265,7 +260,7 @@ TEST_P(nvme_host_on_target, copies_a_file_in_and_out) {
   const auto content = pattern(3 * 131072 + 4096, 5);
   std::ofstream(source, std::ios::binary)
       .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-  const auto use = [&](host& through) -> task<> {
+  with_connected_host([&](host& through) -> task<> {
     copy_options how;
     how.offset = 8192;
     how.file = source;
@@ -275,8 +270,7 @@ TEST_P(nvme_host_on_target, copies_a_file_in_and_out) {
     how.file = copied;
     how.length = content.size();
     co_await copy_out(through, how);
-  };
-  with_connected_host(use);
+  });
   std::ifstream result(copied, std::ios::binary);
   const std::string found((std::istreambuf_iterator<char>(result)), {});
   ASSERT_EQ(found.size(), content.size());
@@ -286,7 +280,7 @@ TEST_P(nvme_host_on_target, copies_a_file_in_and_out) {
 // What a user asks for wrongly is told before a command is sent.
 TEST_P(nvme_host_on_target, a_range_that_the_namespace_does_not_have_is_refused_in_words) {
   std::vector<std::string> words;
-  const auto use = [&](host& through) -> task<> {
+  with_connected_host([&](host& through) -> task<> {
     const host_namespace& of = through.find(1);
     auto on = co_await through.queue(0).take_lane();
     const std::array<std::pair<std::uint64_t, std::size_t>, 5> wrong{
@@ -298,8 +292,7 @@ TEST_P(nvme_host_on_target, a_range_that_the_namespace_does_not_have_is_refused_
         words.emplace_back(why.what());
       }
     }
-  };
-  with_connected_host(use);
+  });
   EXPECT_EQ(words, (std::vector<std::string>{
                        "4096 bytes from 512 on: namespace 1 has blocks of 4096 bytes",
                        "512 bytes from 0 on: namespace 1 has blocks of 4096 bytes",
@@ -312,7 +305,7 @@ TEST_P(nvme_host_on_target, a_range_that_the_namespace_does_not_have_is_refused_
 
 TEST_P(nvme_host_on_target, an_unknown_subsystem_is_told_in_words) {
   std::string words;
-  const auto all = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     host_options how = options(address);
     how.subsystem = "nqn.2024-01.org.example:other";
     const auto nothing = [](host&) -> task<> { co_return; };
@@ -324,8 +317,7 @@ TEST_P(nvme_host_on_target, an_unknown_subsystem_is_told_in_words) {
     EXPECT_EQ(words, address +
                          " has no subsystem 'nqn.2024-01.org.example:other' for this host (connect parameters "
                          "invalid (0x182))");
-  };
-  with_target(all);
+  });
 }
 
 std::vector<way> every_way() {
@@ -470,17 +462,18 @@ class nvme_host_and_a_false_controller : public testing::Test {
     here_.run(all());
     return words;
   }
+  static task<> read_one_block(host& through) {
+    auto on = co_await through.queue(0).take_lane();
+    co_await through.read(through.queue(0), on, through.find(1), 0, 512);
+  }
   /// What connecting, or a read of one block, fails with.
   std::string failure_of_a_read() {
-    const auto read = [&](host& through) -> task<> {
-      auto on = co_await through.queue(0).take_lane();
-      co_await through.read(through.queue(0), on, through.find(1), 0, 512);
-    };
-    return failure_of(read);
+    return failure_of([&](host& through) -> task<> { return read_one_block(through); });
   }
   void expect_failure(const std::string& words, const std::string& found) {
     EXPECT_NE(found.find(words), std::string::npos) << found;
   }
+  void expect_failure_of_a_read(const std::string& words) { expect_failure(words, failure_of_a_read()); }
   /// Changes the reply to the commands with this opcode, on I/O queues or the admin queue.
   void change_replies(bool of_io, std::uint8_t opcode, std::function<void(reply&)> how) {
     peer_.change = [of_io, opcode, how](reply& made) {
@@ -513,63 +506,48 @@ class nvme_host_and_a_false_controller : public testing::Test {
   std::error_code code_;
 };
 
+// Tests of one shape: what a read fails with, from a controller that does as the test has told it.
+#define REFUSED(name, words, ...)                  \
+  TEST_F(nvme_host_and_a_false_controller, name) { \
+    __VA_ARGS__;                                   \
+    expect_failure_of_a_read(words);               \
+  }
+
 TEST_F(nvme_host_and_a_false_controller, one_that_tells_the_truth_is_believed) { EXPECT_EQ(failure_of_a_read(), ""); }
 
 // Set-up.
 
-TEST_F(nvme_host_and_a_false_controller, that_accepts_without_its_private_data_is_no_target) {
-  peer_.accepts_with.resize(31);
-  expect_failure("accepts, and not as an NVMe target does", failure_of_a_read());
-}
-TEST_F(nvme_host_and_a_false_controller, with_a_queue_of_no_entries_is_refused) {
-  peer_.accepts_with = false_controller::as_vector(encode(cm_reply{.receive_queue_size = 0}));
-  expect_failure("offers a queue of no entries", failure_of_a_read());
-}
+REFUSED(that_accepts_without_its_private_data_is_no_target, "accepts, and not as an NVMe target does",
+        peer_.accepts_with.resize(31))
+REFUSED(with_a_queue_of_no_entries_is_refused, "offers a queue of no entries",
+        peer_.accepts_with = false_controller::as_vector(encode(cm_reply{.receive_queue_size = 0})))
 TEST_F(nvme_host_and_a_false_controller, with_few_receives_gets_no_more_commands_at_a_time) {
   peer_.accepts_with = false_controller::as_vector(encode(cm_reply{.receive_queue_size = 1}));
   EXPECT_EQ(failure_of_a_read(), "");
 }
-TEST_F(nvme_host_and_a_false_controller, that_rejects_the_connection_is_quoted) {
-  peer_.rejects_with = false_controller::as_vector(encode(cm_rejection{.reason = reject_reason::no_resources}));
-  expect_failure("the target has no resources (6)", failure_of_a_read());
-}
-TEST_F(nvme_host_and_a_false_controller, whose_id_is_reserved_is_refused) {
-  peer_.identity.controller = 0xfff5;
-  expect_failure("a controller of the reserved id 65525", failure_of_a_read());
-}
-TEST_F(nvme_host_and_a_false_controller, whose_queues_belong_to_another_controller_is_refused) {
-  change_fabrics(fabrics_type::connect, [](reply& made) { made.said.result = made.queue == 0 ? 7 : 8; });
-  expect_failure("queue 1 belongs to controller 8, it says", failure_of_a_read());
-}
-TEST_F(nvme_host_and_a_false_controller, whose_queues_hold_no_command_is_refused) {
-  peer_.properties[property::capabilities] = 0;
-  expect_failure("its queues have one entry, which holds no command", failure_of_a_read());
-}
-TEST_F(nvme_host_and_a_false_controller, that_has_failed_is_told) {
-  peer_.properties[property::controller_status] = controller_status::fatal;
-  expect_failure("it reports that it has failed", failure_of_a_read());
-}
+REFUSED(that_rejects_the_connection_is_quoted, "the target has no resources (6)",
+        peer_.rejects_with = false_controller::as_vector(encode(cm_rejection{.reason = reject_reason::no_resources})))
+REFUSED(whose_id_is_reserved_is_refused, "a controller of the reserved id 65525", peer_.identity.controller = 0xfff5)
+REFUSED(whose_queues_belong_to_another_controller_is_refused, "queue 1 belongs to controller 8, it says",
+        change_fabrics(fabrics_type::connect, [](reply& made) { made.said.result = made.queue == 0 ? 7 : 8; }))
+REFUSED(whose_queues_hold_no_command_is_refused, "its queues have one entry, which holds no command",
+        peer_.properties[property::capabilities] = 0)
+REFUSED(that_has_failed_is_told, "it reports that it has failed",
+        peer_.properties[property::controller_status] = controller_status::fatal)
 TEST_F(nvme_host_and_a_false_controller, that_never_becomes_ready_is_given_up) {
   peer_.properties[property::controller_status] = 0;
   options_.timeout = milliseconds(100);
-  expect_failure("has not become ready within 100 ms", failure_of_a_read());
+  expect_failure_of_a_read("has not become ready within 100 ms");
   EXPECT_EQ(code_, errc::timed_out);
 }
 
 // What it says of itself.
 
-TEST_F(nvme_host_and_a_false_controller, that_takes_itself_for_another_is_refused) {
-  change_identify(identify_structure::controller, [](reply& made) { store<std::uint16_t>(made.data, 78, 9); });
-  expect_failure("it says that it is controller 9", failure_of_a_read());
-}
-TEST_F(nvme_host_and_a_false_controller, that_takes_no_keys_is_refused) {
-  peer_.identity.sgls = 0;
-  expect_failure("it does not take keys of the host's memory", failure_of_a_read());
-}
-TEST_F(nvme_host_and_a_false_controller, whose_capsules_hold_no_command_is_refused) {
-  peer_.identity.command_capsule_bytes = 48;
-  expect_failure("no command or completion fits", failure_of_a_read());
-}
+REFUSED(that_takes_itself_for_another_is_refused, "it says that it is controller 9",
+        change_identify(identify_structure::controller, [](reply& made) { store<std::uint16_t>(made.data, 78, 9); }))
+REFUSED(that_takes_no_keys_is_refused, "it does not take keys of the host's memory", peer_.identity.sgls = 0)
+REFUSED(whose_capsules_hold_no_command_is_refused, "no command or completion fits",
+        peer_.identity.command_capsule_bytes = 48)
 TEST_F(nvme_host_and_a_false_controller, with_enormous_capsules_and_transfers_gets_what_a_lane_holds) {
   peer_.identity.command_capsule_bytes = 0xffff'fff0;
   peer_.identity.max_transfer_shift = 255;
@@ -580,39 +558,32 @@ TEST_F(nvme_host_and_a_false_controller, that_gives_more_queues_than_were_asked_
                  [](reply& made) { made.said.result = 0xffff'ffff; });
   EXPECT_EQ(failure_of_a_read(), "");
 }
-TEST_F(nvme_host_and_a_false_controller, whose_list_of_namespaces_does_not_grow_is_refused) {
-  change_identify(identify_structure::active_namespaces, [](reply& made) {
-    store<std::uint32_t>(made.data, 0, 5);
-    store<std::uint32_t>(made.data, 4, 5);
-  });
-  expect_failure("whose ids do not grow", failure_of_a_read());
-}
+REFUSED(whose_list_of_namespaces_does_not_grow_is_refused, "whose ids do not grow",
+        change_identify(identify_structure::active_namespaces, [](reply& made) {
+          store<std::uint32_t>(made.data, 0, 5);
+          store<std::uint32_t>(made.data, 4, 5);
+        }))
 TEST_F(nvme_host_and_a_false_controller, whose_list_of_namespaces_goes_in_circles_is_refused) {
   change_identify(identify_structure::active_namespaces, [](reply& made) {
     for (std::uint32_t i = 0; i < 1024; ++i) store<std::uint32_t>(made.data, i * 4UL, i + 1);
   });
-  expect_failure("its list of namespaces goes in circles", failure_of_a_read());
+  expect_failure_of_a_read("its list of namespaces goes in circles");
 }
 TEST_F(nvme_host_and_a_false_controller, with_millions_of_namespaces_is_refused) {
   change_identify(identify_structure::active_namespaces, [](reply& made) {
     for (std::uint32_t i = 0; i < 1024; ++i) store<std::uint32_t>(made.data, i * 4UL, made.asked.nsid + i + 1);
   });
-  expect_failure("it has more than 16384 namespaces", failure_of_a_read());
+  expect_failure_of_a_read("it has more than 16384 namespaces");
 }
-TEST_F(nvme_host_and_a_false_controller, whose_namespace_is_larger_than_a_number_is_refused) {
-  peer_.disk.blocks = std::uint64_t{1} << 60;
-  expect_failure("which is more than a number holds", failure_of_a_read());
-}
+REFUSED(whose_namespace_is_larger_than_a_number_is_refused, "which is more than a number holds",
+        peer_.disk.blocks = std::uint64_t{1} << 60)
 TEST_F(nvme_host_and_a_false_controller, whose_blocks_are_of_no_bytes_or_enormous_is_refused) {
   for (const std::uint8_t shift : {std::uint8_t{0}, std::uint8_t{31}, std::uint8_t{255}}) {
     peer_.disk.block_shift = shift;
-    expect_failure("a namespace with blocks of 2^" + std::to_string(shift) + " bytes", failure_of_a_read());
+    expect_failure_of_a_read("a namespace with blocks of 2^" + std::to_string(shift) + " bytes");
   }
 }
-TEST_F(nvme_host_and_a_false_controller, whose_blocks_are_larger_than_a_command_cannot_be_read) {
-  peer_.disk.block_shift = 20;
-  expect_failure("blocks of 1048576 bytes", failure_of_a_read());
-}
+REFUSED(whose_blocks_are_larger_than_a_command_cannot_be_read, "blocks of 1048576 bytes", peer_.disk.block_shift = 20)
 TEST_F(nvme_host_and_a_false_controller, whose_namespace_has_gone_has_none) {
   peer_.disk.blocks = 0;
   EXPECT_EQ(failure_of_a_read(), false_nqn + " has no namespaces");
@@ -658,7 +629,7 @@ TEST_F(nvme_host_and_a_false_controller, a_status_is_a_sentence_and_the_queue_go
 TEST_F(nvme_host_and_a_false_controller, a_completion_of_a_command_that_is_not_there_ends_the_queue) {
   for (const std::uint16_t id : {std::uint16_t{0xffff}, std::uint16_t{3}, std::uint16_t{900}}) {
     change_reads([&](reply& made) { made.said.id = id; });
-    expect_failure("which is not under way", failure_of_a_read());
+    expect_failure_of_a_read("which is not under way");
     EXPECT_EQ(code_, errc::protocol_error);
   }
 }
@@ -673,22 +644,17 @@ TEST_F(nvme_host_and_a_false_controller, a_second_completion_of_a_command_ends_t
 TEST_F(nvme_host_and_a_false_controller, a_completion_of_another_size_ends_the_queue) {
   for (const std::size_t bytes : {std::size_t{15}, std::size_t{0}}) {
     change_reads([&](reply& made) { made.bytes = bytes; });
-    expect_failure("a completion of " + std::to_string(bytes) + " bytes", failure_of_a_read());
+    expect_failure_of_a_read("a completion of " + std::to_string(bytes) + " bytes");
   }
   change_reads([&](reply& made) { made.bytes = 4096; });
   EXPECT_NE(failure_of_a_read(), "");
 }
-TEST_F(nvme_host_and_a_false_controller, a_queue_head_beyond_the_queue_ends_it) {
-  change_reads([](reply& made) { made.said.queue_head = 900; });
-  expect_failure("a queue head of 900 where there are 5 entries", failure_of_a_read());
-}
-TEST_F(nvme_host_and_a_false_controller, that_goes_away_is_told) {
-  change_reads([&](reply& made) {
-    made.times = 0;
-    peer_.links.at(1)->abort();
-  });
-  expect_failure("I/O queue 1 of", failure_of_a_read());
-}
+REFUSED(a_queue_head_beyond_the_queue_ends_it, "a queue head of 900 where there are 5 entries",
+        change_reads([](reply& made) { made.said.queue_head = 900; }))
+REFUSED(that_goes_away_is_told, "I/O queue 1 of", change_reads([&](reply& made) {
+          made.times = 0;
+          peer_.links.at(1)->abort();
+        }))
 
 // Memory.
 
@@ -855,12 +821,12 @@ TEST_F(nvme_host_and_a_false_controller, options_that_make_no_sense_are_refused)
 TEST_F(nvme_host_and_a_false_controller, queues_of_more_memory_than_the_pool_has_are_refused_and_do_not_wait) {
   options_.queues = 400;
   options_.lane_bytes = std::size_t{128} << 10;
-  expect_failure("400 queues with 4 commands of 131072 bytes: the pool has", failure_of_a_read());
+  expect_failure_of_a_read("400 queues with 4 commands of 131072 bytes: the pool has");
 }
 TEST_F(nvme_host_and_a_false_controller, a_queue_of_more_memory_than_the_pool_has_is_refused) {
   options_.lane_bytes = std::size_t{100} << 20;
   options_.commands = 2;
-  expect_failure("commands of 104857600 bytes", failure_of_a_read());
+  expect_failure_of_a_read("commands of 104857600 bytes");
 }
 
 }  // namespace

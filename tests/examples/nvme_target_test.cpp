@@ -159,47 +159,42 @@ class nvme_target_test : public testing::Test {
   /// The same, with a host that has one I/O queue.
   template <class Body>
   void with_host(const Body& body) {
-    const auto calling = [&](std::string address) -> task<> {
+    with_target([&](std::string address) -> task<> {
       auto host = co_await connect_host(device_, address);
       co_await add_queue(host, device_, address, 1);
       co_await body(host);
-    };
-    with_target(calling);
+    });
   }
   /// Speaks on an I/O queue that the target then ends, while the admin queue and the target go on.
   template <class Body>
   void loses_its_queue(const Body& body) {
-    const auto speaking = [&](connected_host& host) -> task<> {
+    with_host([&](connected_host& host) -> task<> {
       co_await body(host, host.io[0]);
       co_await host.io[0].hear_end();
-      const status alive = co_await host.admin.status_of(admin_command(admin_opcode::keep_alive));
-      EXPECT_EQ(alive, status::success);
-    };
-    with_host(speaking);
+      EXPECT_EQ(co_await host.admin.status_of(admin_command(admin_opcode::keep_alive)), status::success);
+    });
   }
   /// What an I/O command is answered.
   void expect_io(const std::function<command(connected_host&)>& make, status expected,
                  std::span<const std::byte> capsule_data = {}) {
-    const auto asking = [&](connected_host& host) -> task<> {
+    with_host([&](connected_host& host) -> task<> {
       const command asked = make(host);
       const answer heard = co_await host.io[0].ask(asked, capsule_data);
       EXPECT_EQ(words_of(heard.said.status), words_of(expected));
       EXPECT_TRUE(heard.said.status == status::success || heard.said.do_not_retry);
-    };
-    with_host(asking);
+    });
   }
   void expect_admin(const std::function<command(connected_host&)>& make, status expected) {
-    const auto asking = [&](connected_host& host) -> task<> {
+    with_host([&](connected_host& host) -> task<> {
       const command asked = make(host);
       const status heard = co_await host.admin.status_of(asked);
       EXPECT_EQ(words_of(heard), words_of(expected));
-    };
-    with_host(asking);
+    });
   }
   /// What a Connect for I/O queue `number` is answered, after `prepare` has changed it.
   void expect_connect(std::uint16_t number, const std::function<void(command&, connect_data&)>& prepare,
                       status expected, std::uint64_t result = 0) {
-    const auto asking = [&](std::string address) -> task<> {
+    with_target([&](std::string address) -> task<> {
       auto host = co_await connect_host(device_, address);
       auto queue = co_await dial(device_, address, number, 16);
       const host_words who;
@@ -215,12 +210,11 @@ class nvme_target_test : public testing::Test {
       const answer heard = co_await queue.ask(asked, bytes);
       EXPECT_EQ(words_of(heard.said.status, true), words_of(expected, true));
       EXPECT_EQ(heard.said.result, result);
-    };
-    with_target(asking);
+    });
   }
   /// What a connection with these private data is answered.
   void expect_rejection(std::span<const std::byte> private_data, reject_reason why) {
-    const auto calling = [&](std::string address) -> task<> {
+    with_target([&](std::string address) -> task<> {
       std::string words;
       try {
         auto queue = co_await dial_with(device_, address, private_data, 0, 16);
@@ -231,18 +225,21 @@ class nvme_target_test : public testing::Test {
       const auto digits = std::string("0000") + "0" + std::to_string(static_cast<int>(why)) + "00";
       EXPECT_NE(words.find(digits), std::string::npos) << words;
       EXPECT_NE(log_.find(words_of(why)), std::string::npos) << log_;
-    };
-    with_target(calling);
+    });
   }
 
   /// Has the disk take a write of the first block from the host's I/O queue, which goes on until release_write().
   task<> begin_held_write(connected_host& host) {
     disk_->holds_writes = true;
-    command writing = blocks_command(io_opcode::write, {.first = 0, .count = 1});
-    writing.data = in_capsule(block);
+    command writing = write_of({.first = 0, .count = 1}, in_capsule(block));
     writing.id = 77;
     co_await host.io[0].send(writing, pattern(block, 1));
     while (!disk_->is_held) co_await yield();
+  }
+  task<> lose(connected_host& host) {
+    const auto lost = target_->controllers().find(host.controller);
+    host.admin.link.abort();
+    while (!lost->is_lost()) co_await yield();
   }
   void release_write() {
     disk_->holds_writes = false;
@@ -262,183 +259,172 @@ class nvme_target_test : public testing::Test {
 
  private:
   std::mutex log_lock_;
+  // Where there is little time for a Connect, a busy machine may take several attempts.
   task<> check_that_it_still_serves(std::string address) {
+    const bool in_time = options_.most.connect_timeout > std::chrono::seconds(1);
+    for (bool served = false; !served;) {
+      const auto outcome = co_await as_result(flush_once(address));
+      served = outcome.has_value();
+      if (!served && in_time) throw outcome.error();
+    }
+  }
+  task<> flush_once(std::string address) {
     auto host = co_await connect_host(device_, address);
     co_await add_queue(host, device_, address, 1);
-    const status flushed = co_await host.io[0].status_of(io_command(io_opcode::flush));
-    EXPECT_EQ(flushed, status::success);
+    EXPECT_EQ(co_await host.io[0].status_of(io_command(io_opcode::flush)), status::success);
   }
   executor loop_;
 };
+
+// Tests of one shape: what the target answers. `host` is connected, `asked` and `data` are what a host would say.
+#define REJECTED(name, reason, ...) \
+  TEST_F(nvme_target_test, name) { expect_rejection(encode(cm_request __VA_ARGS__), reject_reason::reason); }
+#define CONNECT(name, queue, answer, result, ...)                                                                  \
+  TEST_F(nvme_target_test, name) {                                                                                 \
+    const auto change = []([[maybe_unused]] command& asked, [[maybe_unused]] connect_data& data) { __VA_ARGS__; }; \
+    expect_connect(queue, change, status::answer, result);                                                         \
+  }
+#define ADMIN_COMMAND(name, answer, ...)                                                             \
+  TEST_F(nvme_target_test, name) {                                                                   \
+    expect_admin([]([[maybe_unused]] connected_host& host) { return __VA_ARGS__; }, status::answer); \
+  }
+#define IO_COMMAND(name, answer, ...)                                                             \
+  TEST_F(nvme_target_test, name) {                                                                \
+    expect_io([]([[maybe_unused]] connected_host& host) { return __VA_ARGS__; }, status::answer); \
+  }
 
 // ---- set-up ----
 
 TEST_F(nvme_target_test, private_data_that_are_too_short_are_rejected) {
   expect_rejection(std::array<std::byte, 31>{}, reject_reason::invalid_length);
 }
-TEST_F(nvme_target_test, private_data_of_another_format_are_rejected) {
-  expect_rejection(encode(cm_request{.format = 1, .receive_queue_size = 16, .send_queue_size = 15}),
-                   reject_reason::invalid_format);
-}
+REJECTED(private_data_of_another_format_are_rejected, invalid_format,
+         {.format = 1, .receive_queue_size = 16, .send_queue_size = 15})
 TEST_F(nvme_target_test, a_queue_beyond_the_last_is_rejected) {
   options_.most.io_queues = 4;
   expect_rejection(encode(cm_request{.queue_id = 5, .receive_queue_size = 16, .send_queue_size = 15}),
                    reject_reason::invalid_queue_id);
 }
-TEST_F(nvme_target_test, a_queue_that_is_too_deep_is_rejected) {
-  expect_rejection(encode(cm_request{.queue_id = 1, .receive_queue_size = 129, .send_queue_size = 128}),
-                   reject_reason::invalid_send_queue_size);
-}
-TEST_F(nvme_target_test, an_admin_queue_that_is_too_deep_is_rejected) {
-  expect_rejection(encode(cm_request{.queue_id = 0, .receive_queue_size = 33, .send_queue_size = 32}),
-                   reject_reason::invalid_send_queue_size);
-}
-TEST_F(nvme_target_test, a_queue_of_one_entry_is_rejected) {
-  expect_rejection(encode(cm_request{.queue_id = 1, .receive_queue_size = 1, .send_queue_size = 0}),
-                   reject_reason::invalid_send_queue_size);
-}
-TEST_F(nvme_target_test, a_queue_with_fewer_receives_than_commands_is_rejected) {
-  expect_rejection(encode(cm_request{.queue_id = 1, .receive_queue_size = 15, .send_queue_size = 15}),
-                   reject_reason::invalid_receive_queue_size);
-}
+REJECTED(a_queue_that_is_too_deep_is_rejected, invalid_send_queue_size,
+         {.queue_id = 1, .receive_queue_size = 129, .send_queue_size = 128})
+REJECTED(an_admin_queue_that_is_too_deep_is_rejected, invalid_send_queue_size,
+         {.queue_id = 0, .receive_queue_size = 33, .send_queue_size = 32})
+REJECTED(a_queue_of_one_entry_is_rejected, invalid_send_queue_size,
+         {.queue_id = 1, .receive_queue_size = 1, .send_queue_size = 0})
+REJECTED(a_queue_with_fewer_receives_than_commands_is_rejected, invalid_receive_queue_size,
+         {.queue_id = 1, .receive_queue_size = 15, .send_queue_size = 15})
 
 TEST_F(nvme_target_test, nothing_but_connect_comes_first) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto queue = co_await dial(device_, address, 0, 32);
-    const status early = co_await queue.status_of(set_configuration(enabled));
-    EXPECT_EQ(early, status::command_sequence_error);
-    const answer connected = co_await send_connect(queue, {}, any_controller);
-    EXPECT_EQ(connected.said.status, status::success);
-    const answer again = co_await send_connect(queue, {}, any_controller);
-    EXPECT_EQ(again.said.status, status::command_sequence_error);
-  };
-  with_target(calling);
+    EXPECT_EQ(co_await queue.status_of(set_configuration(enabled)), status::command_sequence_error);
+    EXPECT_EQ((co_await send_connect(queue, {}, any_controller)).said.status, status::success);
+    EXPECT_EQ((co_await send_connect(queue, {}, any_controller)).said.status, status::command_sequence_error);
+  });
 }
 
 TEST_F(nvme_target_test, a_connection_without_a_connect_is_ended) {
   options_.most.connect_timeout = milliseconds(20);
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto queue = co_await dial(device_, address, 0, 32);
     co_await queue.hear_end();
-    options_.most.connect_timeout = milliseconds(10'000);
-  };
-  const auto then_patiently = [&](std::string address) -> task<> { co_await calling(address); };
-  with_target(then_patiently);
+  });
   EXPECT_NE(log_.find("wait for a Connect"), std::string::npos) << log_;
 }
 
 TEST_F(nvme_target_test, a_queue_takes_commands_only_once_its_controller_is_enabled) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto admin = co_await dial(device_, address, 0, 32);
     const answer connected = co_await send_connect(admin, {}, any_controller);
-    const status early = co_await admin.status_of(admin_command(admin_opcode::keep_alive));
-    EXPECT_EQ(early, status::command_sequence_error);
+    EXPECT_EQ(co_await admin.status_of(admin_command(admin_opcode::keep_alive)), status::command_sequence_error);
     auto queue = co_await dial(device_, address, 1, 16);
     const answer too_early = co_await send_connect(queue, {}, static_cast<std::uint16_t>(connected.said.result));
     EXPECT_EQ(too_early.said.status, status::command_sequence_error);
-  };
-  with_target(calling);
+  });
 }
 
 TEST_F(nvme_target_test, disabling_a_controller_ends_its_io_queues) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    const status disabling = co_await host.admin.status_of(set_configuration(0));
-    EXPECT_EQ(disabling, status::success);
+  with_host([&](connected_host& host) -> task<> {
+    EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::success);
     co_await host.io[0].hear_end();
-    const answer now = co_await host.admin.ask(get_property(property::controller_status));
-    EXPECT_EQ(now.said.result, 0U);
-  };
-  with_host(asking);
+    EXPECT_EQ(co_await status_of_controller(host), 0U);
+  });
 }
 
 TEST_F(nvme_target_test, a_configuration_that_no_target_has_is_fatal_to_the_controller) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     co_await host.admin.ask(set_configuration(0));
     co_await host.admin.ask(set_configuration(configuration::enable));  // entries of one byte
-    const answer now = co_await host.admin.ask(get_property(property::controller_status));
-    EXPECT_EQ(now.said.result, controller_status::fatal);
-  };
-  with_host(asking);
+    EXPECT_EQ(co_await status_of_controller(host), controller_status::fatal);
+  });
 }
 
 TEST_F(nvme_target_test, a_shutdown_flushes_the_disks) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const status done = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
     EXPECT_EQ(done, status::success);
     EXPECT_EQ(disk_->flushes, 1);
-    const answer now = co_await host.admin.ask(get_property(property::controller_status));
-    EXPECT_EQ(now.said.result & controller_status::shutdown_mask, controller_status::shutdown_complete);
-  };
-  with_host(asking);
+    EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
+              controller_status::shutdown_complete);
+  });
 }
 
 TEST_F(nvme_target_test, a_disabled_controller_stays_ready_until_its_writes_are_over) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto host = co_await connect_host(device_, address);
     co_await add_queue(host, device_, address, 1);
     co_await begin_held_write(host);
-    const status disabling = co_await host.admin.status_of(set_configuration(0));
-    EXPECT_EQ(disabling, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::success);
     co_await host.io[0].hear_end();
     const std::uint64_t meanwhile = co_await status_of_controller(host);
     EXPECT_EQ(meanwhile, controller_status::ready);
-    const status too_early = co_await host.admin.status_of(set_configuration(enabled));
-    EXPECT_EQ(too_early, status::command_sequence_error);
-    const status no_command = co_await host.admin.status_of(admin_command(admin_opcode::keep_alive));
-    EXPECT_EQ(no_command, status::command_sequence_error);
+    EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::command_sequence_error);
+    EXPECT_EQ(co_await host.admin.status_of(admin_command(admin_opcode::keep_alive)), status::command_sequence_error);
     EXPECT_EQ(disk_->writes, 0);
     release_write();
     for (std::uint64_t now = meanwhile; now != 0;) now = co_await status_of_controller(host);
     EXPECT_EQ(disk_->writes, 1);
-    const status enabling = co_await host.admin.status_of(set_configuration(enabled));
-    EXPECT_EQ(enabling, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::success);
     co_await add_queue(host, device_, address, 1);  // under the number of the old one
-  };
-  with_target(calling);
+  });
 }
 
 TEST_F(nvme_target_test, a_shutdown_is_complete_once_the_writes_under_way_are_flushed) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     co_await begin_held_write(host);
     command shutting_down = set_configuration(enabled | configuration::normal_shutdown);
     shutting_down.id = 99;
     co_await host.admin.send(shutting_down);
-    const std::uint64_t meanwhile = co_await status_of_controller(host);
-    EXPECT_EQ(meanwhile & controller_status::shutdown_mask, controller_status::shutdown_occurs);
-    const status twice = co_await host.admin.status_of(set_configuration(0));
-    EXPECT_EQ(twice, status::command_sequence_error);
+    EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
+              controller_status::shutdown_occurs);
+    EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::command_sequence_error);
     EXPECT_EQ(disk_->flushes, 0);
     release_write();
-    const answer written = co_await host.io[0].hear();
-    EXPECT_EQ(written.said.status, status::success);
+    EXPECT_EQ((co_await host.io[0].hear()).said.status, status::success);
     co_await host.io[0].hear_end();
     const answer done = co_await host.admin.hear();
     EXPECT_EQ(done.said.id, 99);
     EXPECT_EQ(done.said.status, status::success);
     EXPECT_EQ(disk_->flushed_writes, 1);
-    const std::uint64_t now = co_await status_of_controller(host);
-    EXPECT_EQ(now & controller_status::shutdown_mask, controller_status::shutdown_complete);
-  };
-  with_host(asking);
+    EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
+              controller_status::shutdown_complete);
+  });
 }
 
 TEST_F(nvme_target_test, a_host_that_comes_back_is_told_to_wait_for_the_writes_of_its_lost_association) {
   options_.most.takeover_timeout = milliseconds(0);
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto host = co_await connect_host(device_, address);
     co_await add_queue(host, device_, address, 1);
     co_await begin_held_write(host);
-    const auto lost = target_->controllers().find(host.controller);
-    host.admin.link.abort();
-    while (!lost->is_lost()) co_await yield();
+    co_await lose(host);
     auto queue = co_await dial(device_, address, 0, 32);
     const answer busy = co_await send_connect(queue, {}, any_controller);
     EXPECT_EQ(busy.said.status, status::connect_controller_busy);
     EXPECT_FALSE(busy.said.do_not_retry);
     EXPECT_NE(log_.find("still under way"), std::string::npos) << log_;
     auto another = co_await dial(device_, address, 1, 16);  // of the association that is lost
-    const answer late = co_await send_connect(another, {}, host.controller);
-    EXPECT_EQ(late.said.status, status::connect_invalid_parameters);
+    EXPECT_EQ((co_await send_connect(another, {}, host.controller)).said.status, status::connect_invalid_parameters);
     host_words who;
     who.host += "-other";
     auto other = co_await connect_host(device_, address, who);
@@ -451,20 +437,17 @@ TEST_F(nvme_target_test, a_host_that_comes_back_is_told_to_wait_for_the_writes_o
     EXPECT_EQ(disk_->writes, 1);
     co_await queue.link.close();
     while (target_->controllers().all().size() != 1) co_await yield();  // nobody may wait at the end of this test
-  };
-  with_target(calling);
+  });
 }
 
 TEST_F(nvme_target_test, a_connect_waits_for_the_writes_of_a_lost_association) {
   options_.most.takeover_timeout = patience;
   options_.most.connect_timeout = patience;
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto host = co_await connect_host(device_, address);
     co_await add_queue(host, device_, address, 1);
     co_await begin_held_write(host);
-    const auto lost = target_->controllers().find(host.controller);
-    host.admin.link.abort();
-    while (!lost->is_lost()) co_await yield();
+    co_await lose(host);
     bool connected = false;
     const auto come_back = [&]() -> task<> {
       auto again = co_await connect_host(device_, address);
@@ -484,39 +467,34 @@ TEST_F(nvme_target_test, a_connect_waits_for_the_writes_of_a_lost_association) {
     };
     co_await with_scope(on_failure::stop_siblings, both);
     EXPECT_TRUE(connected);
-  };
-  with_target(calling);
+  });
 }
 
 TEST_F(nvme_target_test, a_shutdown_that_cannot_flush_is_an_error_and_may_be_tried_again) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     disk_->failure = EIO;
     const status failed = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
     EXPECT_EQ(failed, status::internal_error);
     disk_->failure = 0;
-    const std::uint64_t then = co_await status_of_controller(host);
-    EXPECT_EQ(then, controller_status::ready);
+    EXPECT_EQ(co_await status_of_controller(host), controller_status::ready);
     const status again = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
     EXPECT_EQ(again, status::success);
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_connect_may_have_its_data_in_the_hosts_memory) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto queue = co_await dial(device_, address, 0, 32);
     auto memory = co_await host_memory::make(device_, 4096);
     std::ranges::copy(connect_bytes({}, any_controller), memory.bytes().data());
     command asked = connect_command(queue, {});
     asked.data = memory.describe(connect_data::bytes);
-    const answer connected = co_await queue.ask(asked);
-    EXPECT_EQ(connected.said.status, status::success);
-  };
-  with_target(calling);
+    EXPECT_EQ((co_await queue.ask(asked)).said.status, status::success);
+  });
 }
 
 TEST_F(nvme_target_test, an_unknown_subsystem_is_told_where_its_name_was) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto queue = co_await dial(device_, address, 0, 32);
     host_words who;
     who.subsystem = "nqn.2024-01.org.example:another";
@@ -526,25 +504,22 @@ TEST_F(nvme_target_test, an_unknown_subsystem_is_told_where_its_name_was) {
     EXPECT_NE(log_.find("there is no subsystem 'nqn.2024-01.org.example:another'"), std::string::npos) << log_;
     const answer right = co_await send_connect(queue, {}, any_controller);  // it may try again
     EXPECT_EQ(right.said.status, status::success);
-  };
-  with_target(calling);
+  });
 }
 
 TEST_F(nvme_target_test, a_host_that_was_not_named_is_not_let_in) {
   served_.allow(host_nqn);
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto queue = co_await dial(device_, address, 0, 32);
     host_words who;
     who.host = "nqn.2024-01.org.example:stranger";
-    const answer heard = co_await send_connect(queue, who, any_controller);
-    EXPECT_EQ(heard.said.status, status::connect_invalid_host);
-  };
-  with_target(calling);
+    EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::connect_invalid_host);
+  });
 }
 
 TEST_F(nvme_target_test, there_are_no_more_controllers_than_there_may_be) {
   options_.most.controllers = 2;
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto one = co_await connect_host(device_, address);
     auto two = co_await connect_host(device_, address);
     auto queue = co_await dial(device_, address, 0, 32);
@@ -559,66 +534,29 @@ TEST_F(nvme_target_test, there_are_no_more_controllers_than_there_may_be) {
     co_await queue.link.close();
     co_await two.admin.link.close();
     while (!target_->controllers().all().empty()) co_await yield();
-  };
-  with_target(calling);
+  });
 }
 
-TEST_F(nvme_target_test, a_connect_of_an_unknown_format_is_told_so) {
-  expect_connect(
-      1, [](command& asked, connect_data&) { asked.dwords[0] |= 1; }, status::connect_incompatible_format);
-}
-TEST_F(nvme_target_test, a_connect_for_another_queue_than_the_connections_is_refused) {
-  expect_connect(
-      1, [](command& asked, connect_data&) { put(asked, connect_fields{.queue_id = 2, .queue_size = 15}); },
-      status::connect_invalid_parameters, wrong_parameter(42, false));
-}
-TEST_F(nvme_target_test, a_connect_for_a_deeper_queue_than_the_connections_is_refused) {
-  expect_connect(
-      1, [](command& asked, connect_data&) { put(asked, connect_fields{.queue_id = 1, .queue_size = 16}); },
-      status::connect_invalid_parameters, wrong_parameter(44, false));
-}
-TEST_F(nvme_target_test, a_connect_for_a_controller_that_is_not_there_is_refused) {
-  expect_connect(
-      1, [](command&, connect_data& data) { data.controller += 7; }, status::connect_invalid_parameters,
-      wrong_parameter(connect_data::controller_at, true));
-}
-TEST_F(nvme_target_test, a_connect_for_a_controller_of_another_host_is_refused) {
-  expect_connect(
-      1, [](command&, connect_data& data) { data.host += "2"; }, status::connect_invalid_parameters,
-      wrong_parameter(connect_data::host_at, true));
-}
-TEST_F(nvme_target_test, a_connect_for_a_controller_of_another_host_identifier_is_refused) {
-  expect_connect(
-      1, [](command&, connect_data& data) { data.host_id[3] ^= std::byte{1}; }, status::connect_invalid_parameters,
-      wrong_parameter(connect_data::host_id_at, true));
-}
-TEST_F(nvme_target_test, a_connect_of_a_host_without_an_identifier_is_refused) {
-  expect_connect(
-      0, [](command&, connect_data& data) { data.host_id = {}; }, status::connect_invalid_parameters,
-      wrong_parameter(connect_data::host_id_at, true));
-}
-TEST_F(nvme_target_test, a_connect_of_a_host_without_a_name_is_refused) {
-  expect_connect(
-      0, [](command&, connect_data& data) { data.host = "somebody"; }, status::connect_invalid_parameters,
-      wrong_parameter(connect_data::host_at, true));
-}
-TEST_F(nvme_target_test, a_connect_that_wants_a_controller_by_number_is_refused) {
-  expect_connect(
-      0, [](command&, connect_data& data) { data.controller = 1; }, status::connect_invalid_parameters,
-      wrong_parameter(connect_data::controller_at, true));
-}
-TEST_F(nvme_target_test, a_connect_whose_data_are_too_short_is_refused) {
-  expect_connect(
-      0, [](command& asked, connect_data&) { asked.data.length = 1023; }, status::sgl_data_length_invalid);
-}
-TEST_F(nvme_target_test, a_connect_whose_data_lie_behind_the_capsule_is_refused) {
-  expect_connect(
-      0, [](command& asked, connect_data&) { asked.data.address = 1; }, status::sgl_offset_invalid);
-}
-TEST_F(nvme_target_test, a_connect_whose_data_wrap_around_is_refused) {
-  expect_connect(
-      0, [](command& asked, connect_data&) { asked.data.address = ~std::uint64_t{0}; }, status::sgl_offset_invalid);
-}
+CONNECT(a_connect_of_an_unknown_format_is_told_so, 1, connect_incompatible_format, 0, asked.dwords[0] |= 1)
+CONNECT(a_connect_for_another_queue_than_the_connections_is_refused, 1, connect_invalid_parameters,
+        wrong_parameter(42, false), put(asked, connect_fields{.queue_id = 2, .queue_size = 15}))
+CONNECT(a_connect_for_a_deeper_queue_than_the_connections_is_refused, 1, connect_invalid_parameters,
+        wrong_parameter(44, false), put(asked, connect_fields{.queue_id = 1, .queue_size = 16}))
+CONNECT(a_connect_for_a_controller_that_is_not_there_is_refused, 1, connect_invalid_parameters,
+        wrong_parameter(connect_data::controller_at, true), data.controller += 7)
+CONNECT(a_connect_for_a_controller_of_another_host_is_refused, 1, connect_invalid_parameters,
+        wrong_parameter(connect_data::host_at, true), data.host += "2")
+CONNECT(a_connect_for_a_controller_of_another_host_identifier_is_refused, 1, connect_invalid_parameters,
+        wrong_parameter(connect_data::host_id_at, true), data.host_id[3] ^= std::byte{1})
+CONNECT(a_connect_of_a_host_without_an_identifier_is_refused, 0, connect_invalid_parameters,
+        wrong_parameter(connect_data::host_id_at, true), data.host_id = {})
+CONNECT(a_connect_of_a_host_without_a_name_is_refused, 0, connect_invalid_parameters,
+        wrong_parameter(connect_data::host_at, true), data.host = "somebody")
+CONNECT(a_connect_that_wants_a_controller_by_number_is_refused, 0, connect_invalid_parameters,
+        wrong_parameter(connect_data::controller_at, true), data.controller = 1)
+CONNECT(a_connect_whose_data_are_too_short_is_refused, 0, sgl_data_length_invalid, 0, asked.data.length = 1023)
+CONNECT(a_connect_whose_data_lie_behind_the_capsule_is_refused, 0, sgl_offset_invalid, 0, asked.data.address = 1)
+CONNECT(a_connect_whose_data_wrap_around_is_refused, 0, sgl_offset_invalid, 0, asked.data.address = ~std::uint64_t{0})
 
 TEST_F(nvme_target_test, a_connect_for_which_memory_is_short_may_be_tried_again) {
   if (weft::test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
@@ -639,55 +577,46 @@ TEST_F(nvme_target_test, a_connect_for_which_memory_is_short_may_be_tried_again)
     if (!heard || *heard == status::success) co_return;
     EXPECT_EQ(words_of(*heard), words_of(status::internal_error));
     ++refused;
-    const answer again = co_await send_connect(queue, {}, any_controller);
-    EXPECT_EQ(words_of(again.said.status), words_of(status::success));
+    EXPECT_EQ(words_of((co_await send_connect(queue, {}, any_controller)).said.status), words_of(status::success));
   };
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     for (std::int64_t number = 1; number <= 60; ++number) co_await try_with_failure(address, number);
     while (!target_->controllers().all().empty()) co_await yield();  // none is left behind
-  };
-  with_target(calling);
+  });
   EXPECT_GT(refused, 0);
 }
 
 TEST_F(nvme_target_test, a_queue_that_is_there_already_is_refused) {
-  const auto asking = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto host = co_await connect_host(device_, address);
     co_await add_queue(host, device_, address, 1);
     auto second = co_await dial(device_, address, 1, 16);
-    const answer heard = co_await send_connect(second, {}, host.controller);
-    EXPECT_EQ(heard.said.status, status::invalid_queue_id);
-  };
-  with_target(asking);
+    EXPECT_EQ((co_await send_connect(second, {}, host.controller)).said.status, status::invalid_queue_id);
+  });
 }
 
 TEST_F(nvme_target_test, a_queue_beyond_those_that_were_granted_is_refused) {
-  const auto asking = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto host = co_await connect_host(device_, address);
     command two = admin_command(admin_opcode::set_features);
     put(two, feature_fields{.feature = 7, .value = 0x0005'0001});
-    const answer granted = co_await host.admin.ask(two);
-    EXPECT_EQ(granted.said.result, 0x0001'0001U);
+    EXPECT_EQ((co_await host.admin.ask(two)).said.result, 0x0001'0001U);
     co_await add_queue(host, device_, address, 2);
     auto third = co_await dial(device_, address, 3, 16);
-    const answer heard = co_await send_connect(third, {}, host.controller);
-    EXPECT_EQ(heard.said.status, status::invalid_queue_id);
-    const status late = co_await host.admin.status_of(two);
-    EXPECT_EQ(late, status::command_sequence_error);
-  };
-  with_target(asking);
+    EXPECT_EQ((co_await send_connect(third, {}, host.controller)).said.status, status::invalid_queue_id);
+    EXPECT_EQ(co_await host.admin.status_of(two), status::command_sequence_error);
+  });
 }
 
 TEST_F(nvme_target_test, io_queues_end_with_their_admin_queue) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     host.admin.link.abort();
     co_await host.io[0].hear_end();
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_host_without_flow_control_hears_of_no_queue_heads) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto queue = co_await dial(device_, address, 0, 32);
     command asked = connect_command(queue, {});
     put(asked, connect_fields{.queue_size = 31, .attributes = connect_without_flow_control});
@@ -695,37 +624,33 @@ TEST_F(nvme_target_test, a_host_without_flow_control_hears_of_no_queue_heads) {
     co_await queue.send(asked, connect_bytes({}, any_controller));
     const auto heard = co_await queue.link.recv_or_throw();
     EXPECT_EQ(decode_completion(heard.bytes()).queue_head, 0xffff);
-  };
-  with_target(calling);
+  });
 }
 
 // ---- discovery ----
 
 TEST_F(nvme_target_test, discovery_tells_where_the_subsystem_is) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     host_words who_asks;
     who_asks.subsystem = discovery_nqn;
     auto host = co_await connect_host(device_, address, who_asks);
     command asked = admin_command(admin_opcode::identify);
     put(asked, identify_fields{.structure = 1});
     asked.data = host.memory.describe(identify_bytes);
-    const status identified = co_await host.admin.status_of(asked);
-    EXPECT_EQ(identified, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
     const auto who = decode_controller(host.memory.bytes());
     EXPECT_TRUE(who.is_discovery);
     EXPECT_EQ(who.subsystem, discovery_nqn);
     asked = admin_command(admin_opcode::get_log_page);
     put(asked, log_fields{.page = discovery_log_page, .bytes = 2048});
     asked.data = host.memory.describe(2048);
-    const status logged = co_await host.admin.status_of(asked);
-    EXPECT_EQ(logged, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
     EXPECT_EQ(decode_discovery_header(host.memory.bytes()).entries, 1U);
     const auto found = decode_discovery_entry(host.memory.bytes().subspan(discovery_header_bytes));
     EXPECT_EQ(found.subsystem, disk_nqn);
     EXPECT_EQ(found.address + ":" + found.service, address);
     EXPECT_EQ(found.family, address_family::ipv4);
-  };
-  with_target(calling);
+  });
 }
 
 TEST_F(nvme_target_test, discovery_at_every_address_names_the_one_that_reaches_the_host) {
@@ -749,163 +674,79 @@ TEST_F(nvme_target_test, discovery_at_every_address_names_the_one_that_reaches_t
 }
 
 TEST_F(nvme_target_test, a_discovery_controller_has_no_io_queues) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     host_words who;
     who.subsystem = discovery_nqn;
     auto host = co_await connect_host(device_, address, who);
     auto queue = co_await dial(device_, address, 1, 16);
-    const answer heard = co_await send_connect(queue, who, host.controller);
-    EXPECT_EQ(heard.said.status, status::connect_invalid_parameters);
+    EXPECT_EQ((co_await send_connect(queue, who, host.controller)).said.status, status::connect_invalid_parameters);
     command asked = admin_command(admin_opcode::identify);
     put(asked, identify_fields{.structure = 2});
     asked.data = host.memory.describe(identify_bytes);
-    const status listed = co_await host.admin.status_of(asked);
-    EXPECT_EQ(listed, status::invalid_field);
-  };
-  with_target(calling);
+    EXPECT_EQ(co_await host.admin.status_of(asked), status::invalid_field);
+  });
 }
 
 // ---- admin commands ----
-
-command identify_command(connected_host& host, std::uint8_t structure, std::uint32_t nsid = 0,
-                         std::size_t bytes = identify_bytes) {
-  command asked = admin_command(admin_opcode::identify, nsid);
-  put(asked, identify_fields{.structure = structure});
-  asked.data = host.memory.describe(bytes);
-  return asked;
-}
 
 TEST_F(nvme_target_test, identify_describes_controller_and_namespaces) {
   add_disk();
   add_disk(4096);
   disk_->is_read_only = true;
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const auto bytes = host.memory.bytes();
-    const status first = co_await host.admin.status_of(identify_command(host, 1));
-    EXPECT_EQ(first, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 1)), status::success);
     const auto who = decode_controller(bytes);
     EXPECT_EQ(who.subsystem, disk_nqn);
     EXPECT_EQ(who.controller, host.controller);
     EXPECT_EQ(who.namespaces, 2U);
     EXPECT_EQ(who.command_capsule_bytes, 64 + 16384U);
     EXPECT_TRUE(who.volatile_write_cache);
-    const status second = co_await host.admin.status_of(identify_command(host, 2));
-    EXPECT_EQ(second, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 2)), status::success);
     EXPECT_EQ(decode_namespace_list(bytes), (std::vector<std::uint32_t>{1, 2}));
-    const status rest = co_await host.admin.status_of(identify_command(host, 2, 1));
-    EXPECT_EQ(rest, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 2, 1)), status::success);
     EXPECT_EQ(decode_namespace_list(bytes), (std::vector<std::uint32_t>{2}));
-    const status third = co_await host.admin.status_of(identify_command(host, 0, 2));
-    EXPECT_EQ(third, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 0, 2)), status::success);
     const auto name_space = decode_namespace(bytes);
     EXPECT_EQ(name_space.block_shift, 12);
     EXPECT_EQ(name_space.blocks, disk_bytes / 4096);
     EXPECT_TRUE(name_space.write_protected);
-    const status fourth = co_await host.admin.status_of(identify_command(host, 3, 2));
-    EXPECT_EQ(fourth, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 3, 2)), status::success);
     EXPECT_TRUE(std::ranges::equal(name_space.id, bytes.subspan(4, 16)));
-    const status fifth = co_await host.admin.status_of(identify_command(host, 6));
-    EXPECT_EQ(fifth, status::success);
-  };
-  with_host(asking);
+    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 6)), status::success);
+  });
 }
 
-TEST_F(nvme_target_test, identify_of_an_unknown_structure_is_an_error) {
-  expect_admin([](connected_host& host) { return identify_command(host, 0x13); }, status::invalid_field);
-}
-TEST_F(nvme_target_test, identify_of_a_namespace_that_is_not_there_is_an_error) {
-  expect_admin([](connected_host& host) { return identify_command(host, 0, 2); }, status::invalid_namespace);
-}
-TEST_F(nvme_target_test, identify_into_too_little_memory_is_an_error) {
-  expect_admin([](connected_host& host) { return identify_command(host, 1, 0, 4095); },
-               status::sgl_data_length_invalid);
-}
-TEST_F(nvme_target_test, identify_into_the_capsule_is_an_error) {
-  expect_admin(
-      [](connected_host& host) {
-        command asked = identify_command(host, 1);
-        asked.data = in_capsule(identify_bytes);
-        return asked;
-      },
-      status::sgl_type_invalid);
-}
-TEST_F(nvme_target_test, an_unknown_admin_command_is_an_error) {
-  expect_admin([](connected_host&) { return admin_command(static_cast<admin_opcode>(0x7d)); }, status::invalid_opcode);
-}
-TEST_F(nvme_target_test, an_unknown_fabrics_command_is_an_error) {
-  expect_admin([](connected_host&) { return fabrics_command(static_cast<fabrics_type>(0x77)); },
-               status::invalid_opcode);
-}
-TEST_F(nvme_target_test, a_property_of_another_size_is_an_error) {
-  expect_admin([](connected_host&) { return get_property(property::capabilities, false); }, status::invalid_field);
-}
-TEST_F(nvme_target_test, a_property_that_is_not_there_is_an_error) {
-  expect_admin([](connected_host&) { return get_property(0x1000); }, status::invalid_field);
-}
-TEST_F(nvme_target_test, a_property_that_only_the_target_changes_is_an_error_to_set) {
-  expect_admin(
-      [](connected_host&) {
-        command asked = fabrics_command(fabrics_type::property_set);
-        put(asked, property_fields{.offset = property::controller_status, .value = 1});
-        return asked;
-      },
-      status::invalid_field);
-}
-TEST_F(nvme_target_test, a_feature_cannot_be_saved) {
-  expect_admin(
-      [](connected_host&) {
-        command asked = admin_command(admin_opcode::set_features);
-        put(asked, feature_fields{.feature = 7, .save = true, .value = 0});
-        return asked;
-      },
-      status::feature_not_saveable);
-}
-TEST_F(nvme_target_test, no_queues_at_all_cannot_be_asked_for) {
-  expect_admin(
-      [](connected_host&) {
-        command asked = admin_command(admin_opcode::set_features);
-        put(asked, feature_fields{.feature = 7, .value = 0xffff'0000});
-        return asked;
-      },
-      status::invalid_field);
-}
-TEST_F(nvme_target_test, an_unknown_feature_is_an_error) {
-  expect_admin(
-      [](connected_host&) {
-        command asked = admin_command(admin_opcode::get_features);
-        put(asked, feature_fields{.feature = 0x55});
-        return asked;
-      },
-      status::invalid_field);
-}
+ADMIN_COMMAND(identify_of_an_unknown_structure_is_an_error, invalid_field, identify_command(host, 0x13))
+ADMIN_COMMAND(identify_of_a_namespace_that_is_not_there_is_an_error, invalid_namespace, identify_command(host, 0, 2))
+ADMIN_COMMAND(identify_into_too_little_memory_is_an_error, sgl_data_length_invalid, identify_command(host, 1, 0, 4095))
+ADMIN_COMMAND(identify_into_the_capsule_is_an_error, sgl_type_invalid,
+              with_data(identify_command(host, 1), in_capsule(identify_bytes)))
+ADMIN_COMMAND(an_unknown_admin_command_is_an_error, invalid_opcode, admin_command(static_cast<admin_opcode>(0x7d)))
+ADMIN_COMMAND(an_unknown_fabrics_command_is_an_error, invalid_opcode, fabrics_command(static_cast<fabrics_type>(0x77)))
+ADMIN_COMMAND(a_property_of_another_size_is_an_error, invalid_field, get_property(property::capabilities, false))
+ADMIN_COMMAND(a_property_that_is_not_there_is_an_error, invalid_field, get_property(0x1000))
+ADMIN_COMMAND(a_property_that_only_the_target_changes_is_an_error_to_set, invalid_field,
+              with(fabrics_command(fabrics_type::property_set),
+                   property_fields{.offset = property::controller_status, .value = 1}))
+ADMIN_COMMAND(a_feature_cannot_be_saved, feature_not_saveable,
+              with(admin_command(admin_opcode::set_features), feature_fields{.feature = 7, .save = true, .value = 0}))
+ADMIN_COMMAND(no_queues_at_all_cannot_be_asked_for, invalid_field,
+              with(admin_command(admin_opcode::set_features), feature_fields{.feature = 7, .value = 0xffff'0000}))
+ADMIN_COMMAND(an_unknown_feature_is_an_error, invalid_field,
+              with(admin_command(admin_opcode::get_features), feature_fields{.feature = 0x55}))
 
-command log_command(connected_host& host, const log_fields& what) {
-  command asked = admin_command(admin_opcode::get_log_page);
-  put(asked, what);
-  asked.data = host.memory.describe(static_cast<std::size_t>(what.bytes));
-  return asked;
-}
-
-TEST_F(nvme_target_test, an_unknown_log_page_is_an_error) {
-  expect_admin([](connected_host& host) { return log_command(host, {.page = 0x55, .bytes = 512}); },
-               status::invalid_log_page);
-}
-TEST_F(nvme_target_test, a_log_page_from_behind_its_end_on_is_an_error) {
-  expect_admin([](connected_host& host) { return log_command(host, {.page = 2, .bytes = 512, .offset = 516}); },
-               status::invalid_field);
-}
-TEST_F(nvme_target_test, a_log_page_of_more_than_a_command_may_move_is_an_error) {
-  expect_admin([](connected_host& host) { return log_command(host, {.page = 2, .bytes = std::uint64_t{1} << 20}); },
-               status::invalid_field);
-}
+ADMIN_COMMAND(an_unknown_log_page_is_an_error, invalid_log_page, log_command(host, {.page = 0x55, .bytes = 512}))
+ADMIN_COMMAND(a_log_page_from_behind_its_end_on_is_an_error, invalid_field,
+              log_command(host, {.page = 2, .bytes = 512, .offset = 516}))
+ADMIN_COMMAND(a_log_page_of_more_than_a_command_may_move_is_an_error, invalid_field,
+              log_command(host, {.page = 2, .bytes = std::uint64_t{1} << 20}))
 TEST_F(nvme_target_test, logs_tell_what_was_done_and_what_failed) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command reading = blocks_command(io_opcode::read, {.first = 0, .count = 8});
-    reading.data = host.memory.describe(8 * block);
+  with_host([&](connected_host& host) -> task<> {
+    command reading = read_into({.first = 0, .count = 8}, host.memory.describe(8 * block));
     co_await host.io[0].ask(reading);
-    const status failed =
-        co_await host.io[0].status_of(blocks_command(io_opcode::read, {.first = disk_blocks, .count = 1}));
-    EXPECT_EQ(failed, status::lba_out_of_range);
+    EXPECT_EQ(co_await host.io[0].status_of(blocks_command(io_opcode::read, {.first = disk_blocks, .count = 1})),
+              status::lba_out_of_range);
     co_await host.admin.ask(log_command(host, {.page = 2, .bytes = health_bytes}));
     const health now = decode_health(host.memory.bytes());
     EXPECT_EQ(now.reads, 1U);
@@ -920,12 +761,11 @@ TEST_F(nvme_target_test, logs_tell_what_was_done_and_what_failed) {
     EXPECT_EQ(decode_error_entry(host.memory.bytes().subspan(error_entry_bytes)).count, 0U);
     co_await host.admin.ask(log_command(host, {.page = 3, .bytes = firmware_bytes}));
     EXPECT_EQ(host.memory.bytes()[0], std::byte{1});
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_host_that_falls_silent_loses_all_its_queues) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     host_words who;
     who.keep_alive_ms = 200;
     auto host = co_await connect_host(device_, address, who);
@@ -933,68 +773,50 @@ TEST_F(nvme_target_test, a_host_that_falls_silent_loses_all_its_queues) {
     co_await host.io[0].hear_end();
     co_await host.admin.hear_end();
     EXPECT_NE(log_.find("no Keep Alive"), std::string::npos) << log_;
-  };
-  with_target(calling);
+  });
 }
 
 TEST_F(nvme_target_test, a_host_without_a_keep_alive_time_is_refused_but_for_discovery) {
-  const auto calling = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     host_words who;
     who.keep_alive_ms = 0;
     auto queue = co_await dial(device_, address, 0, admin_queue_entries);
-    const answer refused = co_await send_connect(queue, who, any_controller);
-    EXPECT_EQ(refused.said.status, status::keep_alive_invalid);
+    EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::keep_alive_invalid);
     EXPECT_NE(log_.find("without a keep-alive time"), std::string::npos) << log_;
     who.keep_alive_ms = 5000;
-    const answer taken = co_await send_connect(queue, who, any_controller);
-    EXPECT_EQ(taken.said.status, status::success);
+    EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::success);
     who.subsystem = std::string(discovery_nqn);
     who.keep_alive_ms = 0;
     auto discovering = co_await dial(device_, address, 0, admin_queue_entries);
-    const answer discovers = co_await send_connect(discovering, who, any_controller);
-    EXPECT_EQ(discovers.said.status, status::success);
-    const status enabling = co_await discovering.status_of(set_configuration(enabled));
-    EXPECT_EQ(enabling, status::success);
-    command timer = admin_command(admin_opcode::get_features);
-    put(timer, feature_fields{.feature = static_cast<std::uint8_t>(feature::keep_alive_timer)});
-    const answer watched = co_await discovering.ask(timer);
-    EXPECT_EQ(watched.said.result, 120'000U);
-  };
-  with_target(calling);
+    EXPECT_EQ((co_await send_connect(discovering, who, any_controller)).said.status, status::success);
+    EXPECT_EQ(co_await discovering.status_of(set_configuration(enabled)), status::success);
+    command timer = get_feature(feature::keep_alive_timer);
+    EXPECT_EQ((co_await discovering.ask(timer)).said.result, 120'000U);
+  });
 }
 
 TEST_F(nvme_target_test, a_keep_alive_time_cannot_be_turned_off) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command timer = admin_command(admin_opcode::set_features);
-    put(timer, feature_fields{.feature = static_cast<std::uint8_t>(feature::keep_alive_timer), .value = 0});
-    const status refused = co_await host.admin.status_of(timer);
-    EXPECT_EQ(refused, status::keep_alive_invalid);
+  with_host([&](connected_host& host) -> task<> {
+    command timer = set_feature(feature::keep_alive_timer, 0);
+    EXPECT_EQ(co_await host.admin.status_of(timer), status::keep_alive_invalid);
     timer.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
     const answer still = co_await host.admin.ask(timer);
     EXPECT_EQ(still.said.result, host_words().keep_alive_ms);
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_host_may_change_its_keep_alive_time_and_is_held_to_it) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command asked = admin_command(admin_opcode::set_features);
-    put(asked, feature_fields{.feature = static_cast<std::uint8_t>(feature::keep_alive_timer), .value = 150});
-    const status set = co_await host.admin.status_of(asked);
-    EXPECT_EQ(set, status::success);
-    asked.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
-    const answer got = co_await host.admin.ask(asked);
-    EXPECT_EQ(got.said.result, 200U);  // rounded up
+  with_host([&](connected_host& host) -> task<> {
+    command asked = set_feature(feature::keep_alive_timer, 150);
+    EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
+    EXPECT_EQ((co_await host.admin.ask(get_feature(feature::keep_alive_timer))).said.result, 200U);  // rounded up
     co_await host.admin.hear_end();
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_change_of_size_is_told_to_a_host_that_has_asked) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command asked = admin_command(admin_opcode::set_features);
-    put(asked,
-        feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
+  with_host([&](connected_host& host) -> task<> {
+    command asked = set_feature(feature::async_event_configuration, 1U << 8);
     co_await host.admin.ask(asked);
     command waiting = admin_command(admin_opcode::async_event_request);
     waiting.id = 500;
@@ -1009,16 +831,13 @@ TEST_F(nvme_target_test, a_change_of_size_is_told_to_a_host_that_has_asked) {
     EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{1}));
     co_await host.admin.ask(identify_command(host, 0, 1));
     EXPECT_EQ(decode_namespace(host.memory.bytes()).blocks, disk_blocks / 2);
-    command reading = blocks_command(io_opcode::read, {.first = disk_blocks / 2, .count = 1});
-    reading.data = host.memory.describe(block);
-    const status beyond = co_await host.io[0].status_of(reading);
-    EXPECT_EQ(beyond, status::lba_out_of_range);
-  };
-  with_host(asking);
+    command reading = read_into({.first = disk_blocks / 2, .count = 1}, host.memory.describe(block));
+    EXPECT_EQ(co_await host.io[0].status_of(reading), status::lba_out_of_range);
+  });
 }
 
 TEST_F(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_does_not_retain_it) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     disk_->next_size = disk_bytes / 2;
     co_await target_->look_again();
     const auto list = [&](std::uint32_t bytes, std::uint64_t offset, bool retain) {
@@ -1027,10 +846,8 @@ TEST_F(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_do
     const std::vector<std::uint32_t> one{1};
     command wrong = list(identify_bytes, 0, false);
     wrong.data.length = 512;
-    const status too_small = co_await host.admin.status_of(wrong);
-    EXPECT_EQ(too_small, status::sgl_data_length_invalid);
-    const status beyond = co_await host.admin.status_of(list(512, identify_bytes + 4, false));
-    EXPECT_EQ(beyond, status::invalid_field);
+    EXPECT_EQ(co_await host.admin.status_of(wrong), status::sgl_data_length_invalid);
+    EXPECT_EQ(co_await host.admin.status_of(list(512, identify_bytes + 4, false)), status::invalid_field);
     for (int i = 0; i < 2; ++i) {
       std::ranges::fill(host.memory.bytes(), std::byte{0});
       co_await host.admin.ask(list(identify_bytes, 0, true));
@@ -1041,8 +858,7 @@ TEST_F(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_do
     EXPECT_EQ(decode_namespace_list(host.memory.bytes()), one);
     co_await host.admin.ask(list(identify_bytes, 0, false));
     EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{}));
-  };
-  with_host(asking);
+  });
 }
 
 /// Grows whenever somebody looks, if its number is not beyond the last that shall.
@@ -1072,7 +888,7 @@ TEST_F(nvme_target_test, more_changes_than_a_list_can_hold_are_told_as_any_names
   constexpr std::uint32_t most = identify_bytes / sizeof(std::uint32_t);
   std::uint32_t last = most;
   for (std::uint32_t i = 1; i <= most + 1; ++i) served_.add(std::make_unique<growing_disk>(i, last));
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const command reading = log_command(host, {.page = 4, .bytes = identify_bytes});
     co_await target_->look_again();
     co_await host.admin.ask(reading);
@@ -1087,15 +903,12 @@ TEST_F(nvme_target_test, more_changes_than_a_list_can_hold_are_told_as_any_names
     EXPECT_TRUE(std::ranges::all_of(told.subspan(4), [](std::byte each) { return each == std::byte{0}; }));
     co_await host.admin.ask(reading);
     EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{}));
-  };
-  with_host(asking);
+  });
 }
 
 // Asks for changes of namespaces, with the requests 500 and 501.
 task<> ask_for_two_events(connected_host& host) {
-  command asked = admin_command(admin_opcode::set_features);
-  put(asked,
-      feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
+  command asked = set_feature(feature::async_event_configuration, 1U << 8);
   co_await host.admin.ask(asked);
   command waiting = admin_command(admin_opcode::async_event_request);
   for (std::uint16_t id = 500; id < 502; ++id) {
@@ -1105,7 +918,7 @@ task<> ask_for_two_events(connected_host& host) {
 }
 
 TEST_F(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_it) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     co_await ask_for_two_events(host);
     const auto change = [&](std::uint64_t size) -> task<> {
       disk_->next_size = size;
@@ -1113,21 +926,18 @@ TEST_F(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_i
     };
     co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
     co_await change(disk_bytes / 2);
-    const answer told = co_await host.admin.hear();
-    EXPECT_EQ(told.said.id, 500);
+    EXPECT_EQ((co_await host.admin.hear()).said.id, 500);
     co_await change(disk_bytes / 4);  // each of these would be answered before what follows it
     co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes, .retain_event = true}));
     co_await change(disk_bytes / 2);
     co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes}));
     co_await change(disk_bytes);
-    const answer anew = co_await host.admin.hear();
-    EXPECT_EQ(anew.said.id, 501);
-  };
-  with_host(asking);
+    EXPECT_EQ((co_await host.admin.hear()).said.id, 501);
+  });
 }
 
 TEST_F(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_knows_of_no_request) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     co_await ask_for_two_events(host);
     co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
     disk_->next_size = disk_bytes / 2;
@@ -1137,8 +947,7 @@ TEST_F(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_
     co_await host.admin.ask(set_configuration(0));
     while (co_await status_of_controller(host) != 0) {
     }
-    const status enabling = co_await host.admin.status_of(set_configuration(enabled));
-    EXPECT_EQ(enabling, status::success);
+    EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::success);
     command waiting = admin_command(admin_opcode::async_event_request);
     waiting.id = 501;
     co_await host.admin.send(waiting);
@@ -1148,16 +957,13 @@ TEST_F(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_
     const answer anew = co_await host.admin.hear();
     EXPECT_EQ(anew.said.id, 501);
     EXPECT_EQ(anew.said.status, status::success);
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, an_event_for_which_memory_is_short_is_told_later) {
   if (weft::test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
-  const auto asking = [&](connected_host& host) -> task<> {
-    command asked = admin_command(admin_opcode::set_features);
-    put(asked,
-        feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
+  with_host([&](connected_host& host) -> task<> {
+    command asked = set_feature(feature::async_event_configuration, 1U << 8);
     co_await host.admin.ask(asked);
     command waiting = admin_command(admin_opcode::async_event_request);
     waiting.id = 500;
@@ -1170,119 +976,94 @@ TEST_F(nvme_target_test, an_event_for_which_memory_is_short_is_told_later) {
     co_await yield();  // it comes, and finds no memory for the task that would tell it
     weft::test::fail_call(0);
     controller->notify(change);
-    const answer told = co_await host.admin.hear();
-    EXPECT_EQ(told.said.id, 500);
-  };
-  with_host(asking);
+    EXPECT_EQ((co_await host.admin.hear()).said.id, 500);
+  });
 }
 
 TEST_F(nvme_target_test, more_requests_for_events_than_there_may_be_are_told_so) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     command waiting = admin_command(admin_opcode::async_event_request);
     for (std::uint16_t i = 0; i < 4; ++i) {
       waiting.id = static_cast<std::uint16_t>(500 + i);
       co_await host.admin.send(waiting);
     }
-    const status fifth = co_await host.admin.status_of(waiting);
-    EXPECT_EQ(fifth, status::async_event_limit);
+    EXPECT_EQ(co_await host.admin.status_of(waiting), status::async_event_limit);
     waiting = admin_command(admin_opcode::keep_alive);
     waiting.id = 500;  // which is taken
     co_await host.admin.send(waiting);
-    const answer refused = co_await host.admin.hear();
-    EXPECT_EQ(refused.said.status, status::command_id_conflict);
-  };
-  with_host(asking);
+    EXPECT_EQ((co_await host.admin.hear()).said.status, status::command_id_conflict);
+  });
 }
 
 // ---- reads and writes ----
 
 TEST_F(nvme_target_test, what_was_written_is_read_back_by_keys_and_from_capsules) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const auto data = pattern(128 * block, 1);
     std::ranges::copy(data, host.memory.bytes().data());
-    command writing = blocks_command(io_opcode::write, {.first = 100, .count = 128});
-    writing.data = host.memory.describe(data.size());
-    const status written = co_await host.io[0].status_of(writing);
-    EXPECT_EQ(written, status::success);
+    command writing = write_of({.first = 100, .count = 128}, host.memory.describe(data.size()));
+    EXPECT_EQ(co_await host.io[0].status_of(writing), status::success);
 
     const auto more = pattern(32 * block, 2);  // all that a capsule takes
-    writing = blocks_command(io_opcode::write, {.first = 228, .count = 32});
-    writing.data = in_capsule(more.size());
-    const status written_too = co_await host.io[0].status_of(writing, more);
-    EXPECT_EQ(written_too, status::success);
+    writing = write_of({.first = 228, .count = 32}, in_capsule(more.size()));
+    EXPECT_EQ(co_await host.io[0].status_of(writing, more), status::success);
 
-    command reading = blocks_command(io_opcode::read, {.first = 100, .count = 160});
-    reading.data = host.memory.describe(160 * block, 4096);
-    const status read = co_await host.io[0].status_of(reading);
-    EXPECT_EQ(read, status::success);
+    command reading = read_into({.first = 100, .count = 160}, host.memory.describe(160 * block, 4096));
+    EXPECT_EQ(co_await host.io[0].status_of(reading), status::success);
     const auto got = host.memory.bytes().subspan(4096);
     EXPECT_TRUE(std::ranges::equal(got.first(data.size()), data));
     EXPECT_TRUE(std::ranges::equal(got.subspan(data.size(), more.size()), more));
     const auto done = target_->counters();
     EXPECT_EQ(done.writes, 2U);
     EXPECT_EQ(done.in_capsule, 1U);
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, data_in_a_capsule_may_begin_at_an_offset) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const auto data = pattern(2 * block, 3);
-    command writing = blocks_command(io_opcode::write, {.first = 7, .count = 1});
-    writing.data = in_capsule(block, block);
-    const status written = co_await host.io[0].status_of(writing, data);
-    EXPECT_EQ(written, status::success);
-    command reading = blocks_command(io_opcode::read, {.first = 7, .count = 1});
-    reading.data = host.memory.describe(block);
+    command writing = write_of({.first = 7, .count = 1}, in_capsule(block, block));
+    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::success);
+    command reading = read_into({.first = 7, .count = 1}, host.memory.describe(block));
     co_await host.io[0].ask(reading);
     EXPECT_TRUE(std::ranges::equal(host.memory.bytes().first(block), std::span(data).subspan(block)));
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_key_is_revoked_exactly_when_the_host_has_asked) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     raw_queue& queue = host.io[0];
     for (const bool wanted : {true, false}) {
       auto memory = co_await device_.allocate(block);
       auto lent = co_await queue.link.expose(std::move(memory), mr::usage::write_dst);
       command reading = blocks_command(io_opcode::read, {.first = 0, .count = 1});
       const auto remote = lent.remote();
-      reading.data = {.type = wanted ? sgl_type::host_memory_invalidate : sgl_type::host_memory,
-                      .address = remote.address(),
-                      .length = block,
-                      .key = static_cast<std::uint32_t>(remote.key())};
+      reading.data = describe(remote, block, wanted ? sgl_type::host_memory_invalidate : sgl_type::host_memory);
       const answer heard = co_await queue.ask(reading);
       EXPECT_EQ(heard.said.status, status::success);
       EXPECT_EQ(heard.revoked.has_value(), wanted);
       EXPECT_EQ(heard.revoked.value_or(remote.key()), remote.key());
     }
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_command_that_fails_revokes_its_key_as_well) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     auto memory = co_await device_.allocate(block);
     auto lent = co_await host.io[0].link.expose(std::move(memory), mr::usage::write_dst);
     command reading = blocks_command(io_opcode::read, {.first = disk_blocks, .count = 1});
     const auto remote = lent.remote();
-    reading.data = {.type = sgl_type::host_memory_invalidate,
-                    .address = remote.address(),
-                    .length = block,
-                    .key = static_cast<std::uint32_t>(remote.key())};
+    reading.data = describe(remote, block, sgl_type::host_memory_invalidate);
     const answer heard = co_await host.io[0].ask(reading);
     EXPECT_EQ(heard.said.status, status::lba_out_of_range);
     EXPECT_EQ(heard.revoked, remote.key());
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_write_with_fua_and_each_write_without_a_cache_are_flushed) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const auto data = pattern(block, 1);
-    command writing = blocks_command(io_opcode::write, {.first = 0, .count = 1});
-    writing.data = in_capsule(block);
+    command writing = write_of({.first = 0, .count = 1}, in_capsule(block));
     co_await host.io[0].ask(writing, data);
     EXPECT_EQ(disk_->flushes, 0);
     put(writing, block_fields{.first = 0, .count = 1, .force_unit_access = true});
@@ -1295,49 +1076,36 @@ TEST_F(nvme_target_test, a_write_with_fua_and_each_write_without_a_cache_are_flu
     put(writing, block_fields{.first = 0, .count = 1});
     co_await host.io[0].ask(writing, data);
     EXPECT_EQ(disk_->flushes, 3);
-    const status flushed = co_await host.io[0].status_of(io_command(io_opcode::flush, 0xffff'ffff));
-    EXPECT_EQ(flushed, status::success);
+    EXPECT_EQ(co_await host.io[0].status_of(io_command(io_opcode::flush, 0xffff'ffff)), status::success);
     EXPECT_EQ(disk_->flushes, 4);
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, turning_the_write_cache_off_flushes_what_was_written_before) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command writing = blocks_command(io_opcode::write, {.first = 0, .count = 1});
-    writing.data = in_capsule(block);
-    const status written = co_await host.io[0].status_of(writing, pattern(block, 1));
-    EXPECT_EQ(written, status::success);
+  with_host([&](connected_host& host) -> task<> {
+    command writing = write_of({.first = 0, .count = 1}, in_capsule(block));
+    EXPECT_EQ(co_await host.io[0].status_of(writing, pattern(block, 1)), status::success);
     EXPECT_EQ(disk_->flushes, 0);
-    command cache = admin_command(admin_opcode::set_features);
-    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
-    const status off = co_await host.admin.status_of(cache);
-    EXPECT_EQ(off, status::success);
+    command cache = set_feature(feature::volatile_write_cache, 0);
+    EXPECT_EQ(co_await host.admin.status_of(cache), status::success);
     EXPECT_EQ(disk_->flushed_writes, 1);
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_write_cache_that_cannot_be_flushed_stays_on) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command cache = admin_command(admin_opcode::set_features);
-    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
+  with_host([&](connected_host& host) -> task<> {
+    command cache = set_feature(feature::volatile_write_cache, 0);
     disk_->failure = EIO;
-    const status failed = co_await host.admin.status_of(cache);
-    EXPECT_EQ(failed, status::internal_error);
+    EXPECT_EQ(co_await host.admin.status_of(cache), status::internal_error);
     disk_->failure = 0;
-    cache.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
-    const answer now = co_await host.admin.ask(cache);
-    EXPECT_EQ(now.said.result, 1U);
-  };
-  with_host(asking);
+    EXPECT_EQ((co_await host.admin.ask(get_feature(feature::volatile_write_cache))).said.result, 1U);
+  });
 }
 
 TEST_F(nvme_target_test,
        of_two_that_turn_the_write_cache_off_the_second_one_is_not_undone_by_the_failure_of_the_first) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command cache = admin_command(admin_opcode::set_features);
-    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
+  with_host([&](connected_host& host) -> task<> {
+    command cache = set_feature(feature::volatile_write_cache, 0);
     disk_->failing_flushes = 1;
     disk_->gate.reset();
     for (cache.id = 500; cache.id < 502; ++cache.id) co_await host.admin.send(cache);
@@ -1349,47 +1117,35 @@ TEST_F(nvme_target_test,
     EXPECT_EQ(first.said.status, status::internal_error);
     EXPECT_EQ(second.said.id, 501);
     EXPECT_EQ(second.said.status, status::success);
-    cache.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
-    const answer now = co_await host.admin.ask(cache);
-    EXPECT_EQ(now.said.result, 0U);
-  };
-  with_host(asking);
+    EXPECT_EQ((co_await host.admin.ask(get_feature(feature::volatile_write_cache))).said.result, 0U);
+  });
 }
 
 TEST_F(nvme_target_test, a_write_cache_that_is_off_stays_off_whatever_a_flush_says) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command cache = admin_command(admin_opcode::set_features);
-    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
-    const status off = co_await host.admin.status_of(cache);
-    EXPECT_EQ(off, status::success);
+  with_host([&](connected_host& host) -> task<> {
+    command cache = set_feature(feature::volatile_write_cache, 0);
+    EXPECT_EQ(co_await host.admin.status_of(cache), status::success);
     disk_->failing_flushes = 1;
-    const status again = co_await host.admin.status_of(cache);
-    EXPECT_EQ(again, status::internal_error);
-    cache.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
-    const answer now = co_await host.admin.ask(cache);
-    EXPECT_EQ(now.said.result, 0U);
-  };
-  with_host(asking);
+    EXPECT_EQ(co_await host.admin.status_of(cache), status::internal_error);
+    EXPECT_EQ((co_await host.admin.ask(get_feature(feature::volatile_write_cache))).said.result, 0U);
+  });
 }
 
 TEST_F(nvme_target_test, a_write_cache_that_is_not_there_is_no_feature) {
   served_.add(std::make_unique<memory_disk>(disk_bytes));
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     for (const auto opcode : {admin_opcode::set_features, admin_opcode::get_features}) {
       command cache = admin_command(opcode);
       put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 1});
-      const status refused = co_await host.admin.status_of(cache);
-      EXPECT_EQ(refused, status::invalid_field);
+      EXPECT_EQ(co_await host.admin.status_of(cache), status::invalid_field);
     }
-  };
-  with_host(asking);
+  });
 }
 
 // A host is told that there is no cache only once nothing of what was written can be lost.
 TEST_F(nvme_target_test, a_write_cache_is_not_said_to_be_off_before_it_is) {
-  const auto asking = [&](connected_host& host) -> task<> {
-    command cache = admin_command(admin_opcode::set_features);
-    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
+  with_host([&](connected_host& host) -> task<> {
+    command cache = set_feature(feature::volatile_write_cache, 0);
     disk_->failing_flushes = 1;
     disk_->gate.reset();
     cache.id = 500;
@@ -1405,21 +1161,17 @@ TEST_F(nvme_target_test, a_write_cache_is_not_said_to_be_off_before_it_is) {
     const answer now = co_await host.admin.hear();
     EXPECT_EQ(now.said.id, 501);
     EXPECT_EQ(now.said.result, 1U);
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, zeroes_are_written_and_ranges_deallocated) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const auto data = pattern(8 * block, 1);
-    command writing = blocks_command(io_opcode::write, {.first = 16, .count = 8});
-    writing.data = in_capsule(data.size());
+    command writing = write_of({.first = 16, .count = 8}, in_capsule(data.size()));
     co_await host.io[0].ask(writing, data);
-    const status zeroed =
-        co_await host.io[0].status_of(blocks_command(io_opcode::write_zeroes, {.first = 17, .count = 6}));
-    EXPECT_EQ(zeroed, status::success);
-    command reading = blocks_command(io_opcode::read, {.first = 16, .count = 8});
-    reading.data = host.memory.describe(data.size());
+    EXPECT_EQ(co_await host.io[0].status_of(blocks_command(io_opcode::write_zeroes, {.first = 17, .count = 6})),
+              status::success);
+    command reading = read_into({.first = 16, .count = 8}, host.memory.describe(data.size()));
     co_await host.io[0].ask(reading);
     const auto got = host.memory.bytes().first(data.size());
     EXPECT_TRUE(std::ranges::equal(got.first(block), std::span(data).first(block)));
@@ -1433,184 +1185,89 @@ TEST_F(nvme_target_test, zeroes_are_written_and_ranges_deallocated) {
     command managing = io_command(io_opcode::dataset_management);
     put(managing, dataset_fields{.ranges = 2, .deallocate = true});
     managing.data = in_capsule(ranges.size());
-    const status managed = co_await host.io[0].status_of(managing, ranges);
-    EXPECT_EQ(managed, status::success);
+    EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::success);
     using range = std::pair<std::uint64_t, std::uint64_t>;
     EXPECT_EQ(disk_->deallocated, (std::vector<range>{{8 * block, 4 * block}, {100 * block, block}}));
     encode(dataset_range{.first = disk_blocks - 1, .count = 2}, std::span(ranges).last(dataset_range_bytes));
-    const status beyond = co_await host.io[0].status_of(managing, ranges);
-    EXPECT_EQ(beyond, status::lba_out_of_range);
+    EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::lba_out_of_range);
     EXPECT_EQ(disk_->deallocated.size(), 2U);
     managing.data = in_capsule(dataset_range_bytes);
-    const status too_few = co_await host.io[0].status_of(managing, ranges);
-    EXPECT_EQ(too_few, status::sgl_data_length_invalid);
-  };
-  with_host(asking);
+    EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::sgl_data_length_invalid);
+  });
 }
 
 TEST_F(nvme_target_test, a_comparison_tells_whether_the_data_are_the_same) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     auto data = pattern(2 * block, 1);
-    command writing = blocks_command(io_opcode::write, {.first = 3, .count = 2});
-    writing.data = in_capsule(data.size());
+    command writing = write_of({.first = 3, .count = 2}, in_capsule(data.size()));
     co_await host.io[0].ask(writing, data);
     writing.opcode = static_cast<std::uint8_t>(io_opcode::compare);
-    const status same = co_await host.io[0].status_of(writing, data);
-    EXPECT_EQ(same, status::success);
+    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::success);
     data.back() ^= std::byte{1};
-    const status differs = co_await host.io[0].status_of(writing, data);
-    EXPECT_EQ(differs, status::compare_failure);
-  };
-  with_host(asking);
+    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::compare_failure);
+  });
 }
 
 // ---- what a host does wrong ----
 
-command read_of(connected_host& host, const block_fields& where, std::uint32_t nsid = 1) {
-  command asked = blocks_command(io_opcode::read, where, nsid);
-  asked.data = host.memory.describe(block * where.count);
-  return asked;
-}
-
-TEST_F(nvme_target_test, blocks_beyond_the_end_are_out_of_range) {
-  expect_io([](connected_host& host) { return read_of(host, {.first = disk_blocks - 1, .count = 2}); },
-            status::lba_out_of_range);
-}
-TEST_F(nvme_target_test, blocks_that_wrap_around_are_out_of_range) {
-  expect_io([](connected_host& host) { return read_of(host, {.first = ~std::uint64_t{0}, .count = 2}); },
-            status::lba_out_of_range);
-}
-TEST_F(nvme_target_test, blocks_whose_offset_in_bytes_overflows_are_out_of_range) {
-  expect_io([](connected_host& host) { return read_of(host, {.first = std::uint64_t{1} << 55, .count = 1}); },
-            status::lba_out_of_range);
-}
-TEST_F(nvme_target_test, more_data_than_a_command_may_move_are_an_error) {
-  expect_io([](connected_host& host) { return read_of(host, {.first = 0, .count = 513}); }, status::invalid_field);
-}
-TEST_F(nvme_target_test, a_namespace_that_is_not_there_is_an_error) {
-  expect_io([](connected_host& host) { return read_of(host, {.first = 0, .count = 1}, 2); }, status::invalid_namespace);
-}
-TEST_F(nvme_target_test, namespace_0_is_an_error) {
-  expect_io([](connected_host& host) { return read_of(host, {.first = 0, .count = 1}, 0); }, status::invalid_namespace);
-}
-TEST_F(nvme_target_test, protection_information_is_an_error) {
-  expect_io([](connected_host& host) { return read_of(host, {.first = 0, .count = 1, .protection = true}); },
-            status::invalid_field);
-}
-TEST_F(nvme_target_test, memory_that_is_smaller_than_the_data_is_an_error) {
-  expect_io(
-      [](connected_host& host) {
-        command asked = read_of(host, {.first = 0, .count = 2});
-        asked.data.length = block;
-        return asked;
-      },
-      status::sgl_data_length_invalid);
-}
-TEST_F(nvme_target_test, memory_that_wraps_around_is_an_error) {
-  expect_io(
-      [](connected_host& host) {
-        command asked = read_of(host, {.first = 0, .count = 1});
-        asked.data.address = ~std::uint64_t{0} - 100;
-        return asked;
-      },
-      status::sgl_offset_invalid);
-}
-TEST_F(nvme_target_test, data_for_the_host_do_not_fit_in_its_capsule) {
-  expect_io(
-      [](connected_host& host) {
-        command asked = read_of(host, {.first = 0, .count = 1});
-        asked.data = in_capsule(block);
-        return asked;
-      },
-      status::sgl_type_invalid);
-}
-TEST_F(nvme_target_test, a_descriptor_of_an_unknown_type_is_an_error) {
-  expect_io(
-      [](connected_host& host) {
-        command asked = read_of(host, {.first = 0, .count = 1});
-        asked.data.type = static_cast<sgl_type>(0x20);
-        return asked;
-      },
-      status::sgl_type_invalid);
-}
+IO_COMMAND(blocks_beyond_the_end_are_out_of_range, lba_out_of_range,
+           read_of(host, {.first = disk_blocks - 1, .count = 2}))
+IO_COMMAND(blocks_that_wrap_around_are_out_of_range, lba_out_of_range,
+           read_of(host, {.first = ~std::uint64_t{0}, .count = 2}))
+IO_COMMAND(blocks_whose_offset_in_bytes_overflows_are_out_of_range, lba_out_of_range,
+           read_of(host, {.first = std::uint64_t{1} << 55, .count = 1}))
+IO_COMMAND(more_data_than_a_command_may_move_are_an_error, invalid_field, read_of(host, {.first = 0, .count = 513}))
+IO_COMMAND(a_namespace_that_is_not_there_is_an_error, invalid_namespace, read_of(host, {.first = 0, .count = 1}, 2))
+IO_COMMAND(namespace_0_is_an_error, invalid_namespace, read_of(host, {.first = 0, .count = 1}, 0))
+IO_COMMAND(protection_information_is_an_error, invalid_field,
+           read_of(host, {.first = 0, .count = 1, .protection = true}))
+IO_COMMAND(memory_that_is_smaller_than_the_data_is_an_error, sgl_data_length_invalid,
+           changed(read_of(host, {.first = 0, .count = 2}), [](command& asked) { asked.data.length = block; }))
+IO_COMMAND(memory_that_wraps_around_is_an_error, sgl_offset_invalid,
+           changed(read_of(host, {.first = 0, .count = 1}),
+                   [](command& asked) { asked.data.address = ~std::uint64_t{0} - 100; }))
+IO_COMMAND(data_for_the_host_do_not_fit_in_its_capsule, sgl_type_invalid,
+           with_data(read_of(host, {.first = 0, .count = 1}), in_capsule(block)))
+IO_COMMAND(a_descriptor_of_an_unknown_type_is_an_error, sgl_type_invalid,
+           changed(read_of(host, {.first = 0, .count = 1}),
+                   [](command& asked) { asked.data.type = static_cast<sgl_type>(0x20); }))
 TEST_F(nvme_target_test, data_behind_the_capsule_are_an_error) {
-  const std::array<std::byte, block> data{};
-  expect_io(
-      [](connected_host&) {
-        command asked = blocks_command(io_opcode::write, {.first = 0, .count = 1});
-        asked.data = in_capsule(block, 1);
-        return asked;
-      },
-      status::sgl_offset_invalid, data);
+  expect_io([](connected_host&) { return write_of({.first = 0, .count = 1}, in_capsule(block, 1)); },
+            status::sgl_offset_invalid, std::array<std::byte, block>{});
 }
-TEST_F(nvme_target_test, data_for_a_command_without_any_are_an_error) {
-  expect_io(
-      [](connected_host& host) {
-        command asked = io_command(io_opcode::flush);
-        asked.data = host.memory.describe(block);
-        return asked;
-      },
-      status::sgl_data_length_invalid);
-}
-TEST_F(nvme_target_test, a_fused_command_is_an_error) {
-  expect_io(
-      [](connected_host& host) {
-        command asked = read_of(host, {.first = 0, .count = 1});
-        asked.flags = 0x41;
-        return asked;
-      },
-      status::invalid_field);
-}
-TEST_F(nvme_target_test, a_command_without_sgls_is_an_error) {
-  expect_io(
-      [](connected_host& host) {
-        command asked = read_of(host, {.first = 0, .count = 1});
-        asked.flags = 0;
-        return asked;
-      },
-      status::invalid_field);
-}
-TEST_F(nvme_target_test, an_unknown_io_command_is_an_error) {
-  expect_io([](connected_host&) { return io_command(static_cast<io_opcode>(0x7d)); }, status::invalid_opcode);
-}
+IO_COMMAND(data_for_a_command_without_any_are_an_error, sgl_data_length_invalid,
+           with_data(io_command(io_opcode::flush), host.memory.describe(block)))
+IO_COMMAND(a_fused_command_is_an_error, invalid_field,
+           changed(read_of(host, {.first = 0, .count = 1}), [](command& asked) { asked.flags = 0x41; }))
+IO_COMMAND(a_command_without_sgls_is_an_error, invalid_field,
+           changed(read_of(host, {.first = 0, .count = 1}), [](command& asked) { asked.flags = 0; }))
+IO_COMMAND(an_unknown_io_command_is_an_error, invalid_opcode, io_command(static_cast<io_opcode>(0x7d)))
 TEST_F(nvme_target_test, a_write_to_a_read_only_disk_is_refused) {
   add_disk();
   disk_->is_read_only = true;
-  const std::array<std::byte, block> data{};
-  expect_io(
-      [](connected_host&) {
-        command asked = blocks_command(io_opcode::write, {.first = 0, .count = 1});
-        asked.data = in_capsule(block);
-        return asked;
-      },
-      status::namespace_write_protected, data);
+  expect_io([](connected_host&) { return write_of({.first = 0, .count = 1}, in_capsule(block)); },
+            status::namespace_write_protected, std::array<std::byte, block>{});
 }
 TEST_F(nvme_target_test, a_disk_without_space_is_told_by_the_right_status) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const std::array<std::byte, block> data{};
-    command writing = blocks_command(io_opcode::write, {.first = 0, .count = 1});
-    writing.data = in_capsule(block);
+    command writing = write_of({.first = 0, .count = 1}, in_capsule(block));
     disk_->failure = ENOSPC;
-    const status full = co_await host.io[0].status_of(writing, data);
-    EXPECT_EQ(full, status::capacity_exceeded);
+    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::capacity_exceeded);
     EXPECT_NE(log_.find("write of namespace 1"), std::string::npos) << log_;
     EXPECT_NE(log_.find("No space left on device"), std::string::npos) << log_;
     disk_->failure = EROFS;
-    const status locked = co_await host.io[0].status_of(writing, data);
-    EXPECT_EQ(locked, status::namespace_write_protected);
+    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::namespace_write_protected);
     disk_->failure = EIO;
-    const status broken = co_await host.io[0].status_of(writing, data);
-    EXPECT_EQ(broken, status::write_fault);
+    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::write_fault);
     command reading = read_of(host, {.first = 0, .count = 1});
-    const status unreadable = co_await host.io[0].status_of(reading);
-    EXPECT_EQ(unreadable, status::unrecovered_read_error);
+    EXPECT_EQ(co_await host.io[0].status_of(reading), status::unrecovered_read_error);
     disk_->failure = 0;
-  };
-  with_host(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_command_whose_id_is_taken_is_told_so_and_the_first_one_goes_on) {
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     raw_queue& queue = host.io[0];
     disk_->gate.reset();
     command reading = read_of(host, {.first = 0, .count = 1});
@@ -1625,10 +1282,8 @@ TEST_F(nvme_target_test, a_command_whose_id_is_taken_is_told_so_and_the_first_on
     EXPECT_EQ(done.said.id, 77);
     EXPECT_EQ(done.said.status, status::success);
     co_await queue.send(reading);  // the id is free again
-    const answer again = co_await queue.hear();
-    EXPECT_EQ(again.said.status, status::success);
-  };
-  with_host(asking);
+    EXPECT_EQ((co_await queue.hear()).said.status, status::success);
+  });
 }
 
 TEST_F(nvme_target_test, more_commands_than_the_queue_has_entries_end_it) {
@@ -1709,7 +1364,7 @@ TEST_F(nvme_target_test, queues_are_served_side_by_side_on_executors_of_their_ow
   executor_group others({.size = 3});
   options_.others = &others;
   served_.add(std::make_unique<memory_disk>(disk_bytes));
-  const auto asking = [&](std::string address) -> task<> {
+  with_target([&](std::string address) -> task<> {
     auto host = co_await connect_host(device_, address);
     for (std::uint16_t number = 1; number <= 4; ++number) co_await add_queue(host, device_, address, number);
     for (unsigned round = 0; round < 50; ++round) {
@@ -1717,30 +1372,26 @@ TEST_F(nvme_target_test, queues_are_served_side_by_side_on_executors_of_their_ow
         const std::size_t share = i * 64 * block;
         const auto data = pattern(16 * block, round + static_cast<unsigned>(i));
         std::ranges::copy(data, host.memory.bytes().subspan(share).data());
-        command writing = blocks_command(io_opcode::write, {.first = 64 * i, .count = 16});
-        writing.data = host.memory.describe(data.size(), share);
+        command writing = write_of({.first = 64 * i, .count = 16}, host.memory.describe(data.size(), share));
         writing.id = 1;
         co_await host.io[i].send(writing);
       }
       for (std::size_t i = 0; i < 4; ++i) {
-        const answer written = co_await host.io[i].hear();
-        EXPECT_EQ(written.said.status, status::success);
-        command reading = blocks_command(io_opcode::read, {.first = 64 * i, .count = 16});
-        reading.data = host.memory.describe(16 * block, i * 64 * block + 32 * block);
+        EXPECT_EQ((co_await host.io[i].hear()).said.status, status::success);
+        command reading =
+            read_into({.first = 64 * i, .count = 16}, host.memory.describe(16 * block, i * 64 * block + 32 * block));
         reading.id = 2;
         co_await host.io[i].send(reading);
       }
       for (std::size_t i = 0; i < 4; ++i) {
-        const answer read = co_await host.io[i].hear();
-        EXPECT_EQ(read.said.status, status::success);
+        EXPECT_EQ((co_await host.io[i].hear()).said.status, status::success);
         const auto got = host.memory.bytes().subspan(i * 64 * block + 32 * block, 16 * block);
         EXPECT_TRUE(std::ranges::equal(got, pattern(16 * block, round + static_cast<unsigned>(i))));
       }
     }
     host.admin.link.abort();
     for (raw_queue& each : host.io) co_await each.hear_end();
-  };
-  with_target(asking);
+  });
 }
 
 TEST_F(nvme_target_test, a_drain_answers_what_is_under_way_and_takes_nothing_more) {
@@ -1789,20 +1440,15 @@ TEST_F(nvme_target_test, a_target_whose_pool_is_too_small_says_so_at_once) {
 TEST_F(nvme_target_test, a_few_lines_make_a_disk) {
   constexpr std::uint64_t terabyte = std::uint64_t{1} << 40;
   served_.add(std::make_unique<sparse_disk>(terabyte), 4096);
-  const auto asking = [&](connected_host& host) -> task<> {
+  with_host([&](connected_host& host) -> task<> {
     const auto data = pattern(4096, 5);
     std::ranges::copy(data, host.memory.bytes().data());
-    command writing = blocks_command(io_opcode::write, {.first = terabyte / 4096 - 1, .count = 1});
-    writing.data = host.memory.describe(4096);
-    const status written = co_await host.io[0].status_of(writing);
-    EXPECT_EQ(written, status::success);
-    command reading = blocks_command(io_opcode::read, {.first = terabyte / 4096 - 2, .count = 2});
-    reading.data = host.memory.describe(8192, 8192);
-    const status read = co_await host.io[0].status_of(reading);
-    EXPECT_EQ(read, status::success);
+    command writing = write_of({.first = terabyte / 4096 - 1, .count = 1}, host.memory.describe(4096));
+    EXPECT_EQ(co_await host.io[0].status_of(writing), status::success);
+    command reading = read_into({.first = terabyte / 4096 - 2, .count = 2}, host.memory.describe(8192, 8192));
+    EXPECT_EQ(co_await host.io[0].status_of(reading), status::success);
     EXPECT_TRUE(std::ranges::equal(host.memory.bytes().subspan(8192 + 4096, 4096), data));
-  };
-  with_host(asking);
+  });
 }
 
 class nvme_file_disk_test : public testing::Test {
@@ -1846,12 +1492,10 @@ TEST_F(nvme_file_disk_test, bytes_zeroes_and_holes_are_where_they_were_put) {
 }
 TEST_F(nvme_file_disk_test, a_file_that_grows_is_seen_when_asked) {
   with_disk(false, [](disk& made, const std::string& path) -> task<> {
-    const bool still = co_await made.look_again();
-    EXPECT_FALSE(still);
+    EXPECT_FALSE(co_await made.look_again());
     EXPECT_EQ(::truncate(path.c_str(), 2 << 20), 0);
     EXPECT_EQ(made.size(), 1U << 20);
-    const bool changed = co_await made.look_again();
-    EXPECT_TRUE(changed);
+    EXPECT_TRUE(co_await made.look_again());
     EXPECT_EQ(made.size(), 2U << 20);
   });
 }

@@ -132,6 +132,38 @@ class ProgramTest(unittest.TestCase):
     def run_program(self, name, *arguments, **kwargs):
         return self.start(name, *arguments, **kwargs).result()
 
+    def start_server(self, name, *arguments, says=lambda out: "\n" in out, **kwargs):
+        """A program that has said by its output that it serves."""
+        server = self.start(name, *arguments, **kwargs)
+        wait_until(lambda: says(server.out) or server.process.poll() is not None, name)
+        self.assertIsNone(server.process.poll(), server.err)
+        return server
+
+    def fine(self, result, out=None):
+        """It has ended well, without a complaint, and has said `out` if that is given."""
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        if out is not None:
+            self.assertEqual(result.out, out, result)
+        return result
+
+    def end_in_order(self, server, number=signal.SIGTERM):
+        server.signal(number)
+        return self.fine(server.result())
+
+    def assert_one_line(self, name, result, pattern="", code=1):
+        """An exit code, and one line on the standard error stream that says why."""
+        self.assertEqual(result.code, code, result)
+        self.assertRegex(result.err, rf"\A{name}: [^\n]*\n\Z")
+        self.assertRegex(result.err, pattern)
+
+    def assert_wrong_usage(self, name, *wrong):
+        for arguments in wrong:
+            self.assert_one_line(name, self.run_program(name, *arguments), rf" \({name} --help\)\n", code=2)
+
+    def assert_help(self, name, *verbs):
+        for arguments in ([], *([verb] for verb in verbs)):
+            self.assertIn(name, self.fine(self.run_program(name, *arguments, "--help")).out)
+
     def stranger(self, address):
         """A connection to where a weft server listens, of one that does not speak its protocol."""
         if self.device == "shm":
@@ -141,6 +173,11 @@ class ProgramTest(unittest.TestCase):
             return peer
         host, port = address.split(":")
         return socket.create_connection((host, int(port)), PATIENCE)
+
+    def disturb(self, address):
+        """By one that takes it for something else, and goes."""
+        with self.stranger(address) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
 
     def silent_listener(self):
         """One that takes connections and says nothing, and its address for weft."""
@@ -158,8 +195,7 @@ class ProgramTest(unittest.TestCase):
 
 class Echo(ProgramTest):
     def serve(self):
-        server = self.start("echo", "serve", "127.0.0.1:0")
-        wait_until(lambda: "listening on" in server.out, "the echo server")
+        server = self.start_server("echo", "serve", "127.0.0.1:0")
         server.address = server.out.split()[-1]
         return server
 
@@ -181,9 +217,8 @@ class Echo(ProgramTest):
             self.assertEqual(self.run_program("echo", *arguments).code, 2, arguments)
 
     def test_no_listener_is_a_clear_error(self):
-        result = self.run_program("echo", "say", "127.0.0.1:1", "x")
-        self.assertEqual(result.code, 1)
-        self.assertRegex(result.err, r"\Aecho: connect to 127\.0\.0\.1:1 .*refused\n\Z")
+        self.assert_one_line("echo", self.run_program("echo", "say", "127.0.0.1:1", "x"),
+                             r"\Aecho: connect to 127\.0\.0\.1:1 .*refused\n\Z")
 
 
 class GuideTest(ProgramTest):
@@ -191,11 +226,13 @@ class GuideTest(ProgramTest):
     environment = None
 
     def serve(self, step, *arguments, address="127.0.0.1:0", **kwargs):
-        server = self.start(step, "serve", address, *arguments, env=self.environment, **kwargs)
-        wait_until(lambda: "listening on" in server.out or server.process.poll() is not None, step)
-        self.assertIsNone(server.process.poll(), server.err)
+        server = self.start_server(step, "serve", address, *arguments, env=self.environment,
+                                   says=lambda out: "listening on" in out, **kwargs)
         server.address = re.search(r"listening on ([0-9.:]+)", server.out).group(1)
         return server
+
+    def assert_says(self, result, out, err, code):
+        self.assertEqual((result.code, result.out, result.err), (code, out, err), result)
 
     def use(self, step, *arguments):
         return self.run_program(step, *arguments, env=self.environment)
@@ -204,31 +241,26 @@ class GuideTest(ProgramTest):
         """What a peer of another program sends, as a whole message."""
         return self.use("step1_echo", "say", server.address, message)
 
-    def assert_says(self, result, out, err="", code=0):
-        self.assertEqual((result.code, result.out, result.err), (code, out, err), result)
-
 
 class Guide(GuideTest):
     def test_step_1_sends_back_what_it_is_sent(self):
         server = self.serve("step1_echo")
-        self.assert_says(self.use("step1_echo", "say", server.address, "hello"), "hello\n")
-        self.assert_says(self.use("step1_echo", "say", server.address, "hello again"), "hello again\n")
+        self.fine(self.use("step1_echo", "say", server.address, "hello"), "hello\n")
+        self.fine(self.use("step1_echo", "say", server.address, "hello again"), "hello again\n")
         wait_until(lambda: server.out.count("the peer has closed") == 2, "the ends of the peers")
 
     def test_step_2_serves_many_and_ends_in_order_at_a_signal(self):
         server = self.serve("step2_many")
         clients = [self.start("step2_many", "say", server.address, *["word"] * 50) for _ in range(8)]
         for client in clients:
-            self.assert_says(client.result(), "word\n" * 50)
-        server.signal(signal.SIGINT)
-        ended = server.result()
-        self.assertEqual((ended.code, ended.err), (0, ""), ended)
+            self.fine(client.result(), "word\n" * 50)
+        ended = self.end_in_order(server, signal.SIGINT)
         self.assertTrue(ended.out.endswith("stopping\nstopped\n"), ended)
 
     def test_step_3_keeps_what_it_is_told(self):
         server = self.serve("step3_messages")
-        self.assert_says(self.use("step3_messages", "put", server.address, "colour", "blue"), "")
-        self.assert_says(self.use("step3_messages", "get", server.address, "colour"), "blue\n")
+        self.fine(self.use("step3_messages", "put", server.address, "colour", "blue"), "")
+        self.fine(self.use("step3_messages", "get", server.address, "colour"), "blue\n")
         self.assert_says(self.use("step3_messages", "get", server.address, "shape"), "",
                          "step3_messages: there is no key 'shape'\n", 1)
         self.assert_says(self.use("step3_messages", "put", server.address, "k" * 33, "v"), "",
@@ -239,7 +271,7 @@ class Guide(GuideTest):
         for words in ("p", "x\x01kv", "p\x21" + "k" * 32, "p\x05four", "g\x01k and more"):
             self.assertEqual(self.send(server, words).code, 1)
         wait_until(lambda: server.err.count("sent a request that is not valid: malformed") == 5, "five reports")
-        self.assert_says(self.use("step3_messages", "put", server.address, "colour", "blue"), "")
+        self.fine(self.use("step3_messages", "put", server.address, "colour", "blue"), "")
 
     def test_a_stuck_program_tells_who_waits_for_what(self):
         program = self.start("waiting")
@@ -256,8 +288,8 @@ class Guide(GuideTest):
 class GuideStore(GuideTest):
     def test_step_4_lets_clients_read_its_memory(self):
         server = self.serve("step4_lend")
-        self.assert_says(self.use("step4_lend", "put", server.address, "colour", "blue"), "")
-        self.assert_says(self.use("step4_lend", "get", server.address, "colour"), "blue\n")
+        self.fine(self.use("step4_lend", "put", server.address, "colour", "blue"), "")
+        self.fine(self.use("step4_lend", "get", server.address, "colour"), "blue\n")
         self.assert_says(self.use("step4_lend", "get", server.address, "shape"), "",
                          "step4_lend: there is no key 'shape'\n", 1)
         server.signal(signal.SIGTERM)
@@ -265,8 +297,7 @@ class GuideStore(GuideTest):
 
     def test_step_5_believes_no_torn_value(self):
         server = self.serve("step5_torn")
-        result = self.use("step5_torn", "watch", server.address, 2000)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.use("step5_torn", "watch", server.address, 2000))
         whole, torn, believed = map(int, re.search(
             r"2000 reads: (\d+) whole, (\d+) torn and noticed, (\d+) torn and believed", result.out).groups())
         self.assertEqual((whole + torn, believed), (2000, 0), result)
@@ -274,14 +305,14 @@ class GuideStore(GuideTest):
 
     def test_step_6_goes_on_with_a_server_that_has_come_back(self):
         server = self.serve("step6_failures")
-        self.assert_says(self.use("step6_failures", "put", server.address, "colour", "blue"), "")
+        self.fine(self.use("step6_failures", "put", server.address, "colour", "blue"), "")
         watcher = self.start("step6_failures", "watch", server.address, "colour", env=self.environment)
         wait_until(lambda: "blue" in watcher.out, "the value")
         server.kill()
         wait_until(lambda: "the peer vanished without closing" in watcher.out, "the server's death to be noticed")
         self.serve("step6_failures", address=server.address)
         wait_until(lambda: "(absent)" in watcher.out, "the other server to be found")
-        self.assert_says(self.use("step6_failures", "put", server.address, "colour", "green"), "")
+        self.fine(self.use("step6_failures", "put", server.address, "colour", "green"), "")
         wait_until(lambda: "green" in watcher.out, "the other server's value")
 
     def test_step_6_notices_a_server_that_hangs(self):
@@ -296,21 +327,19 @@ class GuideStore(GuideTest):
     def test_step_6_has_the_server_write_into_its_memory(self):
         server = self.serve("step6_failures")
         for key in ("shape", "colour"):
-            self.assert_says(self.use("step6_failures", "put", server.address, key, "x"), "")
+            self.fine(self.use("step6_failures", "put", server.address, key, "x"), "")
         # On a busy machine the client's patience may end first: then it asks again.
         wait_until(lambda: self.use("step6_failures", "list", server.address).out == "colour\nshape\n", "the list")
 
     def test_step_6_keeps_memory_that_a_late_server_may_write(self):
         server = self.serve("step6_failures", 1500)
-        result = self.use("step6_failures", "list", server.address)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.use("step6_failures", "list", server.address))
         self.assertRegex(result.out, r"timed out; 65536 bytes retired\nthe late answer has come; 0 bytes retired\n\Z")
 
     def test_step_7_serves_on_several_threads_and_tells_its_figures(self):
         server = self.serve("step7_threads", 2)
-        self.assert_says(self.use("step7_threads", "put", server.address, "colour", "blue"), "")
-        result = self.use("step7_threads", "bench", server.address, 4, 500)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.fine(self.use("step7_threads", "put", server.address, "colour", "blue"), "")
+        result = self.fine(self.use("step7_threads", "bench", server.address, 4, 500))
         self.assertIn("2000 reads over 4 connections in ", result.out)
         server.signal(signal.SIGUSR1)
         wait_until(lambda: 'executor="worker 1"' in server.out, "the metrics")
@@ -325,10 +354,7 @@ class CopyTest(ProgramTest):
     device = "iwarp"
 
     def serve(self, *arguments, **kwargs):
-        server = self.start("copy", "serve", self.served, "--listen", "127.0.0.1:0", *arguments, **kwargs)
-        wait_until(lambda: server.out.startswith("serving ") and "\n" in server.out or server.process.poll() is not None,
-                   "the server")
-        self.assertIsNone(server.process.poll(), server.err)
+        server = self.start_server("copy", "serve", self.served, "--listen", "127.0.0.1:0", *arguments, **kwargs)
         server.address = server.out.split(" on ")[1].split()[0]
         return server
 
@@ -367,12 +393,6 @@ class CopyTest(ProgramTest):
     def assert_holds(self, directory, *names):
         self.assertEqual(sorted(path.name for path in directory.iterdir()), sorted(names))
 
-    def assert_one_line(self, result, pattern):
-        """Exit code 1, and one line on the standard error stream that says why."""
-        self.assertEqual(result.code, 1, result)
-        self.assertRegex(result.err, r"\Acopy: [^\n]*\n\Z")
-        self.assertRegex(result.err, pattern)
-
     def assert_serves_on(self, server):
         """Another client is served as if nothing had been; `served` holds its file afterwards."""
         source = random_file(self.directory / "after", 3 * MIB + 1)
@@ -386,13 +406,11 @@ class Copy(CopyTest):
         server = self.serve()
         sizes = [0, 1, 4095, MIB - 1, MIB, MIB + 1, 8 * MIB, 9 * MIB + 7, 33 * MIB + 1]
         sources = [random_file(self.here / f"file {size}", size) for size in sizes]
-        result = self.put(server, *sources)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.put(server, *sources))
         self.assertEqual(result.out.count("sha256"), len(sizes))
         for source in sources:
             self.assert_same(source, self.served / source.name)
-            back = self.get(server, source.name, "--output", "back")
-            self.assertEqual((back.code, back.err), (0, ""), back)
+            self.fine(self.get(server, source.name, "--output", "back"))
             self.assert_same(source, self.here / "back")
         self.assert_holds(self.served, *(source.name for source in sources))
         self.assertEqual(server.err, "")
@@ -438,8 +456,7 @@ class Copy(CopyTest):
         clients = [self.start("copy", "put", source, server.address) for source in sources]
         clients += [self.start("copy", "get", "shared", server.address, "--output", f"copy{i}") for i in range(6)]
         for client in clients:
-            result = client.result()
-            self.assertEqual((result.code, result.err), (0, ""), result)
+            self.fine(client.result())
         for source in sources:
             self.assert_same(source, self.served / source.name)
         for i in range(6):
@@ -495,23 +512,16 @@ class Copy(CopyTest):
 
 class CopyUsage(CopyTest):
     def test_help_exits_with_0(self):
-        for arguments in (["--help"], ["serve", "--help"], ["put", "--help"], ["get", "--help"]):
-            result = self.run_program("copy", *arguments)
-            self.assertEqual((result.code, result.err), (0, ""), result)
-            self.assertIn("copy", result.out)
+        self.assert_help("copy", "serve", "put", "get")
 
     def test_wrong_usage_exits_with_2_and_one_line(self):
-        wrong = [[], ["frobnicate"], ["put"], ["put", "127.0.0.1:1"], ["get", "x"], ["serve"],
-                 ["serve", ".", "--timeout", "soon"], ["serve", ".", "--timeout", "0"], ["get", "a", "b", "c"],
-                 ["serve", ".", "--frobnicate"]]
-        for arguments in wrong:
-            result = self.run_program("copy", *arguments)
-            self.assertEqual(result.code, 2, f"{arguments}: {result}")
-            self.assertRegex(result.err, r"\Acopy: [^\n]*\n\Z")
+        self.assert_wrong_usage("copy", [], ["frobnicate"], ["put"], ["put", "127.0.0.1:1"], ["get", "x"], ["serve"],
+                                ["serve", ".", "--timeout", "soon"], ["serve", ".", "--timeout", "0"],
+                                ["get", "a", "b", "c"], ["serve", ".", "--frobnicate"])
 
     def test_an_unknown_device_is_an_error_that_names_the_known_ones(self):
         result = self.run_program("copy", "serve", ".", "--device", "token-ring")
-        self.assert_one_line(result, "token-ring.*iwarp")
+        self.assert_one_line("copy", result, "token-ring.*iwarp")
 
     def test_the_device_can_be_named(self):
         for device in ("iwarp", "shm", "shm,iwarp"):
@@ -530,10 +540,12 @@ class CopyUsage(CopyTest):
         busy = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(busy.close)
         port = busy.getsockname()[1]
-        self.assert_one_line(self.run_program("copy", "serve", "nowhere", "--listen", "127.0.0.1:0"), "No such file")
-        self.assert_one_line(self.run_program("copy", "serve", "file", "--listen", "127.0.0.1:0"), "Not a directory")
-        self.assert_one_line(self.run_program("copy", "serve", ".", "--listen", f"127.0.0.1:{port}"), "in use")
-        self.assert_one_line(self.run_program("copy", "serve", ".", "--listen", "nonsense"), "nonsense")
+        self.assert_one_line("copy", self.run_program("copy", "serve", "nowhere", "--listen", "127.0.0.1:0"),
+                             "No such file")
+        self.assert_one_line("copy", self.run_program("copy", "serve", "file", "--listen", "127.0.0.1:0"),
+                             "Not a directory")
+        self.assert_one_line("copy", self.run_program("copy", "serve", ".", "--listen", f"127.0.0.1:{port}"), "in use")
+        self.assert_one_line("copy", self.run_program("copy", "serve", ".", "--listen", "nonsense"), "nonsense")
 
 
 class CopyBadFiles(CopyTest):
@@ -545,7 +557,7 @@ class CopyBadFiles(CopyTest):
         for bad, why in (("missing", "No such file"), ("folder", "is a directory"), ("pipe", "not a regular file"),
                          ("/dev/null", "not a regular file"), ("/proc/cpuinfo", "more bytes than its size says")):
             result = self.put(server, bad, good)
-            self.assert_one_line(result, f"put {bad}: .*{why}")
+            self.assert_one_line("copy", result, f"put {bad}: .*{why}")
             self.assert_same(good, self.served / "good")
             (self.served / "good").unlink()
         self.assert_holds(self.served)
@@ -556,13 +568,13 @@ class CopyBadFiles(CopyTest):
         server = self.serve()
         source = random_file(self.here / "secret", 10)
         source.chmod(0)
-        self.assert_one_line(self.put(server, source), "Permission denied")
+        self.assert_one_line("copy", self.put(server, source), "Permission denied")
 
     def test_a_put_over_a_directory_is_refused(self):
         server = self.serve()
         (self.served / "a").mkdir()
         source = random_file(self.here / "a", 10)
-        self.assert_one_line(self.put(server, source), "put .*a: the peer refuses: 'a' is a directory")
+        self.assert_one_line("copy", self.put(server, source), "put .*a: the peer refuses: 'a' is a directory")
         self.assert_holds(self.served, "a")
         wait_until(lambda: "is a directory" in server.err, "the server's line")
 
@@ -575,9 +587,9 @@ class CopyBadFiles(CopyTest):
                           (str(self.directory / "secret"), "contains a slash"), (".hidden", "begins with a dot"),
                           ("..", "begins with a dot"), ("", "is empty"), ("x" * 256, "longer than 255"),
                           ("a\nb", "control character"), ("link", "symbolic link"), ("missing", "No such file")):
-            self.assert_one_line(self.get(server, name, "--output", "out"), why)
+            self.assert_one_line("copy", self.get(server, name, "--output", "out"), why)
         hidden = random_file(self.here / ".hidden", 11)
-        self.assert_one_line(self.put(server, hidden), "begins with a dot")
+        self.assert_one_line("copy", self.put(server, hidden), "begins with a dot")
         hidden.unlink()
         self.assert_holds(self.here)
         self.assertEqual((self.served / ".hidden").stat().st_size, 10)
@@ -587,9 +599,9 @@ class CopyBadFiles(CopyTest):
         server = self.serve()
         random_file(self.served / "a", MIB)
         (self.here / "folder").mkdir()
-        self.assert_one_line(self.get(server, "a", "--output", "nowhere/a"), "nowhere.*No such file")
-        self.assert_one_line(self.get(server, "a", "--output", "folder"), "is a directory")
-        self.assert_one_line(self.get(server, "a", "--output", "nowhere/"), "nowhere.*No such file")
+        self.assert_one_line("copy", self.get(server, "a", "--output", "nowhere/a"), "nowhere.*No such file")
+        self.assert_one_line("copy", self.get(server, "a", "--output", "folder"), "is a directory")
+        self.assert_one_line("copy", self.get(server, "a", "--output", "nowhere/"), "nowhere.*No such file")
         self.assert_holds(self.here, "folder")
         self.assertEqual(self.get(server, "a", "--output", "folder/").code, 0)
         self.assert_same(self.served / "a", self.here / "folder" / "a")
@@ -603,7 +615,8 @@ class CopyBadFiles(CopyTest):
         server = self.serve(preexec_fn=small_files)
         source = random_file(self.here / "large", 40 * MIB)
         small = random_file(self.here / "small", MIB)
-        self.assert_one_line(self.put(server, source, small), "large: the peer says: cannot write 'large': File too large")
+        self.assert_one_line("copy", self.put(server, source, small),
+                             "large: the peer says: cannot write 'large': File too large")
         self.assert_holds(self.served, "small")
         wait_until(lambda: "File too large" in server.err, "the server's line")
         self.assert_serves_on(server)
@@ -612,7 +625,8 @@ class CopyBadFiles(CopyTest):
         server = self.serve()
         random_file(self.served / "large", 40 * MIB)
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 * MIB, 4 * MIB))
-        self.assert_one_line(self.get(server, "large", preexec_fn=limit), "get large: cannot write 'large': File too large")
+        self.assert_one_line("copy", self.get(server, "large", preexec_fn=limit),
+                             "get large: cannot write 'large': File too large")
         self.assert_holds(self.here)
         wait_until(lambda: "the peer says: cannot write" in server.err, "the server's line")
         self.assert_serves_on(server)
@@ -630,7 +644,7 @@ class CopyBadFiles(CopyTest):
         large = random_file(self.here / "large", 20 * MIB)
         tiny = random_file(self.here / "tiny", 1000)
         result = self.put(server, large, tiny)
-        self.assert_one_line(result, "large: the peer says: cannot write 'large': No space left on device")
+        self.assert_one_line("copy", result, "large: the peer says: cannot write 'large': No space left on device")
         back = self.get(server, "tiny", "--output", "back")
         self.assertEqual(back.code, 0, back)
         self.assert_same(tiny, self.here / "back")
@@ -639,7 +653,7 @@ class CopyBadFiles(CopyTest):
         server = self.serve()
         client = self.start_endless_put(server)
         os.truncate(self.here / "endless", 0)
-        self.assert_one_line(client.result(), "'.*endless' became shorter while it was read")
+        self.assert_one_line("copy", client.result(), "'.*endless' became shorter while it was read")
         wait_until(lambda: "became shorter" in server.err, "the server's line")
         self.assert_holds(self.served)
         self.assert_serves_on(server)
@@ -659,7 +673,7 @@ class CopyBadFiles(CopyTest):
             if caught:
                 break
             (self.served / "a").unlink()
-        self.assert_one_line(result, "'.*a' changed while it was read")
+        self.assert_one_line("copy", result, "'.*a' changed while it was read")
         self.assert_holds(self.served)
 
 
@@ -669,12 +683,12 @@ class CopyBadPeers(CopyTest):
         self.source = random_file(self.here / "a", 2 * MIB)
 
     def test_no_listener(self):
-        self.assert_one_line(self.run_program("copy", "put", self.source, "127.0.0.1:1"), "127.0.0.1:1.*refused")
-        self.assert_one_line(self.run_program("copy", "get", "b", "127.0.0.1:1"), "127.0.0.1:1.*refused")
+        self.assert_one_line("copy", self.run_program("copy", "put", self.source, "127.0.0.1:1"), "127.0.0.1:1.*refused")
+        self.assert_one_line("copy", self.run_program("copy", "get", "b", "127.0.0.1:1"), "127.0.0.1:1.*refused")
 
     def test_an_address_that_is_none(self):
         for address in ("nowhere", "127.0.0.1:", "127.0.0.1:99999", "no.such.host.invalid:1"):
-            self.assert_one_line(self.run_program("copy", "put", self.source, address), address.split(":")[0])
+            self.assert_one_line("copy", self.run_program("copy", "put", self.source, address), address.split(":")[0])
 
     def test_a_web_server_on_the_port(self):
         web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler)
@@ -683,11 +697,11 @@ class CopyBadPeers(CopyTest):
         self.addCleanup(thread.join)
         self.addCleanup(web.shutdown)
         address = f"127.0.0.1:{web.server_address[1]}"
-        self.assert_one_line(self.run_program("copy", "put", self.source, address, "--timeout", "2"), address)
+        self.assert_one_line("copy", self.run_program("copy", "put", self.source, address, "--timeout", "2"), address)
 
     def test_a_listener_that_says_nothing_is_waited_for_only_so_long(self):
         _, address = self.silent_listener()
-        self.assert_one_line(self.run_program("copy", "put", self.source, address, "--timeout", "0.5"), "timed out")
+        self.assert_one_line("copy", self.run_program("copy", "put", self.source, address, "--timeout", "0.5"), "timed out")
 
     def test_strangers_at_the_port_do_not_disturb_the_server(self):
         server = self.serve()
@@ -702,10 +716,9 @@ class CopyBadPeers(CopyTest):
         self.assert_serves_on(server)
 
     def test_another_weft_program_is_told_from_a_copy(self):
-        server = self.start("echo", "serve", "127.0.0.1:0")
-        wait_until(lambda: "listening on" in server.out, "the echo server")
+        server = self.start_server("echo", "serve", "127.0.0.1:0")
         result = self.run_program("copy", "put", self.source, server.out.split()[-1])
-        self.assert_one_line(result, "does not run this version of copy")
+        self.assert_one_line("copy", result, "does not run this version of copy")
         copy_server = self.serve()
         self.assertEqual(self.run_program("echo", "say", copy_server.address, "x").code, 1)
         wait_until(lambda: "does not run this version of copy" in copy_server.err, "the server's line")
@@ -744,14 +757,14 @@ class CopyEnds(CopyTest):
         server = self.serve()
         client = self.start_endless_put(server)
         server.signal(signal.SIGKILL)
-        self.assert_one_line(client.result(), "put .*endless: .*(vanished|reset)")
+        self.assert_one_line("copy", client.result(), "put .*endless: .*(vanished|reset)")
         self.assertFalse((self.served / "endless").exists())
 
     def test_a_server_killed_in_the_middle_of_a_get(self):
         server = self.serve()
         client = self.start_endless_get(server)
         server.signal(signal.SIGKILL)
-        self.assert_one_line(client.result(), "get endless: .*(vanished|reset)")
+        self.assert_one_line("copy", client.result(), "get endless: .*(vanished|reset)")
         self.assert_holds(self.here)
 
     def test_a_peer_that_hangs_is_waited_for_only_so_long(self):
@@ -759,7 +772,7 @@ class CopyEnds(CopyTest):
             server = self.serve()
             client = start(server, "--timeout", "2")
             server.signal(signal.SIGSTOP)
-            self.assert_one_line(client.result(), "timed out")
+            self.assert_one_line("copy", client.result(), "timed out")
             server.signal(signal.SIGKILL)
             server.kill()
             for path in (self.here / "endless", *self.served.iterdir()):
@@ -780,7 +793,7 @@ class CopyEnds(CopyTest):
         for number in (signal.SIGINT, signal.SIGTERM):
             client = self.start_endless_put(server)
             client.signal(number)
-            self.assert_one_line(client.result(), "interrupted")
+            self.assert_one_line("copy", client.result(), "interrupted")
             wait_until(lambda: not list(self.served.iterdir()), "the partial file to go")
         self.assert_serves_on(server)
 
@@ -789,7 +802,7 @@ class CopyEnds(CopyTest):
         for number in (signal.SIGINT, signal.SIGTERM):
             client = self.start_endless_get(server)
             client.signal(number)
-            self.assert_one_line(client.result(), "interrupted")
+            self.assert_one_line("copy", client.result(), "interrupted")
             self.assert_holds(self.here)
 
     def test_an_interrupted_server_ends_in_order_and_leaves_nothing(self):
@@ -799,14 +812,12 @@ class CopyEnds(CopyTest):
             server.signal(number)
             result = server.result()
             self.assertEqual(result.code, 0, result)
-            self.assert_one_line(client.result(), "put .*endless")
+            self.assert_one_line("copy", client.result(), "put .*endless")
             self.assert_holds(self.served)
 
     def test_a_server_that_serves_nobody_can_be_interrupted(self):
         server = self.serve()
-        server.signal(signal.SIGINT)
-        result = server.result()
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.end_in_order(server, signal.SIGINT)
 
     def test_a_connect_can_be_interrupted(self):
         silent, address = self.silent_listener()
@@ -815,7 +826,7 @@ class CopyEnds(CopyTest):
         self.addCleanup(connection.close)
         self.assertTrue(connection.recv(1))  # it has begun its set-up
         client.signal(signal.SIGINT)
-        self.assert_one_line(client.result(), "interrupted")
+        self.assert_one_line("copy", client.result(), "interrupted")
 
 
 class OverShm:
@@ -848,19 +859,12 @@ class Perf(ProgramTest):
     checksums = {"on": "on", "off": "off", "late": "late"}  # asked for: what there is then
 
     def serve(self, *arguments):
-        server = self.start("weft-perf", "serve", "127.0.0.1:0", *arguments)
-        wait_until(lambda: "\n" in server.out or server.process.poll() is not None, "the server")
-        self.assertIsNone(server.process.poll(), server.err)
+        server = self.start_server("weft-perf", "serve", "127.0.0.1:0", *arguments)
         server.address = server.out.split()[2]
         return server
 
     def measure(self, server, *arguments):
         return self.run_program("weft-perf", "run", server.address, *arguments)
-
-    def assert_one_line(self, result, pattern, code=1):
-        self.assertEqual(result.code, code, result)
-        self.assertRegex(result.err, r"\Aweft-perf: [^\n]*\n\Z")
-        self.assertRegex(result.err, pattern)
 
     @staticmethod
     def rows(result):
@@ -877,8 +881,8 @@ class Perf(ProgramTest):
     def test_every_operation_is_measured_at_every_size(self):
         server = self.serve()
         # 8 bytes is the size of a mark of the protocol.
-        result = self.measure(server, "--operations", "send,write,read", "--sizes", "1,8,64-128,1M", "--iterations", 100)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.measure(server, "--operations", "send,write,read", "--sizes", "1,8,64-128,1M",
+                                        "--iterations", 100))
         wanted = dict.fromkeys(["1", "8", "64", "128", "1M"], 100)
         self.assertEqual(self.rows(result), {(operation, quantity): wanted for operation in ("send", "write", "read")
                                              for quantity in ("latency", "bandwidth")})
@@ -888,8 +892,8 @@ class Perf(ProgramTest):
                              result)
 
     def test_json_has_the_same_figures(self):
-        result = self.measure(self.serve(), "--json", "--iterations", 100, "--sizes", "64,4K", "--operations", "send,read")
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.measure(self.serve(), "--json", "--iterations", 100, "--sizes", "64,4K",
+                                        "--operations", "send,read"))
         report = json.loads(result.out)
         self.assertEqual((report["program"], report["device"], report["connections"]), ("weft-perf", self.device, 1))
         self.assertEqual([(one["operation"], one["quantity"], one["size"]) for one in report["outcomes"]],
@@ -919,7 +923,7 @@ class Perf(ProgramTest):
 
     def test_a_plot_that_cannot_be_written_is_found_out_at_once(self):
         result = self.run_program("weft-perf", "run", "127.0.0.1:1", "--plot", "no/such/directory.svg")
-        self.assert_one_line(result, "cannot write 'no/such/directory.svg'.*No such file")
+        self.assert_one_line("weft-perf", result, "cannot write 'no/such/directory.svg'.*No such file")
 
     def test_polling_checksum_and_depth_are_as_asked(self):
         plain, late = self.serve("--poll", "sleep"), self.serve("--poll", "sleep", "--checksum", "late")
@@ -935,16 +939,15 @@ class Perf(ProgramTest):
     def test_both_sides_or_none_place_payloads_before_they_are_checked(self):
         for serving, asked in (([], "late"), (["--checksum", "late"], "on")):
             result = self.measure(self.serve(*serving), "--checksum", asked, "--iterations", 1)
-            self.assert_one_line(result, "needs (serve|run) --checksum late")
+            self.assert_one_line("weft-perf", result, "needs (serve|run) --checksum late")
 
     def test_a_server_that_wants_checksums_has_them(self):
-        result = self.measure(self.serve("--checksum", "on"), "--sizes", "64", "--iterations", 10, "--checksum", "off")
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        server = self.serve("--checksum", "on")
+        result = self.fine(self.measure(server, "--sizes", "64", "--iterations", 10, "--checksum", "off"))
         self.assertIn("checksum on, polling:", result.out)
 
     def test_seconds_bound_a_test(self):
-        result = self.measure(self.serve(), "--seconds", "0.05", "--sizes", "64", "--operations", "write")
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.measure(self.serve(), "--seconds", "0.05", "--sizes", "64", "--operations", "write"))
         for row in self.rows(result).values():
             self.assertGreater(row["64"], 0)
 
@@ -953,8 +956,7 @@ class Perf(ProgramTest):
         clients = [self.start("weft-perf", "run", server.address, "--connections", 20, "--iterations", 500, "--depth", 4,
                               "--sizes", "64,64K", "--poll", "sleep") for _ in range(3)]
         for client in clients:
-            result = client.result()
-            self.assertEqual((result.code, result.err), (0, ""), result)
+            result = self.fine(client.result())
             self.assertEqual({count for row in self.rows(result).values() for count in row.values()}, {500})
         self.assertEqual(server.err, "")
         self.assertEqual(server.out.count("\n"), 1)
@@ -967,31 +969,29 @@ class Perf(ProgramTest):
             wait_until(lambda: line in server.out, line)
 
     def test_wrong_usage_exits_with_2_and_one_line(self):
-        wrong = [[], ["frobnicate"], ["run"], ["serve", "--poll", "never"], ["serve", "a", "b"]]
-        wrong += [["run", "127.0.0.1:1", *arguments] for arguments in (
+        wrong = [["run", "127.0.0.1:1", *arguments] for arguments in (
             ["--sizes", "0"], ["--sizes", "big"], ["--sizes", ""], ["--operations", "teleport"], ["--depth", "0"],
             ["--depth", "9000"], ["--connections", "0"], ["--seconds", "0"], ["--iterations", "0"],
             ["--seconds", "1", "--iterations", "1"], ["--measure", "everything"], ["--checksum", "maybe"])]
-        for arguments in wrong:
-            self.assert_one_line(self.run_program("weft-perf", *arguments), "weft-perf --help", code=2)
+        self.assert_wrong_usage("weft-perf", [], ["frobnicate"], ["run"], ["serve", "--poll", "never"], ["serve", "a", "b"],
+                                *wrong)
 
     def test_help_exits_with_0(self):
-        for arguments in (["--help"], ["serve", "--help"], ["run", "--help"]):
-            result = self.run_program("weft-perf", *arguments)
-            self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assert_help("weft-perf", "serve", "run")
 
     def test_what_cannot_be_reached_is_named(self):
-        self.assert_one_line(self.run_program("weft-perf", "run", "127.0.0.1:1"), "connect to 127.0.0.1:1 .*refused")
-        self.assert_one_line(self.run_program("weft-perf", "run", "nonsense"), "nonsense")
-        self.assert_one_line(self.run_program("weft-perf", "serve", "nonsense"), "nonsense")
+        self.assert_one_line("weft-perf", self.run_program("weft-perf", "run", "127.0.0.1:1"),
+                             "connect to 127.0.0.1:1 .*refused")
+        self.assert_one_line("weft-perf", self.run_program("weft-perf", "run", "nonsense"), "nonsense")
+        self.assert_one_line("weft-perf", self.run_program("weft-perf", "serve", "nonsense"), "nonsense")
 
     def test_what_there_is_no_memory_for_is_refused_in_words(self):
         server = self.serve("--memory", "16")
         for operation in ("send", "write"):
             result = self.measure(server, "--operations", operation, "--sizes", "64M", "--iterations", 1)
-            self.assert_one_line(result, f"{operation} latency of 64M: .*raise my --memory to [0-9]+")
+            self.assert_one_line("weft-perf", result, f"{operation} latency of 64M: .*raise my --memory to [0-9]+")
             result = self.measure(server, "--operations", operation, "--sizes", "64M", "--memory", "16")
-            self.assert_one_line(result, f"{operation} latency of 64M: this takes --memory [0-9]+")
+            self.assert_one_line("weft-perf", result, f"{operation} latency of 64M: this takes --memory [0-9]+")
         self.assertEqual(self.measure(server, "--sizes", "64", "--iterations", 1).code, 0)
 
     def test_another_program_is_refused_and_the_server_goes_on(self):
@@ -1008,7 +1008,7 @@ class Perf(ProgramTest):
             client = self.start("weft-perf", "run", server.address, "--sizes", "64", "--seconds", "1000")
             wait_until(lambda: self.connections_of(server) > 0 or client.process.poll() is not None, "a connection")
             client.signal(number)
-            self.assert_one_line(client.result(), "interrupted")
+            self.assert_one_line("weft-perf", client.result(), "interrupted")
             wait_until(lambda: self.connections_of(server) == 0, "the end of the connection")
 
     def test_an_interrupted_server_ends_in_order(self):
@@ -1016,10 +1016,8 @@ class Perf(ProgramTest):
             server = self.serve()
             client = self.start("weft-perf", "run", server.address, "--sizes", "64", "--seconds", "1000")
             wait_until(lambda: self.connections_of(server) > 0, "a connection")
-            server.signal(number)
-            result = server.result()
-            self.assertEqual((result.code, result.err), (0, ""), result)
-            self.assert_one_line(client.result(), "send latency of 64|connect")
+            self.end_in_order(server, number)
+            self.assert_one_line("weft-perf", client.result(), "send latency of 64|connect")
 
     @staticmethod
     def connections_of(server):
@@ -1035,9 +1033,7 @@ class Info(ProgramTest):
     """weft-info on whatever machine this is: what it says of others is tested with trees of files and in guests."""
 
     def serve(self, *arguments):
-        server = self.start("weft-info", "serve", "127.0.0.1:0", *arguments)
-        wait_until(lambda: "listening on" in server.out or server.process.poll() is not None, "the server")
-        self.assertIsNone(server.process.poll(), server.err)
+        server = self.start_server("weft-info", "serve", "127.0.0.1:0", *arguments)
         server.address = server.out.split()[2]
         return server
 
@@ -1050,8 +1046,7 @@ class Info(ProgramTest):
         return report
 
     def test_it_lists_what_there_is_as_text_and_as_json(self):
-        result = self.run_program("weft-info")
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.run_program("weft-info"))
         for words in ("weft ", "event driver", "fabrics", "RDMA devices", "network interfaces", "locked memory"):
             self.assertIn(words, result.out)
         report = json.loads(self.run_program("weft-info", "--json").out)
@@ -1115,20 +1110,16 @@ class Info(ProgramTest):
         self.assertRegex(text, "says nothing|is no weft")
 
     def test_another_weft_program_is_reached_and_not_disturbed(self):
-        server = self.start("weft-perf", "serve", "127.0.0.1:0", "--device", "iwarp")
-        wait_until(lambda: "\n" in server.out, "the server")
+        server = self.start_server("weft-perf", "serve", "127.0.0.1:0", "--device", "iwarp")
         report = self.check(server.out.split()[2], "--fabric", "iwarp")
         self.assertIn("turns weft-info away", report["by_area"]["peer over iwarp"]["text"])
         self.assertFalse(report["hindered"], report)
         self.assertIsNone(server.process.poll())
 
     def test_wrong_usage_exits_with_2_and_one_line(self):
-        for arguments in (["nonsense"], ["--no-such-option"], ["check", "a:1", "--timeout", "0"], ["check", "a:1", "b:2"]):
-            result = self.run_program("weft-info", *arguments)
-            self.assertEqual(result.code, 2, result)
-            self.assertRegex(result.err, r"\Aweft-info: [^\n]*weft-info --help\)\n\Z")
-        for arguments in (["--help"], ["check", "--help"], ["serve", "--help"]):
-            self.assertEqual(self.run_program("weft-info", *arguments).code, 0)
+        self.assert_wrong_usage("weft-info", ["nonsense"], ["--no-such-option"], ["check", "a:1", "--timeout", "0"],
+                                ["check", "a:1", "b:2"])
+        self.assert_help("weft-info", "check", "serve")
 
     def test_a_server_with_nowhere_to_listen_says_so(self):
         result = self.run_program("weft-info", "serve", "127.0.0.1:0", "--fabric", "no-such")
@@ -1141,8 +1132,8 @@ class PerfOverShm(OverShm, Perf):
 
     def test_a_server_may_lend_its_memory_to_clients(self):
         server = self.serve("--direct")
-        result = self.measure(server, "--operations", "read,write,fetch_add", "--sizes", "64,1M", "--seconds", "0.05")
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.measure(server, "--operations", "read,write,fetch_add", "--sizes", "64,1M",
+                                        "--seconds", "0.05"))
         for section in self.rows(result).values():
             self.assertTrue(all(count > 0 for count in section.values()), result.out)
 
@@ -1156,10 +1147,7 @@ class StreamTest(ProgramTest):
             self.skipTest(f"{self.name} was not built")
 
     def serve(self, *arguments, lines=1):
-        server = self.start(self.name, "serve", *arguments)
-        wait_until(lambda: server.out.count("\n") >= lines or server.process.poll() is not None, "the server")
-        self.assertIsNone(server.process.poll(), server.err)
-        return server
+        return self.start_server(self.name, "serve", *arguments, says=lambda out: out.count("\n") >= lines)
 
     def speak(self, address, words):
         """What a plain socket gets for its words, up to the end of the stream."""
@@ -1185,8 +1173,7 @@ class AsioEcho(StreamTest):
     def test_sockets_and_weft_are_answered_by_one_server(self):
         server = self.serve_both()
         for address in (server.weft, "tcp://" + server.tcp) * 2:
-            result = self.run_program(self.name, "say", address, "hello", "there")
-            self.assertEqual((result.code, result.out, result.err), (0, "hello there\n", ""), address)
+            self.fine(self.run_program(self.name, "say", address, "hello", "there"), "hello there\n")
         words = random.Random(1).randbytes(MIB)
         self.assertEqual(self.speak(server.tcp, words), words)
         self.assertEqual(server.err, "")
@@ -1194,8 +1181,7 @@ class AsioEcho(StreamTest):
     def test_several_threads_share_the_peers_of_one_listener(self):
         server = self.serve_both("3")
         for i in range(5):
-            result = self.run_program(self.name, "say", server.weft, str(i))
-            self.assertEqual((result.code, result.out, result.err), (0, f"{i}\n", ""))
+            self.fine(self.run_program(self.name, "say", server.weft, str(i)), f"{i}\n")
         self.assertEqual(server.err, "")
 
     def test_a_peer_that_breaks_off_does_not_stop_it(self):
@@ -1217,9 +1203,8 @@ class AsioEcho(StreamTest):
     def test_a_port_that_is_taken_is_named(self):
         server = self.serve_both()
         for arguments in ((server.tcp.split(":")[1], "127.0.0.1:0"), ("0", server.weft)):
-            result = self.run_program(self.name, "serve", *arguments)
-            self.assertEqual(result.code, 1)
-            self.assertRegex(result.err, r"\Aasio_echo: [^\n]*[Aa]ddress already in use[^\n]*\n\Z")
+            self.assert_one_line("asio_echo", self.run_program(self.name, "serve", *arguments),
+                                 r"\Aasio_echo: [^\n]*[Aa]ddress already in use[^\n]*\n\Z")
 
 
 class Http(StreamTest):
@@ -1307,8 +1292,7 @@ class Http(StreamTest):
         self.assertEqual(set(answers[1::2]), {b""})
 
     def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
-        for arguments in ([], ["serve"], ["get", "127.0.0.1:1"], ["sing", "a", "b"]):
-            self.assertEqual(self.run_program(self.name, *arguments).code, 2, arguments)
+        self.assert_wrong_usage("http", [], ["serve"], ["get", "127.0.0.1:1"], ["sing", "a", "b"])
         self.assertRegex(self.run_program(self.name, "get", "tcp://127.0.0.1:1", "/").err, r"\Ahttp: .*refused\n\Z")
 
 
@@ -1387,10 +1371,8 @@ class Kv(StreamTest):
         server = self.serve_table("--keys", "1000")
         addresses = server.weft, "tcp://" + server.tcp
         for i, (setter, getter) in enumerate([(a, b) for a in addresses for b in addresses]):
-            result = self.run_program(self.name, "set", setter, "key", f"value {i}")
-            self.assertEqual((result.code, result.out, result.err), (0, "", ""), setter)
-            result = self.run_program(self.name, "get", getter, "key")
-            self.assertEqual((result.code, result.out, result.err), (0, f"value {i}\n", ""), getter)
+            self.fine(self.run_program(self.name, "set", setter, "key", f"value {i}"), "")
+            self.fine(self.run_program(self.name, "get", getter, "key"), f"value {i}\n")
             self.assertEqual(self.run_program(self.name, "get", getter, "nothing").code, 1)
         self.assertEqual(self.speak(server.tcp, b"set a 0 0 2\r\nhi\r\nget a\r\n"),
                          b"STORED\r\nVALUE a 0 2\r\nhi\r\nEND\r\n")
@@ -1524,16 +1506,12 @@ class Kv(StreamTest):
         server = self.serve_redis()
         addresses = server.weft, "tcp://" + server.tcp, "redis://" + server.redis, "valkey://" + server.valkey
         for i, (setter, getter) in enumerate([(a, b) for a in addresses for b in addresses]):
-            result = self.run_program(self.name, "set", setter, "key", f"value {i}")
-            self.assertEqual((result.code, result.out, result.err), (0, "", ""), setter)
-            result = self.run_program(self.name, "get", getter, "key")
-            self.assertEqual((result.code, result.out, result.err), (0, f"value {i}\n", ""), getter)
+            self.fine(self.run_program(self.name, "set", setter, "key", f"value {i}"), "")
+            self.fine(self.run_program(self.name, "get", getter, "key"), f"value {i}\n")
         for address in addresses:
             result = self.run_program(self.name, "get", address, "nothing")
             self.assertEqual((result.code, result.out, result.err), (1, "", ""), address)
-            result = self.run_program(self.name, "set", address, "k" * 37, "x")
-            self.assertEqual(result.code, 1, address)
-            self.assertRegex(result.err, r"\Akv: set.*\n\Z")
+            self.assert_one_line("kv", self.run_program(self.name, "set", address, "k" * 37, "x"), r"\Akv: set.*\n\Z")
         # What has expired for one is gone for all, also for who reads the table without the server.
         self.assertEqual(self.speak(server.redis, b"SET key soon PX 1\r\n"), b"+OK\r\n")
         for address in addresses:
@@ -1551,8 +1529,7 @@ class Kv(StreamTest):
                                (("-3", "get", "b"), ""), (("config", "get", "save"), "save\n"), (("dbsize",), "1"),
                                (("--no-raw", "mget", "a", "b"), '1) "42"\n2) (nil)'), (("flushall",), "OK"),
                                (("nosuch",), "ERR unknown command 'nosuch', with args beginning with: \n")):
-            result = self.redis_tool("redis-cli", server, *arguments)
-            self.assertEqual((result.code, result.out, result.err), (0, out + "\n", ""), arguments)
+            self.fine(self.redis_tool("redis-cli", server, *arguments), out + "\n")
         for word in ("redis_version", "connected_clients"):
             self.assertIn(word, self.redis_tool("redis-cli", server, "info").out)
         many = b"".join(b"SET k%d %d\r\n" % (i % 900, i) for i in range(5000))
@@ -1582,16 +1559,12 @@ class Kv(StreamTest):
         self.assertEqual(self.run_program(self.name, "set", "valkey://" + server.valkey, "a", "x").code, 0)
 
     def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
-        for arguments in ([], ["serve", "--threads", "0"], ["get", "127.0.0.1:1"], ["sing", "a", "b"],
-                          ["serve", "--resp-port", "x"], ["serve", "--valkey"]):
-            result = self.run_program(self.name, *arguments)
-            self.assertEqual(result.code, 2, arguments)
-            self.assertRegex(result.err, r"\Akv: [^\n]*\n\Z")
+        self.assert_wrong_usage("kv", [], ["serve", "--threads", "0"], ["get", "127.0.0.1:1"], ["sing", "a", "b"],
+                                ["serve", "--resp-port", "x"], ["serve", "--valkey"])
         for address in ("127.0.0.1:1", "tcp://127.0.0.1:1", "redis://127.0.0.1:1", "valkey://127.0.0.1:1"):
             self.assertRegex(self.run_program(self.name, "get", address, "a").err, r"\Akv: .*refused\n\Z")
-        result = self.run_program(self.name, "serve", "--listen", "127.0.0.1:0", "--tcp-port", "0", "--valkey", "nowhere")
-        self.assertEqual(result.code, 1)
-        self.assertRegex(result.err, r"\Akv: listen on nowhere [^\n]*\n\Z")
+        self.assert_one_line("kv", self.run_program("kv", "serve", "--listen", "127.0.0.1:0", "--tcp-port", "0",
+                                                    "--valkey", "nowhere"), r"\Akv: listen on nowhere [^\n]*\n\Z")
 
 
 class KvOverShm(OverShm, Kv):
@@ -1608,8 +1581,7 @@ class Rpc(ProgramTest):
     device = "iwarp"
 
     def serve_calls(self):
-        server = self.start("rpc", "serve", "--listen", "127.0.0.1:0")
-        wait_until(lambda: server.out.endswith("\n"), "the rpc server")
+        server = self.start_server("rpc", "serve", "--listen", "127.0.0.1:0")
         server.address = server.out.split()[3]
         return server
 
@@ -1620,8 +1592,7 @@ class Rpc(ProgramTest):
         server = self.serve_calls()
         for arguments, out in ((("echo", "hello", "there"), "hello there"), (("sum", "1", "2", "39"), "42"),
                                (("sleep", "1"), "1"), (("echo",), "")):
-            result = self.call(server, *arguments)
-            self.assertEqual((result.code, result.out, result.err), (0, out + "\n", ""), result)
+            self.fine(self.call(server, *arguments), out + "\n")
         for arguments, err in ((("fail", "no", "such", "account"), "call fail: no such account"),
                                (("nothing",), "call nothing: there is no method 'nothing'"),
                                (("sum", "x"), "call sum: 'x' is not a number")):
@@ -1631,25 +1602,22 @@ class Rpc(ProgramTest):
 
     def test_many_mebibytes_are_fetched_and_are_what_was_asked_for(self):
         server = self.serve_calls()
-        result = self.call(server, "fetch", "24M", "--timeout", PATIENCE)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.call(server, "fetch", "24M", "--timeout", PATIENCE))
         self.assertRegex(result.out, r"\A25165824 bytes in [0-9.]+ s, \d+ MiB/s\n\Z")
         self.assertRegex(self.call(server, "fetch", "many").err, r"\Arpc: 'many' is not a number\n\Z")
         self.assertRegex(self.call(server, "fetch", "1000G").err, r"\Arpc: call fetch: take room for \d+ bytes: 1 to ")
 
     def test_a_timeout_is_one_line_and_the_server_goes_on(self):
         server = self.serve_calls()
-        result = self.call(server, "sleep", "1000000", "--timeout", "0.01")
-        self.assertEqual(result.code, 1)
-        self.assertRegex(result.err, r"\Arpc: call sleep: [^\n]*timed out\n\Z")
+        self.assert_one_line("rpc", self.call(server, "sleep", "1000000", "--timeout", "0.01"),
+                             r"\Arpc: call sleep: [^\n]*timed out\n\Z")
         self.assertEqual(self.call(server, "echo", "on").out, "on\n")
         self.assertEqual(server.err, "")
 
     def test_the_benchmark_tells_rates_and_latencies_also_where_calls_time_out(self):
         server = self.serve_calls()
         for arguments in ((), ("--concurrency", "100"), ("--fetch", "--size", "64K"), ("--timeout", "0.001")):
-            result = self.run_program("rpc", "bench", server.address, "--milliseconds", "200", *arguments)
-            self.assertEqual((result.code, result.err), (0, ""), result)
+            result = self.fine(self.run_program("rpc", "bench", server.address, "--milliseconds", "200", *arguments))
             self.assertRegex(result.out, r"\A\d+ calls in [0-9.]+ s, \d+ at a time: \d+ per second.*\n"
                                          r"latency in us: min .* p50 .* p99.9 .* max .*\n"
                                          r"\d+ timed out, 0 wrong answers\n\Z")
@@ -1671,17 +1639,13 @@ class Rpc(ProgramTest):
 
     def test_strangers_hurt_nobody(self):
         server = self.serve_calls()
-        with self.stranger(server.address) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+        self.disturb(server.address)
         result = self.run_program("echo", "say", server.address, "hello")
         self.assertEqual(result.code, 1, result)
         self.assertEqual(self.call(server, "echo", "on").out, "on\n")
 
     def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
-        for arguments in ([], ["call", "127.0.0.1:1"], ["bench", "127.0.0.1:1", "--size", "x"], ["sing", "a", "b"]):
-            result = self.run_program("rpc", *arguments)
-            self.assertEqual(result.code, 2, arguments)
-            self.assertRegex(result.err, r"\Arpc: [^\n]*\n\Z")
+        self.assert_wrong_usage("rpc", [], ["call", "127.0.0.1:1"], ["bench", "127.0.0.1:1", "--size", "x"], ["sing", "a", "b"])
         self.assertRegex(self.run_program("rpc", "call", "127.0.0.1:1", "echo").err, r"\Arpc: connect to .*refused\n\Z")
 
 
@@ -1695,10 +1659,7 @@ class KvCacheTest(ProgramTest):
     shape = ["--layers", 4, "--block-bytes", 4096]
 
     def serve(self, *arguments, pages=64):
-        server = self.start("kvcache", "serve", self.at, "--pages", pages, *self.shape, *arguments)
-        wait_until(lambda: server.out.startswith("serving ") and "\n" in server.out or server.process.poll() is not None,
-                   "the receiver")
-        self.assertIsNone(server.process.poll(), server.err)
+        server = self.start_server("kvcache", "serve", self.at, "--pages", pages, *self.shape, *arguments)
         server.address = server.out.split(" on ")[1].split()[0]
         return server
 
@@ -1723,19 +1684,15 @@ class KvCacheTest(ProgramTest):
 class KvCache(KvCacheTest):
     def test_sequences_arrive_and_every_byte_of_them_is_checked(self):
         server = self.serve()
-        result = self.push(server.address, "--sequences", 5)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.push(server.address, "--sequences", 5))
         self.assertEqual(len(re.findall(r"^sequence \d+: 32 pages of 4 layers, 524288 bytes, to 1 of 1: ", result.out, re.M)), 5)
         self.assertTrue(result.out.endswith("\n5 accepted, 0 evicted, 0 refused\n"), result)
         self.assertEqual(server.out.count(": accepted 32 pages of 4 layers, 524288 bytes\n"), 5)
-        server.signal(signal.SIGTERM)
-        ended = server.result()
-        self.assertEqual((ended.code, ended.err), (0, ""), ended)
+        self.end_in_order(server, signal.SIGTERM)
 
     def test_several_receivers_get_the_same_sequences(self):
         servers = [self.serve() for _ in range(3)]
-        result = self.push(*(server.address for server in servers), "--sequences", 4)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.push(*(server.address for server in servers), "--sequences", 4))
         self.assertEqual(result.out.count(", to 3 of 3: "), 4)
         for server in servers:
             self.assertEqual((server.out.count(": accepted "), server.err), (4, ""))
@@ -1744,8 +1701,7 @@ class KvCache(KvCacheTest):
         server = self.serve(pages=48)
         pushers = [self.start_push(server.address, "--sequences", 5) for _ in range(3)]
         for pusher in pushers:
-            result = pusher.result()
-            self.assertEqual((result.code, result.err), (0, ""), result)
+            self.fine(pusher.result())
         self.assertEqual((server.out.count(": accepted "), server.err), (15, ""))
 
     def test_an_evicted_sequence_is_told_in_words_and_the_next_one_is_accepted(self):
@@ -1770,9 +1726,7 @@ class KvCache(KvCacheTest):
         server = self.serve()
         pusher = self.start_endless_push(server)
         server.kill()
-        result = pusher.result()
-        self.assertEqual(result.code, 1, result)
-        self.assertRegex(result.err, r"\Akvcache: 127\.0\.0\.1:\d+: sequence \d+: [^\n]*\n\Z")
+        self.assert_one_line("kvcache", pusher.result(), r"\Akvcache: 127\.0\.0\.1:\d+: sequence \d+: [^\n]*\n\Z")
 
     def test_a_receiver_that_is_killed_is_left_out_and_the_others_go_on(self):
         server, other = self.serve(), self.serve()
@@ -1795,9 +1749,8 @@ class KvCache(KvCacheTest):
 
     def test_what_does_not_fit_is_refused_in_words(self):
         server = self.serve()
-        result = self.push(server.address, "--sequences", 1, pages=65)
-        self.assertEqual(result.code, 1)
-        self.assertRegex(result.err, r"\Akvcache: \S+: sequence 1 was refused: 65 pages: this cache has 64\n\Z")
+        self.assert_one_line("kvcache", self.push(server.address, "--sequences", 1, pages=65),
+                             r"\Akvcache: \S+: sequence 1 was refused: 65 pages: this cache has 64\n\Z")
         result = self.run_program("kvcache", "push", server.address, "--layers", 2, "--block-bytes", 8192)
         self.assertEqual(result.code, 1)
         self.assertIn("was refused: 2 layers of 8192 bytes: this cache has 4 of 4096\n", result.err)
@@ -1805,16 +1758,14 @@ class KvCache(KvCacheTest):
 
     def test_a_stranger_does_not_stop_it(self):
         server = self.serve()
-        with self.stranger(server.address) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.disturb(server.address)
         self.assert_receives(server)
 
     def test_a_benchmark_tells_how_fast_blocks_move_and_checks_them(self):
         small = ["--blocks", 64, "--block-bytes", 4096, "--rounds", 3]
         ways = [["--tcp"], ["--tcp", "--spin"], ["--memcpy"], []] + ([["--direct"]] if self.device == "shm" else [])
         for way in ways:
-            result = self.run_program("kvcache", "bench", *small, *way, "--json")
-            self.assertEqual((result.code, result.err), (0, ""), result)
+            result = self.fine(self.run_program("kvcache", "bench", *small, *way, "--json"))
             said = json.loads(result.out)
             self.assertEqual((said["blocks"], len(said["rounds"])), (64, 3))
             self.assertGreater(said["gb_per_second"], 0)
@@ -1841,9 +1792,7 @@ class KvCacheOnGpusTest(KvCacheTest):
         self.assertEqual((result.code, result.err), (0, ""), f"{result}\nserver: {server.out}{server.err}")
         self.assertTrue(result.out.endswith("\n5 accepted, 0 evicted, 0 refused\n"), result)
         self.assertEqual(server.out.count(": accepted 32 pages of 4 layers, 524288 bytes\n"), 5)
-        server.signal(signal.SIGTERM)
-        ended = server.result()
-        self.assertEqual((ended.code, ended.err), (0, ""), ended)
+        self.end_in_order(server, signal.SIGTERM)
 
     def assert_the_connection_outlives_evictions(self):
         server = self.serve("--evict-every", 3, *self.gpu(), pages=32)
@@ -1874,8 +1823,7 @@ class KvCacheOnGpus(KvCacheOnGpusTest):
         pushers = [self.start_push(*(server.address for server in servers), "--sequences", 4, *memory)
                    for memory in ([], self.gpu(1))]
         for pusher in pushers:
-            result = pusher.result()
-            self.assertEqual((result.code, result.err), (0, ""), result)
+            result = self.fine(pusher.result())
             self.assertEqual(result.out.count(", to 2 of 2: "), 4)
         for server in servers:
             self.assertEqual((server.out.count(": accepted "), server.err), (8, ""))
@@ -1891,8 +1839,7 @@ class KvCacheOnGpus(KvCacheOnGpusTest):
 
     def test_a_benchmark_also_tells_how_fast_the_copies_alone_are(self):
         small = ["--blocks", 64, "--block-bytes", 4096, "--rounds", 3, *self.gpu()]
-        result = self.run_program("kvcache", "bench", *small)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.run_program("kvcache", "bench", *small))
         self.assertRegex(result.out, r"\A64 blocks of 4096 bytes: [\d.]+ GB/s \(median of 3 rounds, .*\)\n"
                                      r"[\d.]+ of the copies alone, from pinned host memory to cuda:0: [\d.]+ GB/s\n\Z")
         said = json.loads(self.run_program("kvcache", "bench", *small, "--json").out)
@@ -1903,42 +1850,32 @@ class KvCacheOnGpus(KvCacheOnGpusTest):
         for verb in (["serve", self.at], ["push", self.at], ["bench"]):
             for memory, words in ((self.gpu(7), r"open cuda:7: [^\n]*2 devices"),
                                   (["--memory", "cuda", "--cuda-library", "no-such-driver.so"], "no-such-driver.so")):
-                result = self.run_program("kvcache", *verb, *memory)
-                self.assertEqual(result.code, 1, result)
-                self.assertRegex(result.err, rf"\Akvcache: [^\n]*{words}[^\n]*\n\Z")
+                self.assert_one_line("kvcache", self.run_program("kvcache", *verb, *memory), words)
 
 
 class KvCacheUsage(ProgramTest):
     def test_help_exits_with_0(self):
-        for arguments in (["--help"], ["serve", "--help"], ["push", "--help"], ["bench", "--help"]):
-            result = self.run_program("kvcache", *arguments)
-            self.assertEqual((result.code, result.err), (0, ""), result)
-            self.assertIn("kvcache", result.out)
+        self.assert_help("kvcache", "serve", "push", "bench")
 
     def test_wrong_usage_exits_with_2_and_one_line(self):
         here = "127.0.0.1:0"
-        for arguments in ([], ["frobnicate"], ["serve"], ["push"], ["serve", here, "--pages", "0"],
-                          ["serve", here, "--layers", "many"], ["serve", here, "--block-bytes", "12"],
-                          ["serve", here, "--block-bytes", "0"], ["serve", here, "--block-bytes", "9" * 30],
-                          ["serve", here, "--evict-every", "0"], ["serve", here, "--lend-for", "0"],
-                          ["push", here, "--sequences", "0"], ["push", here, "--pages", "-1"],
-                          ["push", here, "--timeout", "soon"], ["bench", "--tcp", "--memcpy"], ["bench", "--spin"],
-                          ["bench", "--rounds", "0"], ["bench", "--blocks", "0"],
-                          *([*verb, "--memory", name] for verb in (["serve", here], ["push", here], ["bench"])
-                            for name in ("", "gpu", "Host", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999")),
-                          *(["bench", "--memory", "cuda", way] for way in ("--tcp", "--memcpy", "--direct"))):
-            result = self.run_program("kvcache", *arguments)
-            self.assertEqual(result.code, 2, f"{arguments}: {result}")
-            self.assertRegex(result.err, r"\Akvcache: [^\n]*\n\Z")
+        self.assert_wrong_usage("kvcache", [], ["frobnicate"], ["serve"], ["push"], ["serve", here, "--pages", "0"],
+                                ["serve", here, "--layers", "many"], ["serve", here, "--block-bytes", "12"],
+                                ["serve", here, "--block-bytes", "0"], ["serve", here, "--block-bytes", "9" * 30],
+                                ["serve", here, "--evict-every", "0"], ["serve", here, "--lend-for", "0"],
+                                ["push", here, "--sequences", "0"], ["push", here, "--pages", "-1"],
+                                ["push", here, "--timeout", "soon"], ["bench", "--tcp", "--memcpy"], ["bench", "--spin"],
+                                ["bench", "--rounds", "0"], ["bench", "--blocks", "0"],
+                                *([*verb, "--memory", name] for verb in (["serve", here], ["push", here], ["bench"])
+                                  for name in ("", "gpu", "Host", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999")),
+                                *(["bench", "--memory", "cuda", way] for way in ("--tcp", "--memcpy", "--direct")))
 
     def test_what_cannot_be_is_one_line(self):
         for arguments, words in ((["serve", "127.0.0.1:0", "--device", "token-ring"], "token-ring.*iwarp"),
                                  (["serve", "nonsense", "--device", "iwarp"], "nonsense"),
                                  (["push", "127.0.0.1:1", "--device", "iwarp"], "127\\.0\\.0\\.1:1.*refused"),
                                  (["bench", "--device", "token-ring"], "token-ring")):
-            result = self.run_program("kvcache", *arguments)
-            self.assertEqual(result.code, 1, result)
-            self.assertRegex(result.err, words)
+            self.assert_one_line("kvcache", self.run_program("kvcache", *arguments), words)
 
 
 class KvCacheOverShm(OverShm, KvCache):
@@ -1955,8 +1892,7 @@ class KvCacheOverRails(KvCacheTest):
 
     def test_a_pusher_keeps_its_connection_when_its_pages_are_taken_back(self):
         server = self.serve("--evict-every", 2)
-        result = self.push(server.address, "--sequences", 6)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.push(server.address, "--sequences", 6))
         self.assertIn("\n3 accepted, 3 evicted, 0 refused\n", result.out)
         self.assertEqual(len(set(re.findall(r"^(\S+): sequence ", server.out, re.M))), 1, server.out)
 
@@ -1982,18 +1918,14 @@ class Nvme(ProgramTest):
         return path.name
 
     def serve(self, *arguments):
-        server = self.start("nvme", "serve", "--listen", "127.0.0.1:0", *arguments)
-        wait_until(lambda: "blocks of" in server.out, "the target")
-        return server
+        return self.start_server("nvme", "serve", "--listen", "127.0.0.1:0", *arguments, says=lambda out: "blocks of" in out)
 
     def test_a_target_says_what_it_serves_and_ends_in_order_at_a_signal(self):
         server = self.serve(self.disk(MIB), "--memory", "2M", "--block-size", "4096", "--threads", "2")
         self.assertRegex(server.out, r"\Aserving nqn\.2024-01\.org\.example:disk on 127\.0\.0\.1:\d+ over iwarp, \w+\n"
                                      r"namespace 1: disk\.img, 256 blocks of 4096 bytes\n"
                                      r"namespace 2: 2 MiB of memory, 512 blocks of 4096 bytes\n\Z")
-        server.signal(signal.SIGTERM)
-        result = server.result()
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.end_in_order(server, signal.SIGTERM)
         self.assertRegex(result.out, r"\n0 reads of 0 bytes, 0 writes of 0 bytes .*\n\Z")
 
     def test_a_file_that_grows_is_looked_at_again_at_a_signal(self):
@@ -2036,8 +1968,7 @@ class Nvme(ProgramTest):
     def test_strangers_hurt_nobody(self):
         server = self.serve("--memory", "1M")
         address = server.out.split()[3]
-        with self.stranger(address) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+        self.disturb(address)
         result = self.run_program("echo", "say", address, "hello")
         self.assertEqual(result.code, 1, result)
         wait_until(lambda: "is turned away: private data of a wrong length (1)\n" in server.out, "the rejection")
@@ -2050,10 +1981,9 @@ class NvmeHost(ProgramTest):
     nqn = "nqn.2024-01.org.example:disk"
 
     def serve(self, *arguments):
-        server = self.start("nvme", "serve", "--listen", "127.0.0.1:0", "--memory", "4M", "--block-size", "4096", *arguments)
-        wait_until(lambda: "blocks of" in server.out, "the target")
+        server = self.start_server("nvme", "serve", "--listen", "127.0.0.1:0", "--memory", "4M", "--block-size", "4096",
+                                   *arguments, says=lambda out: "blocks of" in out)
         self.address = server.out.split()[3]
-        return server
 
     def on(self, command, *arguments):
         return self.run_program("nvme", command, self.address, self.nqn, *arguments)
@@ -2062,8 +1992,7 @@ class NvmeHost(ProgramTest):
         self.serve()
         result = self.run_program("nvme", "ls", self.address)
         self.assertEqual((result.code, result.out), (0, f"{self.nqn}  nvm  rdma  {self.address}\n"), result)
-        result = self.on("ls")
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.on("ls"))
         self.assertRegex(result.out, r"\Anqn\.2024-01\.org\.example:disk: controller 2, NVMe 1\.4\.0\nmodel 'weft NVMe-oF target', "
                                      r"serial number '\w+', firmware '0\.1'\ndata in a command's capsule: 16 KiB; commands of "
                                      r"up to 256 KiB; write cache: no\nnamespace 1: 4 MiB, 1024 blocks of 4096 bytes, NGUID .*\n\Z")
@@ -2093,8 +2022,7 @@ class NvmeHost(ProgramTest):
 
     def test_a_benchmark_finds_what_it_has_written(self):
         self.serve()
-        result = self.on("bench", "--operations", 500, "--write", 50, "--verify", "--json")
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.on("bench", "--operations", 500, "--write", 50, "--verify", "--json"))
         said = json.loads(result.out)
         self.assertEqual((said["reads"]["count"] + said["writes"]["count"], said["wrong"]), (500, 0))
 

@@ -130,6 +130,14 @@ class rpc_test : public testing::Test {
     return options;
   }
 
+  /// One that connects anew at once.
+  static client_options quick(milliseconds patience_with_server = client_options().patience) {
+    client_options options;
+    options.patience = patience_with_server;
+    options.retry.first_pause = milliseconds(1);
+    return options;
+  }
+
   /// Runs a server with these methods, and `body(address)` beside it.
   template <class Body>
   void with_server(const method_table& methods, const Body& body, serve_options options = {}) {
@@ -139,10 +147,8 @@ class rpc_test : public testing::Test {
   /// The same, with a client that `body(client&)` uses.
   template <class Body>
   void with_calls(const method_table& methods, const Body& body) {
-    const auto calling = [&](std::string address) -> task<> {
-      return with_client(device_, address, client_options(), body);
-    };
-    with_server(methods, calling);
+    with_server(methods,
+                [&](std::string address) -> task<> { return with_client(device_, address, client_options(), body); });
   }
   /// A client, and a server whose every word is `server(raw_peer&)`, one for each connection that comes.
   template <class Server, class Body>
@@ -159,8 +165,7 @@ class rpc_test : public testing::Test {
       raw_peer peer{.link = std::move(link), .pool = device_.pool()};
       co_await client(peer);
       const auto others = [](client_of_test& through) -> task<> {
-        const auto text = co_await through.call({.method = "echo", .arguments = "still there"});
-        EXPECT_EQ(text, "still there");
+        EXPECT_EQ(co_await through.call({.method = "echo", .arguments = "still there"}), "still there");
       };
       co_await with_client(device_, address, client_options(), others);
     };
@@ -211,7 +216,7 @@ class rpc_test : public testing::Test {
 // ---- calls and answers ----
 
 TEST_F(rpc_test, calls_share_a_connection_and_each_gets_its_own_answer) {
-  const auto body = [](client& through) -> task<> {
+  with_calls(standard_methods(), [](client& through) -> task<> {
     std::vector<std::string> texts;
     for (int i = 0; i < 200; ++i) texts.push_back("text " + std::to_string(i));
     std::vector<task<std::string>> calls;
@@ -219,8 +224,7 @@ TEST_F(rpc_test, calls_share_a_connection_and_each_gets_its_own_answer) {
     const auto answers = co_await when_all(std::move(calls));
     EXPECT_EQ(answers, texts);
     EXPECT_EQ(through.unanswered(), 0u);
-  };
-  with_calls(standard_methods(), body);
+  });
 }
 
 TEST_F(rpc_test, a_slow_call_does_not_hold_up_the_others) {
@@ -230,7 +234,7 @@ TEST_F(rpc_test, a_slow_call_does_not_hold_up_the_others) {
     co_await answered.wait();
     co_return "slow";
   };
-  const auto body = [&](client& through) -> task<> {
+  with_calls(methods, [&](client& through) -> task<> {
     const auto quick = [&]() -> task<std::string> {
       auto text = co_await through.call({.method = "echo", .arguments = "quick"});
       answered.set();
@@ -238,12 +242,11 @@ TEST_F(rpc_test, a_slow_call_does_not_hold_up_the_others) {
     };
     const auto both = co_await when_all(through.call({.method = "slow", .timeout = patience}), quick());
     EXPECT_EQ(both, std::tuple("slow", "quick"));
-  };
-  with_calls(methods, body);
+  });
 }
 
 TEST_F(rpc_test, what_a_method_throws_travels_back_in_words_and_the_connection_goes_on) {
-  const auto body = [](client& through) -> task<> {
+  with_calls(standard_methods(), [](client& through) -> task<> {
     struct {
       const char* method;
       const char* arguments;
@@ -258,15 +261,13 @@ TEST_F(rpc_test, what_a_method_throws_travels_back_in_words_and_the_connection_g
       EXPECT_NE(seen.words.find(each.words), std::string::npos) << seen.words;
       EXPECT_FALSE(seen.code);
     }
-    const auto sum = co_await through.call({.method = "sum", .arguments = "1 2 39"});
-    EXPECT_EQ(sum, "42");
-  };
-  with_calls(standard_methods(), body);
+    EXPECT_EQ(co_await through.call({.method = "sum", .arguments = "1 2 39"}), "42");
+  });
   EXPECT_EQ(device_.statistics().connections_opened, 2u);
 }
 
 TEST_F(rpc_test, a_large_answer_is_written_to_the_callers_memory) {
-  const auto body = [](client& through) -> task<> {
+  with_calls(standard_methods(), [](client& through) -> task<> {
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{100'003}, std::size_t{5 << 20} + 5}) {
       const std::string size = std::to_string(bytes);
       const auto got = co_await through.fetch({.method = "fetch", .arguments = size, .timeout = patience}, bytes + 7);
@@ -275,12 +276,11 @@ TEST_F(rpc_test, a_large_answer_is_written_to_the_callers_memory) {
     }
     const auto seen = co_await outcome_of(size_of(through.fetch({.method = "fetch", .arguments = "9"}, 8)));
     EXPECT_NE(seen.words.find("room for 8"), std::string::npos) << seen.words;
-  };
-  with_calls(standard_methods(), body);
+  });
 }
 
 TEST_F(rpc_test, what_cannot_be_called_is_refused_before_it_is_sent) {
-  const auto body = [](client& through) -> task<> {
+  with_calls(standard_methods(), [](client& through) -> task<> {
     const std::string long_name(longest_method + 1, 'm');
     const std::string long_text(longest_arguments + 1, 'a');
     auto seen = co_await outcome_of(through.call({.method = ""}));
@@ -296,8 +296,7 @@ TEST_F(rpc_test, what_cannot_be_called_is_refused_before_it_is_sent) {
     const auto most = std::string_view(long_text).substr(1);
     const auto text = co_await through.call({.method = "echo", .arguments = most});
     EXPECT_EQ(text, most);
-  };
-  with_calls(standard_methods(), body);
+  });
 }
 
 // ---- timeouts and cancellation ----
@@ -321,7 +320,7 @@ TEST_F(rpc_test, a_late_one_sided_answer_to_a_call_that_has_timed_out_disturbs_n
     co_await peer.answer(next.id, "next");
     co_await peer.hear_end();
   };
-  const auto body = [&](client& through) -> task<> {
+  against_server(server, [&](client& through) -> task<> {
     before = in_use();
     const auto late = [&]() -> task<> {
       while (through.unanswered() == 0) co_await yield();
@@ -334,16 +333,13 @@ TEST_F(rpc_test, a_late_one_sided_answer_to_a_call_that_has_timed_out_disturbs_n
       timed_out.set();
     };
     const auto other = [&]() -> task<> {
-      const auto text = co_await through.call({.method = "other", .timeout = patience});
-      EXPECT_EQ(text, "other");
+      EXPECT_EQ(co_await through.call({.method = "other", .timeout = patience}), "other");
     };
     co_await when_all(other(), late());
-    const auto text = co_await through.call({.method = "next", .timeout = patience});
-    EXPECT_EQ(text, "next");
+    EXPECT_EQ(co_await through.call({.method = "next", .timeout = patience}), "next");
     EXPECT_EQ(through.unanswered(), 0u);
     co_await until_in_use(before);  // and it came home while the connection goes on
-  };
-  against_server(server, body);
+  });
   EXPECT_EQ(device_.statistics().connections_opened, 2u);
 }
 
@@ -362,18 +358,16 @@ TEST_F(rpc_test, an_answer_that_revokes_the_key_of_a_retired_room_brings_it_home
     co_await peer.answer(next.id, "next");
     co_await peer.hear_end();
   };
-  const auto body = [&](client& through) -> task<> {
+  against_server(server, [&](client& through) -> task<> {
     const std::size_t before = in_use();
     const auto fetch = [&](duration timeout) {
       return size_of(through.fetch({.method = "fetch", .timeout = timeout}, 1000));
     };
     co_await time_out_once_sent(fetch);
     co_await canceled.wait();
-    const auto text = co_await through.call({.method = "next", .timeout = patience});
-    EXPECT_EQ(text, "next");
+    EXPECT_EQ(co_await through.call({.method = "next", .timeout = patience}), "next");
     co_await until_in_use(before);
-  };
-  against_server(server, body);
+  });
 }
 
 class rpc_cancellation : public rpc_test {
@@ -400,29 +394,25 @@ class rpc_cancellation : public rpc_test {
 };
 
 TEST_F(rpc_cancellation, of_a_call_by_its_timeout_stops_the_method) {
-  const auto body = [this](client& through) -> task<> {
+  with_calls(methods(), [this](client& through) -> task<> {
     const auto call = [&](duration timeout) { return through.call({.method = "wait", .timeout = timeout}); };
     co_await time_out_once_sent(call);
     co_await stopped.wait();
-    const auto text = co_await through.call({.method = "echo", .arguments = "on"});
-    EXPECT_EQ(text, "on");
+    EXPECT_EQ(co_await through.call({.method = "echo", .arguments = "on"}), "on");
     while (through.unanswered() != 0) co_await sleep_for(milliseconds(1));  // the server has confirmed it
-  };
-  with_calls(methods(), body);
+  });
 }
 
 TEST_F(rpc_cancellation, of_the_caller_itself_stops_the_method) {
-  const auto body = [this](client& through) -> task<> {
+  with_calls(methods(), [this](client& through) -> task<> {
     const auto wait_begun = [this]() -> task<> { co_await begun.wait(); };
-    const auto first = co_await when_any(through.call({.method = "wait", .timeout = patience}), wait_begun());
-    EXPECT_EQ(first.index, 1u);
+    EXPECT_EQ((co_await when_any(through.call({.method = "wait", .timeout = patience}), wait_begun())).index, 1u);
     co_await stopped.wait();
-  };
-  with_calls(methods(), body);
+  });
 }
 
 TEST_F(rpc_cancellation, comes_with_the_end_of_the_clients_connection) {
-  const auto body = [this](client& through) -> task<> {
+  with_calls(methods(), [this](client& through) -> task<> {
     const auto wait_and_close = [&]() -> task<> {
       co_await begun.wait();
       co_await through.close();
@@ -437,8 +427,7 @@ TEST_F(rpc_cancellation, comes_with_the_end_of_the_clients_connection) {
     const auto seen = co_await outcome_of(through.call({.method = "echo"}));
     EXPECT_EQ(seen.code, errc::closed);
     EXPECT_FALSE(seen.posted);
-  };
-  with_calls(methods(), body);
+  });
 }
 
 TEST_F(rpc_test, cancels_go_out_oldest_first_so_that_none_waits_for_ever) {
@@ -453,15 +442,14 @@ TEST_F(rpc_test, cancels_go_out_oldest_first_so_that_none_waits_for_ever) {
     over.set();
     co_await peer.hear_end();
   };
-  const auto body = [&](client& through) -> task<> {
+  against_server(server, [&](client& through) -> task<> {
     std::vector<task<>> all;
     const auto call = [&]() -> task<> { co_await through.call({.method = "held", .timeout = patience}); };
     for (std::uint64_t i = 0; i < calls; ++i) all.push_back(call());
     const auto wait = [&]() -> task<> { co_await heard.wait(); };
     co_await when_any(when_all(std::move(all)), wait());  // stops all of them at once
     co_await over.wait();
-  };
-  against_server(server, body);
+  });
   EXPECT_EQ(canceled.size(), calls);
   EXPECT_TRUE(std::is_sorted(canceled.begin(), canceled.end()));
 }
@@ -478,7 +466,7 @@ TEST_F(rpc_test, a_call_that_waits_for_its_turn_times_out_without_being_sent) {
     } catch (const error&) {
     }
   };
-  const auto body = [&](client& through) -> task<> {
+  against_server(server, [&](client& through) -> task<> {
     const auto hold_all = [&](scope& callers) -> task<> {
       for (std::size_t i = 0; i < most_calls; ++i) {
         callers.spawn([](client& with) -> task<> {
@@ -492,15 +480,14 @@ TEST_F(rpc_test, a_call_that_waits_for_its_turn_times_out_without_being_sent) {
       co_await through.close();
     };
     co_await with_scope(on_failure::stop_siblings, hold_all);
-  };
-  against_server(server, body);
+  });
   EXPECT_EQ(heard, most_calls);
 }
 
 TEST_F(rpc_test, thousands_of_calls_with_random_timeouts_leave_no_buffer_behind) {
   constexpr int callers = 24;
   constexpr int calls_each = 100;
-  const auto body = [&](client& through) -> task<> {
+  with_calls(standard_methods(), [&](client& through) -> task<> {
     const std::size_t before = in_use();
     std::size_t answered = 0;
     std::size_t timed_out = 0;
@@ -536,10 +523,8 @@ TEST_F(rpc_test, thousands_of_calls_with_random_timeouts_leave_no_buffer_behind)
     EXPECT_GT(timed_out, 0u);
     while (through.unanswered() != 0) co_await sleep_for(milliseconds(1));
     co_await until_in_use(before);
-    const auto text = co_await through.call({.method = "echo", .arguments = "and on", .timeout = patience});
-    EXPECT_EQ(text, "and on");
-  };
-  with_calls(standard_methods(), body);
+    EXPECT_EQ(co_await through.call({.method = "echo", .arguments = "and on", .timeout = patience}), "and on");
+  });
   EXPECT_EQ(device_.statistics().connections_opened, 2u);
 }
 
@@ -559,7 +544,7 @@ TEST_F(rpc_test, a_close_with_large_answers_on_their_way_is_in_order) {
     in_order = co_await peer.hear_end();
     over.set();
   };
-  const auto body = [&](client& through) -> task<> {
+  against_server(server, [&](client& through) -> task<> {
     const auto fetch = [&]() -> task<> {
       const auto seen = co_await outcome_of(size_of(through.fetch({.method = "fetch", .timeout = patience}, 1 << 20)));
       EXPECT_EQ(seen.code, errc::closed);
@@ -570,8 +555,7 @@ TEST_F(rpc_test, a_close_with_large_answers_on_their_way_is_in_order) {
     };
     co_await when_all(fetch(), close());
     co_await over.wait();
-  };
-  against_server(server, body);
+  });
   EXPECT_TRUE(in_order);
 }
 
@@ -594,8 +578,7 @@ TEST_F(rpc_test, a_close_while_requests_still_wait_for_credits_is_in_order) {
   };
   const auto body = [&](client& through) -> task<> {
     const auto call = [&]() -> task<> {
-      const auto seen = co_await outcome_of(through.call({.method = "held", .timeout = patience}));
-      EXPECT_EQ(seen.code, errc::closed);
+      EXPECT_EQ((co_await outcome_of(through.call({.method = "held", .timeout = patience}))).code, errc::closed);
     };
     const auto call_all_and_close = [&](scope& callers) -> task<> {
       for (int i = 0; i < calls; ++i) callers.spawn(call());
@@ -653,8 +636,7 @@ TEST_F(rpc_cancellation, comes_with_the_end_of_the_server_for_calls_that_do_not_
         listener.close();
       };
       const auto call = [&]() -> task<> {
-        const auto seen = co_await outcome_of(through.call({.method = "wait", .timeout = patience}));
-        EXPECT_FALSE(seen.words.empty());
+        EXPECT_FALSE((co_await outcome_of(through.call({.method = "wait", .timeout = patience}))).words.empty());
       };
       co_await when_all(call(), end_server());
       co_await stopped.wait();
@@ -680,12 +662,9 @@ TEST_F(rpc_test, a_lost_connection_fails_the_calls_on_it_and_the_next_ones_go_ov
   const auto body = [](client& through) -> task<> {
     const auto seen = co_await outcome_of(through.call({.method = "a", .timeout = patience}));
     EXPECT_TRUE(seen.code && seen.posted) << seen.words;
-    const auto text = co_await through.call({.method = "b", .timeout = patience});
-    EXPECT_EQ(text, "second");
+    EXPECT_EQ(co_await through.call({.method = "b", .timeout = patience}), "second");
   };
-  client_options quick;
-  quick.retry.first_pause = milliseconds(1);
-  against_server(server, body, quick);
+  against_server(server, body, quick());
   EXPECT_EQ(connections, 2);
 }
 
@@ -711,12 +690,9 @@ class rpc_hostile_server : public rpc_test {
     const auto body = [&](client& through) -> task<> {
       const auto seen = co_await outcome_of(size_of(through.fetch({.method = "a", .timeout = patience}, 100)));
       EXPECT_NE(seen.words.find(why), std::string::npos) << seen.words;
-      const auto text = co_await through.call({.method = "b", .timeout = patience});
-      EXPECT_EQ(text, "honest");
+      EXPECT_EQ(co_await through.call({.method = "b", .timeout = patience}), "honest");
     };
-    client_options quick;
-    quick.retry.first_pause = milliseconds(1);
-    against_server(server, body, quick);
+    against_server(server, body, quick());
     EXPECT_TRUE(left);
   }
 };
@@ -760,9 +736,7 @@ TEST_F(rpc_hostile_server, that_answers_twice_is_left) {
     while (seen.code);
     EXPECT_EQ(seen.text, "once");
   };
-  client_options quick;
-  quick.retry.first_pause = milliseconds(1);
-  against_server(server, body, quick);
+  against_server(server, body, quick());
   EXPECT_TRUE(left);
 }
 
@@ -785,16 +759,12 @@ TEST_F(rpc_hostile_server, that_writes_when_it_has_answered_is_stopped_by_the_re
     if (connections == 1) left = !in_order;
   };
   const auto body = [](client& through) -> task<> {
-    const auto got = co_await through.fetch({.method = "a", .timeout = patience}, 100);
-    EXPECT_EQ(got.size(), 0u);
+    EXPECT_EQ((co_await through.fetch({.method = "a", .timeout = patience}, 100)).size(), 0u);
     const auto seen = co_await outcome_of(through.call({.method = "b", .timeout = patience}));
     EXPECT_TRUE(seen.code && seen.code != errc::timed_out) << seen.words;
-    const auto text = co_await through.call({.method = "c", .timeout = patience});
-    EXPECT_EQ(text, "honest");
+    EXPECT_EQ(co_await through.call({.method = "c", .timeout = patience}), "honest");
   };
-  client_options quick;
-  quick.retry.first_pause = milliseconds(1);
-  against_server(server, body, quick);
+  against_server(server, body, quick());
   EXPECT_TRUE(left);
 }
 
@@ -821,10 +791,7 @@ TEST_F(rpc_hostile_server, that_never_confirms_is_left_and_its_rooms_come_home) 
     EXPECT_EQ(text, "honest");
     while (in_use() >= std::size_t{2} << 20) co_await sleep_for(milliseconds(1));
   };
-  client_options quick;
-  quick.patience = milliseconds(20);
-  quick.retry.first_pause = milliseconds(1);
-  against_server(server, body, quick);
+  against_server(server, body, quick(milliseconds(20)));
   EXPECT_TRUE(left);
 }
 
@@ -860,28 +827,24 @@ class rpc_hostile_client : public rpc_test {
 
 TEST_F(rpc_hostile_client, whose_ids_do_not_grow_is_left) {
   for (const std::uint64_t second : {std::uint64_t{7}, std::uint64_t{6}, std::uint64_t{0}}) {
-    const auto client = [&](raw_peer& peer) -> task<> {
+    against_client(standard_methods(), [&](raw_peer& peer) -> task<> {
       co_await peer.send(echo(7));
       co_await peer.send(echo(second));
-      const bool in_order = co_await peer.hear_end();
-      EXPECT_FALSE(in_order);
-    };
-    against_client(standard_methods(), client);
+      EXPECT_FALSE(co_await peer.hear_end());
+    });
   }
 }
 
 TEST_F(rpc_hostile_client, that_cancels_what_it_never_called_is_left) {
-  const auto client = [](raw_peer& peer) -> task<> {
+  against_client(standard_methods(), [](raw_peer& peer) -> task<> {
     co_await peer.send(echo(7));
     co_await peer.send(cancel_message{8});
-    const bool in_order = co_await peer.hear_end();
-    EXPECT_FALSE(in_order);
-  };
-  against_client(standard_methods(), client);
+    EXPECT_FALSE(co_await peer.hear_end());
+  });
 }
 
 TEST_F(rpc_hostile_client, that_cancels_a_call_again_and_again_changes_nothing) {
-  const auto client = [](raw_peer& peer) -> task<> {
+  against_client(standard_methods(), [](raw_peer& peer) -> task<> {
     co_await peer.send(echo(7));
     for (int i = 0; i < 100; ++i) co_await peer.send(cancel_message{7});
     co_await peer.send(echo(8));
@@ -890,30 +853,25 @@ TEST_F(rpc_hostile_client, that_cancels_a_call_again_and_again_changes_nothing) 
       EXPECT_EQ(unpack_answer(said.bytes()).id, id);
     }
     co_await peer.link.close();
-  };
-  against_client(standard_methods(), client);
+  });
 }
 
 TEST_F(rpc_hostile_client, that_sends_what_means_nothing_is_left) {
-  const auto client = [](raw_peer& peer) -> task<> {
+  against_client(standard_methods(), [](raw_peer& peer) -> task<> {
     co_await peer.answer(1, "I am no server");
-    const bool in_order = co_await peer.hear_end();
-    EXPECT_FALSE(in_order);
-  };
-  against_client(standard_methods(), client);
+    EXPECT_FALSE(co_await peer.hear_end());
+  });
 }
 
 TEST_F(rpc_hostile_client, that_lends_memory_which_is_not_there_ends_its_own_connection) {
-  const auto client = [](raw_peer& peer) -> task<> {
+  against_client(standard_methods(), [](raw_peer& peer) -> task<> {
     call_message what = echo(1);
     what.method = "fetch";
     what.arguments = "1000";
     what.room.emplace(0x1234567, 0, 1000, mr::usage::write_dst);
     co_await peer.send(what);
-    const bool in_order = co_await peer.hear_end();
-    EXPECT_FALSE(in_order);
-  };
-  against_client(standard_methods(), client);
+    EXPECT_FALSE(co_await peer.hear_end());
+  });
 }
 
 TEST_F(rpc_hostile_client, that_takes_no_answers_is_left) {
@@ -941,7 +899,7 @@ TEST_F(rpc_hostile_client, that_sends_too_many_calls_waits_and_they_are_answered
     --now;
     co_return "";
   };
-  const auto client = [&](raw_peer& peer) -> task<> {
+  against_client(methods, [&](raw_peer& peer) -> task<> {
     const auto send_all = [&]() -> task<> {
       for (std::uint64_t id = 1; id <= calls; ++id) {
         call_message what = echo(id);
@@ -958,8 +916,7 @@ TEST_F(rpc_hostile_client, that_sends_too_many_calls_waits_and_they_are_answered
     };
     co_await when_all(send_all(), hear_all());
     co_await peer.link.close();
-  };
-  against_client(methods, client);
+  });
   EXPECT_EQ(most, most_calls);
 }
 
