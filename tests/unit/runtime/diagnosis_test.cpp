@@ -365,7 +365,7 @@ TEST(trace_file, is_the_only_one_at_a_time) {
   std::filesystem::remove(path);
 }
 
-TEST(trace_file, may_begin_and_end_while_executors_run) {
+TASK_TEST(trace_file, may_begin_and_end_while_executors_run) {
   executor_group others(executor_group_options{.size = 2});
   const auto busy = [&]() -> task<> {
     for (int i = 0; i < 2000; ++i) co_await yield();
@@ -377,11 +377,9 @@ TEST(trace_file, may_begin_and_end_while_executors_run) {
       trace.close();
     }
   };
-  test::run([&]() -> task<> {
-    auto first = run_on(others[0], busy());
-    auto second = run_on(others[1], busy());
-    co_await when_all(std::move(first), std::move(second), record());
-  }());
+  auto first = run_on(others[0], busy());
+  auto second = run_on(others[1], busy());
+  co_await when_all(std::move(first), std::move(second), record());
 }
 
 class record_traces_test : public testing::Test {

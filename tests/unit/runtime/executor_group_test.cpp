@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(run_on, runs_a_task_on_the_other_executor_and_resumes_here_with_its_value) {
+TASK_TEST(run_on, runs_a_task_on_the_other_executor_and_resumes_here_with_its_value) {
   executor_group group({.size = 2});
   const auto here = std::this_thread::get_id();
   const auto make = [&](std::size_t index) -> task<std::unique_ptr<int>> {
@@ -22,14 +22,12 @@ TEST(run_on, runs_a_task_on_the_other_executor_and_resumes_here_with_its_value) 
     co_await yield();
     co_return std::make_unique<int>(static_cast<int>(index));
   };
-  test::run([&]() -> task<> {
-    for (std::size_t index = 0; index < 2; ++index) {
-      auto work = make(index);
-      const auto made = co_await run_on(group[index], std::move(work));
-      EXPECT_EQ(*made, static_cast<int>(index));
-      EXPECT_EQ(std::this_thread::get_id(), here);
-    }
-  }());
+  for (std::size_t index = 0; index < 2; ++index) {
+    auto work = make(index);
+    const auto made = co_await run_on(group[index], std::move(work));
+    EXPECT_EQ(*made, static_cast<int>(index));
+    EXPECT_EQ(std::this_thread::get_id(), here);
+  }
 }
 
 TEST(run_on, brings_an_exception_home) {
@@ -45,7 +43,7 @@ TEST(run_on, brings_an_exception_home) {
                std::runtime_error);
 }
 
-TEST(run_on, stops_the_task_there_and_waits_for_it) {
+TASK_TEST(run_on, stops_the_task_there_and_waits_for_it) {
   executor_group group({.size = 1});
   std::atomic<bool> ended{false};
   const auto sleep = [&]() -> task<> {
@@ -53,12 +51,10 @@ TEST(run_on, stops_the_task_there_and_waits_for_it) {
     for (int i = 0; i < 10; ++i) co_await yield();
     ended = true;
   };
-  test::run([&]() -> task<> {
-    auto work = sleep();
-    const result<void> outcome = co_await as_result(with_timeout(1ms, run_on(group[0], std::move(work))));
-    EXPECT_TRUE(ended);
-    EXPECT_TRUE(outcome) << "it took the stop for no failure";
-  }());
+  auto work = sleep();
+  const result<void> outcome = co_await as_result(with_timeout(1ms, run_on(group[0], std::move(work))));
+  EXPECT_TRUE(ended);
+  EXPECT_TRUE(outcome) << "it took the stop for no failure";
 }
 
 TEST(run_on, stopped_before_it_begins_starts_nothing) {
@@ -103,7 +99,7 @@ TEST(run_on, a_stop_at_any_time_ends_it_once) {
   }
 }
 
-TEST(run_on, one_executor_of_a_group_uses_another) {
+TASK_TEST(run_on, one_executor_of_a_group_uses_another) {
   executor_group group({.size = 2});
   const auto inner = [&]() -> task<int> {
     EXPECT_EQ(executor::current(), &group[1]);
@@ -115,11 +111,9 @@ TEST(run_on, one_executor_of_a_group_uses_another) {
     EXPECT_EQ(executor::current(), &group[0]);
     co_return found + 1;
   };
-  test::run([&]() -> task<> {
-    auto work = outer();
-    const int found = co_await run_on(group[0], std::move(work));
-    EXPECT_EQ(found, 4);
-  }());
+  auto work = outer();
+  const int found = co_await run_on(group[0], std::move(work));
+  EXPECT_EQ(found, 4);
 }
 
 TEST(run_on, keeps_the_other_executor_running_until_the_task_has_ended) {
@@ -179,7 +173,7 @@ TEST(executor_group, has_one_executor_for_each_usable_processor) {
   EXPECT_EQ(group.size(), static_cast<std::size_t>(usable_processors()));
 }
 
-TEST(executor_group, pinned_each_stays_on_its_processor_and_the_workers_do_not) {
+TASK_TEST(executor_group, pinned_each_stays_on_its_processor_and_the_workers_do_not) {
   executor_group group({.size = 2, .pin = true});
   const int all = usable_processors();
   const auto count = [&]() -> task<> {
@@ -187,12 +181,10 @@ TEST(executor_group, pinned_each_stays_on_its_processor_and_the_workers_do_not) 
     const int of_worker = co_await offload(usable_processors);
     EXPECT_EQ(of_worker, all) << "a worker inherits the processors of the thread that first needs it";
   };
-  test::run([&]() -> task<> {
-    for (std::size_t i = 0; i < 2; ++i) {
-      auto work = count();
-      co_await run_on(group[i], std::move(work));
-    }
-  }());
+  for (std::size_t i = 0; i < 2; ++i) {
+    auto work = count();
+    co_await run_on(group[i], std::move(work));
+  }
 }
 
 TEST(executor_group, ends_after_what_was_posted_to_it) {

@@ -720,55 +720,49 @@ class noted_work final : public detail::late_work {
   int again_;
 };
 
-TEST(executor, work_that_is_put_off_runs_once_when_the_tasks_of_the_turn_have_run) {
+TASK_TEST(executor, work_that_is_put_off_runs_once_when_the_tasks_of_the_turn_have_run) {
   std::vector<int> notes;
-  test::run([&]() -> task<> {
-    noted_work first(notes, 1);
-    noted_work second(notes, 2);
-    const auto task_of_the_turn = [&](int number) -> task<> {
-      notes.push_back(number);
-      first.put_off();
-      second.put_off();
-      co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(task_of_the_turn(10));
-      children.spawn(task_of_the_turn(20));
-      co_return;
-    });
-    co_await yield();
-  }());
+  noted_work first(notes, 1);
+  noted_work second(notes, 2);
+  const auto task_of_the_turn = [&](int number) -> task<> {
+    notes.push_back(number);
+    first.put_off();
+    second.put_off();
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(task_of_the_turn(10));
+    children.spawn(task_of_the_turn(20));
+    co_return;
+  });
+  co_await yield();
   EXPECT_EQ(notes, (std::vector{10, 20, 1, 2}));
 }
 
-TEST(executor, work_that_puts_itself_off_again_lets_tasks_run_between) {
+TASK_TEST(executor, work_that_puts_itself_off_again_lets_tasks_run_between) {
   std::vector<int> notes;
-  test::run([&]() -> task<> {
-    noted_work work(notes, 1, 2);
-    work.put_off();
-    for (int turn = 0; turn < 8; ++turn) {
-      co_await yield();
-      notes.push_back(0);
-    }
-  }());
+  noted_work work(notes, 1, 2);
+  work.put_off();
+  for (int turn = 0; turn < 8; ++turn) {
+    co_await yield();
+    notes.push_back(0);
+  }
   EXPECT_EQ(std::count(notes.begin(), notes.end(), 1), 3);
   constexpr std::array at_once{1, 1};
   EXPECT_EQ(std::search(notes.begin(), notes.end(), at_once.begin(), at_once.end()), notes.end());
 }
 
-TEST(executor, work_that_is_taken_back_does_not_run) {
+TASK_TEST(executor, work_that_is_taken_back_does_not_run) {
   std::vector<int> notes;
-  test::run([&]() -> task<> {
-    noted_work kept(notes, 1);
-    kept.put_off();
-    {
-      noted_work gone(notes, 2);
-      gone.put_off();
-    }
-    noted_work behind(notes, 3);
-    behind.put_off();
-    co_await yield();
-  }());
+  noted_work kept(notes, 1);
+  kept.put_off();
+  {
+    noted_work gone(notes, 2);
+    gone.put_off();
+  }
+  noted_work behind(notes, 3);
+  behind.put_off();
+  co_await yield();
   EXPECT_EQ(notes, (std::vector{1, 3}));
 }
 

@@ -41,12 +41,9 @@ TEST(fork, a_child_returns_from_main_after_the_shared_workers_were_used) {
   EXPECT_EQ(end_of(child), 0);
 }
 
-TEST(fork, a_child_that_was_forked_within_a_task_exits) {
-  pid_t child = 0;
-  test::run([&]() -> task<> {
-    co_await use_a_worker();
-    child = fork_for([]() -> int { std::exit(0); });
-  }());
+TASK_TEST(fork, a_child_that_was_forked_within_a_task_exits) {
+  co_await use_a_worker();
+  const pid_t child = fork_for([]() -> int { std::exit(0); });
   EXPECT_EQ(end_of(child), 0);
 }
 
@@ -112,12 +109,9 @@ TEST(fork, a_child_has_workers_of_its_own) {
   test::run(use_a_worker());
 }
 
-TEST(fork, a_child_that_was_forked_within_a_task_runs_an_executor_of_its_own) {
-  pid_t child = 0;
-  test::run([&]() -> task<> {
-    co_await use_a_worker();
-    child = fork_for(run_an_executor);
-  }());
+TASK_TEST(fork, a_child_that_was_forked_within_a_task_runs_an_executor_of_its_own) {
+  co_await use_a_worker();
+  const pid_t child = fork_for(run_an_executor);
   EXPECT_EQ(end_of(child), 7);
 }
 
