@@ -6,9 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
-#include <chrono>
 #include <cstdio>
-#include <exception>
 #include <span>
 #include <string>
 #include <string_view>

@@ -5,8 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
-#include <cstdio>
-#include <exception>
 #include <functional>
 #include <optional>
 #include <string>

@@ -13,7 +13,6 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include <common/printable.hpp>
 #include <nvme/queue.hpp>

@@ -9,10 +9,8 @@
 
 #include <chrono>
 #include <cstdio>
-#include <exception>
 #include <map>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>

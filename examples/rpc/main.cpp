@@ -10,11 +10,9 @@
 
 #include <chrono>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <common/network.hpp>
