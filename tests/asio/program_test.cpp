@@ -105,7 +105,7 @@ TYPED_TEST_SUITE(asio_program, kinds, names);
 
 TYPED_TEST(asio_program, lines_are_answered_until_the_peer_has_no_more) {
   using namespace asio::experimental::awaitable_operators;
-  const auto script = [](auto& a, auto& b) -> awaitable<void> {
+  this->between([](auto& a, auto& b) -> awaitable<void> {
     const auto ask = [&]() -> awaitable<void> {
       co_await program::ask_lines(a);
       a.close();
@@ -114,38 +114,32 @@ TYPED_TEST(asio_program, lines_are_answered_until_the_peer_has_no_more) {
       EXPECT_EQ(co_await program::answer_lines(b, std::chrono::hours(1)), 50);
     };
     co_await (ask() && answer());
-  };
-  this->between(script);
+  });
 }
 
 TYPED_TEST(asio_program, a_timer_wins_over_a_silent_peer) {
-  const auto script = [](auto& a, auto& b) -> awaitable<void> {
+  this->between([](auto& a, auto& b) -> awaitable<void> {
     EXPECT_EQ(co_await program::answer_lines(b, std::chrono::milliseconds(2)), 0);
     std::string words;
     co_await asio::async_read_until(a, asio::dynamic_buffer(words), '\n', use_awaitable);
     EXPECT_EQ(words, "bored\n");
-  };
-  this->between(script);
+  });
 }
 
 TYPED_TEST(asio_program, much_goes_both_ways_at_once) {
-  const auto script = [](auto& a, auto& b) { return program::exchange_much(a, b); };
-  this->between(script);
+  this->between([](auto& a, auto& b) { return program::exchange_much(a, b); });
 }
 
 TYPED_TEST(asio_program, stopped_reads_lose_no_byte) {
-  const auto script = [](auto& a, auto& b) { return program::stop_reads(a, b); };
-  this->between(script);
+  this->between([](auto& a, auto& b) { return program::stop_reads(a, b); });
 }
 
 TYPED_TEST(asio_program, one_direction_closes_before_the_other) {
-  const auto script = [](auto& a, auto& b) { return program::half_close(a, b); };
-  this->between(script);
+  this->between([](auto& a, auto& b) { return program::half_close(a, b); });
 }
 
 TYPED_TEST(asio_program, handlers_are_called_once_whatever_becomes_of_the_stream) {
-  const auto script = [](auto& a, auto& b) { return program::close_with_handlers_waiting(std::move(a), std::move(b)); };
-  this->between(script);
+  this->between([](auto& a, auto& b) { return program::close_with_handlers_waiting(std::move(a), std::move(b)); });
 }
 
 TYPED_TEST(asio_program, speaks_tls) {
@@ -157,10 +151,8 @@ TYPED_TEST(asio_program, speaks_tls) {
   client_side.add_certificate_authority(asio::buffer(mine.certificate));
   client_side.set_verify_mode(asio::ssl::verify_peer);
   client_side.set_verify_callback(asio::ssl::host_name_verification("test.example"));
-  const auto script = [&](auto& a, auto& b) {
-    return program::speak_tls(std::move(a), std::move(b), client_side, server_side);
-  };
-  this->between(script);
+  this->between(
+      [&](auto& a, auto& b) { return program::speak_tls(std::move(a), std::move(b), client_side, server_side); });
 }
 
 TYPED_TEST(asio_program, tls_refuses_strangers) {
@@ -172,10 +164,9 @@ TYPED_TEST(asio_program, tls_refuses_strangers) {
   asio::ssl::context distrustful(asio::ssl::context::tls_client);
   distrustful.add_certificate_authority(asio::buffer(known.certificate));
   distrustful.set_verify_mode(asio::ssl::verify_peer);
-  const auto script = [&](auto& a, auto& b) {
+  this->between([&](auto& a, auto& b) {
     return program::refuse_strangers(std::move(a), std::move(b), distrustful, server_side);
-  };
-  this->between(script);
+  });
 }
 
 }  // namespace

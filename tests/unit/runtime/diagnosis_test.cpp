@@ -47,8 +47,7 @@ std::string line_with(const std::string& text, const std::string& word) {
 }
 
 TEST(dump, shows_the_tree_of_tasks_with_what_each_waits_for_and_since_when) {
-  test::simulation machine;
-  executor home(machine.options());
+  test::simulated_executor home;
   std::string text;
   home.run([&]() -> task<> {
     event signal;
@@ -71,8 +70,7 @@ TEST(dump, shows_the_tree_of_tasks_with_what_each_waits_for_and_since_when) {
 }
 
 TEST(dump, says_that_a_task_waits_for_those_of_its_scope) {
-  test::simulation machine;
-  executor home(machine.options());
+  test::simulated_executor home;
   std::string text;
   home.run([&]() -> task<> {
     event signal;

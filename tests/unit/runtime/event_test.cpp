@@ -53,8 +53,7 @@ TEST(event, a_waiter_that_was_set_free_goes_on_although_the_event_is_reset_at_on
 }
 
 TEST(event, a_waiter_stopped_in_the_middle_leaves_the_others_waiting) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   event gate;
   std::vector<int> record;
   const auto waiter = [&](int number, duration patience) -> task<> {

@@ -382,8 +382,7 @@ class fake_queue final : public poller {
 TEST(executor, a_completion_at_any_moment_of_going_to_sleep_is_seen_at_once) {
   using moment = fake_queue::moment;
   for (const moment when : {moment::while_arming, moment::after_arming, moment::after_the_last_look}) {
-    test::simulation world;
-    executor home(world.options());
+    test::simulated_executor home;
     fake_queue queue(home);
     home.run([&]() -> task<> {
       for (int i = 0; i < 10; ++i) {
@@ -392,7 +391,7 @@ TEST(executor, a_completion_at_any_moment_of_going_to_sleep_is_seen_at_once) {
         co_await queue.completed.wait();
       }
     }());
-    EXPECT_EQ(world.elapsed(), 0ms) << "found only by the safety poll";
+    EXPECT_EQ(home.world.elapsed(), 0ms) << "found only by the safety poll";
   }
 }
 
@@ -420,21 +419,19 @@ TEST(executor, completions_from_a_device_wake_it_under_every_policy) {
 }
 
 TEST(executor, a_completion_whose_event_the_kernel_dropped_is_found_by_the_safety_poll) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   fake_queue queue(home);
   home.run([&]() -> task<> {
     queue.disarm();
     home.post([&] { queue.complete(); });  // not armed: nobody is told
     co_await queue.completed.wait();
   }());
-  EXPECT_LE(world.elapsed(), 1s);
+  EXPECT_LE(home.world.elapsed(), 1s);
 }
 
 TEST(executor, only_pollers_that_may_lose_events_keep_it_from_sleeping_on) {
   for (const bool may_lose_events : {false, true}) {
-    test::simulation world;
-    executor home(world.options());
+    test::simulated_executor home;
     fake_queue queue(home, may_lose_events);
     const auto root = []() -> task<> { co_await sleep_for(10s); };
     home.run(root());
@@ -481,8 +478,7 @@ TEST(executor, a_poller_that_is_always_busy_starves_nobody) {
 }
 
 TEST(executor, a_poller_that_may_have_more_is_polled_again_instead_of_armed) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   fake_queue queue(home);
   home.run([&]() -> task<> {
     const std::size_t arms = queue.arms;
@@ -637,8 +633,7 @@ TEST(executor, may_be_destroyed_on_another_thread_with_a_poller_still_attached) 
 // ---- idleness
 
 TEST(executor, an_idle_one_sleeps_until_its_timer_and_no_more) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   const auto root = [&]() -> task<> { co_await sleep_for(24h); };
   home.run(root());
   EXPECT_LE(home.statistics().sleeps, 2U);
@@ -646,8 +641,7 @@ TEST(executor, an_idle_one_sleeps_until_its_timer_and_no_more) {
 }
 
 TEST(executor, an_idle_one_with_a_poller_wakes_at_most_twice_a_second) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   fake_queue queue(home);
   const auto root = [&]() -> task<> { co_await sleep_for(1h); };
   home.run(root());

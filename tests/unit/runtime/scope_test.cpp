@@ -100,8 +100,7 @@ TEST(scope, a_stop_of_the_caller_stops_the_children_and_joins_them) {
     children.spawn(wait_for_stop(stopped));
     co_return;
   };
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   const auto limited = [&]() -> task<> { co_await with_timeout(1s, with_scope(on_failure::report, body)); };
   EXPECT_EQ(test::code_thrown_by([&] { home.run(limited()); }), errc::timed_out);
   EXPECT_TRUE(ended);
@@ -286,8 +285,7 @@ TEST(scope, a_temporary_closure_that_owns_is_refused_by_the_compiler) {
 }
 
 TEST(scope, operations_are_spawned_as_they_are) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   event gate;
   home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     auto slept = children.spawn(sleep_for(3s), "a nap");
@@ -301,7 +299,7 @@ TEST(scope, operations_are_spawned_as_they_are) {
     co_await again;
     EXPECT_TRUE(waited.ended());
   }));
-  EXPECT_EQ(world.elapsed(), 3s);
+  EXPECT_EQ(home.world.elapsed(), 3s);
 }
 
 }  // namespace

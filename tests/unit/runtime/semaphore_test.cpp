@@ -172,8 +172,7 @@ TEST(mutex, one_that_gives_up_waiting_leaves_it_to_the_next) {
       guard = mutex::lock_guard();
     });
   };
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   home.run(root());
   EXPECT_EQ(entered, 1);
   EXPECT_FALSE(door.is_locked());

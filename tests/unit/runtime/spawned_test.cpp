@@ -108,8 +108,7 @@ TEST(spawned, under_report_a_failure_is_thrown_at_the_await_and_reported) {
 }
 
 TEST(spawned, a_stop_of_the_waiter_leaves_the_task_alone_and_one_may_wait_again) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   bool ended = false;
   event start;
   home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {

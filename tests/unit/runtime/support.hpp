@@ -115,6 +115,15 @@ class simulation final : public clock, public event_driver {
   std::vector<io_operation*> canceled_;
 };
 
+struct virtual_time {
+  simulation world;
+};
+/// An executor on virtual time.
+class simulated_executor : public virtual_time, public executor {
+ public:
+  simulated_executor() : executor(world.options()) {}
+};
+
 /// The result of a system call, which throws -errno.
 int checked_call(int result, const char* what);
 

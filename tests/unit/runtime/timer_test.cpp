@@ -62,15 +62,14 @@ task<> note_after(duration time, int number, std::vector<int>& record) {
 }
 
 std::vector<int> wake_up_order(const std::vector<duration>& times, duration& elapsed) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   std::vector<int> record;
   home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     int number = 0;
     for (const duration time : times) children.spawn(note_after(time, number++, record));
     co_return;
   }));
-  elapsed = world.elapsed();
+  elapsed = home.world.elapsed();
   return record;
 }
 

@@ -51,8 +51,7 @@ TEST(when_all, the_first_failure_stops_the_others_and_waits_for_them) {
 }
 
 TEST(when_all, one_that_is_stopped_throws_instead_of_yielding_results_that_are_missing) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   const auto forever = []() -> task<int> {
     co_await sleep_for(duration::max());
     co_return 1;
@@ -64,8 +63,7 @@ TEST(when_all, one_that_is_stopped_throws_instead_of_yielding_results_that_are_m
 }
 
 TEST(when_all, takes_operations_and_handles_as_they_are) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   event gate;
   channel<int> numbers(1);
   const auto open = [&]() -> task<int> {
@@ -80,7 +78,7 @@ TEST(when_all, takes_operations_and_handles_as_they_are) {
     EXPECT_EQ(std::get<1>(all), 1);
     EXPECT_EQ(std::get<2>(all), 5);
     EXPECT_EQ(std::get<4>(all), 4);
-    EXPECT_EQ(world.elapsed(), 2s);
+    EXPECT_EQ(home.world.elapsed(), 2s);
     std::vector<spawned<int>> several;
     for (int i = 0; i < 3; ++i) several.push_back(children.spawn(test::number_after(i, i)));
     const std::vector<int> values = co_await when_all(std::move(several));

@@ -78,24 +78,22 @@ TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
 }
 
 TEST(when_any, serves_as_a_race_against_a_clock) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   event never;
   const auto wait = [&]() -> task<> { co_await never.wait(); };
   const auto nap = []() -> task<> { co_await sleep_for(3s); };
   EXPECT_EQ(home.run(when_any(wait(), nap())).index, 1);
-  EXPECT_EQ(world.elapsed(), 3s);
+  EXPECT_EQ(home.world.elapsed(), 3s);
 }
 
 TEST(when_any, takes_operations_and_handles_as_they_are) {
-  test::simulation world;
-  executor home(world.options());
+  test::simulated_executor home;
   event never;
   channel<int> numbers(1);
   home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     const auto first = co_await when_any(never.wait(), sleep_for(3s), numbers.receive());
     EXPECT_EQ(first.index, 1U);
-    EXPECT_EQ(world.elapsed(), 3s);
+    EXPECT_EQ(home.world.elapsed(), 3s);
     EXPECT_TRUE(numbers.try_send(7));
     const auto second = co_await when_any(never.wait(), numbers.receive());
     EXPECT_EQ(second.index, 1U);
