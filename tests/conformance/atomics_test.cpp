@@ -7,6 +7,7 @@
 #include <future>
 #include <thread>
 
+#include "kit/other_thread.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -247,7 +248,8 @@ TEST_P(atomics, of_many_executors_and_of_the_process_itself_lose_no_step) {
     auto peer = co_await accept_one(listener, options());
     static_cast<void>(co_await peer.recv());
   };
-  std::thread server([&] {
+  std::future<std::string> target_known = address.get_future();
+  other_thread server([&, address = std::move(address)](const std::stop_token& left_early) mutable {
     executor there;
     const auto root = [&]() -> task<> {
       auto region = co_await device().domain().register_memory(std::as_writable_bytes(std::span(&counter, 1)), purpose);
@@ -261,9 +263,9 @@ TEST_P(atomics, of_many_executors_and_of_the_process_itself_lose_no_step) {
       co_await with_scope(on_failure::stop_siblings, both);
       co_await region.release();
     };
-    there.run(with_timeout(forever, root()));
+    there.run(with_timeout(forever, root()), left_early);
   });
-  const std::string target = address.get_future().get();
+  const std::string target = target_known.get();
   bool possible = true;
   const auto add_all = [&] {
     executor here;
@@ -286,10 +288,10 @@ TEST_P(atomics, of_many_executors_and_of_the_process_itself_lose_no_step) {
     };
     here.run(with_timeout(forever, root()));
   };
-  std::vector<std::thread> all;
+  std::vector<other_thread> all;
   for (std::uint64_t i = 0; i < clients; ++i) all.emplace_back(add_all);
   for (std::uint64_t i = 0; i < steps; ++i) std::atomic_ref(counter).fetch_add(1);
-  for (std::thread& each : all) each.join();
+  for (other_thread& each : all) each.join();
   server.join();
   if (!possible) GTEST_SKIP() << "this link has no atomic operations";
   EXPECT_EQ(counter, (clients + 1) * steps);

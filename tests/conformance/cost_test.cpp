@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "kit/other_thread.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -237,7 +238,8 @@ TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
     }
     co_return kernel_entries() - before;
   };
-  std::thread other([&] {
+  std::future<std::string> where = address.get_future();
+  other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
     executor there(sleepy());
     const auto root = [&]() -> task<> {
       auto listener = co_await device().listen(GetParam().any_address);
@@ -246,12 +248,12 @@ TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
       server_calls = co_await exchange(peer, false);
       static_cast<void>(co_await peer.recv());
     };
-    there.run(root());
+    there.run(root(), left_early);
   });
   {
     executor here(sleepy());
     const auto root = [&]() -> task<> {
-      auto peer = co_await device().connect(address.get_future().get(), options());
+      auto peer = co_await device().connect(where.get(), options());
       client_calls = co_await exchange(peer, true);
       co_await peer.close();
     };
@@ -268,7 +270,8 @@ TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
 TEST_P(cost, an_idle_connection_wakes_nobody) {
   std::promise<std::string> address;
   std::uint64_t turns = 0;
-  std::thread other([&] {
+  std::future<std::string> where = address.get_future();
+  other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
     executor there(sleepy());
     const auto root = [&]() -> task<> {
       auto listener = co_await device().listen(GetParam().any_address);
@@ -280,10 +283,10 @@ TEST_P(cost, an_idle_connection_wakes_nobody) {
       static_cast<void>(co_await peer.recv_or_throw());
       turns = there.statistics().turns - before;
     };
-    there.run(root());
+    there.run(root(), left_early);
   });
   run([&]() -> task<> {
-    auto peer = co_await device().connect(address.get_future().get(), options());
+    auto peer = co_await device().connect(where.get(), options());
     auto payload = co_await pool().allocate(32);
     co_await peer.send(payload);
     static_cast<void>(co_await peer.recv_or_throw());

@@ -8,6 +8,8 @@
 #include <ostream>
 #include <set>
 
+#include "kit/loopback.hpp"
+
 namespace weft::test {
 namespace {
 
@@ -80,17 +82,17 @@ net::device open_device_of(const transport_kind& kind, const net::device_options
 std::vector<transport_kind> every_transport() {
   if (!chosen().empty()) return chosen();
   std::vector<transport_kind> all = {
-      {.name = "iwarp", .device = "iwarp", .any_address = "127.0.0.1:0", .iwarp = {.checksum = false}},
-      {.name = "iwarp_with_crc", .device = "iwarp", .any_address = "127.0.0.1:0", .iwarp = {.checksum = true}},
+      {.name = "iwarp", .device = "iwarp", .any_address = own_loopback() + ":0", .iwarp = {.checksum = false}},
+      {.name = "iwarp_with_crc", .device = "iwarp", .any_address = own_loopback() + ":0", .iwarp = {.checksum = true}},
       {.name = "iwarp_with_crc_in_place",
        .device = "iwarp",
-       .any_address = "127.0.0.1:0",
+       .any_address = own_loopback() + ":0",
        .iwarp = {.checksum = true, .place_unchecked = true}},
   };
   for (transport_kind& each : all) set_iwarp(each);
   all.push_back({.name = "shm",
                  .device = "shm",
-                 .any_address = "127.0.0.1:0",
+                 .any_address = own_loopback() + ":0",
                  .over_a_network = false,
                  .writes_precede_refusals = true,
                  .tells_of_revoked_keys = true,

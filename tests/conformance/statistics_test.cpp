@@ -133,10 +133,9 @@ TEST_P(statistics, of_a_device_tell_what_is_in_flight_at_the_moment) {
 }
 
 TEST_P(statistics, of_a_device_may_be_asked_for_on_any_thread_while_it_works) {
-  std::atomic<bool> over = false;
   net::connection_statistics last;
-  std::thread asking([&] {
-    while (!over) {
+  std::jthread asking([&](const std::stop_token& over) {
+    while (!over.stop_requested()) {
       const net::connection_statistics now = device().statistics().of_all();
       EXPECT_GE(now.sends.posted, last.sends.posted);
       last = now;
@@ -150,7 +149,7 @@ TEST_P(statistics, of_a_device_may_be_asked_for_on_any_thread_while_it_works) {
       static_cast<void>(co_await server.recv_or_throw());
     }
   });
-  over = true;
+  asking.request_stop();
   asking.join();
 }
 

@@ -4,6 +4,7 @@
 #include <future>
 #include <thread>
 
+#include "kit/other_thread.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -121,15 +122,14 @@ TEST_P(threads, each_with_an_executor_of_its_own_share_a_device) {
     };
     mine.run(with_timeout(forever, root()));
   };
-  std::vector<std::thread> all;
+  std::vector<other_thread> all;
   for (int i = 0; i < 4; ++i) all.emplace_back(work);
-  for (std::thread& each : all) each.join();
 }
 
 TEST_P(threads, a_peer_may_be_accepted_on_another_than_the_listeners) {
   run([&]() -> task<> {
     auto listener = co_await device().listen(GetParam().any_address);
-    std::thread client([&, address = std::string(listener.address())] {
+    other_thread client([&, address = std::string(listener.address())](const std::stop_token& left_early) {
       executor there;
       const auto root = [&]() -> task<> {
         auto peer = co_await device().connect(address, options());
@@ -141,16 +141,16 @@ TEST_P(threads, a_peer_may_be_accepted_on_another_than_the_listeners) {
         }
         co_await peer.close();
       };
-      there.run(with_timeout(forever, root()));
+      there.run(with_timeout(forever, root()), left_early);
     });
     auto request = co_await listener.next();
-    std::thread server([&] {
+    other_thread server([&](const std::stop_token& left_early) {
       executor there;
       const auto root = [&]() -> task<> {
         auto peer = co_await request->accept(options());
         co_await echo(peer);
       };
-      there.run(with_timeout(forever, root()));
+      there.run(with_timeout(forever, root()), left_early);
     });
     const auto wait = [&] {
       client.join();
@@ -175,9 +175,9 @@ TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
     co_await echo(peer);
   };
   std::array<worker, workers> all;
-  std::vector<std::jthread> running;
+  std::vector<other_thread> running;
   for (worker& mine : all) {
-    running.emplace_back([&] {
+    running.emplace_back([&](const std::stop_token& left_early) {
       const auto root = [&](scope& tasks) -> task<> {
         for (unsigned served = 0; served < peers_each;) {
           co_await mine.changed.wait();
@@ -189,7 +189,7 @@ TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
         }
       };
       const auto body = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, root); };
-      EXPECT_NO_THROW(mine.home.run(with_timeout(forever, body())));
+      mine.home.run(with_timeout(forever, body()), left_early);
     });
   }
   run([&]() -> task<> {
@@ -215,6 +215,7 @@ TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
     };
     co_await with_scope(on_failure::stop_siblings, body);
   });
+  for (other_thread& each : running) each.join();
 }
 
 TEST_P(threads, a_request_that_is_dropped_anywhere_rejects_its_peer) {

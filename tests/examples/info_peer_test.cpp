@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
@@ -155,13 +157,18 @@ class peer_of_tests {
     weft::executor loop;
     try {
       loop.run(listen(devices.front()), stop_.get_token());
-    } catch (const weft::error&) {
+    } catch (const weft::error& why) {
+      if (!stop_.stop_requested()) ADD_FAILURE() << why.what();
     }
+    if (address_ == nullptr) tell("");  // who waits for it fails to connect, in words
+  }
+  void tell(std::string_view address) {
+    address_ = new std::string(address);
+    address_.notify_all();
   }
   weft::task<> listen(weft::net::device& device) {
     auto listener = co_await device.listen("127.0.0.1:0");
-    address_ = new std::string(listener.address());
-    address_.notify_all();
+    tell(listener.address());
     co_await what_(device, listener);
     co_await weft::sleep_for(1h);  // until it is stopped
   }
@@ -250,7 +257,7 @@ class stranger_of_tests {
     any.sin_family = AF_INET;
     any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t bytes = sizeof any;
-    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&any), bytes), 0);
+    if (::bind(socket_, reinterpret_cast<sockaddr*>(&any), bytes) != 0) throw weft::system_error(errno, "bind");
     EXPECT_EQ(::listen(socket_, 8), 0);
     EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&any), &bytes), 0);
     address_ = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
@@ -270,8 +277,9 @@ class stranger_of_tests {
     sockaddr_in here{};
     socklen_t bytes = sizeof here;
     EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&here), &bytes), 0);
-    EXPECT_EQ(::connect(last, reinterpret_cast<sockaddr*>(&here), bytes), 0);
-    EXPECT_EQ(::send(last, "last", 4, MSG_NOSIGNAL), 4);
+    const bool connected = ::connect(last, reinterpret_cast<sockaddr*>(&here), bytes) == 0;
+    EXPECT_TRUE(connected && ::send(last, "last", 4, MSG_NOSIGNAL) == 4) << std::strerror(errno);
+    if (!connected) ::shutdown(socket_, SHUT_RDWR);  // nobody is accepted any more
     thread_.join();
     ::close(last);
     ::close(socket_);
@@ -284,6 +292,7 @@ class stranger_of_tests {
   void run() {
     for (;;) {
       const int one = ::accept(socket_, nullptr, nullptr);
+      if (one < 0) return;
       std::array<char, 64> words{};
       const auto said = ::recv(one, words.data(), words.size(), 0);
       const bool last = leaving_ && said == 4 && std::string_view(words.data(), 4) == "last";

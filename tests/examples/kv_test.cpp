@@ -132,9 +132,8 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
     auto region = co_await device.domain().register_memory(std::move(zeroed), {.usage = mr::usage::read_src});
     table data(region.bytes());
     for (std::uint64_t i = 0; i < keys; ++i) data.set(bench_key(i), bench_value(i, {}).view(), {}, now_);
-    std::atomic<bool> over = false;
-    std::thread writer([&] {
-      for (std::uint64_t version = 1; !over; ++version) {
+    std::jthread writer([&](const std::stop_token& over) {
+      for (std::uint64_t version = 1; !over.stop_requested(); ++version) {
         data.set(bench_key(version % keys), bench_value(version % keys, {.server = 1, .number = version}).view(), {},
                  now_);
       }
@@ -162,7 +161,7 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
         break;  // both may be the same bucket
       }
     }
-    over = true;
+    writer.request_stop();
     writer.join();
     EXPECT_EQ(found, enough);
     co_await reader.close();

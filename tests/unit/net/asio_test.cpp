@@ -9,8 +9,10 @@
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include <future>
+#include <optional>
 
 #include "asio_run.hpp"
+#include "kit/other_thread.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -89,12 +91,11 @@ TEST_F(net_asio_test, stopping_a_receive_at_every_step_loses_no_message) {
 
 TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_it) {
   // The peer runs by itself, on a thread of its own; it reads memory that is exposed here.
-  std::promise<std::string> address;
   std::promise<bool> read;
-  std::thread other([&] {
+  const auto client = [&](const std::string& address) {
     auto device = net::device::open("iwarp");
     test::run([&]() -> task<> {
-      auto peer = co_await device.connect(address.get_future().get());
+      auto peer = co_await device.connect(address);
       const auto hello = co_await peer.recv_or_throw();
       const auto remote = mr::remote_region::unpack(hello.bytes());
       auto local = co_await device.pool().allocate(5);
@@ -103,11 +104,12 @@ TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_
       read.set_value(std::string(reinterpret_cast<const char*>(bytes.data()), 5) == "words");
       co_await peer.close();
     }());
-  });
+  };
 
+  std::optional<test::other_thread> other;
   test::run(io_, [&]() -> awaitable<void> {
     auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
-    address.set_value(std::string(listener->address()));
+    other.emplace([&, address = std::string(listener->address())] { client(address); });
     auto request = co_await host_.async(listener->next(), use_awaitable);
     auto peer = co_await host_.async(request->accept(), use_awaitable);
     auto memory = co_await host_.async(text(device_.pool(), "words"), use_awaitable);
@@ -126,7 +128,7 @@ TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_
     const auto end = co_await host_.async(peer->recv(), use_awaitable);
     EXPECT_FALSE(end);
   }());
-  other.join();
+  if (other) other->join();
 }
 
 TEST_F(net_asio_test, ends_in_order_with_connections_that_close_in_the_background) {

@@ -4,9 +4,9 @@
 
 #include <cerrno>
 #include <future>
-#include <thread>
 #include <vector>
 
+#include "kit/other_thread.hpp"
 #include "net/support.hpp"
 
 namespace weft::test {
@@ -185,7 +185,8 @@ TEST_F(reconnecting, gives_up_at_once_where_time_mends_nothing) {
 TEST_F(reconnecting, succeeds_once_the_network_is_back) {
   net::device server = net::device::open("iwarp");
   std::promise<std::string> address;
-  const std::jthread serving([&] {
+  std::future<std::string> where = address.get_future();
+  other_thread serving([&, address = std::move(address)](const std::stop_token& left_early) mutable {
     executor there;
     const auto root = [&]() -> task<> {
       auto listener = co_await server.listen("127.0.0.1:0");
@@ -194,12 +195,13 @@ TEST_F(reconnecting, succeeds_once_the_network_is_back) {
       auto peer = co_await request->accept(options_);
       static_cast<void>(co_await peer.recv());
     };
-    EXPECT_NO_THROW(there.run(root()));
+    there.run(root(), left_early);
   });
   calls_.failures = 3;
-  const auto failure = connect(address.get_future().get());
-  EXPECT_FALSE(failure) << failure->what();
+  const auto failure = connect(where.get());
+  ASSERT_FALSE(failure) << failure->what();
   EXPECT_EQ(calls_.attempts.size(), 4u);
+  serving.join();
 }
 
 TEST_F(reconnecting, is_over_at_once_when_it_is_stopped) {

@@ -22,6 +22,8 @@
 #include <system_error>
 #include <vector>
 
+#include "kit/descriptors.hpp"
+#include "kit/loopback.hpp"
 #include "net/raw_peer.hpp"
 #include "runtime/support.hpp"
 
@@ -66,28 +68,6 @@ class jumping_clock final : public clock {
   duration ahead_{};
 };
 
-/// All descriptors of this process are in use, until it goes.
-class no_descriptors_left {
- public:
-  no_descriptors_left() {
-    getrlimit(RLIMIT_NOFILE, &former_);
-    rlimit few = former_;
-    few.rlim_cur = 256;
-    setrlimit(RLIMIT_NOFILE, &few);
-    for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) filling_.push_back(fd);
-  }
-  no_descriptors_left(const no_descriptors_left&) = delete;
-  no_descriptors_left& operator=(const no_descriptors_left&) = delete;
-  ~no_descriptors_left() {
-    for (const int fd : filling_) ::close(fd);
-    setrlimit(RLIMIT_NOFILE, &former_);
-  }
-
- private:
-  rlimit former_{};
-  std::vector<int> filling_;
-};
-
 class net_test : public testing::Test {
  protected:
   /// With system calls that outlive it.
@@ -107,7 +87,7 @@ class net_test : public testing::Test {
   [[nodiscard]] net::device& device() noexcept { return devices_.back(); }
   [[nodiscard]] mr::pool& pool() noexcept { return device().pool(); }
   [[nodiscard]] task<net::listener> listen(net::listener_options how = {}) {
-    return device().listen("127.0.0.1:0", how);
+    return device().listen(own_loopback() + ":0", how);
   }
 
   /// Runs `script(raw, connection)`: a peer made by hand has connected to one of ours.

@@ -26,6 +26,13 @@ class listening final : public io_operation {
   std::optional<int> failure;  // and then no more
   bool stream_ended = false;   // likewise
 
+  void end() {
+    if (failure || stream_ended) return;
+    driver_.cancel(*this);
+    while (!failure) driver_.wait(plenty, std::nullopt);
+  }
+  ~listening() { end(); }  // where a test fails, it leaves none
+
  private:
   void complete(int result) noexcept override {
     if (result < 0) {
@@ -71,8 +78,7 @@ class spinning : public testing::Test {
 
   test::socket_pair& connect() { return sockets.emplace_back(test::tcp_pair()); }
   void end(listening& item) {
-    driver->cancel(item);
-    while (!item.failure) driver->wait(plenty, std::nullopt);
+    item.end();
     EXPECT_EQ(item.failure, -ECANCELED);
   }
 

@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kit/loopback.hpp"
 #include "out_of_memory.hpp"
 
 namespace weft::test {
@@ -123,7 +124,7 @@ socket_pair tcp_pair(system_calls& calls) {
   const descriptor listener(checked_errno(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"), calls);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  checked_errno(::inet_pton(AF_INET, own_loopback().c_str(), &address.sin_addr) - 1, "inet_pton");
   socklen_t length = sizeof address;
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   checked_errno(::bind(listener.fd(), generic, length), "bind");

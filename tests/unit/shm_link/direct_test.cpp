@@ -4,9 +4,11 @@
 #include <weft/mr/porting/refresh.hpp>
 
 #include <atomic>
+#include <future>
 #include <semaphore>
 #include <thread>
 
+#include "kit/other_thread.hpp"
 #include "shm_link/support.hpp"
 
 namespace weft::test {
@@ -61,16 +63,14 @@ class direct_memory : public shm_link_test {
 TEST_F(direct_memory, is_read_written_and_changed_while_its_owner_has_no_turn) {
   std::binary_semaphore may_go_on(0);
   std::optional<mr::region> region;
-  std::string address;
-  std::atomic<bool> listening{false};
-  std::thread owner([&] {
+  std::promise<std::string> address;
+  std::future<std::string> where_it_listens = address.get_future();
+  other_thread owner([&, address = std::move(address)](const std::stop_token& left_early) mutable {
     executor home;
     const auto serve = [&]() -> task<> {
       region.emplace(co_await lend(device(), page));
       auto listener = co_await device().listen("127.0.0.1:0");
-      address = listener.address();
-      listening = true;
-      listening.notify_all();
+      address.set_value(std::string(listener.address()));
       auto server = co_await accept_connection(listener, {});
       static_cast<void>(co_await server.recv_or_throw());
       may_go_on.acquire();  // no turn until the client is done
@@ -78,11 +78,10 @@ TEST_F(direct_memory, is_read_written_and_changed_while_its_owner_has_no_turn) {
       co_await server.close();
       co_await region->release();
     };
-    home.run(serve());
+    home.run(serve(), left_early);
   });
-  listening.wait(false);
   run([&]() -> task<> {
-    auto client = co_await device().connect(address);
+    auto client = co_await device().connect(where_it_listens.get());
     const mr::remote_region where = region->remote();
     co_await get_used_to(client, where);
     auto go = co_await filled(1, 'g');
@@ -146,9 +145,7 @@ TEST_F(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_transfe
         co_await yield();
       }
     };
-    auto writing = write();
-    auto counting = count();
-    co_await when_all(std::move(writing), std::move(counting));
+    co_await when_all(write(), count());
     EXPECT_GT(turns, 8);
     end(both);
   });
@@ -292,9 +289,7 @@ TEST_P(direct_order, waits_for_what_the_owner_has_been_asked_for_before) {
       EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
       hand.say({.kind = record_kind::fenced});
     };
-    auto writing = write();
-    auto serving = serve();
-    co_await when_all(std::move(writing), std::move(serving));
+    co_await when_all(write(), serve());
     EXPECT_EQ(view.data()[0], std::byte{'d'});
     EXPECT_EQ(view.data()[15], std::byte{'d'});
     EXPECT_EQ(hand.take(), std::nullopt);
@@ -320,10 +315,7 @@ TEST_P(direct_order, waits_for_answers_to_reads_of_other_memory) {
     };
     auto reading = victim.read(target, place(other_key, 8));
     const auto read = [&]() -> task<> { co_await std::move(reading); };
-    auto first = read();
-    auto writing = write();
-    auto serving = serve();
-    co_await when_all(std::move(first), std::move(writing), std::move(serving));
+    co_await when_all(read(), write(), serve());
     EXPECT_EQ(view.data()[0], std::byte{'d'});
     EXPECT_EQ(target.bytes()[0], std::byte{'a'});
   });
@@ -347,9 +339,7 @@ TEST_P(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_refuse) 
         EXPECT_EQ(asked.address, at);
         if (kind == record_kind::read) hand.put_whole({.kind = record_kind::answer}, bytes(8)), hand.publish();
       };
-      auto using_it = use();
-      auto serving = serve();
-      co_await when_all(std::move(using_it), std::move(serving));
+      co_await when_all(use(), serve());
     };
     co_await expect_asked(49, record_kind::read);
     co_await expect_asked(143, record_kind::read);
@@ -384,9 +374,7 @@ TEST_P(direct_order, of_a_large_write_that_is_interrupted_is_that_of_a_new_one) 
       EXPECT_EQ(view.data()[size - 1], std::byte{0});
       victim.abort();
     };
-    auto writing = write();
-    auto serving = serve();
-    co_await when_all(std::move(writing), std::move(serving));
+    co_await when_all(write(), serve());
     co_await ours.release();
   });
 }
@@ -432,9 +420,7 @@ TEST_F(direct_memory, whose_large_transfer_is_stopped_touches_borrowed_memory_no
       while (region.data()[0] != std::byte{'x'}) co_await yield();
       both.client.abort();
     };
-    auto writing = write();
-    auto stopping = stop();
-    co_await when_all(std::move(writing), std::move(stopping));
+    co_await when_all(write(), stop());
     co_await ours.release();  // errc::busy as long as anything uses it
     const std::byte last = region.data()[size - 1];
     EXPECT_EQ(last, std::byte{0}) << "it was not stopped in its middle";
@@ -456,9 +442,7 @@ TEST_P(direct_order, is_told_of_by_an_end_that_has_finished) {
       EXPECT_TRUE(said && said->kind == record_kind::fenced) << "whoever waits for it waits for ever";
       hand.say({.kind = record_kind::finished});
     };
-    auto closing = close();
-    auto serving = serve();
-    co_await when_all(std::move(closing), std::move(serving));
+    co_await when_all(close(), serve());
   });
 }
 
@@ -807,9 +791,7 @@ TEST_P(lent_to_hostile, peers_is_not_revoked_before_they_are_outside) {
       hand.own().turn = 2;
       hand.say({.kind = record_kind::returned, .number = number});
     };
-    auto revoking = revoke();
-    auto leaving = leave();
-    co_await when_all(std::move(revoking), std::move(leaving));
+    co_await when_all(revoke(), leave());
     EXPECT_TRUE(revoked);
     co_await region.release();
   });
@@ -827,9 +809,7 @@ TEST_P(lent_to_hostile, peers_comes_back_from_those_that_stay_inside_when_their_
       static_cast<void>(co_await next(hand, record_kind::withdrawn));
       victim.abort();
     };
-    auto revoking = revoke();
-    auto leaving = leave();
-    co_await when_all(std::move(revoking), std::move(leaving));
+    co_await when_all(revoke(), leave());
     co_await region.release();
   });
 }

@@ -30,6 +30,8 @@
 #include <thread>
 #include <vector>
 
+#include "kit/descriptors.hpp"
+#include "kit/other_thread.hpp"
 #include "rxe.hpp"
 
 namespace weft::net::verbs {
@@ -212,11 +214,6 @@ task<> exchange(net::device& home, std::array<std::optional<error>, 2>& failures
   }
 }
 
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
-}
-
 // False once there were not so many calls.
 bool fail_call(int which) {
   failing_libraries libraries(which);
@@ -341,9 +338,7 @@ TEST(verbs_faults, a_device_that_does_not_give_up_on_its_peer_is_not_waited_for)
   const auto root = [&]() -> task<> {
     for (const bool writes : {false, true}) {
       listener from = co_await far.listen(any_address);
-      auto serving = serve(from);
-      auto asking = ask(from, writes);
-      co_await when_all(std::move(serving), std::move(asking));
+      co_await when_all(serve(from), ask(from, writes));
     }
   };
   executor running;
@@ -355,10 +350,10 @@ TEST(verbs_faults, of_any_call_end_what_they_concern_and_leave_nothing_behind) {
     GTEST_SKIP() << "this machine has no RDMA device " << device_name;
   }
   ASSERT_FALSE(fail_call(1'000'000));  // librdmacm keeps what it has opened once
-  const std::size_t descriptors = open_descriptors();
+  const std::size_t descriptors = test::open_descriptors();
   int which = 0;
   while (fail_call(which)) {
-    EXPECT_EQ(open_descriptors(), descriptors) << "call " << which;
+    EXPECT_EQ(test::open_descriptors(), descriptors) << "call " << which;
     ++which;
     if (HasFailure()) return;
   }
@@ -609,7 +604,7 @@ std::optional<error> accept_elsewhere(rdma_calls& libraries, std::optional<error
   const auto listen = [&]() -> task<> { from.emplace(co_await home.listen(any_address)); };
   listens.run(listen());
   const std::string address(from->address());
-  std::thread peer([&] {
+  test::other_thread peer([&] {
     const auto ask = [&]() -> task<> {
       auto there = co_await near.connect(address, options());
       auto memory = co_await near.pool().allocate(64);

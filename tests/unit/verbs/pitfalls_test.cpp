@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "kit/other_thread.hpp"
 #include "rxe.hpp"
 
 namespace weft::net::verbs {
@@ -317,7 +318,8 @@ class slow_news final : public rdma_calls {
 TEST_F(verbs_pitfalls, a_message_that_comes_before_the_word_of_the_connection_finds_its_receive) {
   slow_news libraries;
   std::promise<std::string> address;
-  std::thread serving([&] {
+  std::future<std::string> where = address.get_future();
+  test::other_thread serving([&, address = std::move(address)](const std::stop_token& left_early) mutable {
     net::device home = net::device::open(open_transport(device_name, libraries));
     const auto serve = [&]() -> task<> {
       net::listener from = co_await home.listen(any_address);
@@ -331,7 +333,7 @@ TEST_F(verbs_pitfalls, a_message_that_comes_before_the_word_of_the_connection_fi
       co_await peer.close();
     };
     executor running;
-    running.run(with_timeout(60s, serve()));
+    running.run(with_timeout(60s, serve()), left_early);
   });
   net::device home = net::device::open(open_transport(device_name, rdma_calls::libraries()));
   const auto ask = [&](std::string where) -> task<> {
@@ -346,7 +348,7 @@ TEST_F(verbs_pitfalls, a_message_that_comes_before_the_word_of_the_connection_fi
   };
   {
     executor running;
-    running.run(with_timeout(60s, ask(address.get_future().get())));
+    running.run(with_timeout(60s, ask(where.get())));
   }
   serving.join();
   EXPECT_TRUE(libraries.in_time);  // the device had acknowledged the messages
