@@ -19,12 +19,21 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
 namespace weft::test {
 namespace {
+
+/// The file's name and what it says; empty where it cannot be read.
+std::string named_text(const std::filesystem::path& file) {
+  std::ifstream from(file);
+  const std::string text(std::istreambuf_iterator<char>(from), {});
+  return text.empty() ? text : "\n" + file.string() + ": " + text;
+}
 
 bool write_file(const char* path, std::string_view text) noexcept {
   const int fd = ::open(path, O_WRONLY | O_CLOEXEC);
@@ -248,6 +257,15 @@ int confined_process::wait() noexcept {
   return status;
 }
 
+std::string confined_process::state() const {
+  std::string found;
+  std::error_code gone;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/" + std::to_string(id_) + "/task", gone)) {
+    for (const char* const file : {"stat", "wchan", "syscall", "stack"}) found += named_text(thread.path() / file);
+  }
+  return found;
+}
+
 task<std::string> confined_process::line() {
   for (;;) {
     if (const auto end = unread_.find('\n'); end != std::string::npos) {
@@ -313,6 +331,14 @@ memory_group::~memory_group() {
 
 void memory_group::lift_limit() const {
   EXPECT_TRUE(write_file(limit_.c_str(), "-1") || write_file(limit_.c_str(), "max"));
+}
+
+std::string memory_group::state() const {
+  std::string found = named_text(limit_) + named_text(usage_);
+  for (const char* const file : {"memory.oom_control", "memory.failcnt", "memory.stat"}) {
+    found += named_text(std::filesystem::path(path_) / file);
+  }
+  return found;
 }
 
 confinement memory_group::inside() const {

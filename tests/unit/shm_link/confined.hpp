@@ -57,6 +57,8 @@ class memory_group {
   void leave(std::size_t more) const;
   /// And from now on as much as it likes.
   void lift_limit() const;
+  /// What the kernel says of its memory, for messages of tests.
+  [[nodiscard]] std::string state() const;
 
  private:
   [[nodiscard]] bool make_below(const std::string& directory, const char* limit, const char* usage);
@@ -121,6 +123,8 @@ class confined_process {
   task<std::string> line_after(std::string words);
   /// Waits for its end; as waitpid(2) says it.
   int wait() noexcept;
+  /// Where its threads stand in the kernel, for messages of tests.
+  [[nodiscard]] std::string state() const;
 
  private:
   pid_t id_ = 0;
