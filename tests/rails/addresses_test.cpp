@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the rails of a connection go whose user has named one address.
-#include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/told_address.hpp>
-#include <weft/net/rails/transport.hpp>
-#include <weft/net/software/domain.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>
@@ -17,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "breakable.hpp"
+#include "ends.hpp"
 
 namespace weft::test {
 namespace {
@@ -66,16 +62,10 @@ TEST(told_address, of_any_bytes_is_one_or_none) {
 }
 
 TEST(addresses, that_the_peer_has_are_found_by_who_was_given_one_of_them) {
-  const auto domain = std::make_shared<net::software::domain>(system_calls::kernel(), "iwarp");
-  const std::array cables{std::make_shared<cable>(), std::make_shared<cable>()};
-  std::vector<std::unique_ptr<net::transport>> ways;
-  for (const auto& each : cables) {
-    ways.push_back(std::make_unique<breakable_transport>("iwarp:" + std::to_string(ways.size()), each,
-                                                         net::iwarp::open_transport({.checksum = false}, domain)));
-  }
-  net::device device = net::device::open(open_transport(std::move(ways)), {});
+  const two_cables cables{std::make_shared<cable>(), std::make_shared<cable>()};
+  net::device device = open_rails(cables);
   const auto body = [&]() -> task<> {
-    net::listener listener = co_await device.listen("127.0.0.1:0+127.0.0.1:0");
+    net::listener listener = co_await device.listen(two_ports());
     const std::string both(listener.address());
     const std::array<std::string, 2> each{both.substr(0, both.find('+')), both.substr(both.find('+') + 1)};
     for (std::size_t first = 0; first < 2; ++first) {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "breakable.hpp"
+#include "ends.hpp"
 #include "simulated.hpp"
 
 namespace weft::test {
@@ -23,22 +23,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
-constexpr std::size_t mebibyte = std::size_t{1} << 20;
 constexpr std::size_t spread_bytes = mebibyte / 4;  // the least that goes over both
-constexpr auto forever = 100s;
-
-void fill(std::span<std::byte> bytes, unsigned seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 31 + (i >> 12) * 7 + seed));
-}
-
-bool holds(std::span<const std::byte> bytes, unsigned seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] != static_cast<std::byte>((i * 31 + (i >> 12) * 7 + seed))) return false;
-  }
-  return true;
-}
-
 enum class way : std::uint8_t { verbs, iwarp };
 struct pair_of_ways {
   const char* name;
@@ -48,11 +33,6 @@ struct pair_of_ways {
 // A device with two rails, both ends of a connection over them, and what they lie in.
 class simulated_rails : public testing::TestWithParam<pair_of_ways> {
  protected:
-  struct ends {
-    net::connection& client;
-    net::connection& server;
-  };
-
   void SetUp() override { open(1, {}); }
   void TearDown() override { close(); }
 
@@ -100,32 +80,14 @@ class simulated_rails : public testing::TestWithParam<pair_of_ways> {
   template <class Script>
   void between_ends(Script script, const net::connection_options& how = {}) {
     executor home(place_->world.options(false));
-    const auto body = [&]() -> task<> {
-      const bool is_plain = cables_[0] == nullptr;
-      net::listener listener = co_await device_->listen(is_plain ? "127.0.0.1:0" : "127.0.0.1:0+127.0.0.1:0");
-      const auto accept = [&]() -> task<net::connection> {
-        auto made = co_await listener.accept(how);
-        co_return std::move(made).value();
-      };
-      auto accepting = accept();
-      auto connecting = device_->connect(std::string(listener.address()), how);
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
-      net::connection client = std::move(std::get<0>(both));
-      net::connection server = std::move(std::get<1>(both));
-      co_await script(ends{client, server});
-    };
-    home.run(with_timeout(forever, body()));
+    const bool is_plain = cables_[0] == nullptr;
+    const char* const address = is_plain ? "127.0.0.1:0" : "127.0.0.1:0+127.0.0.1:0";
+    home.run(with_timeout(forever, with_ends(*device_, *device_, address, how, script)));
   }
 
-  task<mr::buffer> filled(std::size_t bytes, unsigned seed) {
-    auto made = co_await pool().allocate(bytes);
-    fill(made.bytes(), seed);
-    co_return made;
-  }
+  task<mr::buffer> filled(std::size_t bytes, unsigned seed) { return test::filled(pool(), bytes, seed); }
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
-    auto memory = co_await pool().allocate(bytes, mr::budget::receive);
-    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
-    co_return co_await at.expose(std::move(memory), open_wide);
+    return test::expose_zeros(pool(), at, bytes);
   }
   // Moves data until both have carried some of it: then both are there at both ends.
   task<> until_both_carry(net::connection& client, const net::exposure& target) {
@@ -152,7 +114,7 @@ class simulated_rails : public testing::TestWithParam<pair_of_ways> {
     EXPECT_TRUE(holds(answer.bytes(), seed));
   }
 
-  std::array<std::shared_ptr<cable>, 2> cables_;
+  two_cables cables_;
 
  private:
   std::unique_ptr<simulated_place> place_;

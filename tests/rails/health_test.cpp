@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What people can see of the rails of a connection: statistics, metrics, lines and the trace.
-#include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/line_budget.hpp>
-#include <weft/net/rails/transport.hpp>
-#include <weft/net/software/domain.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>
@@ -21,7 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "breakable.hpp"
+#include "ends.hpp"
+#include "kit/clock.hpp"
+#include "kit/failure.hpp"
 
 namespace weft::test {
 namespace {
@@ -29,16 +27,6 @@ namespace {
 using namespace std::chrono_literals;
 using net::rail_state;
 using net::rail_statistics;
-
-// Time passes when the test says so.
-class still_clock final : public clock {
- public:
-  [[nodiscard]] time_point now() noexcept override { return now_; }
-  void advance(duration time) noexcept { now_ += time; }
-
- private:
-  time_point now_ = clock::steady().now();
-};
 
 // The lines about connections that this process writes.
 class lines final : public report_handler {
@@ -92,12 +80,10 @@ bool says_end(const net::work_request& work) {
   return control::is_one(work.own) && work.own.front() == static_cast<std::byte>(net::rails::control_kind::finish);
 }
 
-bool has(const std::string& text, std::string_view words) { return text.find(words) != std::string::npos; }
-
 // Whether one of them has all of these words.
 testing::AssertionResult one_has(const std::vector<std::string>& all, std::initializer_list<std::string> words) {
   const auto has_all = [&](const std::string& text) {
-    return std::all_of(words.begin(), words.end(), [&](const std::string& each) { return has(text, each); });
+    return std::all_of(words.begin(), words.end(), [&](const std::string& each) { return contains(text, each); });
   };
   if (std::any_of(all.begin(), all.end(), has_all)) return testing::AssertionSuccess();
   auto none = testing::AssertionFailure() << "none of these:";
@@ -108,37 +94,20 @@ testing::AssertionResult one_has(const std::vector<std::string>& all, std::initi
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
 class rail_health : public testing::Test {
  protected:
-  struct ends {
-    net::connection& client;
-    net::connection& server;
-  };
-
-  rail_health() : device_(open()) {}
-
   [[nodiscard]] net::device& device() noexcept { return device_; }
   [[nodiscard]] cable& messages() noexcept { return *cables_[0]; }
   [[nodiscard]] cable& other() noexcept { return *cables_[1]; }
 
   template <class Script>
   void between_ends(Script script, net::connection_options how = {}) {
-    const auto body = [&]() -> task<> {
-      net::listener listener = co_await device_.listen("127.0.0.1:0+127.0.0.1:0");
-      auto accepting = accept_one(listener, how);
-      auto connecting = device_.connect(std::string(listener.address()), how);
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
-      net::connection client = std::move(std::get<0>(both));
-      net::connection server = std::move(std::get<1>(both));
-      co_await until([&] { return all_are(rail_state::up, client) && all_are(rail_state::up, server); });
-      co_await script(ends{client, server});
+    const auto body = [&](ends both) -> task<> {
+      co_await until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+      co_await script(both);
     };
     executor_options options;
     options.clock = &time_;
     executor home(options);
-    home.run(body());
-  }
-  static task<net::connection> accept_one(net::listener& from, net::connection_options how) {
-    auto made = co_await from.accept(how);
-    co_return std::move(made).value();
+    home.run(with_ends(device_, device_, two_ports(), how, body));
   }
 
   static bool all_are(rail_state wanted, const net::connection& of) {
@@ -163,14 +132,9 @@ class rail_health : public testing::Test {
     co_await pass_until([&] { return time_.now() >= end; });
   }
 
-  task<mr::buffer> zeros(std::size_t bytes) {
-    auto memory = co_await device_.pool().allocate(bytes);
-    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
-    co_return memory;
-  }
+  task<mr::buffer> zeros(std::size_t bytes) { return zeroed(device_.pool(), bytes); }
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
-    auto memory = co_await zeros(bytes);
-    co_return co_await at.expose(std::move(memory), open_wide);
+    return test::expose_zeros(device_.pool(), at, bytes);
   }
   // Moves data until the second rail has carried some of it: then both ends know the memory's name there.
   task<> until_spread(net::connection& client, const net::exposure& target) {
@@ -187,21 +151,11 @@ class rail_health : public testing::Test {
     co_await pass_until([&] { return opened(both.client) > client && opened(both.server) > server; });
   }
 
-  still_clock time_;
-  std::array<std::shared_ptr<cable>, 2> cables_{std::make_shared<cable>(), std::make_shared<cable>()};
+  manual_clock time_;
+  const two_cables cables_{std::make_shared<cable>(), std::make_shared<cable>()};
 
  private:
-  net::device open() {
-    const auto domain = std::make_shared<net::software::domain>(system_calls::kernel(), "iwarp");
-    std::vector<std::unique_ptr<net::transport>> ways;
-    for (const auto& each : cables_) {
-      ways.push_back(std::make_unique<breakable_transport>("iwarp:" + std::to_string(ways.size()), each,
-                                                           net::iwarp::open_transport({.checksum = false}, domain)));
-    }
-    return net::device::open(net::rails::open_transport(std::move(ways)), {});
-  }
-
-  net::device device_;
+  net::device device_ = open_rails(cables_);
 };
 
 // ---- statistics ----
@@ -312,7 +266,7 @@ TEST_F(rail_health, counts_none_that_the_peer_had_given_up_before_this_end_had_i
     recorder trace;
     const auto times_fenced = [&] {
       const auto all = trace.all();
-      return std::count_if(all.begin(), all.end(), [](const auto& each) { return has(each, "rail 1 is fenced"); });
+      return std::count_if(all.begin(), all.end(), [](const auto& each) { return contains(each, "rail 1 is fenced"); });
     };
     event may_accept;
     other().accepts = &may_accept;
@@ -365,7 +319,7 @@ TEST_F(rail_health, of_a_connection_with_one_link_is_nothing) {
     EXPECT_TRUE(plain.statistics().rails.empty());
     metrics all;
     add_to(all, plain.statistics(), "plain");
-    EXPECT_FALSE(has(all.text(), "weft_rail"));
+    EXPECT_FALSE(contains(all.text(), "weft_rail"));
   };
   executor home;
   home.run(body());
@@ -392,14 +346,16 @@ TEST_F(rail_health, of_a_device_is_the_sum_over_its_connections_by_fabric) {
     add_to(all, device().statistics(), "here");
     add_to(all, both.client.rails(), "to the server");
     const std::string text = all.text();
-    EXPECT_TRUE(has(text, "\nweft_rails{device=\"here\",rail=\"iwarp:1\",state=\"up\"} 2\n")) << text;
-    EXPECT_TRUE(has(text, "\nweft_rails{device=\"here\",rail=\"iwarp:1\",state=\"absent\"} 0\n")) << text;
-    EXPECT_TRUE(has(text, "\nweft_rail_lost_total{device=\"here\",rail=\"iwarp:1\"} 2\n")) << text;
-    EXPECT_TRUE(has(text, "\nweft_rail_requests_total{device=\"here\",rail=\"iwarp:0\",direction=\"to_peer\"} "))
+    EXPECT_TRUE(contains(text, "\nweft_rails{device=\"here\",rail=\"iwarp:1\",state=\"up\"} 2\n")) << text;
+    EXPECT_TRUE(contains(text, "\nweft_rails{device=\"here\",rail=\"iwarp:1\",state=\"absent\"} 0\n")) << text;
+    EXPECT_TRUE(contains(text, "\nweft_rail_lost_total{device=\"here\",rail=\"iwarp:1\"} 2\n")) << text;
+    EXPECT_TRUE(contains(text, "\nweft_rail_requests_total{device=\"here\",rail=\"iwarp:0\",direction=\"to_peer\"} "))
         << text;
-    EXPECT_TRUE(has(text, "\nweft_rails{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\",state=\"up\"} 1\n"))
+    EXPECT_TRUE(
+        contains(text, "\nweft_rails{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\",state=\"up\"} 1\n"))
         << text;
-    EXPECT_TRUE(has(text, "\nweft_rail_lost_total{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\"} 1\n"))
+    EXPECT_TRUE(
+        contains(text, "\nweft_rail_lost_total{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\"} 1\n"))
         << text;
   });
   const auto ended = device().statistics().rails;
@@ -411,10 +367,9 @@ TEST_F(rail_health, of_a_device_is_the_sum_over_its_connections_by_fabric) {
 TEST_F(rail_health, may_be_asked_for_on_any_thread_while_rails_come_and_go) {
   lines written;
   between_ends([&](ends both) -> task<> {
-    std::atomic<bool> over = false;
-    std::thread asking([&] {
+    std::jthread asking([&](const std::stop_token& over) {
       std::uint64_t last = 0;
-      while (!over) {
+      while (!over.stop_requested()) {
         const auto ours = both.client.rails();
         EXPECT_GE(ours.at(1).so_far.lost, last);
         last = ours.at(1).so_far.lost;
@@ -423,7 +378,7 @@ TEST_F(rail_health, may_be_asked_for_on_any_thread_while_rails_come_and_go) {
       }
     });
     for (int i = 0; i < 20; ++i) co_await cut_and_wait(other(), both, 1);
-    over = true;
+    asking.request_stop();
     asking.join();
     EXPECT_EQ(both.client.rails()[1].so_far.lost, 20u);
   });
@@ -466,7 +421,7 @@ TEST_F(rail_health, writes_one_line_of_a_rail_that_is_back_at_once_and_few_of_on
     EXPECT_LE(all.size(), 2 * static_cast<std::size_t>(most_of_each));
     EXPECT_LT(all.size(), cuts);
     EXPECT_TRUE(one_has(all, {" times ("})) << "what was not told by itself is counted";
-    EXPECT_TRUE(has(all.back(), "is back after ")) << "the last line is as things are: " << all.back();
+    EXPECT_TRUE(contains(all.back(), "is back after ")) << "the last line is as things are: " << all.back();
   });
 }
 

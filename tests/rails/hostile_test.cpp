@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A peer that says what it likes about the rails of a connection costs nobody more than that connection.
-#include <weft/net/iwarp/transport.hpp>
-#include <weft/net/rails/transport.hpp>
-#include <weft/net/software/domain.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>
@@ -18,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "breakable.hpp"
+#include "ends.hpp"
 #include "lying_link.hpp"
 #include "sanitized.hpp"
 
@@ -30,48 +26,28 @@ using namespace std::chrono_literals;
 constexpr std::size_t exposed_bytes = std::size_t{512} << 10;  // enough to be spread
 constexpr std::byte untouched{0x5a};
 
-net::device open_over(const std::array<std::shared_ptr<cable>, 2>& cables) {
-  const auto domain = std::make_shared<net::software::domain>(system_calls::kernel(), "iwarp");
-  std::vector<std::unique_ptr<net::transport>> ways;
-  for (const auto& each : cables) {
-    ways.push_back(std::make_unique<breakable_transport>("iwarp:" + std::to_string(ways.size()), each,
-                                                         net::iwarp::open_transport({.checksum = false}, domain)));
-  }
-  return net::device::open(net::rails::open_transport(std::move(ways)), {});
-}
-
 // A device that tells the truth, and one that does not.
 class hostile_rails : public testing::Test {
  protected:
-  hostile_rails()
-      : honest_{std::make_shared<cable>(), std::make_shared<cable>()},
-        lying_{std::make_shared<cable>(), std::make_shared<cable>()},
-        victims_(open_over(honest_)),
-        liars_(open_over(lying_)) {}
-
-  struct ends {
+  struct both_ends {
     net::connection victim;
     net::connection liar;
   };
 
-  task<ends> connect(bool victim_listens, std::chrono::milliseconds resume_within = 0ms) {
+  task<both_ends> connect(bool victim_listens, std::chrono::milliseconds resume_within = 0ms) {
     net::connection_options how;
     how.resume_within = resume_within;
     how.close_timeout = 100ms;
     net::device& at = victim_listens ? victims_ : liars_;
-    net::listener listener = co_await at.listen("127.0.0.1:0+127.0.0.1:0");
+    net::listener listener = co_await at.listen(two_ports());
     auto accepting = accept_one(listener, how);
     auto connecting = (victim_listens ? liars_ : victims_).connect(std::string(listener.address()), how);
     auto both = co_await when_all(std::move(connecting), std::move(accepting));
     net::connection& connected = std::get<0>(both);
     net::connection& accepted = std::get<1>(both);
     listeners_.push_back(std::move(listener));
-    co_return victim_listens ? ends{std::move(accepted), std::move(connected)}
-                             : ends{std::move(connected), std::move(accepted)};
-  }
-  static task<net::connection> accept_one(net::listener& from, net::connection_options how) {
-    auto made = co_await from.accept(how);
-    co_return std::move(made).value();
+    co_return victim_listens ? both_ends{std::move(accepted), std::move(connected)}
+                             : both_ends{std::move(connected), std::move(accepted)};
   }
   void lies_by(liar& who) {
     for (const auto& each : lying_) {
@@ -80,17 +56,11 @@ class hostile_rails : public testing::Test {
       };
     }
   }
-  static task<mr::buffer> zeroed(net::device& at, std::size_t bytes) {
-    auto made = co_await at.pool().allocate(bytes);
-    std::ranges::fill(made.bytes(), std::byte{0});
-    co_return made;
-  }
-
   // What either end does may fail, or come to nothing. It touches what was exposed and nothing else.
   static task<> use(net::device& of, net::connection& here, const mr::remote_region* there) {
     try {
-      auto mine = co_await zeroed(of, exposed_bytes);
-      auto note = co_await zeroed(of, 64);
+      auto mine = co_await zeroed(of.pool(), exposed_bytes);
+      auto note = co_await zeroed(of.pool(), 64);
       for (int i = 0; i < 4; ++i) {
         if (there != nullptr) co_await here.write(mine, *there);
         co_await here.send(note);
@@ -99,7 +69,7 @@ class hostile_rails : public testing::Test {
     } catch (const error&) {
     }
   }
-  task<> play(ends& both) {
+  task<> play(both_ends& both) {
     auto target = co_await victims_.pool().allocate(exposed_bytes, mr::budget::receive);
     auto beside = co_await victims_.pool().allocate(exposed_bytes, mr::budget::receive);
     std::ranges::fill(beside.bytes(), untouched);
@@ -116,10 +86,10 @@ class hostile_rails : public testing::Test {
     EXPECT_TRUE(std::ranges::all_of(beside.bytes(), [](std::byte each) { return each == untouched; }));
   }
 
-  std::array<std::shared_ptr<cable>, 2> honest_;
-  std::array<std::shared_ptr<cable>, 2> lying_;
-  net::device victims_;
-  net::device liars_;
+  const two_cables honest_{std::make_shared<cable>(), std::make_shared<cable>()};
+  const two_cables lying_{std::make_shared<cable>(), std::make_shared<cable>()};
+  net::device victims_ = open_rails(honest_);
+  net::device liars_ = open_rails(lying_);
   std::vector<net::listener> listeners_;
   executor home_;
 };
@@ -131,7 +101,7 @@ TEST_F(hostile_rails, lies_about_rails_cost_a_connection_at_most) {
     liar who(seed);
     lies_by(who);
     const auto body = [&]() -> task<> {
-      std::optional<ends> both;
+      std::optional<both_ends> both;
       try {
         both.emplace(co_await connect(seed % 2 == 0, seed % 3 == 0 ? 50ms : 0ms));
       } catch (const error&) {
@@ -148,8 +118,8 @@ TEST_F(hostile_rails, lies_about_rails_cost_a_connection_at_most) {
   // The others are none the worse for it.
   for (const auto& each : lying_) each->covers = nullptr;
   const auto after = [&]() -> task<> {
-    ends both = co_await connect(true);
-    auto note = co_await zeroed(liars_, 64);
+    both_ends both = co_await connect(true);
+    auto note = co_await zeroed(liars_.pool(), 64);
     co_await both.liar.send(note);
     static_cast<void>(co_await both.victim.recv_or_throw());
   };
@@ -163,7 +133,7 @@ TEST_F(hostile_rails, a_peer_that_asks_on_and_on_and_confirms_no_answer_is_refus
   who.changes_one_in = 0;
   lies_by(who);
   const auto body = [&]() -> task<> {
-    ends both = co_await connect(true);
+    both_ends both = co_await connect(true);
     std::error_code code;
     try {
       static_cast<void>(co_await both.victim.recv());

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "kit/forwarding_link.hpp"
+
 namespace weft::test {
 
 /// What a peer lies about, out of a seed.
@@ -51,48 +53,31 @@ struct liar {
 };
 
 /// A link whose end says more about its rails than the program above it does, and other things.
-class lying_link final : public net::link, private net::link_events {
+class lying_link final : public overhearing_link {
  public:
-  lying_link(std::unique_ptr<net::link> inner, liar& how) : inner_(std::move(inner)), how_(how) {}
+  lying_link(std::unique_ptr<net::link> truthful, liar& how) : overhearing_link(std::move(truthful)), how_(how) {}
 
   void start(net::link_events& events, const net::link_parameters& parameters) override {
-    events_ = &events;
-    const std::size_t stride = (inner_->corner_bytes() / net::corner_alignment + 1) * net::corner_alignment;
+    const std::size_t stride = (inner().corner_bytes() / net::corner_alignment + 1) * net::corner_alignment;
     corners_ = std::vector<std::uint64_t>(stride * lies_.size() / sizeof(std::uint64_t));
     net::link_parameters wider = parameters;
     wider.send_depth = static_cast<std::uint16_t>(parameters.send_depth + lies_.size());
-    inner_->start(*this, wider);
+    overhearing_link::start(events, wider);
     for (std::size_t i = 0; i < lies_.size(); ++i) {
       lies_[i].work.slot = static_cast<std::uint16_t>(parameters.send_depth + i);
       lies_[i].work.corner = reinterpret_cast<std::byte*>(corners_.data()) + i * stride;
-      lies_[i].is_out = !inner_->furnish(lies_[i].work);
+      lies_[i].is_out = !inner().furnish(lies_[i].work);
     }
   }
-  [[nodiscard]] const net::capabilities& properties() const noexcept override { return inner_->properties(); }
-  [[nodiscard]] std::string_view peer() const noexcept override { return inner_->peer(); }
-  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return inner_->corner_bytes(); }
-  [[nodiscard]] bool furnish(net::work_request& work) noexcept override { return inner_->furnish(work); }
   void post(net::work_request& work) noexcept override {
     if (is_control(work.own)) says(work);
-    inner_->post(work);
+    inner().post(work);
   }
-  void post_receive(net::receive_work& work) noexcept override { inner_->post_receive(work); }
+  [[nodiscard]] bool takes_runs() noexcept override { return false; }
   void ring() noexcept override {
     if (has_spoken_ && (how_.asks_without_end || how_.happens(how_.tells_one_in))) tell();
-    inner_->ring();
+    inner().ring();
   }
-  void shut_down() noexcept override { inner_->shut_down(); }
-  void peer_finished() noexcept override { inner_->peer_finished(); }
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
-  void refuse(violation what, std::string_view why) noexcept override { inner_->refuse(what, why); }
-  [[nodiscard]] bool may_have_failed_alone() const noexcept override { return inner_->may_have_failed_alone(); }
-  [[nodiscard]] std::uint64_t largest_key() const noexcept override { return inner_->largest_key(); }
-  [[nodiscard]] task<net::exposed_place> expose(mr::slice memory, mr::usage uses,
-                                                mr::detail::peer_gate* gate) override {
-    return inner_->expose(memory, uses, gate);
-  }
-  void revoke(const mr::remote_key& key, net::revocation& who) noexcept override { inner_->revoke(key, who); }
-  [[nodiscard]] std::optional<net::refused_access> refusal() const noexcept override { return inner_->refusal(); }
 
  private:
   struct one_lie {
@@ -140,16 +125,16 @@ class lying_link final : public net::link, private net::link_events {
     with.work.own = std::span(with.words).first(packed.size());
     std::ranges::copy(last_received_, received_of(with.work.own));
     ++how_.told;
-    inner_->post(with.work);
+    inner().post(with.work);
   }
 
   void completed(net::work_request& work, net::work_status status) noexcept override {
     const auto lie = std::ranges::find_if(lies_, [&](const one_lie& each) { return &each.work == &work; });
-    if (lie == lies_.end()) return events_->completed(work, status);
+    if (lie == lies_.end()) return events().completed(work, status);
     lie->is_out = false;
     if (!how_.asks_without_end || status != net::work_status::done) return;
     tell(*lie);
-    inner_->ring();
+    inner().ring();
   }
   // It has told more than the program above knows, and is told so.
   void received(net::receive_work& work, const net::arrival& what) noexcept override {
@@ -158,15 +143,10 @@ class lying_link final : public net::link, private net::link_events {
       put<4>(received_of(message), spoken_);
       if (const auto said = net::rails::control::unpack(message)) how_.remember(*said);
     }
-    events_->received(work, what);
+    events().received(work, what);
   }
-  void receive_flushed(net::receive_work& work) noexcept override { events_->receive_flushed(work); }
-  void ended(bool orderly, const error& why) noexcept override { events_->ended(orderly, why); }
-  void closed() noexcept override { events_->closed(); }
 
-  const std::unique_ptr<net::link> inner_;
   liar& how_;
-  net::link_events* events_ = nullptr;
   std::array<one_lie, 4> lies_;
   std::vector<std::uint64_t> corners_;
   bool has_spoken_ = false;   // about rails, so that the peer knows that there are some

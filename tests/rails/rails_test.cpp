@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rails that join, carry their part, end and come back while a connection lives.
-#include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/patience.hpp>
-#include <weft/net/rails/transport.hpp>
-#include <weft/net/software/domain.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>
@@ -20,23 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "breakable.hpp"
+#include "ends.hpp"
+#include "kit/failure.hpp"
 
 namespace weft::test {
 namespace {
 
 using namespace std::chrono_literals;
-
-void fill(std::span<std::byte> bytes, unsigned seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 31 + (i >> 12) * 7 + seed));
-}
-
-bool holds(std::span<const std::byte> bytes, unsigned seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] != static_cast<std::byte>((i * 31 + (i >> 12) * 7 + seed))) return false;
-  }
-  return true;
-}
 
 bool is_control(const net::work_request& work) { return net::rails::control::is_one(work.own); }
 
@@ -47,13 +33,6 @@ bool says(const net::work_request& work, net::rails::control_kind what) {
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
 class rails : public testing::Test {
  protected:
-  struct ends {
-    net::connection& client;
-    net::connection& server;
-  };
-
-  rails() : cables_{std::make_shared<cable>(), std::make_shared<cable>()}, device_(open()) {}
-
   // Whichever cable is asked for when the connection is made carries its messages: the first.
   [[nodiscard]] cable& messages() noexcept { return *cables_[0]; }
   [[nodiscard]] cable& other() noexcept { return *cables_[1]; }
@@ -61,34 +40,14 @@ class rails : public testing::Test {
 
   template <class Script>
   void between_ends(Script script, std::chrono::milliseconds resume_within = 0ms) {
-    const auto body = [&]() -> task<> {
-      net::listener listener = co_await device_.listen("127.0.0.1:0+127.0.0.1:0");
-      net::connection_options how;
-      how.resume_within = resume_within;
-      how.send_depth = send_depth_;
-      auto accepting = accept_one(listener, how);
-      auto connecting = device_.connect(std::string(listener.address()), how);
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
-      net::connection client = std::move(std::get<0>(both));
-      net::connection server = std::move(std::get<1>(both));
-      co_await script(ends{client, server});
-    };
-    home_.run(with_timeout(forever, body()));
+    net::connection_options how;
+    how.resume_within = resume_within;
+    how.send_depth = send_depth_;
+    home_.run(with_timeout(forever, with_ends(device_, device_, two_ports(), how, script)));
   }
-
-  static task<net::connection> accept_one(net::listener& from, net::connection_options how) {
-    auto made = co_await from.accept(how);
-    co_return std::move(made).value();
-  }
-  task<mr::buffer> filled(std::size_t bytes, unsigned seed) {
-    auto made = co_await pool().allocate(bytes);
-    fill(made.bytes(), seed);
-    co_return made;
-  }
+  task<mr::buffer> filled(std::size_t bytes, unsigned seed) { return test::filled(pool(), bytes, seed); }
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
-    auto memory = co_await pool().allocate(bytes, mr::budget::receive);
-    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
-    co_return co_await at.expose(std::move(memory), open_wide);
+    return test::expose_zeros(pool(), at, bytes);
   }
   // Moves data until the cable has carried some of it: then its rail is there at both ends.
   task<> until_spread_over(net::connection& client, const net::exposure& target, cable& over) {
@@ -98,21 +57,11 @@ class rails : public testing::Test {
     }
   }
 
-  std::array<std::shared_ptr<cable>, 2> cables_;
+  const two_cables cables_{std::make_shared<cable>(), std::make_shared<cable>()};
   std::uint16_t send_depth_ = 64;
 
  private:
-  net::device open() {
-    const auto domain = std::make_shared<net::software::domain>(system_calls::kernel(), "iwarp");
-    std::vector<std::unique_ptr<net::transport>> ways;
-    for (const auto& each : cables_) {
-      ways.push_back(std::make_unique<breakable_transport>("iwarp:" + std::to_string(ways.size()), each,
-                                                           net::iwarp::open_transport({.checksum = false}, domain)));
-    }
-    return net::device::open(net::rails::open_transport(std::move(ways)), {});
-  }
-
-  net::device device_;
+  net::device device_ = open_rails(cables_);
   executor home_;
 };
 
@@ -178,9 +127,7 @@ TEST_F(rails, a_list_of_blocks_goes_over_both_and_tells_the_peer_once_all_of_the
       EXPECT_EQ(note.immediate, 9u);
       EXPECT_TRUE(are_reversed(source.bytes(), target.memory().bytes(), count));
     };
-    auto push = pushing();
-    auto wait = waiting();
-    co_await when_all(std::move(push), std::move(wait));
+    co_await when_all(pushing(), waiting());
     EXPECT_GT(messages().moved - first, count / 10);
     EXPECT_GT(other().moved - second, count / 10);
     EXPECT_GE(messages().moved - first + other().moved - second, count);
@@ -280,9 +227,7 @@ TEST_F(rails, messages_come_once_and_in_order_whichever_end_loses_the_rail_that_
           EXPECT_EQ(number, i);
         }
       };
-      auto a = sending();
-      auto b = receiving();
-      co_await when_all(std::move(a), std::move(b));
+      co_await when_all(sending(), receiving());
       EXPECT_GE(seen, at);
     });
   }
@@ -333,9 +278,7 @@ TEST_F(rails, a_message_behind_a_question_is_not_taken_for_arrived_by_the_answer
       while (!is_asked) co_await yield();
       co_await both.client.send(std::move(text));
     };
-    auto a = writing();
-    auto b = sending();
-    co_await when_all(std::move(a), std::move(b));
+    co_await when_all(writing(), sending());
     messages().is_cut_before = nullptr;
     messages().loses_sends = false;
     messages().cut();
@@ -365,9 +308,7 @@ TEST_F(rails, a_read_whose_rail_ends_is_done_again_unless_what_was_issued_behind
       const auto writing = [&]() -> task<> {
         co_await both.client.write(source, place.slice(may_have_changed ? 50 : 100, 100));
       };
-      auto a = reading();
-      auto b = writing();
-      co_await when_all(std::move(a), std::move(b));
+      co_await when_all(reading(), writing());
       EXPECT_EQ(why, may_have_changed ? std::error_code(errc::outcome_unknown) : std::error_code());
       EXPECT_TRUE(may_have_changed || holds(copy.bytes(), 0));
     });
@@ -526,23 +467,10 @@ TEST_F(rails, memory_that_is_being_exposed_may_be_let_go_beside_others) {
 // late.
 class late_accesses : public rails {
  protected:
-  struct failure {
-    std::error_code code{};
-    std::string words;
-  };
-  template <class Operation>
-  static task<failure> failure_of(Operation operation) {
-    try {
-      static_cast<void>(co_await std::move(operation));
-    } catch (const error& why) {
-      co_return failure{why.code(), why.what()};
-    }
-    co_return failure();
-  }
-  static void expect_late(const failure& what, const char* words) {
-    EXPECT_EQ(what.code, errc::remote_access) << what.words;
-    EXPECT_NE(what.words.find(words), std::string::npos) << what.words;
-    EXPECT_NE(what.words.find("the connection goes on"), std::string::npos) << what.words;
+  static void expect_late(const std::optional<error>& what, const char* words) {
+    EXPECT_TRUE(what && what->code() == errc::remote_access) << words_of(what);
+    EXPECT_TRUE(contains(what, words)) << words_of(what);
+    EXPECT_TRUE(contains(what, "the connection goes on")) << words_of(what);
   }
   // Everything that a connection does, in both directions.
   task<> expect_alive(ends both, const net::exposure& target, unsigned seed) {
@@ -575,8 +503,7 @@ TEST_F(late_accesses, cost_nothing_but_themselves) {
                      both.client.write(source, target.remote().slice(5000, 1000))};
       static_cast<void>(co_await failure_of(both.client.batch(all)));
       EXPECT_FALSE(all[0].failure() || all[2].failure());
-      EXPECT_TRUE(all[1].failure());
-      if (all[1].failure()) expect_late({all[1].failure()->code(), all[1].failure()->what()}, "taken the memory back");
+      expect_late(all[1].failure(), "taken the memory back");
       EXPECT_TRUE(holds(target.memory().bytes().first(1000), round));
       EXPECT_TRUE(holds(target.memory().bytes().subspan(5000, 1000), round));
       EXPECT_EQ(std::count(back.bytes().begin(), back.bytes().end(), std::byte{0}), 1000);
@@ -597,9 +524,9 @@ TEST_F(late_accesses, are_not_made_once_the_peer_has_said_that_the_memory_is_its
     static_cast<void>(co_await lent.revoke());
     co_await expect_alive(both, target, 1);
     auto source = co_await filled(1000, 2);
-    const failure write = co_await failure_of(both.client.write(source, there));
+    const auto write = co_await failure_of(both.client.write(source, there));
     expect_late(write, "taken the memory back");
-    const failure read = co_await failure_of(both.client.read(source, there));
+    const auto read = co_await failure_of(both.client.read(source, there));
     expect_late(read, "taken the memory back");
     co_await expect_alive(both, target, 3);
     EXPECT_EQ(messages().made + other().made, made);
@@ -618,7 +545,7 @@ TEST_F(late_accesses, to_memory_that_was_lent_until_a_time_say_so) {
     co_await both.client.write(source, lent.remote());
     const auto how = co_await lent.ended();
     EXPECT_EQ(how, net::exposure_end::deadline);
-    const failure write = co_await failure_of(both.client.write(source, lent.remote()));
+    const auto write = co_await failure_of(both.client.write(source, lent.remote()));
     expect_late(write, "lent until a time that has passed");
     co_await expect_alive(both, target, 3);
   });
@@ -638,7 +565,7 @@ TEST_F(late_accesses, that_read_or_change_memory_are_known_not_to_have_happened)
         EXPECT_EQ(before, 0u);
         const mr::remote_region there = lent.remote();
         const auto back = co_await lent.revoke();
-        failure late;
+        std::optional<error> late;
         if (reads) {
           late = co_await failure_of(both.client.read(sink, there));
         } else {
@@ -668,8 +595,8 @@ TEST_F(late_accesses, by_a_large_transfer_that_goes_over_all_rails) {
       const mr::remote_region there = lent.remote();
       const std::uint64_t before = messages().moved + other().moved;
       const auto writing = [&]() -> task<> {
-        const failure late = co_await failure_of(both.client.write(source, there));
-        if (turns == 0 || late.code) expect_late(late, "taken the memory back");
+        const auto late = co_await failure_of(both.client.write(source, there));
+        if (turns == 0 || late) expect_late(late, "taken the memory back");
       };
       const auto taking_back = [&]() -> task<> {
         while (messages().moved + other().moved == before) co_await yield();
@@ -680,9 +607,7 @@ TEST_F(late_accesses, by_a_large_transfer_that_goes_over_all_rails) {
         const auto zeros = std::count(back.bytes().begin(), back.bytes().end(), std::byte{0});
         EXPECT_EQ(static_cast<std::size_t>(zeros), back.size());
       };
-      auto a = writing();
-      auto b = taking_back();
-      co_await when_all(std::move(a), std::move(b));
+      co_await when_all(writing(), taking_back());
       co_await expect_alive(both, target, 3);
     });
   }
@@ -702,7 +627,7 @@ TEST_F(late_accesses, of_many_kinds_between_messages_leave_these_in_their_order)
         co_await both.client.write(memory, lent.remote());
         const mr::remote_region there = lent.remote();
         static_cast<void>(co_await lent.revoke());
-        failure late;
+        std::optional<error> late;
         if (i % 2 == 0) {
           late = co_await failure_of(both.client.write(memory, there));
         } else {
@@ -720,9 +645,7 @@ TEST_F(late_accesses, of_many_kinds_between_messages_leave_these_in_their_order)
         EXPECT_EQ(number, i);
       }
     };
-    auto a = sending();
-    auto b = receiving();
-    co_await when_all(std::move(a), std::move(b));
+    co_await when_all(sending(), receiving());
     co_await expect_alive(both, target, 1);
   });
 }
@@ -741,10 +664,10 @@ TEST_F(late_accesses, are_told_from_guesses_which_end_the_connection) {
                   : mr::remote_region(open.remote().key(), open.remote().address(), 100, open_wide);
       auto source = co_await filled(100, 1);
       static_cast<void>(co_await failure_of(both.client.write(source, forged)));
-      const failure at_client = co_await failure_of(both.client.recv_or_throw());
-      EXPECT_EQ(at_client.code, errc::remote_access) << at_client.words;
-      const failure at_server = co_await failure_of(both.server.recv_or_throw());
-      EXPECT_EQ(at_server.code, errc::protocol_error) << at_server.words;
+      const auto at_client = co_await failure_of(both.client.recv_or_throw());
+      EXPECT_EQ(at_client->code(), errc::remote_access) << at_client->what();
+      const auto at_server = co_await failure_of(both.server.recv_or_throw());
+      EXPECT_EQ(at_server->code(), errc::protocol_error) << at_server->what();
       EXPECT_EQ(both.server.statistics().late_accesses, 0u);
       EXPECT_TRUE(holds(open.memory().bytes(), 0));
     });
@@ -778,9 +701,7 @@ TEST_F(rails, a_connection_that_has_lost_all_of_them_goes_on_where_it_was) {
         EXPECT_TRUE(holds(message.bytes(), 1));
         EXPECT_TRUE(holds(target.memory().bytes(), slice));
       };
-      auto a = sending();
-      auto b = receiving();
-      co_await when_all(std::move(a), std::move(b));
+      co_await when_all(sending(), receiving());
       EXPECT_TRUE(is_pulled);
       co_await until_spread_over(both.client, target, other());
       co_await until_spread_over(both.client, target, messages());
@@ -824,9 +745,7 @@ TEST_F(rails, memory_is_exposed_while_none_is_there) {
       EXPECT_FALSE(open.has_value());
       for (const auto& each : cables_) each->is_down = false;
     };
-    auto a = exposing();
-    auto b = mending();
-    co_await when_all(std::move(a), std::move(b));
+    co_await when_all(exposing(), mending());
     for (const net::exposure* each : {&before, &std::as_const(*open)}) {
       auto source = co_await filled(100, 3);
       co_await both.client.write(std::move(source), each->remote().slice(0, 100));

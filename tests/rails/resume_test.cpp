@@ -3,8 +3,6 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/transport.hpp>
-#include <weft/net/software/domain.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>
@@ -18,7 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "breakable.hpp"
+#include "ends.hpp"
+#include "kit/failure.hpp"
 
 namespace weft::test {
 namespace {
@@ -44,10 +43,6 @@ class resumption : public testing::Test {
   [[nodiscard]] static net::device open_plain() {
     return net::device::open(net::iwarp::open_transport({.checksum = false}), {});
   }
-  static task<net::connection> accept_one(net::listener& from, net::connection_options how) {
-    auto made = co_await from.accept(how);
-    co_return std::move(made).value();
-  }
   struct pair {
     net::connection client;
     net::connection server;
@@ -63,36 +58,22 @@ class resumption : public testing::Test {
   void between_ends(Script script, net::connection_options at_client = resuming(),
                     net::connection_options at_server = resuming()) {
     const auto body = [&]() -> task<> {
-      net::listener listener = co_await server_.listen("127.0.0.1:0");
+      net::listener listener = co_await server_.listen(own_loopback() + ":0");
       pair both = co_await connect(listener, at_client, at_server);
       co_await script(both);
     };
     home_.run(with_timeout(forever, body()));
   }
-  task<mr::buffer> filled(net::device& at, std::size_t bytes, unsigned char with) {
-    auto made = co_await at.pool().allocate(bytes);
-    std::fill(made.bytes().begin(), made.bytes().end(), std::byte{with});
-    co_return made;
+  static task<mr::buffer> filled(net::device& at, std::size_t bytes, unsigned char with) {
+    return filled_with(at.pool(), bytes, std::byte{with});
   }
   task<net::exposure> expose(net::connection& at, std::size_t bytes) {
     auto memory = co_await filled(server_, bytes, 0);
     co_return co_await at.expose(std::move(memory), open_wide);
   }
-  static bool holds(std::span<const std::byte> bytes, unsigned char each) {
-    return std::all_of(bytes.begin(), bytes.end(), [&](std::byte one) { return one == std::byte{each}; });
-  }
   task<> send_one(net::connection& over, unsigned char with) {
     auto words = co_await filled(client_, 100, with);
     co_await over.send(std::move(words));
-  }
-  // The error that the operation ends with.
-  static task<std::optional<error>> failure_of(task<> work) {
-    try {
-      co_await std::move(work);
-    } catch (const error& why) {
-      co_return why;
-    }
-    co_return std::nullopt;
   }
 
   const std::shared_ptr<cable> cable_ = std::make_shared<cable>();
@@ -123,13 +104,11 @@ TEST_F(resumption, a_connection_of_one_link_goes_on_where_it_was) {
       const auto receiving = [&]() -> task<> {
         for (unsigned char i = 0; i < count; ++i) {
           const auto message = co_await both.server.recv_or_throw();
-          EXPECT_TRUE(message.size() == 100 && holds(message.bytes(), i)) << int{i};
+          EXPECT_TRUE(message.size() == 100 && is_all(message.bytes(), std::byte{i})) << int{i};
         }
-        EXPECT_TRUE(holds(target.memory().bytes(), count - 1));
+        EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{count - 1}));
       };
-      auto a = sending();
-      auto b = receiving();
-      co_await when_all(std::move(a), std::move(b));
+      co_await when_all(sending(), receiving());
       EXPECT_GE(seen, at);
       EXPECT_GE(cable_->made, 4u);
     });
@@ -145,11 +124,9 @@ TEST_F(resumption, a_cut_before_the_first_message_of_either_end_loses_nothing) {
     const auto sending = [&]() -> task<> { co_await send_one(both.client, 7); };
     const auto receiving = [&]() -> task<> {
       const auto message = co_await both.server.recv_or_throw();
-      EXPECT_TRUE(holds(message.bytes(), 7));
+      EXPECT_TRUE(is_all(message.bytes(), std::byte{7}));
     };
-    auto a = sending();
-    auto b = receiving();
-    co_await when_all(std::move(a), std::move(b));
+    co_await when_all(sending(), receiving());
     EXPECT_GE(cable_->made, 4u);
   });
 }
@@ -164,7 +141,7 @@ TEST_F(resumption, goes_on_although_the_answer_to_an_attempt_was_lost) {
       co_await both.client.write(std::move(source), target.remote());
       co_await send_one(both.client, round);
       const auto message = co_await both.server.recv_or_throw();
-      EXPECT_TRUE(holds(target.memory().bytes(), round));
+      EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{round}));
       EXPECT_EQ(cable_->lost_answers, 0u);
     }
   });
@@ -182,7 +159,7 @@ TEST_F(resumption, operations_that_wait_for_a_link_are_stopped_as_usual) {
     cable_->is_down = false;
     auto again = co_await filled(client_, 100, 2);
     co_await both.client.write(std::move(again), target.remote());
-    EXPECT_TRUE(holds(target.memory().bytes(), 2));
+    EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{2}));
   });
 }
 
@@ -213,7 +190,7 @@ TEST_F(resumption, of_a_device_by_name_changes_none_of_its_names) {
       SCOPED_TRACE(name);
       auto device = net::device::open(name);
       for (const auto within : {0ms, 1000ms}) {
-        net::listener listener = co_await device.listen("127.0.0.1:0");
+        net::listener listener = co_await device.listen(own_loopback() + ":0");
         auto accepting = accept_one(listener, resuming(within));
         auto connecting = device.connect(std::string(listener.address()), resuming(within));
         auto both = co_await when_all(std::move(connecting), std::move(accepting));
@@ -229,7 +206,7 @@ TEST_F(resumption, of_a_device_by_name_changes_none_of_its_names) {
 
 TEST_F(resumption, shares_no_receives_and_says_so) {
   const auto body = [&]() -> task<> {
-    net::listener listener = co_await server_.listen("127.0.0.1:0");
+    net::listener listener = co_await server_.listen(own_loopback() + ":0");
     auto receives = co_await client_.share_receives();
     net::connection_options how = resuming();
     how.receives = &receives;
@@ -263,7 +240,7 @@ TEST_F(resumption, a_peer_that_was_started_anew_is_another_one_however_late_it_l
     SCOPED_TRACE(attempts);
     const auto body = [&]() -> task<> {
       std::optional<net::device> first(open());
-      std::optional<net::listener> listener(co_await first->listen("127.0.0.1:0"));
+      std::optional<net::listener> listener(co_await first->listen(own_loopback() + ":0"));
       const std::string address(listener->address());
       std::optional<pair> both(co_await connect(*listener, resuming(), resuming()));
       auto memory = co_await first->pool().allocate(100);
@@ -302,7 +279,7 @@ TEST_F(resumption, a_peer_that_was_started_anew_is_another_one_however_late_it_l
 
 TEST_F(resumption, another_program_at_the_peers_address_is_a_clear_error) {
   const auto body = [&]() -> task<> {
-    std::optional<net::listener> listener(co_await server_.listen("127.0.0.1:0"));
+    std::optional<net::listener> listener(co_await server_.listen(own_loopback() + ":0"));
     const std::string address(listener->address());
     pair both = co_await connect(*listener, resuming(), resuming());
     cable_->is_down = true;
@@ -323,9 +300,7 @@ TEST_F(resumption, another_program_at_the_peers_address_is_a_clear_error) {
       EXPECT_EQ(why->code(), errc::protocol_error) << why->what();
       EXPECT_NE(std::string(why->what()).find("another program"), std::string::npos) << why->what();
     };
-    auto a = serving();
-    auto b = resume();
-    co_await when_all(std::move(a), std::move(b));
+    co_await when_all(serving(), resume());
   };
   home_.run(with_timeout(forever, body()));
 }

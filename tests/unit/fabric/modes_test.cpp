@@ -139,10 +139,7 @@ TEST(fabric_raw_keys, that_are_taken_back_together_are_both_let_go_of) {
       for (int turns = 0; turns != 1000; ++turns) co_await yield();  // the peer is asked meanwhile
       library.find_lost_requests();
     };
-    auto a = writing();
-    auto b = revoking();
-    auto c = finding();
-    co_await when_all(std::move(a), std::move(b), std::move(c));
+    co_await when_all(writing(), revoking(), finding());
     co_await exchange(client, server, pool);
   });
 }

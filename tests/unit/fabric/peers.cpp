@@ -42,23 +42,9 @@ task<> exchange(net::connection& from, net::connection& to, mr::pool& pool) {
   EXPECT_TRUE(std::ranges::equal(message.bytes(), std::as_bytes(std::span(words))));
 }
 
-task<std::optional<error>> failure_of(task<> what) {
-  try {
-    co_await std::move(what);
-  } catch (const error& why) {
-    co_return why;
-  }
-  co_return std::nullopt;
-}
-
 task<> expect_end(net::connection& of, std::error_code cause) {
-  std::optional<error> failure;
-  try {
-    static_cast<void>(co_await of.recv());
-  } catch (const error& why) {
-    failure = why;
-  }
-  EXPECT_TRUE(failure && failure->code() == cause) << (failure ? failure->what() : "nothing");
+  const auto failure = co_await failure_of(of.recv());
+  EXPECT_TRUE(failure && failure->code() == cause) << words_of(failure);
 }
 
 raw_peer::raw_peer(std::uint16_t port, std::string_view of, const std::function<void(const sockaddr_in&)>& answered)

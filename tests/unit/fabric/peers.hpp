@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "kit/failure.hpp"
 #include "shim_library.hpp"
 
 namespace weft::test {
@@ -63,8 +64,6 @@ void with_peers(shim_library& library, Script script) {
 /// One message from one end to the other, as it was.
 [[nodiscard]] task<> exchange(net::connection& from, net::connection& to, mr::pool& pool);
 
-/// What a task fails with; empty if it does not.
-[[nodiscard]] task<std::optional<error>> failure_of(task<> what);
 /// Waits for the end of a connection, which has to have that cause.
 [[nodiscard]] task<> expect_end(net::connection& of, std::error_code cause);
 

@@ -49,9 +49,7 @@ task<> messages_behind_writes(net::connection& client, net::connection& server, 
       EXPECT_GE(number_in(open.memory().bytes()) + 3, i);  // placed before the messages that follow it
     }
   };
-  auto a = sending();
-  auto b = receiving();
-  co_await when_all(std::move(a), std::move(b));
+  co_await when_all(sending(), receiving());
 }
 
 task<> writes_and_reads(net::connection& client, net::connection& server, mr::pool& pool) {

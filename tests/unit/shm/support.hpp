@@ -33,20 +33,13 @@
 #include <string_view>
 #include <vector>
 
+#include "kit/descriptors.hpp"
 #include "net/support.hpp"
 #include "shm/link_in_tests.hpp"
 
 namespace weft::test {
 
 namespace shm = net::shm;
-
-inline std::size_t entries_of(const char* directory) {
-  std::error_code missing;
-  const std::filesystem::directory_iterator all(directory, missing);
-  return missing ? 0 : static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
-
-inline std::size_t open_descriptors() { return entries_of("/proc/self/fd"); }
 
 /// A directory that goes with all that is in it.
 class scratch_directory {

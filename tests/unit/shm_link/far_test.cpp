@@ -69,9 +69,7 @@ class far_payload : private far_kernel, public shm_link_test {
           const auto got = co_await both.server.recv_or_throw();
           EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), got.bytes().begin(), got.bytes().end()));
         };
-        auto sending = send();
-        auto receiving = receive();
-        co_await when_all(std::move(sending), std::move(receiving));
+        co_await when_all(send(), receive());
         EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), region.bytes().begin() + 5));
         co_await source.release();
       }
@@ -143,9 +141,7 @@ TEST_F(far_payload, of_a_sender_that_breaks_off_is_no_message) {
             EXPECT_EQ(failure->code(), errc::peer_vanished) << failure->what();
           }
         };
-        auto sending = send();
-        auto cutting = cut();
-        co_await when_all(std::move(sending), std::move(cutting));
+        co_await when_all(send(), cut());
       }
       again.server.abort();
     }
@@ -277,9 +273,7 @@ class sender_that_stops : public hostile_far_payload {
     };
     auto sending = victim.send(std::move(first));
     const auto send = [&]() -> task<> { co_await std::move(sending); };
-    auto first_sent = send();
-    auto serving = serve();
-    co_await when_all(std::move(first_sent), std::move(serving));
+    co_await when_all(send(), serve());
   }
   static task<std::span<const std::byte>> far_memory(manual_end& hand) {
     for (;;) {
@@ -305,9 +299,7 @@ TEST_P(sender_that_stops, keeps_a_buffer_of_the_pool_until_the_peer_has_it) {
       EXPECT_TRUE(failure.has_value());
       memory.reset();
     };
-    auto sending = send();
-    auto looking = far_memory(hand);
-    const auto seen = co_await when_all(std::move(sending), std::move(looking));
+    const auto seen = co_await when_all(send(), far_memory(hand));
     const std::span<const std::byte> there = std::get<1>(seen);
     std::vector<mr::buffer> others;
     for (int i = 0; i < 8; ++i) others.push_back(co_await filled(size, 'o'));
@@ -347,9 +339,7 @@ TEST_P(hostile_far_payload, is_confirmed_by_an_end_that_has_finished) {
       static_cast<void>(co_await next(hand, record_kind::copied));
       hand.say({.kind = record_kind::finished});
     };
-    auto closing = close();
-    auto serving = serve();
-    co_await when_all(std::move(closing), std::move(serving));
+    co_await when_all(close(), serve());
   });
 }
 

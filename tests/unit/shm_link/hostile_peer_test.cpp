@@ -638,9 +638,7 @@ TEST_P(hostile_ring, that_is_never_emptied_holds_back_its_own_messages_only) {
       EXPECT_LT(home().statistics().turns, turns + 20);
       victim.abort();
     };
-    auto attempting = attempt();
-    auto watching = watch();
-    co_await when_all(std::move(attempting), std::move(watching));
+    co_await when_all(attempt(), watch());
     EXPECT_TRUE(outcome && *outcome == errc::closed) << (outcome ? outcome->message() : "none");
   });
 }
@@ -752,9 +750,7 @@ TEST_P(hostile_changes, of_headers_and_payloads_under_our_eyes_do_not_lead_out_o
         }
         hand.socket().close();
       };
-      auto attacking = attack();
-      auto receiving = receive();
-      co_await when_all(std::move(attacking), std::move(receiving));
+      co_await when_all(attack(), receive());
       EXPECT_TRUE(failure);
     });
     const auto is_old = [](std::byte one) { return one == std::byte{'m'}; };

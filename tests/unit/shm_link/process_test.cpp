@@ -120,10 +120,7 @@ TEST_F(shm_process, that_is_stopped_costs_nothing_and_goes_on_where_it_was) {
         co_await expect_standstill();
         there.go_on();
       };
-      auto sending = send(100);
-      auto receiving = receive(100);
-      auto thawing = thaw();
-      co_await when_all(std::move(sending), std::move(receiving), std::move(thawing));
+      co_await when_all(send(100), receive(100), thaw());
     }
     co_await peer.close();
     EXPECT_EQ(there.wait(), 0);

@@ -166,9 +166,7 @@ TEST_P(cold_end, hears_messages_beside_a_busy_executor) {
         static_cast<void>(co_await peer.recv_or_throw());
         done = true;
       };
-      auto receiving = receive();
-      auto waiting = keep_awake(done);
-      co_await when_all(std::move(receiving), std::move(waiting));
+      co_await when_all(receive(), keep_awake(done));
     }
   });
 }
@@ -183,9 +181,7 @@ TEST_P(cold_end, hears_that_its_peer_is_gone_beside_a_busy_executor) {
       EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
       done = true;
     };
-    auto receiving = receive();
-    auto waiting = keep_awake(done);
-    co_await when_all(std::move(receiving), std::move(waiting));
+    co_await when_all(receive(), keep_awake(done));
   });
 }
 
@@ -208,9 +204,7 @@ TEST_P(cold_end, hears_of_room_that_it_waits_for) {
         for (int i = 0; i < 200 && !done; ++i) co_await yield();
       }
     };
-    auto sending = send_more_than_fits();
-    auto taking = take();
-    co_await when_all(std::move(sending), std::move(taking));
+    co_await when_all(send_more_than_fits(), take());
   };
   against(script);
 }
@@ -225,9 +219,7 @@ TEST_P(cold_end, ends_for_a_peer_that_breaks_the_rules) {
       EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
       done = true;
     };
-    auto receiving = receive();
-    auto waiting = keep_awake(done);
-    co_await when_all(std::move(receiving), std::move(waiting));
+    co_await when_all(receive(), keep_awake(done));
   });
 }
 
@@ -265,9 +257,7 @@ TEST_P(shm_fairness, lets_others_have_their_turns_beside_peers_that_never_pause)
       for (int i = 0; i < 10; ++i) co_await expect_service(others);
       served = true;
     };
-    auto flooding = flood();
-    auto serving = serve();
-    co_await when_all(std::move(flooding), std::move(serving));
+    co_await when_all(flood(), serve());
     others.client.abort();
     others.server.abort();
   });
@@ -383,9 +373,7 @@ TEST_P(shm_threads, lose_no_wake_up_when_both_rings_fill_up) {
     }
   };
   const auto exchange = [&](net::connection& peer, std::uint64_t own, std::uint64_t others) -> task<> {
-    auto sending = send_all(peer, own);
-    auto receiving = receive_all(peer, others);
-    co_await when_all(std::move(sending), std::move(receiving));
+    co_await when_all(send_all(peer, own), receive_all(peer, others));
     co_await peer.close();
   };
   std::atomic<bool> listening{false};

@@ -39,6 +39,7 @@
 
 #include "../../sim/loose_task.hpp"
 #include "failing_calls.hpp"
+#include "kit/clock.hpp"
 #include "verbs/fake_device.hpp"
 
 namespace weft::net::verbs {
@@ -48,15 +49,6 @@ using namespace std::chrono_literals;
 
 constexpr auto dead_peer_after = 500ms;
 constexpr auto between_looks = dead_peer_after / 2;
-
-class hand_driven final : public weft::clock {
- public:
-  [[nodiscard]] time_point now() noexcept override { return now_; }
-  void advance(duration time) noexcept { now_ += time; }
-
- private:
-  time_point now_{};
-};
 
 // Has queue pairs, and answers what is posted to them only when it is told to.
 class patient_libraries final : public test::eventful_libraries {
@@ -175,7 +167,7 @@ class patient_libraries final : public test::eventful_libraries {
 
 class witness final : public link_events {
  public:
-  explicit witness(hand_driven& time) : time_(time) {}
+  explicit witness(test::manual_clock& time) : time_(time) {}
 
   std::optional<time_point> ended_at;
   std::error_code why;
@@ -195,7 +187,7 @@ class witness final : public link_events {
   }
   void closed() noexcept override { gone.set(); }
 
-  hand_driven& time_;
+  test::manual_clock& time_;
 };
 
 work_request request_of(work_kind kind, std::uint16_t slot, std::size_t bytes) {
@@ -295,7 +287,7 @@ class verbs_silence : public ::testing::Test {
   landing_place landing{};          // of the peer
   std::function<void()> at_start;   // called when the link has had its first turns
   worker_pool* workers_ = nullptr;  // of its executor
-  hand_driven time;
+  test::manual_clock time;
   patient_libraries libraries;
   std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
   std::shared_ptr<domain> memory = std::make_shared<domain>(home);
@@ -510,9 +502,7 @@ class verbs_binding : public verbs_silence {
 TEST_F(verbs_binding, that_has_begun_is_waited_for_until_shortly_after_a_stop) {
   behind_a_message([&](rdma_link& link) -> task<> {
     const time_point start = time.now();
-    auto exposing = expose(link, 100ms);
-    auto passing = let_pass(5000ms);
-    const auto [why, passed] = co_await when_all(std::move(exposing), std::move(passing));
+    const auto [why, passed] = co_await when_all(expose(link, 100ms), let_pass(5000ms));
     EXPECT_EQ(why, errc::timed_out);
     EXPECT_EQ(events.why, errc::closed);
     EXPECT_LE(events.ended_at.value_or(time_point::max()) - start, 1200ms);
@@ -804,9 +794,7 @@ TEST_F(verbs_revocation, of_a_window_lets_the_executor_go_on_and_keeps_its_regio
         EXPECT_EQ(libraries.regions, registered);
         let_return();
       };
-      auto ending = end();
-      auto watching = watch();
-      co_await when_all(std::move(ending), std::move(watching));
+      co_await when_all(end(), watch());
       EXPECT_EQ(libraries.regions, registered - 1);
     });
   }
@@ -846,9 +834,7 @@ TEST_F(verbs_revocation, of_an_exposure_lets_the_executor_go_on_and_keeps_its_bu
         let_return();
         while (in_use() != 0) co_await yield();
       };
-      auto ending = end();
-      auto watching = watch();
-      co_await when_all(std::move(ending), std::move(watching));
+      co_await when_all(end(), watch());
     });
   }
 }
@@ -899,9 +885,7 @@ TEST_F(verbs_revocation, behind_the_end_of_the_connection_lets_the_executor_go_o
       EXPECT_EQ(libraries.pairs, 1);  // it goes behind its windows
       let_return();
     };
-    auto releasing = release();
-    auto watching = watch();
-    co_await when_all(std::move(releasing), std::move(watching));
+    co_await when_all(release(), watch());
     EXPECT_EQ(begun_, 1);
   });
 }
