@@ -17,7 +17,8 @@ class threads : public peers {
   void on_two_threads(Serve serve, Ask ask, net::connection_options client = options(),
                       net::connection_options server = options()) {
     std::promise<std::string> address;
-    const std::jthread other([&] {
+    std::future<std::string> where = address.get_future();
+    other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
       executor there;
       const auto root = [&]() -> task<> {
         auto listener = co_await device().listen(GetParam().any_address);
@@ -25,14 +26,15 @@ class threads : public peers {
         auto peer = co_await accept_one(listener, server);
         co_await serve(peer);
       };
-      EXPECT_NO_THROW(there.run(with_timeout(forever, root())));
+      there.run(with_timeout(forever, root()), left_early);
     });
-    const std::string where = address.get_future().get();
+    const std::string target = where.get();
     const auto root = [&]() -> task<> {
-      auto peer = co_await device().connect(where, client);
+      auto peer = co_await device().connect(target, client);
       co_await ask(peer);
     };
     run(root);
+    other.join();
   }
 };
 WEFT_ON_EVERY_TRANSPORT(threads);

@@ -44,7 +44,9 @@ sockaddr_in loopback(int port) {
 }
 
 void connect_to(const descriptor& socket, std::string_view address) {
-  const sockaddr_in target = loopback(std::stoi(parse_host_and_port(address).port));
+  const auto where = parse_host_and_port(address);
+  sockaddr_in target = loopback(std::stoi(where.port));
+  ::inet_pton(AF_INET, where.host.c_str(), &target.sin_addr);  // if it is a number
   checked(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&target), sizeof target), "connect");
 }
 
