@@ -156,7 +156,7 @@ endfunction()
 # weft_objects(NAME peers SOURCES ... LIBRARIES ...): sources that test programs share, by $<TARGET_OBJECTS:peers>.
 function(weft_objects)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;LIBRARIES")
-  add_library(${arg_NAME} OBJECT ${arg_SOURCES})
+  add_library(${arg_NAME} OBJECT EXCLUDE_FROM_ALL ${arg_SOURCES})
   target_link_libraries(${arg_NAME} PRIVATE ${arg_LIBRARIES})
   weft_warnings(${arg_NAME})
 endfunction()
