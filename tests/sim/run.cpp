@@ -16,8 +16,6 @@
 #include <csignal>
 #include <cstring>
 #include <deque>
-#include <filesystem>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,6 +23,8 @@
 #include <system_error>
 #include <utility>
 
+#include "../kit/bytes.hpp"
+#include "../kit/descriptors.hpp"
 #include "../unit/stag_of.hpp"
 #include "crew.hpp"
 #include "limited.hpp"
@@ -41,6 +41,7 @@ constexpr const char* server_address = "127.0.0.1:7471";  // of a simulation
 constexpr std::chrono::milliseconds patience(600'000);    // of set-ups and closes: slow is no fault
 constexpr std::size_t guard_bytes = 16;                   // between two lanes' parts of a region, and behind it
 constexpr std::byte guard{0xA5};
+constexpr std::size_t violating_bytes = 64;  // to memory that is not the client's to write to
 
 constexpr mr::usage for_own_operations = mr::usage::send | mr::usage::write_src | mr::usage::read_dst;
 
@@ -91,6 +92,20 @@ struct overstepped {
   [[nodiscard]] mr::remote_slice behind_word() const { return said->slice(8, bytes - 8); }
   [[nodiscard]] std::span<const std::byte> bytes_behind_word() const {
     return std::span<const std::byte>(*view).subspan(8, bytes - 8);
+  }
+};
+
+/// What an operation sends from, or reads into: a buffer, or parts of the scratch region.
+struct operand {
+  std::optional<mr::buffer> own;
+  std::vector<mr::slice> parts;
+  std::span<std::byte> bytes;
+
+  /// False if there is none.
+  bool take(std::optional<mr::buffer> memory) {
+    own = std::move(memory);
+    if (own) bytes = own->bytes();
+    return own.has_value();
   }
 };
 
@@ -169,6 +184,8 @@ class meeting {
   task<> add(side& from, std::size_t index, const step& what);
   task<> add_all(side& from, std::size_t index, const step& what);
   task<> swap(side& from, std::size_t index, const step& what);
+  template <class Post, class Change>
+  task<> change_word(side& from, std::size_t index, const step& what, const char* name, Post post, Change change);
   task<> batch(side& from, std::size_t index, const step& what);
   task<> list(side& from, std::size_t index, const step& what);
   task<> lend_exposure(side& from, std::size_t index, const step& what);
@@ -185,11 +202,20 @@ class meeting {
   // On the lane's executor, for an operation on that of the end.
   task<std::optional<mr::buffer>> allocate(side& from, std::size_t index, std::size_t bytes, bool stopped = false);
   task<std::optional<mr::buffer>> allocate_here(side& from, std::size_t bytes, bool stopped);
-  [[nodiscard]] std::vector<mr::slice> borrow(side& from, std::size_t index, const step& what) const;
+  [[nodiscard]] operand borrow(side& from, std::size_t index, const step& what);
+  void take_memory_back(const operand& from, const step& what);
   std::size_t begin_message(side& from, sent_message what);
   void end_message(side& from, std::size_t id, const std::optional<error>& failure);
   [[nodiscard]] sent_message tell_of(std::size_t index, const step& what, std::uint64_t content) const;
+  [[nodiscard]] auto flush_first_word(side& from) {
+    return from.peer->flush(opposite(from).memory.remote().slice(0, 8));
+  }
   void in_order(side& from, std::uint64_t ticket);
+  template <class T>
+  [[nodiscard]] bool succeeds(side& from, std::uint64_t ticket, const result<T>& how, const char* name,
+                              const step& what, bool possible = true);
+  template <class T>
+  [[nodiscard]] bool succeeds(const result<T>& how, const char* name, bool stopped = false, bool possible = true);
 
   task<> end_early();
   task<> end();
@@ -407,9 +433,21 @@ void meeting::judge(const error& why, const char* what, bool stopped, bool possi
   excuse(why, what, stopped, possible);
 }
 
+// One that need not be in order has ended.
+template <class T>
+bool meeting::succeeds(const result<T>& how, const char* name, bool stopped, bool possible) {
+  if (how) {
+    ++all_.operations;
+  } else {
+    judge(how.error(), name, stopped, possible);
+  }
+  return how.has_value();
+}
+
 // It may be that of what cannot be done again: a read, and an atomic operation.
 void meeting::check_unknown(const error& why, std::string_view what) const {
-  const bool may_lose_rails = harmed_ || violated_ || is_late_;  // a device ends a link for an access that it refuses
+  // A device ends a link for an access that it refuses, and a rail ends with a call that fails.
+  const bool may_lose_rails = harmed_ || violated_ || is_late_ || all_.place.has_failed();
   if (!may_lose_rails) fail(fmt::format("the outcome of {} is unknown, though no rail was harmed", what));
   if (!why.posted()) fail(fmt::format("the outcome of {} is unknown, though it was not posted", what));
   if (what.starts_with("send") || what.starts_with("write")) fail(fmt::format("the outcome of {} is unknown", what));
@@ -521,12 +559,7 @@ task<> meeting::settle() {
 task<> meeting::connect() {
   auto call = limited(client_.device->connect(all_.address_of(index_), options_of(client_)), 0);
   auto made = co_await std::move(call);
-  if (made) {
-    ++all_.operations;
-    client_.peer.emplace(*std::move(made));
-  } else {
-    judge(made.error(), "connect", false);
-  }
+  if (succeeds(made, "connect")) client_.peer.emplace(*std::move(made));
   if (client_.peer && plan_.eager && !plan_.lanes.empty()) {
     const step first{.bytes = std::min(64U, plan_.server.receive_size)};
     co_await send(client_, 0, first);
@@ -559,12 +592,10 @@ task<> meeting::server_is_ready() {
 task<> meeting::accept_here(net::connection_request request) {
   auto call = limited(request.accept(options_of(server_)), 0);
   auto made = co_await std::move(call);
-  if (!made) {
-    judge(made.error(), "accept", false);
+  if (!succeeds(made, "accept")) {
     rough_ = true;  // the client hears of it one way or the other
     co_return;
   }
-  ++all_.operations;
   if (!over_) server_.peer.emplace(*std::move(made));
 }
 
@@ -595,7 +626,7 @@ task<> meeting::prepare(side& one) {
   }
   mr::registration_options own{.usage = for_own_operations, .zero_based = zero_based};
   if (all_.over->can().windows != abilities::none) own.usage |= mr::usage::bind_window;
-  const std::size_t scratch_bytes = scratch_of(plan_.lanes.size()) + 8;
+  const std::size_t scratch_bytes = std::max(scratch_of(plan_.lanes.size()) + 8, violating_bytes);
   own.direct = one.options->direct_windows && lends_directly();
   if (own.direct) {
     one.scratch = co_await domain.register_memory(new_file(scratch_bytes), own);
@@ -882,26 +913,49 @@ task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t index,
 task<std::optional<mr::buffer>> meeting::allocate_here(side& from, std::size_t bytes, bool stopped) {
   auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), 0);
   auto made = co_await std::move(call);
-  if (!made) {
-    judge(made.error(), "allocate", stopped);
-    co_return std::nullopt;
-  }
-  ++all_.operations;
-  if (!from.peer) co_return std::nullopt;
+  if (!succeeds(made, "allocate", stopped) || !from.peer) co_return std::nullopt;
   made->resize(bytes);
   co_return std::move(*made);
 }
 
-std::vector<mr::slice> meeting::borrow(side& from, std::size_t index, const step& what) const {
+// Nothing for a step that takes a buffer.
+operand meeting::borrow(side& from, std::size_t index, const step& what) {
+  operand found;
+  if (what.memory != lending::borrowed && what.memory != lending::gathered) return found;
+  if (what.stop_after_us != 0) rough_ = true;  // that aborts
+  found.bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
   const mr::slice whole = from.scratch.slice(scratch_of(index), what.bytes);
-  if (what.memory == lending::borrowed || what.bytes < 4) return {whole};
+  found.parts = {whole};
+  if (what.memory == lending::borrowed || what.bytes < 4) return found;
   const std::size_t first = what.bytes / 3;
   const std::size_t second = what.bytes / 2;
-  return {whole.subslice(0, first), whole.subslice(first, second - first), whole.subslice(second, what.bytes - second)};
+  found.parts = {whole.subslice(0, first), whole.subslice(first, second - first),
+                 whole.subslice(second, what.bytes - second)};
+  return found;
 }
 
-[[nodiscard]] bool borrows(const step& what) noexcept {
-  return what.memory == lending::borrowed || what.memory == lending::gathered;
+// Gives `post` the memory in the way that the step says.
+template <class Post>
+net::transfer hand_over(operand& memory, const step& what, Post post) {
+  switch (what.memory) {
+    case lending::moved:
+      return post(std::move(*memory.own));
+    case lending::pinned:
+      return post(*memory.own);
+    case lending::borrowed:
+      return post(memory.parts[0]);
+    case lending::gathered:
+      break;
+  }
+  return post(std::span<const mr::slice>(memory.parts));
+}
+
+// It is ours again once the operation has succeeded.
+void meeting::take_memory_back(const operand& from, const step& what) {
+  if (what.memory == lending::moved) return;
+  if (what.memory == lending::pinned && from.own->in_use())
+    fail("a buffer is in use after its operation has succeeded");
+  std::fill(from.bytes.begin(), from.bytes.end(), std::byte{0xEE});
 }
 
 // Completions come in the order of posting, unless the executor has been told to resume in another one.
@@ -912,23 +966,33 @@ void meeting::in_order(side& from, std::uint64_t ticket) {
   from.last_done = ticket;
 }
 
+// An operation of a step has ended.
+template <class T>
+bool meeting::succeeds(side& from, std::uint64_t ticket, const result<T>& how, const char* name, const step& what,
+                       bool possible) {
+  if (how) {
+    in_order(from, ticket);
+  } else {
+    judge(how.error(), name, what.stop_after_us != 0, possible);
+  }
+  return how.has_value();
+}
+
 std::optional<error> failure_of(const result<void>& how) {
   return how ? std::nullopt : std::optional<error>(how.error());
 }
 
+// What id_of() finds, and a pattern behind it.
+void sign(std::span<std::byte> bytes, std::size_t id) noexcept {
+  const auto small_id = static_cast<std::uint32_t>(id);
+  fill(bytes, id);
+  std::memcpy(bytes.data(), &small_id, std::min(bytes.size(), sizeof small_id));
+}
+
 task<> meeting::send(side& from, std::size_t index, const step& what) {
-  std::optional<mr::buffer> own;
-  std::vector<mr::slice> parts;
-  std::span<std::byte> bytes;
-  if (borrows(what)) {
-    parts = borrow(from, index, what);
-    bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
-    if (what.stop_after_us != 0) rough_ = true;  // that aborts
-  } else {
-    own = co_await allocate(from, index, what.bytes, what.stop_after_us != 0);
-    if (!own) co_return;
-    bytes = own->bytes();
-  }
+  operand memory = borrow(from, index, what);
+  if (memory.parts.empty() && !memory.take(co_await allocate(from, index, what.bytes, what.stop_after_us != 0)))
+    co_return;
   lane_state& state = *lanes_[index];
   const bool follows = state.last && state.last->generation == state.area.generation();
   sent_message item = follows ? *state.last : sent_message();
@@ -936,32 +1000,15 @@ task<> meeting::send(side& from, std::size_t index, const step& what) {
   item.immediate = what.immediate || what.bytes < 4;
   const std::size_t id = begin_message(from, item);
   const auto small_id = static_cast<std::uint32_t>(id);
-  fill(bytes, id);
-  std::memcpy(bytes.data(), &small_id, std::min(bytes.size(), sizeof small_id));
+  sign(memory.bytes, id);
   net::send_options how;
   if (item.immediate) how.immediate = small_id;
-  const auto make = [&]() -> net::transfer {
-    switch (what.memory) {
-      case lending::moved:
-        return from.peer->send(std::move(*own), how);
-      case lending::pinned:
-        return from.peer->send(*own, how);
-      case lending::borrowed:
-        return from.peer->send(parts[0], how);
-      case lending::gathered:
-        break;
-    }
-    return from.peer->send(std::span<const mr::slice>(parts), how);
-  };
+  const auto post = [&](auto&& bytes) { return from.peer->send(std::forward<decltype(bytes)>(bytes), how); };
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(make(), own_stop(index, what));
+  auto call = limited(hand_over(memory, what, post), own_stop(index, what));
   const result<void> done = co_await std::move(call);
   end_message(from, id, failure_of(done));
-  if (!done) co_return judge(done.error(), "send", what.stop_after_us != 0);
-  in_order(from, ticket);
-  if (what.memory == lending::moved) co_return;
-  if (what.memory == lending::pinned && own->in_use()) fail("a buffer is in use after its send has succeeded");
-  std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});  // ours again
+  if (succeeds(from, ticket, done, "send", what)) take_memory_back(memory, what);
 }
 
 // A message that says of a write that it has been placed.
@@ -977,21 +1024,12 @@ sent_message meeting::tell_of(std::size_t index, const step& what, std::uint64_t
 }
 
 task<> meeting::write(side& from, std::size_t index, const step& what, bool tell) {
-  std::optional<mr::buffer> own;
-  std::vector<mr::slice> parts;
-  std::span<std::byte> bytes;
-  if (borrows(what)) {
-    parts = borrow(from, index, what);
-    bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
-    if (what.stop_after_us != 0) rough_ = true;
-  } else {
-    own = co_await allocate(from, index, what.bytes, what.stop_after_us != 0);
-    if (!own) co_return;
-    bytes = own->bytes();
-  }
+  operand memory = borrow(from, index, what);
+  if (memory.parts.empty() && !memory.take(co_await allocate(from, index, what.bytes, what.stop_after_us != 0)))
+    co_return;
   lane_state& state = *lanes_[index];
   const std::uint64_t content = ++state.contents * 64 + index;
-  fill(bytes, content);
+  fill(memory.bytes, content);
   const auto before = state.area.begin(what.offset, content, what.bytes);
   const sent_message told = tell_of(index, what, content);
   net::write_options how;
@@ -1003,65 +1041,39 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
     how.immediate = static_cast<std::uint32_t>(id);
   }
   const auto target = opposite(from).memory.remote().slice(area_of(index) + what.offset, what.bytes);
-  const auto make = [&]() -> net::transfer {
-    switch (what.memory) {
-      case lending::moved:
-        return from.peer->write(std::move(*own), target, how);
-      case lending::pinned:
-        return from.peer->write(*own, target, how);
-      case lending::borrowed:
-        return from.peer->write(parts[0], target, how);
-      case lending::gathered:
-        break;
-    }
-    return from.peer->write(std::span<const mr::slice>(parts), target, how);
-  };
+  const auto post = [&](auto&& bytes) { return from.peer->write(std::forward<decltype(bytes)>(bytes), target, how); };
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(make(), own_stop(index, what));
+  auto call = limited(hand_over(memory, what, post), own_stop(index, what));
   const result<void> done = co_await std::move(call);
   if (tell) end_message(from, id, failure_of(done));
   const bool possible = !tell || all_.over->can().write_immediate;
-  if (!done) {
-    if (!done.error().posted()) state.area.revert(what.offset, before);
-    co_return judge(done.error(), "write", what.stop_after_us != 0, possible);
-  }
+  if (!done && !done.error().posted()) state.area.revert(what.offset, before);
+  if (!succeeds(from, ticket, done, "write", what, possible)) co_return;
   check_possible(possible, "a write with immediate data");
-  in_order(from, ticket);
   state.area.settle(what.offset, content, what.bytes);
   state.last = told;
-  if (what.memory == lending::moved) co_return;
-  if (what.memory == lending::pinned && own->in_use()) fail("a buffer is in use after its write has succeeded");
-  std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
+  take_memory_back(memory, what);
 }
 
 task<> meeting::read(side& from, std::size_t index, const step& what) {
-  std::optional<mr::buffer> own;
-  std::vector<mr::slice> parts;
-  std::span<std::byte> bytes;
-  if (borrows(what)) {
-    parts = borrow(from, index, what);
-    bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
-    if (what.stop_after_us != 0) rough_ = true;
-  } else {
-    own = co_await allocate(from, index, what.bytes, what.stop_after_us != 0);
-    if (!own) co_return;
-    bytes = own->bytes();
-  }
-  std::fill(bytes.begin(), bytes.end(), std::byte{0xDD});
+  operand memory = borrow(from, index, what);
+  if (memory.parts.empty() && !memory.take(co_await allocate(from, index, what.bytes, what.stop_after_us != 0)))
+    co_return;
+  std::fill(memory.bytes.begin(), memory.bytes.end(), std::byte{0xDD});
   const auto source = opposite(from).memory.remote().slice(area_of(index) + what.offset, what.bytes);
+  const std::span<const mr::slice> parts = memory.parts;
   const bool whole = what.memory == lending::borrowed || parts.size() > from.peer->capabilities().max_read_parts;
   const mr::slice sink = from.scratch.slice(scratch_of(index), what.bytes);
   const auto make = [&]() -> net::transfer {
-    if (own) return from.peer->read(*own, source);
-    if (whole) return from.peer->read(sink, source);
-    return from.peer->read(std::span<const mr::slice>(parts), source);
+    if (memory.own) return from.peer->read(*memory.own, source);
+    return whole ? from.peer->read(sink, source) : from.peer->read(parts, source);
   };
   const std::uint64_t ticket = ++from.posted;
   auto call = limited(make(), own_stop(index, what));
   const result<void> done = co_await std::move(call);
-  if (!done) co_return judge(done.error(), "read", what.stop_after_us != 0);
-  in_order(from, ticket);
-  if (!lanes_[index]->area.learn(what.offset, bytes)) fail(fmt::format("lane {} has read what cannot be there", index));
+  if (!succeeds(from, ticket, done, "read", what)) co_return;
+  if (!lanes_[index]->area.learn(what.offset, memory.bytes))
+    fail(fmt::format("lane {} has read what cannot be there", index));
 }
 
 task<> meeting::flush(side& from, std::size_t index, const step& what) {
@@ -1069,29 +1081,44 @@ task<> meeting::flush(side& from, std::size_t index, const step& what) {
   const std::uint64_t ticket = ++from.posted;
   auto call = limited(from.peer->flush(where), own_stop(index, what));
   const result<void> done = co_await std::move(call);
-  if (!done) co_return judge(done.error(), "flush", what.stop_after_us != 0);
-  in_order(from, ticket);
+  if (!succeeds(from, ticket, done, "flush", what)) co_return;
   const auto placed = std::span<const std::byte>(opposite(from).bytes).subspan(area_of(index), plan_.area_bytes);
   if (!apart() && !lanes_[index]->area.is(placed))
     fail(fmt::format("lane {} has flushed, and its writes are not placed", index));
 }
 
-task<> meeting::add(side& from, std::size_t index, const step& what) {
+// Changes the lane's own word, which nobody else does.
+template <class Post, class Change>
+task<> meeting::change_word(side& from, std::size_t index, const step& what, const char* name, Post post,
+                            Change change) {
   word& own = lanes_[index]->own;
   const auto before = own.values();
-  const std::uint64_t amount = what.bytes + 1;
-  own.may_change([=](std::uint64_t value) { return value + amount; });
+  own.may_change(change);
   const auto where = words_of(opposite(from)).slice(word_of(index), 8);
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(from.peer->fetch_add(where, amount), own_stop(index, what));
-  const auto got = co_await std::move(call);
-  if (!got) {
-    if (!got.error().posted()) own.revert(before);
-    co_return judge(got.error(), "fetch_add", what.stop_after_us != 0, all_.over->can().atomics);
-  }
-  in_order(from, ticket);
-  if (!before.contains(*got)) fail(fmt::format("fetch_add of lane {} has found {}", index, *got));
-  own.is(*got + amount);
+  auto call = limited(post(*from.peer, where), own_stop(index, what));
+  const result<std::uint64_t> got = co_await std::move(call);
+  if (!got && !got.error().posted()) own.revert(before);
+  if (!succeeds(from, ticket, got, name, what, all_.over->can().atomics)) co_return;
+  if (!before.contains(*got)) fail(fmt::format("{} of lane {} has found {}", name, index, *got));
+  own.is(change(*got));
+}
+
+task<> meeting::add(side& from, std::size_t index, const step& what) {
+  const std::uint64_t amount = what.bytes + 1;
+  const auto post = [=](net::connection& over, const mr::remote_slice& where) { return over.fetch_add(where, amount); };
+  return change_word(from, index, what, "fetch_add", post, [=](std::uint64_t value) { return value + amount; });
+}
+
+task<> meeting::swap(side& from, std::size_t index, const step& what) {
+  const std::uint64_t some = lanes_[index]->own.some();
+  const std::uint64_t expected = what.immediate ? some : ~some;
+  const std::uint64_t desired = what.offset;
+  const auto post = [=](net::connection& over, const mr::remote_slice& where) {
+    return over.compare_swap(where, expected, desired);
+  };
+  const auto change = [=](std::uint64_t value) { return value == expected ? desired : value; };
+  return change_word(from, index, what, "compare_swap", post, change);
 }
 
 task<> meeting::add_all(side& from, std::size_t index, const step& what) {
@@ -1102,32 +1129,9 @@ task<> meeting::add_all(side& from, std::size_t index, const step& what) {
   const std::uint64_t ticket = ++from.posted;
   auto call = limited(from.peer->fetch_add(where, 1), own_stop(index, what));
   const auto got = co_await std::move(call);
-  if (!got) {
-    if (!got.error().posted()) --possible_tickets_[which];
-    co_return judge(got.error(), "fetch_add", what.stop_after_us != 0, all_.over->can().atomics);
-  }
-  in_order(from, ticket);
+  if (!got && !got.error().posted()) --possible_tickets_[which];
+  if (!succeeds(from, ticket, got, "fetch_add", what, all_.over->can().atomics)) co_return;
   if (!apart() && !tickets_[which].insert(*got).second) fail(fmt::format("two lanes have got {} from one word", *got));
-}
-
-task<> meeting::swap(side& from, std::size_t index, const step& what) {
-  word& own = lanes_[index]->own;
-  const auto before = own.values();
-  const std::uint64_t expected = what.immediate ? own.some() : ~own.some();
-  const std::uint64_t desired = what.offset;
-  const auto apply = [=](std::uint64_t value) { return value == expected ? desired : value; };
-  own.may_change(apply);
-  const auto where = words_of(opposite(from)).slice(word_of(index), 8);
-  const std::uint64_t ticket = ++from.posted;
-  auto call = limited(from.peer->compare_swap(where, expected, desired), own_stop(index, what));
-  const auto got = co_await std::move(call);
-  if (!got) {
-    if (!got.error().posted()) own.revert(before);
-    co_return judge(got.error(), "compare_swap", what.stop_after_us != 0, all_.over->can().atomics);
-  }
-  in_order(from, ticket);
-  if (!before.contains(*got)) fail(fmt::format("compare_swap of lane {} has found {}", index, *got));
-  own.is(apply(*got));
 }
 
 // Writes and sends, then reads of what was written.
@@ -1170,8 +1174,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
       item.immediate = true;
       one.id = begin_message(from, item);
       const auto small_id = static_cast<std::uint32_t>(one.id);
-      fill(bytes, one.id);
-      std::memcpy(bytes.data(), &small_id, std::min(bytes.size(), sizeof small_id));
+      sign(bytes, one.id);
       operations.push_back(from.peer->send(buffers[i], {.immediate = small_id}));
     }
   }
@@ -1202,8 +1205,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
       fail(fmt::format("lane {} has read what cannot be there, in a batch", index));
     }
   }
-  if (!done) co_return judge(done.error(), "batch", what.stop_after_us != 0);
-  in_order(from, ticket);
+  static_cast<void>(succeeds(from, ticket, done, "batch", what));
 }
 
 task<> end_of(net::list_operation& all) { co_await all; }
@@ -1265,9 +1267,7 @@ task<> meeting::list(side& from, std::size_t index, const step& what) {
       static_cast<void>(state.area.begin(one.offset, one.content, what.bytes));
     }
   }
-  if (!done) co_return judge(done.error(), "write", what.stop_after_us != 0);
-  in_order(from, ticket);
-  state.last = told;
+  if (succeeds(from, ticket, done, "write", what)) state.last = told;
 }
 
 // ---- memory for a while ----
@@ -1280,8 +1280,7 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
   fill(bytes, content);
   auto registering = limited(from.device->domain().register_memory(std::span(bytes), {.usage = for_own_operations}), 0);
   auto region = co_await std::move(registering);
-  if (!region) co_return judge(region.error(), "register_memory", false);
-  ++all_.operations;
+  if (!succeeds(region, "register_memory")) co_return;
   std::optional<error> failure;
   if (from.peer) {
     const auto before = state.area.begin(what.offset, content, what.bytes);
@@ -1316,19 +1315,10 @@ task<bool> meeting::use_lent(side& from, std::size_t index, mr::remote_region wh
   fill(source->bytes(), content);
   auto writing = limited(from.peer->write(*source, where), 0);
   const result<void> written = co_await std::move(writing);
-  if (!written) {
-    judge(written.error(), "write to what was lent", false);
-    co_return false;
-  }
-  ++all_.operations;
-  if (!from.peer) co_return false;
+  if (!succeeds(written, "write to what was lent") || !from.peer) co_return false;
   auto reading = limited(from.peer->read(*sink, where), 0);
   const result<void> done = co_await std::move(reading);
-  if (!done) {
-    judge(done.error(), "read of what was lent", false);
-    co_return false;
-  }
-  ++all_.operations;
+  if (!succeeds(done, "read of what was lent")) co_return false;
   if (!holds(sink->bytes(), content)) fail("what was lent has other bytes when it is read");
   if (!apart() && !holds(memory, content)) fail("what was lent has other bytes");
   co_return true;
@@ -1342,26 +1332,16 @@ task<bool> meeting::revoke(side& from, std::size_t index, std::uint64_t key) {
   item.bytes = 4;
   item.invalidates = key;
   const std::size_t id = begin_message(from, item);
-  const auto small_id = static_cast<std::uint32_t>(id);
-  std::memcpy(memory->data(), &small_id, sizeof small_id);
+  sign(memory->bytes(), id);
   ++from.posted;
   auto call = limited(from.peer->send(std::move(*memory), {.invalidate = key}), 0);
   const result<void> done = co_await std::move(call);
   end_message(from, id, failure_of(done));
   const bool possible = all_.over->can().windows == abilities::of_one_peer;
-  if (!done) {
-    judge(done.error(), "send with a key to revoke", false, possible);
-    co_return false;
-  }
-  ++all_.operations;
-  if (!from.peer) co_return false;
-  auto flushing = limited(from.peer->flush(opposite(from).memory.remote().slice(0, 8)), 0);
+  if (!succeeds(done, "send with a key to revoke", false, possible) || !from.peer) co_return false;
+  auto flushing = limited(flush_first_word(from), 0);
   const result<void> flushed = co_await std::move(flushing);
-  if (!flushed) {
-    judge(flushed.error(), "flush", false);
-    co_return false;
-  }
-  ++all_.operations;
+  if (!succeeds(flushed, "flush")) co_return false;
   // Of direct memory it says nothing about messages.
   const auto waits = [&] { return from.peer && !ending_ && !disturbed() && !from.out.messages[id].received; };
   for (int i = 0; lends_directly() && i < 100'000 && waits(); ++i) co_await sleep_for(microseconds(10));
@@ -1399,8 +1379,7 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
   if (!memory || !from.peer) co_return;
   auto lending = on(*lender.home, expose(lender, std::move(*memory), open_to_peers()));
   auto lent = co_await std::move(lending);
-  if (!lent) co_return judge(lent.error(), "expose", false, can_lend());
-  ++all_.operations;
+  if (!succeeds(lent, "expose", false, can_lend())) co_return;
   check_possible(can_lend(), "expose");
   if (!from.peer) co_return;
   bool used = co_await use_lent(from, index, lent->remote(), lent->memory().bytes());
@@ -1420,8 +1399,7 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
   // Longer than anything may be under way over a rail that was given up.
   std::fill(back.bytes().begin(), back.bytes().end(), guard);
   co_await sleep_for(std::chrono::milliseconds(450));
-  const auto is_guard = [](std::byte one) { return one == guard; };
-  if (!std::all_of(back.bytes().begin(), back.bytes().end(), is_guard)) fail("what was taken back has changed");
+  if (!test::is_all(back.bytes(), guard)) fail("what was taken back has changed");
 }
 
 task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
@@ -1437,8 +1415,7 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
     ++all_.failures;
     co_return;
   }
-  if (!lent) co_return judge(lent.error(), "bind", false, can_lend());
-  ++all_.operations;
+  if (!succeeds(lent, "bind", false, can_lend())) co_return;
   check_possible(can_lend(), "bind");
   if (!from.peer) co_return;
   // Once and again, so that it comes to be used directly.
@@ -1468,8 +1445,7 @@ task<> meeting::prove(side& from, std::size_t index) {
   ++from.posted;
   auto call = limited(from.peer->read(*sink, source), 0);
   const result<void> done = co_await std::move(call);
-  if (!done) co_return judge(done.error(), "the last read", false);
-  ++all_.operations;
+  if (!succeeds(done, "the last read")) co_return;
   if (!lanes_[index]->area.learn(0, sink->bytes())) fail(fmt::format("lane {} has read what cannot be there", index));
   lanes_[index]->proven = !apart();
 }
@@ -1483,11 +1459,7 @@ task<> meeting::close(side& one) {
   const duration start = all_.elapsed();
   auto call = limited(one.peer->close(), 0);
   const result<void> done = co_await std::move(call);
-  if (!done) {
-    judge(done.error(), "close", false);
-  } else {
-    ++all_.operations;
-  }
+  static_cast<void>(succeeds(done, "close"));
   if (!disturbed() && !all_.place.has_failed() && all_.elapsed() - start >= patience)
     fail("a close has waited for its deadline");
 }
@@ -1547,7 +1519,7 @@ task<> meeting::learn_of_restart() {
   if (!client_.peer) co_return;
   const bool waits = plan_.client.resume_within_ms >= 60'000 && plan_.server.resume_within_ms != 0;
   const bool asks = settled_ && waits && all_.is_railed();
-  auto flushing = limited(client_.peer->flush(server_.memory.remote().slice(0, 8)), 0);
+  auto flushing = limited(flush_first_word(client_), 0);
   const result<void> flushed = co_await std::move(flushing);
   if (flushed) fail("a server has answered that knows nothing of the connection");
   const bool is_own_end = flushed.error().code() == errc::closed;  // something that it had borrowed was stopped
@@ -1562,15 +1534,13 @@ task<> meeting::violate() {
   rough_ = true;
   violated_ = true;
   if (!client_.peer || !server_.peer) co_return;
-  constexpr std::size_t bytes = 64;
-  auto own = co_await allocate_here(client_, bytes, false);
-  auto there = on(*server_.home, allocate_here(server_, bytes, false));
+  // Whoever waited for a second buffer with one in his hands would keep others waiting in a tight pool.
+  auto there = on(*server_.home, allocate_here(server_, violating_bytes, false));
   auto lent = co_await std::move(there);
-  if (!own || !lent) {
-    client_.peer->abort();
+  if (!lent || !client_.peer) {
+    if (client_.peer) client_.peer->abort();
     co_return;
   }
-  fill(own->bytes(), 99);
   std::fill(lent->bytes().begin(), lent->bytes().end(), guard);
   const auto forge = [](const mr::remote_slice& from, std::uint64_t size) {
     return mr::remote_region(from.key(), from.address(), size, mr::usage::write_dst);
@@ -1602,8 +1572,8 @@ task<> meeting::violate() {
       co_return;
     }
     exposed = *std::move(made);
-    target = forge(exposed.remote(), bytes);
-    range = target->slice(0, bytes);
+    target = forge(exposed.remote(), violating_bytes);
+    range = target->slice(0, violating_bytes);
     const bool ours = owner == &server_;
     is_late = plan_.how == ending::revoked_key || (plan_.how == ending::foreign_key && ours);
     if (is_late) {
@@ -1611,18 +1581,15 @@ task<> meeting::violate() {
       lent = co_await std::move(taking);
     }
   }
-  own->resize(range->size());
-  auto writing = limited(client_.peer->write(*own, *range), 0);
+  auto writing = limited(client_.peer->write(client_.scratch.slice(0, range->size()), *range), 0);
   static_cast<void>(co_await std::move(writing));
   if (client_.peer) {
-    auto flushing = limited(client_.peer->flush(server_.memory.remote().slice(0, 8)), 0);
+    auto flushing = limited(flush_first_word(client_), 0);
     const result<void> flushed = co_await std::move(flushing);
     // Over rails a peer that comes late loses that access alone.
     if (flushed && !(is_late && all_.is_railed())) fail("the peer took an access that it does not allow");
   }
-  for (const std::byte one : watched) {
-    if (one != guard) fail("memory was written by a peer that may not");
-  }
+  if (!test::is_all(watched, guard)) fail("memory was written by a peer that may not");
   if (client_.peer) client_.peer->abort();
 }
 
@@ -1639,9 +1606,8 @@ task<> meeting::overstep() {
       co_await use_on(what);
     };
     co_await with_scope(on_failure::stop_siblings, both);
-    const std::span<const std::byte> watched(*what.view);
-    const bool intact = std::all_of(watched.begin(), watched.end(), [](std::byte one) { return one == guard; });
-    if (!intact) fail("memory was changed by a peer after it was taken back");
+    if (!test::is_all(std::span<const std::byte>(*what.view), guard))
+      fail("memory was changed by a peer after it was taken back");
   }
   auto clearing = on(*server_.home, clear(what));
   co_await std::move(clearing);
@@ -1696,8 +1662,7 @@ task<> meeting::use_on(overstepped& what) {
   auto registering =
       limited(client_.device->domain().register_memory(std::span(bytes), {.usage = for_own_operations}), 0);
   auto own = co_await std::move(registering);
-  if (!own) {
-    judge(own.error(), "register_memory", false);
+  if (!succeeds(own, "register_memory")) {
     if (client_.peer) client_.peer->abort();
     co_return;
   }
@@ -1720,12 +1685,7 @@ task<bool> meeting::use_once(overstepped& what, mr::region& own, std::uint64_t r
               : round % 4 == 2 ? add_on(what, round / 4)
                                : flush_on(what, content);
   const result<void> how = co_await std::move(call);
-  if (how) {
-    ++all_.operations;
-  } else {
-    judge(how.error(), "the use of what is taken back", false);
-  }
-  co_return how.has_value();
+  co_return succeeds(how, "the use of what is taken back");
 }
 
 task<result<void>> meeting::write_on(overstepped& what, mr::region& own, std::uint64_t content) {
@@ -1766,8 +1726,7 @@ task<result<void>> meeting::read_zeros(overstepped& what, mr::region& own) {
   const std::span<std::byte> bytes = own.bytes().subspan(8);
   auto call = limited(client_.peer->read(own.slice(8, bytes.size()), what.behind_word()), 0);
   const result<void> how = co_await std::move(call);
-  const bool is_zero = std::all_of(bytes.begin(), bytes.end(), [](std::byte one) { return one == std::byte{}; });
-  if (how && !is_zero && !what.is_taken_back) fail("what nobody has written has changed");
+  if (how && !test::is_zero(bytes) && !what.is_taken_back) fail("what nobody has written has changed");
   co_return how;
 }
 
@@ -1777,7 +1736,7 @@ task<bool> meeting::write_by_force(overstepped& what, mr::region& own) {
   auto writing = limited(client_.peer->write(own.slice(0, 8), forged.slice(0, 8)), 0);
   static_cast<void>(co_await std::move(writing));
   if (!client_.peer) co_return false;
-  auto flushing = limited(client_.peer->flush(server_.memory.remote().slice(0, 8)), 0);
+  auto flushing = limited(flush_first_word(client_), 0);
   if (co_await std::move(flushing)) fail("the peer took a write of what may only be read");
   co_return false;
 }
@@ -1788,9 +1747,7 @@ task<> meeting::clear(overstepped& what) {
 }
 
 void meeting::check_memory(side& one) {
-  const auto is_guard = [](std::span<const std::byte> bytes) {
-    return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == guard; });
-  };
+  const auto is_guard = [](std::span<const std::byte> bytes) { return test::is_all(bytes, guard); };
   const std::span<const std::byte> bytes = one.bytes;
   bool intact = is_guard(bytes.last(guard_bytes)) && is_guard(bytes.subspan(8, 8));
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -1954,11 +1911,6 @@ task<> run::body() {
   shared.clear();
 }
 
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
-
 std::string left_in(net::device& device, const medium& over) {
   const mr::pool_statistics pool = device.pool().statistics();
   std::string found;
@@ -2021,7 +1973,7 @@ void run::hire() {
 }  // namespace
 
 outcome play(const script& what, const std::function<void(const std::string& why)>& give_up, const setting& where) {
-  const std::size_t descriptors = open_descriptors();
+  const std::size_t descriptors = test::open_descriptors();
   outcome done;
   run all(what, give_up, where);
   all.open_devices();
@@ -2048,7 +2000,7 @@ outcome play(const script& what, const std::function<void(const std::string& why
   all.server_device.reset();
   all.client_device.reset();
   if (const std::string left = all.over->leaks(); !left.empty()) give_up("something is left: " + left);
-  if (const std::size_t now = open_descriptors(); now != descriptors && !all.over->keeps_descriptors()) {
+  if (const std::size_t now = test::open_descriptors(); now != descriptors && !all.over->keeps_descriptors()) {
     give_up(fmt::format("{} descriptors are open, {} were before", now, descriptors));
   }
   done.trace = all.place.trace();
