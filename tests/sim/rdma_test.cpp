@@ -67,24 +67,50 @@ class simulated_rdma : public ::testing::Test {
     EXPECT_EQ(below->leaks(), "");
   }
 
-  static net::connection_options usual() {
+  static net::connection_options usual(std::uint16_t send_depth = net::connection_options().send_depth) {
     net::connection_options options;
     options.dead_peer_after = dead_peer_after;
+    options.send_depth = send_depth;
     return options;
   }
 
-  /// Tells the peer of some bytes that it may use, until it closes.
-  task<> lend(net::connection_request& from, const net::connection_options& options, mr::usage uses) {
-    auto peer = co_await from.accept(options);
-    auto memory = co_await home->pool().allocate(64);
-    auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = uses});
+  /// Says to the peer which memory it may use, and what the peer has said.
+  task<> tell(net::connection& peer, const mr::remote_region& where) {
     auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = region.remote().pack();
+    const auto packed = where.pack();
     std::copy(packed.begin(), packed.end(), hello.bytes().begin());
     co_await peer.send(std::move(hello));
+  }
+  static task<mr::remote_region> hear(net::connection& peer) {
+    const auto hello = co_await peer.recv_or_throw();
+    co_return mr::remote_region::unpack(hello.bytes());
+  }
+
+  static task<> close_behind(net::connection& peer) {
     EXPECT_FALSE(co_await peer.recv());
     co_await peer.close();
-    co_await region.release();
+  }
+
+  // Servers, for run().
+
+  /// Tells the peer of some bytes that it may use, until it closes.
+  auto lend(mr::usage uses) {
+    return [this, uses](net::connection_request& from, const net::connection_options& options) -> task<> {
+      auto peer = co_await from.accept(options);
+      auto memory = co_await home->pool().allocate(64);
+      auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = uses});
+      co_await tell(peer, region.remote());
+      co_await close_behind(peer);
+      co_await region.release();
+    };
+  }
+  static task<> serve_until_it_closes(net::connection_request& from, const net::connection_options& options) {
+    auto peer = co_await from.accept(options);
+    co_await close_behind(peer);
+  }
+  static task<> serve_until_the_end(net::connection_request& from, const net::connection_options& options) {
+    auto peer = co_await from.accept(options);
+    static_cast<void>(co_await as_result(peer.recv()));
   }
 
   /// Both ends of a connection, in one executor.
@@ -118,12 +144,9 @@ class simulated_rdma : public ::testing::Test {
 TEST_F(simulated_rdma, an_rnic_flushes) {
   open(rnic());
   bool flushed = false;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
-    return lend(from, options, mr::usage::read_src);
-  };
+  const auto serve = lend(mr::usage::read_src);
   const auto ask = [&](net::connection& peer) -> task<> {
-    const auto hello = co_await peer.recv_or_throw();
-    const auto there = mr::remote_region::unpack(hello.bytes());
+    const auto there = co_await hear(peer);
     co_await peer.flush(there.slice(0, 8));
     flushed = true;
     co_await peer.close();
@@ -164,10 +187,6 @@ TEST_F(simulated_rdma, a_send_of_an_rnic_does_not_wait_for_a_peer_that_has_gone)
   open(rnic());
   std::error_code sending;
   duration waited{};
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
-    static_cast<void>(co_await as_result(peer.recv()));
-  };
   const auto ask = [&](net::connection& peer) -> task<> {
     auto memory = co_await home->pool().allocate(64);
     const time_point start = place.now();
@@ -176,7 +195,7 @@ TEST_F(simulated_rdma, a_send_of_an_rnic_does_not_wait_for_a_peer_that_has_gone)
     if (!sent) sending = sent.error().code();
     waited = place.now() - start;
   };
-  run(serve, ask);
+  run(serve_until_the_end, ask);
   EXPECT_EQ(sending, errc::peer_vanished);
   EXPECT_LE(waited, dead_peer_after * 3 / 2);
 }
@@ -206,17 +225,12 @@ TEST_F(simulated_rdma, an_rnic_whose_port_is_in_use_is_given_another_one) {
   traits.ports_in_use = 3;
   open(traits);
   bool connected = false;
-  const auto serve = [](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
-    EXPECT_FALSE(co_await peer.recv());
-    co_await peer.close();
-  };
   const auto ask = [&](net::connection& peer) -> task<> {
     connected = true;
     co_await peer.close();
   };
   source = "127.0.0.1:0";
-  run(serve, ask);
+  run(serve_until_it_closes, ask);
   EXPECT_TRUE(connected);
 }
 
@@ -227,10 +241,6 @@ TEST_F(simulated_rdma, an_rnic_notices_that_its_peer_has_gone_however_many_write
   open(traits);
   std::error_code sending;
   duration waited{};
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
-    static_cast<void>(co_await as_result(peer.recv()));
-  };
   const auto ask = [&](net::connection& peer) -> task<> {
     const time_point start = place.now();
     below->cut(client_port);
@@ -242,7 +252,7 @@ TEST_F(simulated_rdma, an_rnic_notices_that_its_peer_has_gone_however_many_write
       co_await sleep_for(dead_peer_after / 8);
     }
   };
-  run(serve, ask);
+  run(serve_until_the_end, ask);
   EXPECT_EQ(sending, errc::peer_vanished);
   EXPECT_LE(waited, dead_peer_after * 5 / 2);
 }
@@ -258,12 +268,9 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
   constexpr std::uint64_t turns = 100;
   std::uint64_t turn = 0;
   constexpr mr::usage everything = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
-    return lend(from, options, everything);
-  };
+  const auto serve = lend(everything);
   const auto ask = [&](net::connection& peer) -> task<> {
-    const auto hello = co_await peer.recv_or_throw();
-    const auto word = mr::remote_region::unpack(hello.bytes()).slice(0, 8);
+    const auto word = (co_await hear(peer)).slice(0, 8);
     auto own = co_await home->pool().allocate(8);
     auto sink = co_await home->pool().allocate(8);
     while (++turn <= turns) {
@@ -285,17 +292,12 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
 // What the queue holds at a time goes out with one; beyond that, one is for a quarter of the queue.
 TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells_and_few_completions) {
   open({});
-  net::connection_options deep = usual();
-  deep.send_depth = 256;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
-    return lend(from, options, mr::usage::write_dst);
-  };
+  const auto serve = lend(mr::usage::write_dst);
   unsigned one_queue = 0;
   unsigned many = 0;
   unsigned completions = 0;
   const auto ask = [&](net::connection& peer) -> task<> {
-    const auto hello = co_await peer.recv_or_throw();
-    const auto there = mr::remote_region::unpack(hello.bytes());
+    const auto there = co_await hear(peer);
     const auto own = co_await home->pool().allocate(64);
     std::vector<net::block_pair> pairs(256, net::block_pair{.local = 1, .remote = 3});
     net::block_list all{.local = own.slice(), .remote = there, .block_bytes = 8, .blocks = pairs};
@@ -311,7 +313,7 @@ TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells_and_few_completions) {
     completions = below->completions() - completions_before;
     co_await peer.close();
   };
-  run(serve, ask, deep);
+  run(serve, ask, usual(256));
   EXPECT_EQ(one_queue, 1u);
   EXPECT_GT(many, 0u);
   EXPECT_LE(many, 16u * 4);
@@ -324,8 +326,6 @@ task<> end_of(net::list_operation& list) { co_await list; }
 // So that a peer that dies meanwhile is noticed as soon as with one large write after another.
 TEST_F(simulated_rdma, lists_of_large_blocks_have_a_completion_for_each_mebibyte) {
   open({});
-  net::connection_options deep = usual();
-  deep.send_depth = 256;
   constexpr std::uint64_t large = 1 << 20;
   constexpr unsigned count = 64;
   unsigned completions = 0;
@@ -333,16 +333,11 @@ TEST_F(simulated_rdma, lists_of_large_blocks_have_a_completion_for_each_mebibyte
     auto peer = co_await from.accept(options);
     auto memory = co_await home->pool().allocate(large);
     const auto lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
-    auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = lent.remote().pack();
-    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-    co_await peer.send(std::move(hello));
-    EXPECT_FALSE(co_await peer.recv());
-    co_await peer.close();
+    co_await tell(peer, lent.remote());
+    co_await close_behind(peer);
   };
   const auto ask = [&](net::connection& peer) -> task<> {
-    const auto hello = co_await peer.recv_or_throw();
-    const auto there = mr::remote_region::unpack(hello.bytes());
+    const auto there = co_await hear(peer);
     auto own = co_await home->pool().allocate(large);
     std::memset(own.data(), 1, large);
     const std::vector<net::block_pair> pairs(count);
@@ -352,7 +347,7 @@ TEST_F(simulated_rdma, lists_of_large_blocks_have_a_completion_for_each_mebibyte
     completions = below->completions() - before;
     co_await peer.close();
   };
-  run(serve, ask, deep);
+  run(serve, ask, usual(256));
   EXPECT_GE(completions, count);
 }
 
@@ -362,18 +357,17 @@ class lists_on_simulated_rdma : public simulated_rdma {
   static constexpr std::uint32_t blocks = 8;  // that lend() lends
 
   /// Like lend(), to a peer that may break the connection off.
-  task<> lend_to_vandal(net::connection_request& from, const net::connection_options& options) {
-    auto peer = co_await from.accept(options);
-    auto memory = co_await home->pool().allocate(block * blocks);
-    auto region =
-        co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::write_dst | mr::usage::read_src});
-    auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = region.remote().pack();
-    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-    static_cast<void>(co_await as_result(peer.send(std::move(hello))));
-    static_cast<void>(co_await as_result(peer.recv()));
-    static_cast<void>(co_await as_result(peer.close()));
-    co_await region.release();
+  auto lend_to_vandal() {
+    return [this](net::connection_request& from, const net::connection_options& options) -> task<> {
+      auto peer = co_await from.accept(options);
+      auto memory = co_await home->pool().allocate(block * blocks);
+      auto region = co_await home->domain().register_memory(memory.bytes(),
+                                                            {.usage = mr::usage::write_dst | mr::usage::read_src});
+      static_cast<void>(co_await as_result(tell(peer, region.remote())));
+      static_cast<void>(co_await as_result(peer.recv()));
+      static_cast<void>(co_await as_result(peer.close()));
+      co_await region.release();
+    };
   }
 
   /// What the peer has lent, and as much again that it has not.
@@ -398,8 +392,6 @@ class lists_on_simulated_rdma : public simulated_rdma {
 // that the peer has gone, for that reason, while there is more to be posted, says at which element the list has waited.
 TEST_F(lists_on_simulated_rdma, of_which_any_element_is_refused_have_written_those_before_it) {
   open({});
-  net::connection_options deep = usual();
-  deep.send_depth = 128;
   const auto is_one_of = [](std::error_code code) {
     return code == errc::remote_access || code == errc::peer_vanished;
   };
@@ -407,12 +399,8 @@ TEST_F(lists_on_simulated_rdma, of_which_any_element_is_refused_have_written_tho
   for (const form how : {form::write_of_blocks, form::read_of_blocks, form::write_of_parts}) {
     for (const std::uint32_t bad : {0u, 1u, 14u, 15u, 16u, 17u, 126u, 127u, 128u, 200u, 298u, 299u}) {
       const std::uint32_t count = bad < 128 ? 128 : 300;
-      const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
-        return lend_to_vandal(from, options);
-      };
       const auto ask = [&](net::connection& peer) -> task<> {
-        const auto hello = co_await peer.recv_or_throw();
-        const auto there = beyond(mr::remote_region::unpack(hello.bytes()));
+        const auto there = beyond(co_await hear(peer));
         const auto own = co_await home->pool().allocate(block * blocks);
         const auto pairs = pairs_with_a_bad_one(count, bad);
         std::vector<net::list_part> parts;
@@ -440,7 +428,7 @@ TEST_F(lists_on_simulated_rdma, of_which_any_element_is_refused_have_written_tho
         expect_no_rest(peer);
         static_cast<void>(co_await as_result(peer.close()));
       };
-      run(serve, ask, deep);
+      run(lend_to_vandal(), ask, usual(128));
     }
   }
 }
@@ -448,14 +436,8 @@ TEST_F(lists_on_simulated_rdma, of_which_any_element_is_refused_have_written_tho
 // Elements take room in the queue, and no slot. The device would say that it overflows.
 TEST_F(lists_on_simulated_rdma, leave_what_waits_behind_them_no_more_room_than_there_is) {
   open({});
-  net::connection_options narrow = usual();
-  narrow.send_depth = 32;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
-    return lend_to_vandal(from, options);
-  };
   const auto ask = [&](net::connection& peer) -> task<> {
-    const auto hello = co_await peer.recv_or_throw();
-    const auto there = mr::remote_region::unpack(hello.bytes()).slice(0, block * blocks);
+    const auto there = (co_await hear(peer)).slice(0, block * blocks);
     auto own = co_await home->pool().allocate(block * blocks);
     const std::vector<net::block_pair> pairs(100);
     const net::block_list all{.local = own.slice(), .remote = there, .block_bytes = block, .blocks = pairs};
@@ -479,22 +461,16 @@ TEST_F(lists_on_simulated_rdma, leave_what_waits_behind_them_no_more_room_than_t
     EXPECT_EQ(peer.statistics().writes.failed, 0u);
     co_await peer.close();
   };
-  run(serve, ask, narrow);
+  run(lend_to_vandal(), ask, usual(32));
 }
 
 TEST_F(lists_on_simulated_rdma, end_with_the_connection_wherever_they_are) {
   open({});
-  net::connection_options narrow = usual();
-  narrow.send_depth = 32;
   unsigned in_the_middle = 0;
   for (int turns = 0; turns != 120; ++turns) {
     const bool refuses = turns % 2 != 0;
-    const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
-      return lend_to_vandal(from, options);
-    };
     const auto ask = [&](net::connection& peer) -> task<> {
-      const auto hello = co_await peer.recv_or_throw();
-      const auto there = mr::remote_region::unpack(hello.bytes()).slice(0, block * blocks);
+      const auto there = (co_await hear(peer)).slice(0, block * blocks);
       const auto own = co_await home->pool().allocate(block * blocks);
       const std::vector<net::block_pair> pairs(500);
       const net::block_list all{.local = own.slice(), .remote = there, .block_bytes = block, .blocks = pairs};
@@ -513,7 +489,7 @@ TEST_F(lists_on_simulated_rdma, end_with_the_connection_wherever_they_are) {
       expect_no_rest(peer);
       static_cast<void>(co_await as_result(peer.close()));
     };
-    run(serve, ask, narrow);
+    run(lend_to_vandal(), ask, usual(32));
   }
   EXPECT_GT(in_the_middle, 20u);
 }
@@ -559,13 +535,8 @@ TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
     below->fail_post(client_port, false);
   };
   harm();
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
-    EXPECT_FALSE(co_await peer.recv());
-    co_await peer.close();
-  };
   const auto ask = [](net::connection& peer) -> task<> { co_await peer.close(); };
-  run(serve, ask);
+  run(serve_until_it_closes, ask);
   harm();
   EXPECT_FALSE(place.disturbed(client_port));
   EXPECT_EQ(place.faults(), 0U);
@@ -660,11 +631,7 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
       co_await region.release();
       ++ended;
     };
-    const auto ask = [](net::connection& peer) -> task<> {
-      EXPECT_FALSE(co_await peer.recv());
-      co_await peer.close();
-    };
-    run(serve, ask);
+    run(serve, close_behind);
     EXPECT_EQ(ended, 1);
     EXPECT_EQ(below->hold_ups(), 0u);
     close();
@@ -678,19 +645,13 @@ class simulated_windows : public simulated_rdma {
     open({});
     constexpr int times = 20;
     int refused = 0;
-    const auto tell = [&](net::connection& peer, const net::exposure& lent) -> task<> {
-      auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
-      const auto packed = lent.remote().pack();
-      std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-      co_await peer.send(std::move(hello));
-    };
     const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
       auto peer = co_await from.accept(options);
       for (int i = 0; i < times; ++i) {
         auto memory = co_await home->pool().allocate(64);
         std::memset(memory.data(), 0, memory.size());
         net::exposure lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
-        co_await tell(peer, lent);
+        co_await tell(peer, lent.remote());
         auto answer = co_await peer.recv();
         EXPECT_TRUE(answer);
         const mr::buffer back = co_await lent.revoke();
@@ -701,7 +662,7 @@ class simulated_windows : public simulated_rdma {
       auto memory = co_await home->pool().allocate(64);
       std::memset(memory.data(), 0, memory.size());
       const net::exposure last = co_await peer.expose(std::move(memory), mr::usage::write_dst);
-      co_await tell(peer, last);
+      co_await tell(peer, last.remote());
       EXPECT_FALSE(co_await as_result(peer.recv()));
       EXPECT_EQ(last.memory().bytes()[0], std::byte(0));
     };
@@ -710,8 +671,7 @@ class simulated_windows : public simulated_rdma {
       auto sevens = co_await home->pool().allocate(64);
       std::memset(sevens.data(), 7, sevens.size());
       for (int i = 0; i < times; ++i) {
-        auto message = co_await peer.recv_or_throw();
-        const mr::remote_region where = mr::remote_region::unpack(message.bytes());
+        const mr::remote_region where = co_await hear(peer);
         if (!first) first = where;
         co_await peer.write(sevens, where);
         auto answer = co_await home->pool().allocate(4);
@@ -792,11 +752,7 @@ TEST_F(simulated_rdma, a_region_that_borrows_may_go_right_behind_its_window) {
     co_await peer.close();
     ++ended;
   };
-  const auto ask = [](net::connection& peer) -> task<> {
-    EXPECT_FALSE(co_await peer.recv());
-    co_await peer.close();
-  };
-  run(serve, ask);
+  run(serve, close_behind);
   EXPECT_EQ(ended, 1);
 }
 
@@ -822,11 +778,7 @@ TEST_F(simulated_rdma, a_window_is_bound_to_the_region_whose_slice_was_given) {
     }
     co_await peer.close();
   };
-  const auto ask = [](net::connection& peer) -> task<> {
-    EXPECT_FALSE(co_await peer.recv());
-    co_await peer.close();
-  };
-  run(serve, ask);
+  run(serve, close_behind);
   EXPECT_EQ(lent, 2);
 }
 
@@ -836,9 +788,7 @@ loose_task lend_loosely(net::connection& peer, mr::buffer memory) {
 
 // On Soft-RoCE a binding waits until nothing else is under way: its request names the window all that time.
 TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_not_made) {
-  rdma_traits traits;
-  traits.like_rxe = true;
-  open(traits);
+  open({.like_rxe = true});
   int exchanged = 0;
   const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
     auto peer = co_await from.accept(options);
@@ -883,10 +833,7 @@ TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_
     auto peer = co_await from.accept(options);
     auto memory = co_await home->pool().allocate(64);
     const auto lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
-    auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = lent.remote().pack();
-    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-    co_await peer.send(std::move(hello));
+    co_await tell(peer, lent.remote());
     for (; received < 40; ++received) {
       const auto message = co_await peer.recv_or_throw();
       EXPECT_EQ(message.immediate, received);
@@ -902,8 +849,7 @@ TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_
     EXPECT_FALSE(peer.capabilities().native);
     EXPECT_TRUE(peer.capabilities().write_immediate);
     EXPECT_FALSE(peer.capabilities().atomics);
-    const auto hello = co_await peer.recv_or_throw();
-    const auto there = mr::remote_region::unpack(hello.bytes());
+    const auto there = co_await hear(peer);
     for (std::uint32_t i = 0; i < 40; ++i) {  // more than there are receives
       auto note = co_await home->pool().allocate(1);
       note.bytes()[0] = static_cast<std::byte>(i + 1);
@@ -917,9 +863,7 @@ TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_
 }
 
 TEST_F(simulated_rdma, weft_peers_stay_connected_where_packets_without_payload_are_lost) {
-  rdma_traits traits;
-  traits.loses_empty_packets = true;
-  open(traits);
+  open({.loses_empty_packets = true});
   bool closed = false;
   const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
     auto peer = co_await from.accept(options);
@@ -1006,9 +950,7 @@ class foreign_peers : public simulated_rdma {
 
 // Such a request, when it is lost, breaks its queue pair: nothing that the peer does could save the connection.
 TEST_F(foreign_peers, stay_connected_where_packets_without_payload_are_lost_and_it_is_said_that_nobody_asks_for_them) {
-  rdma_traits traits;
-  traits.loses_empty_packets = true;
-  open(traits);
+  open({.loses_empty_packets = true});
   source = "127.0.0.1:0";  // another port for each attempt
   const warnings said;
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
@@ -1078,11 +1020,7 @@ class simulated_lending : public simulated_rdma {
       if (!lent) failure = lent.error().code();
       co_await peer.close();
     };
-    const auto ask = [](net::connection& peer) -> task<> {
-      EXPECT_FALSE(co_await peer.recv());
-      co_await peer.close();
-    };
-    run(serve, ask);
+    run(serve, close_behind);
     return failure;
   }
 };
@@ -1100,9 +1038,7 @@ TEST_F(simulated_lending, is_to_all_peers_where_the_user_allows_it) {
 }
 
 TEST_F(simulated_lending, is_allowed_by_each_device_for_itself) {
-  rdma_traits traits;
-  traits.windows = window_kind::type_1;
-  open(traits, {.allow_shared_windows = true});
+  open({.windows = window_kind::type_1}, {.allow_shared_windows = true});
   net::device_options options;
   options.pool.huge_pages = false;
   options.pool.system_calls = &place;
