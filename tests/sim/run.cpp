@@ -626,7 +626,7 @@ task<> meeting::prepare(side& one) {
   }
   mr::registration_options own{.usage = for_own_operations, .zero_based = zero_based};
   if (all_.over->can().windows != abilities::none) own.usage |= mr::usage::bind_window;
-  const std::size_t scratch_bytes = std::max(scratch_of(plan_.lanes.size()) + 8, violating_bytes);
+  const std::size_t scratch_bytes = scratch_of(plan_.lanes.size()) + violating_bytes;
   own.direct = one.options->direct_windows && lends_directly();
   if (own.direct) {
     one.scratch = co_await domain.register_memory(new_file(scratch_bytes), own);
@@ -1581,7 +1581,8 @@ task<> meeting::violate() {
       lent = co_await std::move(taking);
     }
   }
-  auto writing = limited(client_.peer->write(client_.scratch.slice(0, range->size()), *range), 0);
+  auto writing =
+      limited(client_.peer->write(client_.scratch.slice(scratch_of(lanes_.size()), range->size()), *range), 0);
   static_cast<void>(co_await std::move(writing));
   if (client_.peer) {
     auto flushing = limited(flush_first_word(client_), 0);

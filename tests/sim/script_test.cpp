@@ -123,6 +123,10 @@ TEST(scripts, a_fault_that_comes_when_the_run_has_fallen_apart_finds_nobody) {
   }
 }
 
+TEST(scripts, who_violates_writes_from_memory_of_his_own) {
+  static_cast<void>(play_seed(900'119'069, fabric::simulated_rdma));
+}
+
 TEST(scripts, nobody_waits_for_memory_of_a_tight_pool_with_some_in_his_hands) {
   static_cast<void>(play_seed(900'101'287, fabric::simulated_rdma));
 }
