@@ -45,66 +45,63 @@ class atomics : public peers {
 };
 WEFT_ON_EVERY_TRANSPORT(atomics);
 
-TEST_P(atomics, a_fetch_add_yields_what_was_there_and_adds) {
-  between_atomic_peers([&](net::connection& client, net::connection& server, scope&) -> task<> {
-    const auto open = co_await expose_words(server, 3);
-    const auto where = open.remote().slice(8, 8);
-    const auto first = co_await client.fetch_add(where, 5);
-    EXPECT_EQ(first, 0u);
-    const auto second = co_await client.fetch_add(where, ~std::uint64_t{0});
-    EXPECT_EQ(second, 5u);
-    const auto third = co_await client.fetch_add(where, std::uint64_t{1} << 63);
-    EXPECT_EQ(third, 4u);
-    const auto bytes = open.memory().bytes();
-    EXPECT_EQ(word_at(bytes, 8), (std::uint64_t{1} << 63) + 4);
-    EXPECT_TRUE(is_zero(bytes.first(8)) && is_zero(bytes.last(8)));
-  });
+#define TEST_P_ATOMICS(suite, name, ...) \
+  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, between_atomic_peers(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
+
+TEST_P_ATOMICS(atomics, a_fetch_add_yields_what_was_there_and_adds) {
+  const auto open = co_await expose_words(server, 3);
+  const auto where = open.remote().slice(8, 8);
+  const auto first = co_await client.fetch_add(where, 5);
+  EXPECT_EQ(first, 0u);
+  const auto second = co_await client.fetch_add(where, ~std::uint64_t{0});
+  EXPECT_EQ(second, 5u);
+  const auto third = co_await client.fetch_add(where, std::uint64_t{1} << 63);
+  EXPECT_EQ(third, 4u);
+  const auto bytes = open.memory().bytes();
+  EXPECT_EQ(word_at(bytes, 8), (std::uint64_t{1} << 63) + 4);
+  EXPECT_TRUE(is_zero(bytes.first(8)) && is_zero(bytes.last(8)));
 }
 
-TEST_P(atomics, a_compare_swap_changes_what_was_expected_and_nothing_else) {
-  between_atomic_peers([&](net::connection& client, net::connection& server, scope&) -> task<> {
-    const auto open = co_await expose_words(server, 1);
-    const auto failed = co_await client.compare_swap(open.remote(), 1, 2);
-    EXPECT_EQ(failed, 0u);
-    EXPECT_EQ(word_at(open.memory().bytes(), 0), 0u);
-    const auto swapped = co_await client.compare_swap(open.remote(), 0, 0x0123456789abcdef);
-    EXPECT_EQ(swapped, 0u);
-    const auto now = co_await client.fetch_add(open.remote(), 0);
-    EXPECT_EQ(now, 0x0123456789abcdefu);
-  });
+TEST_P_ATOMICS(atomics, a_compare_swap_changes_what_was_expected_and_nothing_else) {
+  const auto open = co_await expose_words(server, 1);
+  const auto failed = co_await client.compare_swap(open.remote(), 1, 2);
+  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(word_at(open.memory().bytes(), 0), 0u);
+  const auto swapped = co_await client.compare_swap(open.remote(), 0, 0x0123456789abcdef);
+  EXPECT_EQ(swapped, 0u);
+  const auto now = co_await client.fetch_add(open.remote(), 0);
+  EXPECT_EQ(now, 0x0123456789abcdefu);
 }
 
-TEST_P(atomics, start_in_posting_order_with_reads_writes_and_sends_and_complete_in_it) {
-  between_atomic_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto open = co_await expose_words(server, 10000);
-    auto whole = co_await zeroed(pool(), 80000);
-    auto note = co_await filled(pool(), 8, 1);
-    std::vector<std::uint64_t> completed;
-    const auto one = [&](std::uint64_t number) -> task<> {
-      auto sink = co_await zeroed(pool(), 80000);
-      switch (number % 4) {
-        case 0: {
-          const auto before = co_await client.fetch_add(open.remote().slice(79992, 8), 1);
-          EXPECT_EQ(before, number / 4);
-          break;
-        }
-        case 1:
-          co_await client.read(sink, open.remote());
-          EXPECT_EQ(word_at(sink.bytes(), 79992), number / 4 + 1);
-          break;
-        case 2:
-          co_await client.write(whole.slice(0, 79992), open.remote().slice(0, 79992));
-          break;
-        default:
-          co_await client.send(note);
+TEST_P_ATOMICS(atomics, start_in_posting_order_with_reads_writes_and_sends_and_complete_in_it) {
+  const auto open = co_await expose_words(server, 10000);
+  auto whole = co_await zeroed(pool(), 80000);
+  auto note = co_await filled(pool(), 8, 1);
+  std::vector<std::uint64_t> completed;
+  const auto one = [&](std::uint64_t number) -> task<> {
+    auto sink = co_await zeroed(pool(), 80000);
+    switch (number % 4) {
+      case 0: {
+        const auto before = co_await client.fetch_add(open.remote().slice(79992, 8), 1);
+        EXPECT_EQ(before, number / 4);
+        break;
       }
-      completed.push_back(number);
-    };
-    for (std::uint64_t i = 0; i < 80; ++i) tasks.spawn(one(i));
-    for (int i = 0; i < 20; ++i) static_cast<void>(co_await server.recv_or_throw());
-    while (completed.size() < 80) co_await yield();
-    EXPECT_TRUE(std::is_sorted(completed.begin(), completed.end()));
-  });
+      case 1:
+        co_await client.read(sink, open.remote());
+        EXPECT_EQ(word_at(sink.bytes(), 79992), number / 4 + 1);
+        break;
+      case 2:
+        co_await client.write(whole.slice(0, 79992), open.remote().slice(0, 79992));
+        break;
+      default:
+        co_await client.send(note);
+    }
+    completed.push_back(number);
+  };
+  for (std::uint64_t i = 0; i < 80; ++i) tasks.spawn(one(i));
+  for (int i = 0; i < 20; ++i) static_cast<void>(co_await server.recv_or_throw());
+  while (completed.size() < 80) co_await yield();
+  EXPECT_TRUE(std::is_sorted(completed.begin(), completed.end()));
 }
 
 TEST_P(atomics, share_the_limit_of_outstanding_reads) {
@@ -125,24 +122,22 @@ TEST_P(atomics, share_the_limit_of_outstanding_reads) {
       options(), two_at_a_time);
 }
 
-TEST_P(atomics, that_cannot_work_are_refused_before_they_are_posted) {
-  between_atomic_peers([&](net::connection& client, net::connection& server, scope&) -> task<> {
-    const auto open = co_await expose_words(server, 3);
-    const auto closed = co_await expose_words(server, 1, mr::usage::read_src | mr::usage::write_dst);
-    const auto expect = [&](const mr::remote_slice& where, errc code) -> task<> {
-      const auto added = co_await failure_of(client.fetch_add(where, 1));
-      EXPECT_TRUE(added && added->code() == code && !added->posted()) << (added ? added->what() : "none");
-      const auto swapped = co_await failure_of(client.compare_swap(where, 0, 1));
-      EXPECT_TRUE(swapped && swapped->code() == code && !swapped->posted()) << (swapped ? swapped->what() : "none");
-    };
-    co_await expect(open.remote(), errc::invalid_argument);
-    co_await expect(open.remote().slice(0, 4), errc::invalid_argument);
-    co_await expect(open.remote().slice(0, 0), errc::invalid_argument);
-    co_await expect(open.remote().slice(4, 8), errc::misaligned);
-    co_await expect(closed.remote(), errc::access_denied);
-    const auto before = co_await client.fetch_add(open.remote().slice(0, 8), 1);  // no harm was done
-    EXPECT_EQ(before, 0u);
-  });
+TEST_P_ATOMICS(atomics, that_cannot_work_are_refused_before_they_are_posted) {
+  const auto open = co_await expose_words(server, 3);
+  const auto closed = co_await expose_words(server, 1, mr::usage::read_src | mr::usage::write_dst);
+  const auto expect = [&](const mr::remote_slice& where, errc code) -> task<> {
+    const auto added = co_await failure_of(client.fetch_add(where, 1));
+    EXPECT_TRUE(added && added->code() == code && !added->posted()) << (added ? added->what() : "none");
+    const auto swapped = co_await failure_of(client.compare_swap(where, 0, 1));
+    EXPECT_TRUE(swapped && swapped->code() == code && !swapped->posted()) << (swapped ? swapped->what() : "none");
+  };
+  co_await expect(open.remote(), errc::invalid_argument);
+  co_await expect(open.remote().slice(0, 4), errc::invalid_argument);
+  co_await expect(open.remote().slice(0, 0), errc::invalid_argument);
+  co_await expect(open.remote().slice(4, 8), errc::misaligned);
+  co_await expect(closed.remote(), errc::access_denied);
+  const auto before = co_await client.fetch_add(open.remote().slice(0, 8), 1);  // no harm was done
+  EXPECT_EQ(before, 0u);
 }
 
 TEST_P(atomics, are_refused_where_the_peer_takes_no_reads) {
@@ -170,8 +165,7 @@ TEST_P(atomics, are_refused_by_the_peer_whatever_we_believe) {
       const auto failure = co_await failure_of(client.fetch_add(forged, 1));
       EXPECT_TRUE(failure && failure->code() == errc::remote_access && failure->posted())
           << (failure ? failure->what() : "none");
-      const auto at_server = co_await code_of(server.recv());
-      EXPECT_EQ(at_server, errc::protocol_error);
+      EXPECT_EQ(co_await code_of(server.recv()), errc::protocol_error);
       EXPECT_TRUE(is_zero(open.memory().bytes()));
     });
   }
@@ -190,18 +184,16 @@ TEST_P(atomics, work_on_registered_memory_of_the_users_own) {
   });
 }
 
-TEST_P(atomics, stopped_return_at_once_and_leave_the_connection_alone) {
-  between_atomic_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto open = co_await expose_words(server, 1);
-    attempt adding(tasks, client.fetch_add(open.remote(), 1));
-    co_await yield();
-    adding.stop();
-    co_await adding.end();
-    EXPECT_EQ(adding.code(), errc::canceled);
-    EXPECT_TRUE(adding.posted());
-    const auto after = co_await client.fetch_add(open.remote(), 1);
-    EXPECT_EQ(after, 1u);  // the stopped one took effect, once
-  });
+TEST_P_ATOMICS(atomics, stopped_return_at_once_and_leave_the_connection_alone) {
+  const auto open = co_await expose_words(server, 1);
+  attempt adding(tasks, client.fetch_add(open.remote(), 1));
+  co_await yield();
+  adding.stop();
+  co_await adding.end();
+  EXPECT_EQ(adding.code(), errc::canceled);
+  EXPECT_TRUE(adding.posted());
+  const auto after = co_await client.fetch_add(open.remote(), 1);
+  EXPECT_EQ(after, 1u);  // the stopped one took effect, once
 }
 
 TEST_P(atomics, stopped_while_they_wait_for_a_slot_have_not_happened) {
@@ -224,13 +216,11 @@ TEST_P(atomics, stopped_while_they_wait_for_a_slot_have_not_happened) {
       narrow);
 }
 
-TEST_P(atomics, an_operation_that_was_never_awaited_does_nothing) {
-  between_atomic_peers([&](net::connection& client, net::connection& server, scope&) -> task<> {
-    const auto open = co_await expose_words(server, 1);
-    { const auto forgotten = client.fetch_add(open.remote(), 1); }
-    const auto before = co_await client.fetch_add(open.remote(), 1);
-    EXPECT_EQ(before, 0u);
-  });
+TEST_P_ATOMICS(atomics, an_operation_that_was_never_awaited_does_nothing) {
+  const auto open = co_await expose_words(server, 1);
+  { const auto forgotten = client.fetch_add(open.remote(), 1); }
+  const auto before = co_await client.fetch_add(open.remote(), 1);
+  EXPECT_EQ(before, 0u);
 }
 
 TEST_P(atomics, of_many_executors_and_of_the_process_itself_lose_no_step) {

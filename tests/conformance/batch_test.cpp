@@ -20,277 +20,220 @@ class batches : public peers {
 };
 WEFT_ON_EVERY_TRANSPORT(batches);
 
-TEST_P(batches, end_when_all_of_their_members_have) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto there = co_await expose_zeros(server, 200000);
-    auto source = co_await filled(pool(), 200000, 1);
-    auto copy = co_await zeroed(pool(), 200000);
-    auto note = co_await filled(pool(), 5, 2);
-    std::array members{client.write(source, there.remote()), client.flush(there.remote()), client.send(note),
-                       client.read(copy, there.remote())};
-    attempt all(tasks, client.batch(members));
-    const auto message = co_await server.recv_or_throw();
-    EXPECT_TRUE(holds(message.bytes(), 2) && holds(there.memory().bytes(), 1));
-    co_await all.end();
-    EXPECT_TRUE(all.succeeded()) << all.words();
-    EXPECT_TRUE(holds(copy.bytes(), 1));
-    EXPECT_FALSE(source.in_use() || copy.in_use() || note.in_use());
-    for (const net::transfer& each : members) EXPECT_FALSE(each.failure());
-  });
+TEST_P_WINDOWS(batches, end_when_all_of_their_members_have) {
+  const auto there = co_await expose_zeros(server, 200000);
+  auto source = co_await filled(pool(), 200000, 1);
+  auto copy = co_await zeroed(pool(), 200000);
+  auto note = co_await filled(pool(), 5, 2);
+  std::array members{client.write(source, there.remote()), client.flush(there.remote()), client.send(note),
+                     client.read(copy, there.remote())};
+  attempt all(tasks, client.batch(members));
+  const auto message = co_await server.recv_or_throw();
+  EXPECT_TRUE(holds(message.bytes(), 2) && holds(there.memory().bytes(), 1));
+  co_await all.end();
+  EXPECT_TRUE(all.succeeded()) << all.words();
+  EXPECT_TRUE(holds(copy.bytes(), 1));
+  EXPECT_FALSE(source.in_use() || copy.in_use() || note.in_use());
+  for (const net::transfer& each : members) EXPECT_FALSE(each.failure());
 }
 
-TEST_P(batches, of_nothing_end_at_once) {
-  between_peers([&](net::connection& client, net::connection&) -> task<> { co_await client.batch({}); });
+TEST_P_BETWEEN(batches, of_nothing_end_at_once) { co_await client.batch({}); }
+
+TEST_P_BETWEEN(batches, of_one_are_that_one) {
+  auto note = co_await filled(pool(), 5, 2);
+  std::array members{client.send(std::move(note))};
+  co_await client.batch(members);
+  EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 2));
 }
 
-TEST_P(batches, of_one_are_that_one) {
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto note = co_await filled(pool(), 5, 2);
-    std::array members{client.send(std::move(note))};
-    co_await client.batch(members);
-    const auto message = co_await server.recv_or_throw();
-    EXPECT_TRUE(holds(message.bytes(), 2));
-  });
+TEST_P_WINDOWS(batches, larger_than_the_queue_go_through_it_in_order, options({.send_depth = 2})) {
+  const auto there = co_await expose_zeros(server, 40);
+  std::vector<mr::buffer> sources;
+  std::vector<net::transfer> members;
+  for (unsigned i = 0; i < 40; ++i) sources.push_back(co_await filled(pool(), 1, i));
+  // Each byte is written twice; the later one counts.
+  for (unsigned i = 0; i < 80; ++i) {
+    members.push_back(client.write(sources[(i + i / 40) % 40], there.remote().slice(i % 40, 1)));
+  }
+  co_await client.batch(members);
+  co_await client.flush(there.remote());
+  for (unsigned i = 0; i < 40; ++i) {
+    EXPECT_TRUE(holds(there.memory().bytes().subspan(i, 1), (i + 1) % 40)) << i;
+  }
 }
 
-TEST_P(batches, larger_than_the_queue_go_through_it_in_order) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  auto narrow = options();
-  narrow.send_depth = 2;
-  between_peers(
-      [&](net::connection& client, net::connection& server) -> task<> {
-        const auto there = co_await expose_zeros(server, 40);
-        std::vector<mr::buffer> sources;
-        std::vector<net::transfer> members;
-        for (unsigned i = 0; i < 40; ++i) sources.push_back(co_await filled(pool(), 1, i));
-        // Each byte is written twice; the later one counts.
-        for (unsigned i = 0; i < 80; ++i) {
-          members.push_back(client.write(sources[(i + i / 40) % 40], there.remote().slice(i % 40, 1)));
-        }
-        co_await client.batch(members);
-        co_await client.flush(there.remote());
-        for (unsigned i = 0; i < 40; ++i) {
-          EXPECT_TRUE(holds(there.memory().bytes().subspan(i, 1), (i + 1) % 40)) << i;
-        }
-      },
-      narrow);
+TEST_P_WINDOWS(batches, that_wait_for_credits_hold_back_what_follows, options(), options({.receive_depth = 1})) {
+  const auto there = co_await expose_zeros(server, 5);
+  auto note = co_await filled(pool(), 5, 1);
+  std::array members{client.send(note), client.send(note), client.write(note, there.remote())};
+  attempt all(tasks, client.batch(members));
+  attempt behind(tasks, client.flush(there.remote()));
+  co_await settle();
+  EXPECT_TRUE(is_zero(there.memory().bytes()));
+  EXPECT_FALSE(all.ended() || behind.ended());
+  for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
+  co_await behind.end();
+  EXPECT_TRUE(all.succeeded() && behind.succeeded());
+  EXPECT_TRUE(holds(there.memory().bytes(), 1));
 }
 
-TEST_P(batches, that_wait_for_credits_hold_back_what_follows) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  auto shallow = options();
-  shallow.receive_depth = 1;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        const auto there = co_await expose_zeros(server, 5);
-        auto note = co_await filled(pool(), 5, 1);
-        std::array members{client.send(note), client.send(note), client.write(note, there.remote())};
-        attempt all(tasks, client.batch(members));
-        attempt behind(tasks, client.flush(there.remote()));
-        co_await settle();
-        EXPECT_TRUE(is_zero(there.memory().bytes()));
-        EXPECT_FALSE(all.ended() || behind.ended());
-        for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
-        co_await behind.end();
-        EXPECT_TRUE(all.succeeded() && behind.succeeded());
-        EXPECT_TRUE(holds(there.memory().bytes(), 1));
-      },
-      options(), shallow);
+TEST_P_WINDOWS(batches, with_a_member_that_is_refused_do_nothing) {
+  const auto there = co_await expose_zeros(server, 8);
+  auto source = co_await filled(pool(), 8, 1);
+  auto given = co_await filled(pool(), 8, 1);
+  std::array members{client.write(source, there.remote()), client.write(source, there.remote().slice(0, 7)),
+                     client.write(std::move(given), there.remote())};
+  const auto failure = co_await failure_of(client.batch(members));
+  EXPECT_TRUE(failure && failure->code() == errc::invalid_argument && !failure->posted());
+  for (const net::transfer& each : members) {
+    EXPECT_TRUE(each.failure() && each.failure()->code() == errc::invalid_argument && !each.failure()->posted());
+  }
+  EXPECT_FALSE(source.in_use());
+  co_await client.flush(there.remote());
+  EXPECT_TRUE(is_zero(there.memory().bytes()));
 }
 
-TEST_P(batches, with_a_member_that_is_refused_do_nothing) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto there = co_await expose_zeros(server, 8);
-    auto source = co_await filled(pool(), 8, 1);
-    auto given = co_await filled(pool(), 8, 1);
-    std::array members{client.write(source, there.remote()), client.write(source, there.remote().slice(0, 7)),
-                       client.write(std::move(given), there.remote())};
+TEST_P_WINDOWS(batches, that_use_a_buffer_twice_and_write_to_it_are_refused) {
+  const auto there = co_await expose_zeros(server, 8);
+  auto source = co_await filled(pool(), 8, 1);
+  std::array members{client.write(source, there.remote()), client.read(source, there.remote())};
+  EXPECT_EQ(co_await code_of(client.batch(members)), errc::buffer_in_use);
+  EXPECT_FALSE(source.in_use());
+}
+
+TEST_P_WINDOWS(batches, of_operations_that_have_been_awaited_or_are_another_connections_are_refused) {
+  const auto there = co_await expose_zeros(server, 8);
+  const auto here = co_await expose_zeros(client, 8);
+  std::array foreign{client.flush(there.remote()), server.flush(here.remote())};
+  const auto mixed = co_await failure_of(client.batch(foreign));
+  EXPECT_TRUE(mixed && mixed->code() == errc::invalid_argument && !mixed->posted());
+  std::array once{client.flush(there.remote()), client.flush(there.remote())};
+  co_await client.batch(once);
+  EXPECT_EQ(co_await code_of(client.batch(once)), errc::invalid_argument);
+}
+
+TEST_P_WINDOWS(batches, that_are_over_are_not_touched_by_members_that_are_awaited_again) {
+  const auto there = co_await expose_zeros(server, 8);
+  std::array done{client.flush(there.remote()), client.flush(there.remote())};
+  co_await client.batch(done);
+  std::array refused{client.flush(there.remote()), client.flush(there.remote().slice(0, 0))};
+  EXPECT_EQ(co_await code_of(client.batch(refused)), errc::invalid_argument);
+  for (net::transfer* const member : {&done[0], &refused[0]}) {
+    std::error_code code;
+    try {
+      co_await *member;
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    EXPECT_EQ(code, errc::invalid_argument);
+  }
+  EXPECT_EQ(co_await code_of(std::move(done[1])), errc::invalid_argument);
+  co_await client.flush(there.remote());
+}
+
+TEST_P_WINDOWS(batches, throw_the_first_failure_and_keep_those_of_all_members) {
+  const auto there = co_await expose_zeros(server, 10);
+  std::optional<mr::remote_region> revoked;
+  const std::size_t before = pool().statistics().send.in_use_bytes;
+  {
+    const auto gone = co_await expose_zeros(server, 10);
+    revoked = gone.remote();
+  }
+  co_await until_lent_buffers_return(before);
+  auto a = co_await filled(pool(), 10, 1);
+  auto b = co_await zeroed(pool(), 10);
+  auto c = co_await zeroed(pool(), 10);
+  std::array members{client.write(a, there.remote()), client.flush(there.remote()), client.read(b, *revoked),
+                     client.read(c, there.remote())};
+  const auto failure = co_await failure_of(client.batch(members));
+  EXPECT_TRUE(failure && failure->posted());
+  std::size_t failed = 0;
+  for (const net::transfer& each : members) {
+    if (!each.failure()) continue;
+    const bool is_first = failed++ == 0;
+    EXPECT_EQ(is_first, failure && std::string_view(failure->what()) == each.failure()->what());
+  }
+  EXPECT_TRUE(members[2].failure() && members[2].failure()->code() == errc::remote_access);
+  if (GetParam().forgives_late_accesses) {
+    EXPECT_FALSE(members[0].failure() || members[1].failure() || members[3].failure());
+  } else {
+    EXPECT_TRUE(members[3].failure() && members[3].failure()->posted());
+  }
+  EXPECT_TRUE(is_zero(b.bytes()));
+}
+
+TEST_P_WINDOWS(batches, stopped_return_at_once_if_their_memory_is_the_pools) {
+  const auto there = co_await expose_zeros(server, long_transfer);
+  auto source = co_await filled(pool(), long_transfer, 1);
+  auto given = co_await filled(pool(), 100, 2);
+  std::array members{client.write(source, there.remote()), client.flush(there.remote()),
+                     client.write(std::move(given), there.remote().slice(0, 100))};
+  attempt all(tasks, client.batch(members));
+  co_await yield();
+  all.stop();
+  co_await all.end();
+  EXPECT_EQ(all.code(), errc::canceled);
+  EXPECT_TRUE(all.posted());
+  EXPECT_TRUE(source.in_use());
+  co_await client.flush(there.remote());  // the connection is unharmed, and all of it took effect
+  EXPECT_FALSE(source.in_use());
+  EXPECT_TRUE(holds(there.memory().bytes().first(100), 2));
+}
+
+TEST_P_BETWEEN(batches, stopped_while_they_wait_for_credits_send_nothing_more, options(),
+               options({.receive_depth = 1})) {
+  auto note = co_await filled(pool(), 5, 1);
+  auto other = co_await filled(pool(), 6, 1);
+  std::array members{client.send(note), client.send(note), client.send(note)};
+  attempt all(tasks, client.batch(members));
+  attempt behind(tasks, client.send(other));
+  co_await settle();
+  all.stop();
+  co_await all.end();
+  EXPECT_EQ(all.code(), errc::canceled);
+  EXPECT_FALSE(members[0].failure());
+  for (std::size_t i : {1u, 2u}) EXPECT_TRUE(members[i].failure() && !members[i].failure()->posted());
+  EXPECT_FALSE(note.in_use());
+  EXPECT_EQ((co_await server.recv_or_throw()).size(), 5u);
+  EXPECT_EQ((co_await server.recv_or_throw()).size(), 6u);
+  co_await behind.end();
+  EXPECT_TRUE(behind.succeeded());
+}
+
+TEST_P_WINDOWS(batches, stopped_with_borrowed_memory_end_the_connection_and_only_then_return) {
+  mr::registration_options purpose;
+  purpose.usage = mr::usage::write_src;
+  auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+  const auto there = co_await expose_zeros(server, long_transfer);
+  auto source = co_await filled(pool(), 8, 1);
+  std::array members{client.write(source, there.remote().slice(0, 8)), client.write(region.slice(), there.remote()),
+                     client.flush(there.remote())};
+  attempt all(tasks, client.batch(members));
+  co_await yield();
+  all.stop();
+  co_await all.end();
+  EXPECT_EQ(all.code(), errc::canceled);
+  EXPECT_TRUE(members[1].failure() && members[1].failure()->posted());
+  co_await region.release();  // not busy: nobody uses it any more
+  EXPECT_EQ(co_await code_of(client.recv()), errc::closed);
+}
+
+TEST_P_BETWEEN(batches, stopped_before_they_begin_post_nothing) {
+  auto note = co_await filled(pool(), 5, 1);
+  std::array members{client.send(note), client.send(note)};
+  const auto stopped_before = [&]() -> task<> {
+    detail::promise_base& self = co_await detail::current_promise();
+    stop_source stopped;
+    stopped.request_stop();
+    const detail::stop_shield shield(self);
+    self.set_stop_token(stopped.get_token());
     const auto failure = co_await failure_of(client.batch(members));
-    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument && !failure->posted());
-    for (const net::transfer& each : members) {
-      EXPECT_TRUE(each.failure() && each.failure()->code() == errc::invalid_argument && !each.failure()->posted());
-    }
-    EXPECT_FALSE(source.in_use());
-    co_await client.flush(there.remote());
-    EXPECT_TRUE(is_zero(there.memory().bytes()));
-  });
-}
-
-TEST_P(batches, that_use_a_buffer_twice_and_write_to_it_are_refused) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto there = co_await expose_zeros(server, 8);
-    auto source = co_await filled(pool(), 8, 1);
-    std::array members{client.write(source, there.remote()), client.read(source, there.remote())};
-    const auto code = co_await code_of(client.batch(members));
-    EXPECT_EQ(code, errc::buffer_in_use);
-    EXPECT_FALSE(source.in_use());
-  });
-}
-
-TEST_P(batches, of_operations_that_have_been_awaited_or_are_another_connections_are_refused) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto there = co_await expose_zeros(server, 8);
-    const auto here = co_await expose_zeros(client, 8);
-    std::array foreign{client.flush(there.remote()), server.flush(here.remote())};
-    const auto mixed = co_await failure_of(client.batch(foreign));
-    EXPECT_TRUE(mixed && mixed->code() == errc::invalid_argument && !mixed->posted());
-    std::array once{client.flush(there.remote()), client.flush(there.remote())};
-    co_await client.batch(once);
-    const auto again = co_await code_of(client.batch(once));
-    EXPECT_EQ(again, errc::invalid_argument);
-  });
-}
-
-TEST_P(batches, that_are_over_are_not_touched_by_members_that_are_awaited_again) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto there = co_await expose_zeros(server, 8);
-    std::array done{client.flush(there.remote()), client.flush(there.remote())};
-    co_await client.batch(done);
-    std::array refused{client.flush(there.remote()), client.flush(there.remote().slice(0, 0))};
-    const auto why = co_await code_of(client.batch(refused));
-    EXPECT_EQ(why, errc::invalid_argument);
-    for (net::transfer* const member : {&done[0], &refused[0]}) {
-      std::error_code code;
-      try {
-        co_await *member;
-      } catch (const error& failure) {
-        code = failure.code();
-      }
-      EXPECT_EQ(code, errc::invalid_argument);
-    }
-    const auto moved = co_await code_of(std::move(done[1]));
-    EXPECT_EQ(moved, errc::invalid_argument);
-    co_await client.flush(there.remote());
-  });
-}
-
-TEST_P(batches, throw_the_first_failure_and_keep_those_of_all_members) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto there = co_await expose_zeros(server, 10);
-    std::optional<mr::remote_region> revoked;
-    const std::size_t before = pool().statistics().send.in_use_bytes;
-    {
-      const auto gone = co_await expose_zeros(server, 10);
-      revoked = gone.remote();
-    }
-    co_await until_lent_buffers_return(before);
-    auto a = co_await filled(pool(), 10, 1);
-    auto b = co_await zeroed(pool(), 10);
-    auto c = co_await zeroed(pool(), 10);
-    std::array members{client.write(a, there.remote()), client.flush(there.remote()), client.read(b, *revoked),
-                       client.read(c, there.remote())};
-    const auto failure = co_await failure_of(client.batch(members));
-    EXPECT_TRUE(failure && failure->posted());
-    std::size_t failed = 0;
-    for (const net::transfer& each : members) {
-      if (!each.failure()) continue;
-      const bool is_first = failed++ == 0;
-      EXPECT_EQ(is_first, failure && std::string_view(failure->what()) == each.failure()->what());
-    }
-    EXPECT_TRUE(members[2].failure() && members[2].failure()->code() == errc::remote_access);
-    if (GetParam().forgives_late_accesses) {
-      EXPECT_FALSE(members[0].failure() || members[1].failure() || members[3].failure());
-    } else {
-      EXPECT_TRUE(members[3].failure() && members[3].failure()->posted());
-    }
-    EXPECT_TRUE(is_zero(b.bytes()));
-  });
-}
-
-TEST_P(batches, stopped_return_at_once_if_their_memory_is_the_pools) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto there = co_await expose_zeros(server, long_transfer);
-    auto source = co_await filled(pool(), long_transfer, 1);
-    auto given = co_await filled(pool(), 100, 2);
-    std::array members{client.write(source, there.remote()), client.flush(there.remote()),
-                       client.write(std::move(given), there.remote().slice(0, 100))};
-    attempt all(tasks, client.batch(members));
-    co_await yield();
-    all.stop();
-    co_await all.end();
-    EXPECT_EQ(all.code(), errc::canceled);
-    EXPECT_TRUE(all.posted());
-    EXPECT_TRUE(source.in_use());
-    co_await client.flush(there.remote());  // the connection is unharmed, and all of it took effect
-    EXPECT_FALSE(source.in_use());
-    EXPECT_TRUE(holds(there.memory().bytes().first(100), 2));
-  });
-}
-
-TEST_P(batches, stopped_while_they_wait_for_credits_send_nothing_more) {
-  auto shallow = options();
-  shallow.receive_depth = 1;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        auto note = co_await filled(pool(), 5, 1);
-        auto other = co_await filled(pool(), 6, 1);
-        std::array members{client.send(note), client.send(note), client.send(note)};
-        attempt all(tasks, client.batch(members));
-        attempt behind(tasks, client.send(other));
-        co_await settle();
-        all.stop();
-        co_await all.end();
-        EXPECT_EQ(all.code(), errc::canceled);
-        EXPECT_FALSE(members[0].failure());
-        for (std::size_t i : {1u, 2u}) EXPECT_TRUE(members[i].failure() && !members[i].failure()->posted());
-        EXPECT_FALSE(note.in_use());
-        const auto first = co_await server.recv_or_throw();
-        EXPECT_EQ(first.size(), 5u);
-        const auto second = co_await server.recv_or_throw();
-        EXPECT_EQ(second.size(), 6u);
-        co_await behind.end();
-        EXPECT_TRUE(behind.succeeded());
-      },
-      options(), shallow);
-}
-
-TEST_P(batches, stopped_with_borrowed_memory_end_the_connection_and_only_then_return) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::write_src;
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
-    const auto there = co_await expose_zeros(server, long_transfer);
-    auto source = co_await filled(pool(), 8, 1);
-    std::array members{client.write(source, there.remote().slice(0, 8)), client.write(region.slice(), there.remote()),
-                       client.flush(there.remote())};
-    attempt all(tasks, client.batch(members));
-    co_await yield();
-    all.stop();
-    co_await all.end();
-    EXPECT_EQ(all.code(), errc::canceled);
-    EXPECT_TRUE(members[1].failure() && members[1].failure()->posted());
-    co_await region.release();  // not busy: nobody uses it any more
-    const auto after = co_await code_of(client.recv());
-    EXPECT_EQ(after, errc::closed);
-  });
-}
-
-TEST_P(batches, stopped_before_they_begin_post_nothing) {
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto note = co_await filled(pool(), 5, 1);
-    std::array members{client.send(note), client.send(note)};
-    const auto stopped_before = [&]() -> task<> {
-      detail::promise_base& self = co_await detail::current_promise();
-      stop_source stopped;
-      stopped.request_stop();
-      const detail::stop_shield shield(self);
-      self.set_stop_token(stopped.get_token());
-      const auto failure = co_await failure_of(client.batch(members));
-      EXPECT_TRUE(failure && failure->code() == errc::canceled && !failure->posted());
-    };
-    attempt trying(tasks, stopped_before());
-    co_await trying.end();
-    co_await client.batch(members);
-    for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
-  });
+    EXPECT_TRUE(failure && failure->code() == errc::canceled && !failure->posted());
+  };
+  attempt trying(tasks, stopped_before());
+  co_await trying.end();
+  co_await client.batch(members);
+  for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
 }
 
 std::error_code code_of_value(const net::transfer& one) {
@@ -302,76 +245,65 @@ std::error_code code_of_value(const net::transfer& one) {
   return {};
 }
 
-TEST_P(batches, of_atomics_yield_the_value_of_each) {
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    if (!client.capabilities().atomics) co_return;
-    const auto there = co_await expose_zeros(server, 16);
-    const auto word = there.remote().slice(8, 8);
-    std::array<net::transfer, 4> members{client.fetch_add(word, 5), client.compare_swap(word, 5, 9),
-                                         client.compare_swap(word, 5, 1), client.fetch_add(word, 1)};
-    EXPECT_EQ(code_of_value(members[1]), errc::invalid_argument) << "there is none yet";
-    co_await client.batch(members);
-    EXPECT_EQ(members[0].value(), 0u);
-    EXPECT_EQ(members[1].value(), 5u);
-    EXPECT_EQ(members[2].value(), 9u);
-    EXPECT_EQ(members[3].value(), 9u);
-    const std::uint64_t last = co_await client.fetch_add(word, 1);
-    EXPECT_EQ(last, 10u);
-  });
+TEST_P_BETWEEN(batches, of_atomics_yield_the_value_of_each) {
+  if (!client.capabilities().atomics) co_return;
+  const auto there = co_await expose_zeros(server, 16);
+  const auto word = there.remote().slice(8, 8);
+  std::array<net::transfer, 4> members{client.fetch_add(word, 5), client.compare_swap(word, 5, 9),
+                                       client.compare_swap(word, 5, 1), client.fetch_add(word, 1)};
+  EXPECT_EQ(code_of_value(members[1]), errc::invalid_argument) << "there is none yet";
+  co_await client.batch(members);
+  EXPECT_EQ(members[0].value(), 0u);
+  EXPECT_EQ(members[1].value(), 5u);
+  EXPECT_EQ(members[2].value(), 9u);
+  EXPECT_EQ(members[3].value(), 9u);
+  const std::uint64_t last = co_await client.fetch_add(word, 1);
+  EXPECT_EQ(last, 10u);
 }
 
-TEST_P(batches, may_mix_atomics_with_other_operations) {
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    if (!client.capabilities().atomics) co_return;
-    const auto there = co_await expose_zeros(server, 16);
-    const auto word = there.remote().slice(8, 8);
-    auto source = co_await filled(pool(), 8, 1);
-    auto copy = co_await zeroed(pool(), 8);
-    std::array<net::transfer, 4> members{client.write(source, word), client.flush(word), client.fetch_add(word, 1),
-                                         client.read(copy, word)};
-    co_await client.batch(members);
-    std::uint64_t written = 0;
-    std::memcpy(&written, source.bytes().data(), sizeof written);
-    std::uint64_t seen = 0;
-    std::memcpy(&seen, copy.bytes().data(), sizeof seen);
-    EXPECT_EQ(members[2].value(), written);
-    EXPECT_EQ(code_of_value(members[3]), errc::invalid_argument) << "it is no atomic operation";
-    EXPECT_EQ(seen, written + 1);
-  });
+TEST_P_BETWEEN(batches, may_mix_atomics_with_other_operations) {
+  if (!client.capabilities().atomics) co_return;
+  const auto there = co_await expose_zeros(server, 16);
+  const auto word = there.remote().slice(8, 8);
+  auto source = co_await filled(pool(), 8, 1);
+  auto copy = co_await zeroed(pool(), 8);
+  std::array<net::transfer, 4> members{client.write(source, word), client.flush(word), client.fetch_add(word, 1),
+                                       client.read(copy, word)};
+  co_await client.batch(members);
+  std::uint64_t written = 0;
+  std::memcpy(&written, source.bytes().data(), sizeof written);
+  std::uint64_t seen = 0;
+  std::memcpy(&seen, copy.bytes().data(), sizeof seen);
+  EXPECT_EQ(members[2].value(), written);
+  EXPECT_EQ(code_of_value(members[3]), errc::invalid_argument) << "it is no atomic operation";
+  EXPECT_EQ(seen, written + 1);
 }
 
-TEST_P(batches, of_atomics_that_are_refused_or_stopped_have_no_value) {
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    if (!client.capabilities().atomics) co_return;
-    const auto there = co_await expose_zeros(server, 16);
-    const auto word = there.remote().slice(8, 8);
-    std::array<net::transfer, 2> refused{client.fetch_add(word, 1), client.fetch_add(there.remote().slice(4, 8), 1)};
-    const auto why = co_await code_of(client.batch(refused));
-    EXPECT_EQ(why, errc::misaligned);
-    for (const auto& each : refused) EXPECT_EQ(code_of_value(each), errc::misaligned);
-    std::array<net::transfer, 2> stopped{client.fetch_add(word, 1), client.fetch_add(word, 1)};
-    attempt all(tasks, client.batch(stopped));
-    co_await yield();
-    all.stop();
-    co_await all.end();
-    for (const auto& each : stopped) EXPECT_EQ(code_of_value(each), errc::canceled);
-    co_await client.flush(there.remote());
-    const std::uint64_t now = co_await client.fetch_add(word, 0);
-    EXPECT_EQ(now, 2u);
-  });
+TEST_P_BETWEEN(batches, of_atomics_that_are_refused_or_stopped_have_no_value) {
+  if (!client.capabilities().atomics) co_return;
+  const auto there = co_await expose_zeros(server, 16);
+  const auto word = there.remote().slice(8, 8);
+  std::array<net::transfer, 2> refused{client.fetch_add(word, 1), client.fetch_add(there.remote().slice(4, 8), 1)};
+  EXPECT_EQ(co_await code_of(client.batch(refused)), errc::misaligned);
+  for (const auto& each : refused) EXPECT_EQ(code_of_value(each), errc::misaligned);
+  std::array<net::transfer, 2> stopped{client.fetch_add(word, 1), client.fetch_add(word, 1)};
+  attempt all(tasks, client.batch(stopped));
+  co_await yield();
+  all.stop();
+  co_await all.end();
+  for (const auto& each : stopped) EXPECT_EQ(code_of_value(each), errc::canceled);
+  co_await client.flush(there.remote());
+  const std::uint64_t now = co_await client.fetch_add(word, 0);
+  EXPECT_EQ(now, 2u);
 }
 
-TEST_P(batches, with_a_member_that_was_moved_from_are_refused) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto there = co_await expose_zeros(server, 8);
-    std::array members{client.flush(there.remote()), client.flush(there.remote())};
-    std::array taken{std::move(members[1])};
-    const auto code = co_await code_of(client.batch(members));
-    EXPECT_EQ(code, errc::invalid_argument);
-    co_await client.batch(std::span(members).first(1));  // the other is none the worse for it
-    co_await client.batch(taken);
-  });
+TEST_P_WINDOWS(batches, with_a_member_that_was_moved_from_are_refused) {
+  const auto there = co_await expose_zeros(server, 8);
+  std::array members{client.flush(there.remote()), client.flush(there.remote())};
+  std::array taken{std::move(members[1])};
+  EXPECT_EQ(co_await code_of(client.batch(members)), errc::invalid_argument);
+  co_await client.batch(std::span(members).first(1));  // the other is none the worse for it
+  co_await client.batch(taken);
 }
 
 // Nobody could tell the batch any more that it has ended, nor the transport where its memory is.
@@ -391,19 +323,16 @@ TEST_P(batches, end_the_program_if_a_member_is_destroyed_in_the_middle) {
   EXPECT_DEATH(misuse(), "a member of a batch was destroyed while the batch is in progress");
 }
 
-TEST_P(batches, end_with_their_connection) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto there = co_await expose_zeros(server, long_transfer);
-    auto source = co_await filled(pool(), long_transfer, 1);
-    std::array members{client.write(source, there.remote()), client.flush(there.remote())};
-    attempt all(tasks, client.batch(members));
-    co_await yield();
-    client.abort();
-    co_await all.end();
-    EXPECT_EQ(all.code(), errc::closed);
-    for (const net::transfer& each : members) EXPECT_TRUE(each.failure() && each.failure()->posted());
-  });
+TEST_P_WINDOWS(batches, end_with_their_connection) {
+  const auto there = co_await expose_zeros(server, long_transfer);
+  auto source = co_await filled(pool(), long_transfer, 1);
+  std::array members{client.write(source, there.remote()), client.flush(there.remote())};
+  attempt all(tasks, client.batch(members));
+  co_await yield();
+  client.abort();
+  co_await all.end();
+  EXPECT_EQ(all.code(), errc::closed);
+  for (const net::transfer& each : members) EXPECT_TRUE(each.failure() && each.failure()->posted());
 }
 
 }  // namespace

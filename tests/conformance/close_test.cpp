@@ -14,88 +14,69 @@ namespace {
 class closing : public peers {};
 WEFT_ON_EVERY_TRANSPORT(closing);
 
-TEST_P(closing, in_order_is_seen_as_the_end_of_messages) {
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    attempt closing_it(tasks, client.close());
-    const auto end = co_await server.recv();
-    EXPECT_FALSE(end);
-    const auto still = co_await server.recv();
-    EXPECT_FALSE(still);
-    const auto expected = co_await code_of(server.recv_or_throw());
-    EXPECT_EQ(expected, errc::peer_closed);
-    auto payload = co_await filled(pool(), 1, 1);
-    const auto sent = co_await code_of(server.send(payload));
-    EXPECT_EQ(sent, errc::peer_closed);
-    co_await closing_it.end();
-    EXPECT_TRUE(closing_it.succeeded());
-    co_await server.close();
-    co_await server.close();  // once more is no harm
-  });
+TEST_P_BETWEEN(closing, in_order_is_seen_as_the_end_of_messages) {
+  attempt closing_it(tasks, client.close());
+  const auto end = co_await server.recv();
+  EXPECT_FALSE(end);
+  EXPECT_FALSE(co_await server.recv());
+  EXPECT_EQ(co_await code_of(server.recv_or_throw()), errc::peer_closed);
+  auto payload = co_await filled(pool(), 1, 1);
+  EXPECT_EQ(co_await code_of(server.send(payload)), errc::peer_closed);
+  co_await closing_it.end();
+  EXPECT_TRUE(closing_it.succeeded());
+  co_await server.close();
+  co_await server.close();  // once more is no harm
 }
 
 // What is spawned begins in a later turn, and another task may destroy the connection before.
-TEST_P(closing, tasks_that_were_made_and_had_not_begun_find_their_connection_gone) {
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto memory = co_await filled(pool(), 64, 1);
-    const mr::slice range = memory.slice();
-    auto opening = client.expose(std::move(memory), mr::usage::read_src);
-    auto binding = client.expose(range, mr::usage::read_src);
-    auto once_more = client.close();
-    attempt closing_it(tasks, client.close());
-    co_await server.close();
-    co_await closing_it.end();
-    { const net::connection gone = std::move(client); }
-    const auto opened = co_await code_of(std::move(opening));
-    EXPECT_EQ(opened, errc::closed);
-    const auto bound = co_await code_of(std::move(binding));
-    EXPECT_EQ(bound, errc::closed);
-    const auto closed = co_await code_of(std::move(once_more));
-    EXPECT_EQ(closed, errc::closed);
-  });
+TEST_P_BETWEEN(closing, tasks_that_were_made_and_had_not_begun_find_their_connection_gone) {
+  auto memory = co_await filled(pool(), 64, 1);
+  const mr::slice range = memory.slice();
+  auto opening = client.expose(std::move(memory), mr::usage::read_src);
+  auto binding = client.expose(range, mr::usage::read_src);
+  auto once_more = client.close();
+  attempt closing_it(tasks, client.close());
+  co_await server.close();
+  co_await closing_it.end();
+  { const net::connection gone = std::move(client); }
+  EXPECT_EQ(co_await code_of(std::move(opening)), errc::closed);
+  EXPECT_EQ(co_await code_of(std::move(binding)), errc::closed);
+  const auto closed = co_await code_of(std::move(once_more));
+  EXPECT_EQ(closed, errc::closed);
 }
 
-TEST_P(closing, lets_every_message_before_it_through) {
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    for (unsigned i = 0; i < 10; ++i) {
-      auto payload = co_await filled(pool(), 100, i);
-      co_await client.send(std::move(payload));
-    }
-    attempt closing_it(tasks, client.close());
-    co_await closing_it.end();
-    for (unsigned i = 0; i < 10; ++i) {
-      const auto message = co_await server.recv();
-      EXPECT_TRUE(message && holds(message->bytes(), i)) << i;
-    }
-    const auto end = co_await server.recv();
-    EXPECT_FALSE(end);
-  });
+TEST_P_BETWEEN(closing, lets_every_message_before_it_through) {
+  for (unsigned i = 0; i < 10; ++i) {
+    co_await client.send(co_await filled(pool(), 100, i));
+  }
+  attempt closing_it(tasks, client.close());
+  co_await closing_it.end();
+  for (unsigned i = 0; i < 10; ++i) {
+    const auto message = co_await server.recv();
+    EXPECT_TRUE(message && holds(message->bytes(), i)) << i;
+  }
+  EXPECT_FALSE(co_await server.recv());
 }
 
-TEST_P(closing, sends_what_was_posted_and_what_waits_for_credits) {
-  auto shallow = options();
-  shallow.receive_depth = 2;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        unsigned sent = 0;
-        std::vector<mr::buffer> payloads;
-        for (unsigned i = 0; i < 20; ++i) payloads.push_back(co_await filled(pool(), 1000, i));
-        const auto send_one = [&](unsigned number) -> task<> {
-          co_await client.send(payloads[number]);
-          ++sent;
-        };
-        for (unsigned i = 0; i < 20; ++i) tasks.spawn(send_one(i));
-        co_await yield();
-        attempt closing_it(tasks, client.close());
-        for (unsigned i = 0; i < 20; ++i) {
-          const auto message = co_await server.recv();
-          EXPECT_TRUE(message && holds(message->bytes(), i)) << i;
-        }
-        const auto end = co_await server.recv();
-        EXPECT_FALSE(end);
-        co_await closing_it.end();
-        EXPECT_EQ(sent, 20u);
-      },
-      options(), shallow);
+TEST_P_BETWEEN(closing, sends_what_was_posted_and_what_waits_for_credits, options(), options({.receive_depth = 2})) {
+  unsigned sent = 0;
+  std::vector<mr::buffer> payloads;
+  for (unsigned i = 0; i < 20; ++i) payloads.push_back(co_await filled(pool(), 1000, i));
+  const auto send_one = [&](unsigned number) -> task<> {
+    co_await client.send(payloads[number]);
+    ++sent;
+  };
+  for (unsigned i = 0; i < 20; ++i) tasks.spawn(send_one(i));
+  co_await yield();
+  attempt closing_it(tasks, client.close());
+  for (unsigned i = 0; i < 20; ++i) {
+    const auto message = co_await server.recv();
+    EXPECT_TRUE(message && holds(message->bytes(), i)) << i;
+  }
+  const auto end = co_await server.recv();
+  EXPECT_FALSE(end);
+  co_await closing_it.end();
+  EXPECT_EQ(sent, 20u);
 }
 
 TEST_P(closing, goes_on_when_the_last_operation_that_waits_for_credits_is_stopped) {
@@ -123,8 +104,7 @@ TEST_P(closing, goes_on_when_the_last_operation_that_waits_for_credits_is_stoppe
           EXPECT_TRUE(closing_it.succeeded());
           const auto message = co_await server.recv();
           EXPECT_TRUE(message && holds(message->bytes(), 1));
-          const auto end = co_await server.recv();
-          EXPECT_FALSE(end);
+          EXPECT_FALSE(co_await server.recv());
         },
         patient, shallow);
   }
@@ -157,32 +137,27 @@ TEST_P(closing, in_the_background_goes_on_when_the_task_of_the_last_operation_th
   run(script);
 }
 
-TEST_P(closing, finishes_a_large_write_first) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    constexpr std::size_t bytes = std::size_t{8} << 20;
-    auto memory = co_await zeroed(pool(), bytes);
-    const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst);
-    auto source = co_await filled(pool(), bytes, 1);
-    attempt writing(tasks, client.write(source, there.remote()));
-    co_await yield();
-    attempt closing_it(tasks, client.close());
-    const auto end = co_await server.recv();
-    EXPECT_FALSE(end);
-    EXPECT_TRUE(holds(there.memory().bytes(), 1));
-    co_await closing_it.end();
-    EXPECT_TRUE(writing.succeeded() && closing_it.succeeded());
-  });
+TEST_P_WINDOWS(closing, finishes_a_large_write_first) {
+  constexpr std::size_t bytes = std::size_t{8} << 20;
+  auto memory = co_await zeroed(pool(), bytes);
+  const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst);
+  auto source = co_await filled(pool(), bytes, 1);
+  attempt writing(tasks, client.write(source, there.remote()));
+  co_await yield();
+  attempt closing_it(tasks, client.close());
+  const auto end = co_await server.recv();
+  EXPECT_FALSE(end);
+  EXPECT_TRUE(holds(there.memory().bytes(), 1));
+  co_await closing_it.end();
+  EXPECT_TRUE(writing.succeeded() && closing_it.succeeded());
 }
 
-TEST_P(closing, may_be_begun_on_both_sides_at_once) {
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    attempt a(tasks, client.close());
-    attempt b(tasks, server.close());
-    co_await a.end();
-    co_await b.end();
-    EXPECT_TRUE(a.succeeded() && b.succeeded());
-  });
+TEST_P_BETWEEN(closing, may_be_begun_on_both_sides_at_once) {
+  attempt a(tasks, client.close());
+  attempt b(tasks, server.close());
+  co_await a.end();
+  co_await b.end();
+  EXPECT_TRUE(a.succeeded() && b.succeeded());
 }
 
 TEST_P(closing, on_both_sides_while_the_sends_of_both_wait_for_credits_needs_no_time_limit) {
@@ -211,54 +186,39 @@ TEST_P(closing, on_both_sides_while_the_sends_of_both_wait_for_credits_needs_no_
   }
 }
 
-TEST_P(closing, ends_waiting_receives_and_refuses_what_comes_after) {
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto payload = co_await filled(pool(), 1, 1);
-    attempt receiving(tasks, client.recv());
-    co_await settle();
-    attempt closing_it(tasks, client.close());
-    co_await receiving.end();
-    EXPECT_EQ(receiving.code(), errc::closed);
-    const auto sent = co_await code_of(client.send(payload));
-    EXPECT_EQ(sent, errc::closed);
-    const auto received = co_await code_of(client.recv());
-    EXPECT_EQ(received, errc::closed);
-    const auto exposed = co_await code_of(client.expose(std::move(payload), mr::usage::read_src));
-    EXPECT_EQ(exposed, errc::closed);
-    const auto end = co_await server.recv();
-    EXPECT_FALSE(end);
-    co_await closing_it.end();
-  });
+TEST_P_BETWEEN(closing, ends_waiting_receives_and_refuses_what_comes_after) {
+  auto payload = co_await filled(pool(), 1, 1);
+  attempt receiving(tasks, client.recv());
+  co_await settle();
+  attempt closing_it(tasks, client.close());
+  co_await receiving.end();
+  EXPECT_EQ(receiving.code(), errc::closed);
+  EXPECT_EQ(co_await code_of(client.send(payload)), errc::closed);
+  EXPECT_EQ(co_await code_of(client.recv()), errc::closed);
+  EXPECT_EQ(co_await code_of(client.expose(std::move(payload), mr::usage::read_src)), errc::closed);
+  const auto end = co_await server.recv();
+  EXPECT_FALSE(end);
+  co_await closing_it.end();
 }
 
-TEST_P(closing, ends_the_peers_sends_that_wait_for_credits) {
-  auto shallow = options();
-  shallow.receive_depth = 1;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        auto payload = co_await filled(pool(), 1, 1);
-        co_await client.send(payload);
-        attempt waiting(tasks, client.send(payload));
-        co_await settle();
-        attempt closing_it(tasks, server.close());
-        co_await waiting.end();
-        EXPECT_EQ(waiting.code(), errc::peer_closed);
-        EXPECT_FALSE(waiting.posted());
-        co_await closing_it.end();
-      },
-      options(), shallow);
+TEST_P_BETWEEN(closing, ends_the_peers_sends_that_wait_for_credits, options(), options({.receive_depth = 1})) {
+  auto payload = co_await filled(pool(), 1, 1);
+  co_await client.send(payload);
+  attempt waiting(tasks, client.send(payload));
+  co_await settle();
+  attempt closing_it(tasks, server.close());
+  co_await waiting.end();
+  EXPECT_EQ(waiting.code(), errc::peer_closed);
+  EXPECT_FALSE(waiting.posted());
+  co_await closing_it.end();
 }
 
-TEST_P(closing, in_the_background_is_in_order_as_well) {
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto payload = co_await filled(pool(), 100, 1);
-    co_await client.send(std::move(payload));
-    { const net::connection dropped = std::move(client); }
-    const auto message = co_await server.recv();
-    EXPECT_TRUE(message && holds(message->bytes(), 1));
-    const auto end = co_await server.recv();
-    EXPECT_FALSE(end);
-  });
+TEST_P_BETWEEN(closing, in_the_background_is_in_order_as_well) {
+  co_await client.send(co_await filled(pool(), 100, 1));
+  { const net::connection dropped = std::move(client); }
+  const auto message = co_await server.recv();
+  EXPECT_TRUE(message && holds(message->bytes(), 1));
+  EXPECT_FALSE(co_await server.recv());
 }
 
 TEST_P(closing, of_a_connection_that_outlives_the_run_is_waited_for) {
@@ -270,104 +230,80 @@ TEST_P(closing, of_a_connection_that_outlives_the_run_is_waited_for) {
     auto server = std::move(ends->server);
     const auto wait_for_end = [&]() -> task<> {
       { const net::connection dropped = std::move(ends->client); }
-      const auto end = co_await server.recv();
-      EXPECT_FALSE(end);
+      EXPECT_FALSE(co_await server.recv());
     };
     run(wait_for_end);
   }
   ends.reset();
 }
 
-TEST_P(closing, a_dead_peer_is_not_taken_for_a_closed_one) {
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    attempt receiving(tasks, server.recv());
-    co_await settle();
-    client.abort();
-    co_await receiving.end();
-    EXPECT_EQ(receiving.code(), errc::peer_vanished) << receiving.words();
-    const auto again = co_await code_of(server.recv());
-    EXPECT_EQ(again, errc::peer_vanished);
-    auto payload = co_await filled(pool(), 1, 1);
-    const auto sent = co_await failure_of(server.send(payload));
-    EXPECT_TRUE(sent && sent->code() == errc::peer_vanished && !sent->posted());
-    co_await server.close();
-  });
+TEST_P_BETWEEN(closing, a_dead_peer_is_not_taken_for_a_closed_one) {
+  attempt receiving(tasks, server.recv());
+  co_await settle();
+  client.abort();
+  co_await receiving.end();
+  EXPECT_EQ(receiving.code(), errc::peer_vanished) << receiving.words();
+  EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
+  auto payload = co_await filled(pool(), 1, 1);
+  const auto sent = co_await failure_of(server.send(payload));
+  EXPECT_TRUE(sent && sent->code() == errc::peer_vanished && !sent->posted());
+  co_await server.close();
 }
 
-TEST_P(closing, messages_of_a_peer_that_died_afterwards_are_still_to_be_had) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    for (unsigned i = 0; i < 3; ++i) {
-      auto payload = co_await filled(pool(), 10, i);
-      co_await client.send(std::move(payload));
-    }
-    auto memory = co_await zeroed(pool(), 1);
-    const auto at_server = co_await server.expose(std::move(memory), mr::usage::read_src);
-    co_await client.flush(at_server.remote());  // they are there
-    client.abort();
-    for (unsigned i = 0; i < 3; ++i) {
-      const auto message = co_await server.recv();
-      EXPECT_TRUE(message && holds(message->bytes(), i));
-    }
-    const auto code = co_await code_of(server.recv());
-    EXPECT_EQ(code, errc::peer_vanished);
-  });
+TEST_P_WINDOWS(closing, messages_of_a_peer_that_died_afterwards_are_still_to_be_had) {
+  for (unsigned i = 0; i < 3; ++i) {
+    co_await client.send(co_await filled(pool(), 10, i));
+  }
+  const auto at_server = co_await server.expose(co_await zeroed(pool(), 1), mr::usage::read_src);
+  co_await client.flush(at_server.remote());  // they are there
+  client.abort();
+  for (unsigned i = 0; i < 3; ++i) {
+    const auto message = co_await server.recv();
+    EXPECT_TRUE(message && holds(message->bytes(), i));
+  }
+  EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
 }
 
-TEST_P(closing, an_abort_ends_every_operation_of_this_end) {
-  auto shallow = options();
-  shallow.receive_depth = 1;
-  between_busy_peers(
-      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
-        auto payload = co_await filled(pool(), 1, 1);
-        co_await client.send(payload);
-        attempt waiting(tasks, client.send(payload));
-        attempt receiving(tasks, client.recv());
-        co_await settle();
-        client.abort();
-        co_await waiting.end();
-        co_await receiving.end();
-        EXPECT_EQ(waiting.code(), errc::closed);
-        EXPECT_EQ(receiving.code(), errc::closed);
-        const auto code = co_await code_of(client.send(payload));
-        EXPECT_EQ(code, errc::closed);
-        client.abort();
-        co_await client.close();
-      },
-      options(), shallow);
+TEST_P_BETWEEN(closing, an_abort_ends_every_operation_of_this_end, options(), options({.receive_depth = 1})) {
+  auto payload = co_await filled(pool(), 1, 1);
+  co_await client.send(payload);
+  attempt waiting(tasks, client.send(payload));
+  attempt receiving(tasks, client.recv());
+  co_await settle();
+  client.abort();
+  co_await waiting.end();
+  co_await receiving.end();
+  EXPECT_EQ(waiting.code(), errc::closed);
+  EXPECT_EQ(receiving.code(), errc::closed);
+  EXPECT_EQ(co_await code_of(client.send(payload)), errc::closed);
+  client.abort();
+  co_await client.close();
 }
 
-TEST_P(closing, an_abort_lets_go_of_memory_that_was_on_its_way) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    constexpr std::size_t bytes = std::size_t{8} << 20;
-    auto memory = co_await zeroed(pool(), bytes);
-    const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst);
-    auto source = co_await filled(pool(), bytes, 1);
-    attempt writing(tasks, client.write(source, there.remote()));
+TEST_P_WINDOWS(closing, an_abort_lets_go_of_memory_that_was_on_its_way) {
+  constexpr std::size_t bytes = std::size_t{8} << 20;
+  const auto there = co_await server.expose(co_await zeroed(pool(), bytes), mr::usage::write_dst);
+  auto source = co_await filled(pool(), bytes, 1);
+  attempt writing(tasks, client.write(source, there.remote()));
+  co_await yield();
+  client.abort();
+  co_await writing.end();
+  EXPECT_EQ(writing.code(), errc::closed);
+  EXPECT_TRUE(writing.posted());
+  EXPECT_FALSE(source.in_use());
+}
+
+TEST_P_BETWEEN(closing, unwinding_aborts) {
+  const auto fail = [&]() -> task<> {
+    const net::connection mine = std::move(client);
     co_await yield();
-    client.abort();
-    co_await writing.end();
-    EXPECT_EQ(writing.code(), errc::closed);
-    EXPECT_TRUE(writing.posted());
-    EXPECT_FALSE(source.in_use());
-  });
-}
-
-TEST_P(closing, unwinding_aborts) {
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto fail = [&]() -> task<> {
-      const net::connection mine = std::move(client);
-      co_await yield();
-      throw std::runtime_error("no");
-    };
-    try {
-      co_await fail();
-    } catch (const std::runtime_error&) {
-    }
-    const auto code = co_await code_of(server.recv());
-    EXPECT_EQ(code, errc::peer_vanished);
-  });
+    throw std::runtime_error("no");
+  };
+  try {
+    co_await fail();
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
 }
 
 TEST_P(closing, operations_that_were_posted_when_the_peer_died_say_so) {
@@ -375,8 +311,7 @@ TEST_P(closing, operations_that_were_posted_when_the_peer_died_say_so) {
   bool has_died_before = false;
   const auto script = [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     constexpr std::size_t bytes = std::size_t{8} << 20;
-    auto memory = co_await filled(pool(), bytes, 1);
-    const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
+    const auto there = co_await server.expose(co_await filled(pool(), bytes, 1), mr::usage::read_src);
     auto sink = co_await pool().allocate(bytes);
     attempt reading(tasks, client.read(sink, there.remote()));
     co_await yield();
@@ -392,40 +327,34 @@ TEST_P(closing, operations_that_were_posted_when_the_peer_died_say_so) {
   for (int tries = 0; tries != 10 && !has_died_before; ++tries) between_busy_peers(script);
 }
 
-TEST_P(closing, moving_a_connection_over_another_closes_that_one) {
-  const auto body = [&]() -> task<> {
-    auto first = co_await connect_pair();
-    auto second = co_await connect_pair();
-    first.client = std::move(second.client);
-    const auto end = co_await first.server.recv();
-    EXPECT_FALSE(end);
-    auto payload = co_await filled(pool(), 1, 1);
-    co_await first.client.send(payload);
-    const auto message = co_await second.server.recv();
-    EXPECT_TRUE(message);
-  };
-  run(body);
+TEST_P_TASK(closing, moving_a_connection_over_another_closes_that_one) {
+  auto first = co_await connect_pair();
+  auto second = co_await connect_pair();
+  first.client = std::move(second.client);
+  const auto end = co_await first.server.recv();
+  EXPECT_FALSE(end);
+  auto payload = co_await filled(pool(), 1, 1);
+  co_await first.client.send(payload);
+  const auto message = co_await second.server.recv();
+  EXPECT_TRUE(message);
 }
 
-TEST_P(closing, with_every_time_as_long_as_can_be_is_as_orderly) {
-  auto patient = options();
-  patient.set_up_timeout = patient.close_timeout = patient.dead_peer_after = patient.overdue_after =
+net::connection_options with_endless_times() {
+  net::connection_options made;
+  made.set_up_timeout = made.close_timeout = made.dead_peer_after = made.overdue_after =
       std::chrono::milliseconds::max();
-  between_peers(
-      [&](net::connection& client, net::connection& server) -> task<> {
-        auto note = co_await filled(pool(), 5, 1);
-        co_await client.send(std::move(note));
-        auto ending = client.close();
-        const auto serve = [&]() -> task<> {
-          const auto message = co_await server.recv_or_throw();
-          EXPECT_TRUE(holds(message.bytes(), 1));
-          const auto end = co_await server.recv();
-          EXPECT_FALSE(end);
-        };
-        auto serving = serve();
-        co_await when_all(std::move(ending), std::move(serving));
-      },
-      patient, patient);
+  return made;
+}
+
+TEST_P_BETWEEN(closing, with_every_time_as_long_as_can_be_is_as_orderly, with_endless_times(), with_endless_times()) {
+  co_await client.send(co_await filled(pool(), 5, 1));
+  auto ending = client.close();
+  const auto serve = [&]() -> task<> {
+    EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
+    EXPECT_FALSE(co_await server.recv());
+  };
+  auto serving = serve();
+  co_await when_all(std::move(ending), std::move(serving));
 }
 
 }  // namespace

@@ -28,8 +28,7 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
         co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
     auto source = co_await filled(pool(), 100'000, 1);
     const auto round = [&]() -> task<> {
-      auto payload = co_await pool().allocate(64);
-      co_await client.send(std::move(payload), {.immediate = 1});
+      co_await client.send(co_await pool().allocate(64), {.immediate = 1});
       const auto answer = co_await client.recv_or_throw();
       co_await client.write(source, open.remote());
       co_await client.read(source, open.remote());
@@ -108,8 +107,7 @@ TEST_P(cost, a_batch_of_small_operations_is_one_system_call) {
   counted.system_calls = &calls;
   open_executor(counted);
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto memory = co_await zeroed(pool(), 64);
-    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    const auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::write_dst | mr::usage::read_src);
     auto source = co_await filled(pool(), 64, 1);
     const auto write = [&] { return client.write(source, open.remote()); };
     const auto send = [&] { return client.send(source); };
@@ -230,8 +228,7 @@ TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
     for (unsigned i = 0; i < rounds + 100; ++i) {
       if (i == 100) before = kernel_entries();
       if (begins) {
-        auto payload = co_await pool().allocate(32);
-        co_await peer.send(std::move(payload));
+        co_await peer.send(co_await pool().allocate(32));
       }
       auto message = co_await peer.recv_or_throw();
       if (!begins) co_await peer.send(std::move(message.payload));

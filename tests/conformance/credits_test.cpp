@@ -13,95 +13,73 @@ class credits : public peers {
   /// Sends `count` one-byte messages, one after another, and counts those that the transport has taken.
   task<> send_many(net::connection& from, unsigned count, unsigned& sent) {
     for (unsigned i = 0; i < count; ++i) {
-      auto payload = co_await filled(pool(), 1, i);
-      co_await from.send(std::move(payload));
+      co_await from.send(co_await filled(pool(), 1, i));
       ++sent;
     }
   }
 };
 WEFT_ON_EVERY_TRANSPORT(credits);
 
-TEST_P(credits, a_receiver_that_does_not_drain_stops_its_sender_at_receive_depth) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  auto shallow = options();
-  shallow.receive_depth = 5;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        unsigned sent = 0;
-        attempt sending(tasks, send_many(client, 12, sent));
-        // A flush that comes back shows that everything before it has long been through.
-        auto memory = co_await filled(pool(), 8, 1);
-        const auto at_client = co_await client.expose(std::move(memory), mr::usage::read_src);
-        while (sent < 5) co_await yield();
-        co_await server.flush(at_client.remote());
-        EXPECT_EQ(sent, 5u);
-        EXPECT_FALSE(sending.ended());
+TEST_P_WINDOWS(credits, a_receiver_that_does_not_drain_stops_its_sender_at_receive_depth, options(),
+               options({.receive_depth = 5})) {
+  unsigned sent = 0;
+  attempt sending(tasks, send_many(client, 12, sent));
+  // A flush that comes back shows that everything before it has long been through.
+  const auto at_client = co_await client.expose(co_await filled(pool(), 8, 1), mr::usage::read_src);
+  while (sent < 5) co_await yield();
+  co_await server.flush(at_client.remote());
+  EXPECT_EQ(sent, 5u);
+  EXPECT_FALSE(sending.ended());
 
-        for (unsigned i = 0; i < 12; ++i) {
-          const auto message = co_await server.recv_or_throw();
-          EXPECT_TRUE(holds(message.bytes(), i)) << i;
-        }
-        co_await sending.end();
-        EXPECT_TRUE(sending.succeeded()) << sending.words();
-      },
-      options(), shallow);
+  for (unsigned i = 0; i < 12; ++i) {
+    EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
+  }
+  co_await sending.end();
+  EXPECT_TRUE(sending.succeeded()) << sending.words();
 }
 
-TEST_P(credits, a_sender_that_waits_for_them_still_writes_and_reads_to_the_other_side) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  auto shallow = options();
-  shallow.receive_depth = 2;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        unsigned sent = 0;
-        attempt sending(tasks, send_many(client, 3, sent));
-        while (sent < 2) co_await yield();
-        co_await settle();
+TEST_P_WINDOWS(credits, a_sender_that_waits_for_them_still_writes_and_reads_to_the_other_side, options(),
+               options({.receive_depth = 2})) {
+  unsigned sent = 0;
+  attempt sending(tasks, send_many(client, 3, sent));
+  while (sent < 2) co_await yield();
+  co_await settle();
 
-        // The stopped sender's peer goes on as it likes: its writes, its reads and the responses to them.
-        auto memory = co_await zeroed(pool(), 100000);
-        const auto at_client = co_await client.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-        auto source = co_await filled(pool(), 100000, 3);
-        co_await server.write(source, at_client.remote());
-        auto copy = co_await zeroed(pool(), 100000);
-        co_await server.read(copy, at_client.remote());
-        EXPECT_TRUE(holds(copy.bytes(), 3));
-        EXPECT_FALSE(sending.ended());
+  // The stopped sender's peer goes on as it likes: its writes, its reads and the responses to them.
+  auto memory = co_await zeroed(pool(), 100000);
+  const auto at_client = co_await client.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  auto source = co_await filled(pool(), 100000, 3);
+  co_await server.write(source, at_client.remote());
+  auto copy = co_await zeroed(pool(), 100000);
+  co_await server.read(copy, at_client.remote());
+  EXPECT_TRUE(holds(copy.bytes(), 3));
+  EXPECT_FALSE(sending.ended());
 
-        for (int i = 0; i < 3; ++i) static_cast<void>(co_await server.recv_or_throw());
-        co_await sending.end();
-        EXPECT_TRUE(sending.succeeded());
-      },
-      options(), shallow);
+  for (int i = 0; i < 3; ++i) static_cast<void>(co_await server.recv_or_throw());
+  co_await sending.end();
+  EXPECT_TRUE(sending.succeeded());
 }
 
-TEST_P(credits, a_send_that_waits_for_them_holds_back_what_was_posted_after_it) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  auto shallow = options();
-  shallow.receive_depth = 1;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        unsigned sent = 0;
-        attempt sending(tasks, send_many(client, 2, sent));
-        while (sent < 1) co_await yield();
-        co_await settle();
-        auto memory = co_await zeroed(pool(), 8);
-        const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-        auto source = co_await filled(pool(), 8, 1);
-        attempt writing(tasks, client.write(source, there.remote()));
-        auto at_client_memory = co_await zeroed(pool(), 8);
-        const auto at_client = co_await client.expose(std::move(at_client_memory), mr::usage::read_src);
-        co_await server.flush(at_client.remote());
-        EXPECT_FALSE(writing.ended());
-        EXPECT_TRUE(is_zero(there.memory().bytes()));
+TEST_P_WINDOWS(credits, a_send_that_waits_for_them_holds_back_what_was_posted_after_it, options(),
+               options({.receive_depth = 1})) {
+  unsigned sent = 0;
+  attempt sending(tasks, send_many(client, 2, sent));
+  while (sent < 1) co_await yield();
+  co_await settle();
+  auto memory = co_await zeroed(pool(), 8);
+  const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  auto source = co_await filled(pool(), 8, 1);
+  attempt writing(tasks, client.write(source, there.remote()));
+  const auto at_client = co_await client.expose(co_await zeroed(pool(), 8), mr::usage::read_src);
+  co_await server.flush(at_client.remote());
+  EXPECT_FALSE(writing.ended());
+  EXPECT_TRUE(is_zero(there.memory().bytes()));
 
-        static_cast<void>(co_await server.recv_or_throw());
-        co_await writing.end();
-        EXPECT_TRUE(writing.succeeded());
-        static_cast<void>(co_await server.recv_or_throw());
-        co_await sending.end();
-      },
-      options(), shallow);
+  static_cast<void>(co_await server.recv_or_throw());
+  co_await writing.end();
+  EXPECT_TRUE(writing.succeeded());
+  static_cast<void>(co_await server.recv_or_throw());
+  co_await sending.end();
 }
 
 TEST_P(credits, come_back_without_a_message_of_the_receivers_own) {
@@ -113,8 +91,7 @@ TEST_P(credits, come_back_without_a_message_of_the_receivers_own) {
           unsigned sent = 0;
           attempt sending(tasks, send_many(client, 200, sent));
           for (unsigned i = 0; i < 200; ++i) {
-            const auto message = co_await server.recv_or_throw();
-            EXPECT_TRUE(holds(message.bytes(), i)) << i;
+            EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
           }
           co_await sending.end();
           EXPECT_TRUE(sending.succeeded());
@@ -123,24 +100,19 @@ TEST_P(credits, come_back_without_a_message_of_the_receivers_own) {
   }
 }
 
-TEST_P(credits, both_sides_may_send_at_each_others_limit_without_a_deadlock) {
-  auto shallow = options();
-  shallow.receive_depth = 1;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        unsigned to_server = 0;
-        unsigned to_client = 0;
-        attempt a(tasks, send_many(client, 100, to_server));
-        attempt b(tasks, send_many(server, 100, to_client));
-        for (int i = 0; i < 100; ++i) {
-          static_cast<void>(co_await server.recv_or_throw());
-          static_cast<void>(co_await client.recv_or_throw());
-        }
-        co_await a.end();
-        co_await b.end();
-        EXPECT_TRUE(a.succeeded() && b.succeeded());
-      },
-      shallow, shallow);
+TEST_P_BETWEEN(credits, both_sides_may_send_at_each_others_limit_without_a_deadlock, options({.receive_depth = 1}),
+               options({.receive_depth = 1})) {
+  unsigned to_server = 0;
+  unsigned to_client = 0;
+  attempt a(tasks, send_many(client, 100, to_server));
+  attempt b(tasks, send_many(server, 100, to_client));
+  for (int i = 0; i < 100; ++i) {
+    static_cast<void>(co_await server.recv_or_throw());
+    static_cast<void>(co_await client.recv_or_throw());
+  }
+  co_await a.end();
+  co_await b.end();
+  EXPECT_TRUE(a.succeeded() && b.succeeded());
 }
 
 TEST_P(credits, kept_payloads_count_against_the_receive_budget_until_they_are_let_go) {
@@ -191,10 +163,8 @@ TEST_P(credits, an_exhausted_receive_budget_leaves_the_send_budget_alone) {
     std::vector<mr::buffer> hoard;
     while (auto more = pool().try_allocate(16 << 10, mr::budget::receive)) hoard.push_back(*std::move(more));
     for (unsigned i = 0; i < 8; ++i) {
-      auto payload = co_await filled(pool(), 100, i);
-      co_await client.send(std::move(payload));
-      const auto message = co_await server.recv_or_throw();
-      EXPECT_TRUE(holds(message.bytes(), i));
+      co_await client.send(co_await filled(pool(), 100, i));
+      EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i));
     }
   });
 }

@@ -63,17 +63,13 @@ TEST_P(cut_link, is_noticed_by_who_sends_and_by_who_waits_alike) {
   watchful.close_timeout = 1s;
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
     constexpr std::size_t bytes = std::size_t{16} << 20;  // more than the sockets hold
-    auto memory = co_await zeroed(pool(), bytes);
-    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst);
+    const auto open = co_await server.expose(co_await zeroed(pool(), bytes), mr::usage::write_dst);
     auto source = co_await filled(pool(), bytes, 1);
     EXPECT_TRUE(switch_loopback(false));
     const auto write = [&]() -> task<std::optional<error>> {
       co_return co_await failure_of(client.write(source, open.remote()));
     };
-    auto writing = write();
-    auto receiving = failure_of(server.recv());
-    auto waiting = failure_of(client.recv());
-    const auto all = co_await when_all(std::move(writing), std::move(receiving), std::move(waiting));
+    const auto all = co_await when_all(write(), failure_of(server.recv()), failure_of(client.recv()));
     const auto expect_death = [](const std::optional<error>& failure, bool posted) {
       ASSERT_TRUE(failure);
       EXPECT_EQ(failure->code(), errc::peer_vanished) << failure->what();

@@ -273,8 +273,7 @@ TEST_P(destruction, of_what_is_left_after_the_last_run_in_any_order) {
       co_await hold_memory(all);
       co_await hold_a_window(all);
       for (int i = 0; i < 3; ++i) {
-        auto unheard = co_await filled(pool(), 100, 1);
-        co_await all.client->send(std::move(unheard));
+        co_await all.client->send(co_await filled(pool(), 100, 1));
       }
     });
     const bool elsewhere = number % 2 != 0;
@@ -322,85 +321,71 @@ abandoned suspend_on(Operation operation) {
   static_cast<void>(co_await std::move(operation));
 }
 
-TEST_P(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_the_memory_until_the_transport_is_done) {
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto memory = co_await zeroed(pool(), large);
-    const auto open = co_await server.expose(std::move(memory), everything);
-    const auto there = open.remote();
-    auto source = co_await filled(pool(), large, 1);
-    auto sink = co_await zeroed(pool(), large);
-    auto given = co_await filled(pool(), 1000, 2);
-    {
-      std::vector<net::transfer> members;
-      members.push_back(client.write(source, there));
-      members.push_back(client.flush(there));
-      auto hearing = suspend_on(client.recv());
-      auto writing = suspend_on(client.write(source, there));
-      auto reading = suspend_on(client.read(sink, there));
-      auto flushing = suspend_on(client.flush(there));
-      auto sending = suspend_on(client.send(std::move(given)));
-      auto together = suspend_on(await_batch(client, std::move(members)));
-      auto limited = suspend_on(with_timeout(1h, server.recv()));
-      for (abandoned* const each : {&hearing, &writing, &reading, &flushing, &sending, &together, &limited}) {
-        each->start();
-      }
-      co_await yield();
-      EXPECT_TRUE(source.in_use() && sink.in_use());
+TEST_P_BETWEEN(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_the_memory_until_the_transport_is_done) {
+  const auto open = co_await server.expose(co_await zeroed(pool(), large), everything);
+  const auto there = open.remote();
+  auto source = co_await filled(pool(), large, 1);
+  auto sink = co_await zeroed(pool(), large);
+  auto given = co_await filled(pool(), 1000, 2);
+  {
+    std::vector<net::transfer> members;
+    members.push_back(client.write(source, there));
+    members.push_back(client.flush(there));
+    auto hearing = suspend_on(client.recv());
+    auto writing = suspend_on(client.write(source, there));
+    auto reading = suspend_on(client.read(sink, there));
+    auto flushing = suspend_on(client.flush(there));
+    auto sending = suspend_on(client.send(std::move(given)));
+    auto together = suspend_on(await_batch(client, std::move(members)));
+    auto limited = suspend_on(with_timeout(1h, server.recv()));
+    for (abandoned* const each : {&hearing, &writing, &reading, &flushing, &sending, &together, &limited}) {
+      each->start();
     }
-    const auto message = co_await server.recv_or_throw();  // it was posted, and nobody took it away
-    EXPECT_TRUE(holds(message.bytes(), 2));
-    co_await client.flush(there);
-    EXPECT_FALSE(source.in_use() || sink.in_use());
-    EXPECT_TRUE(holds(sink.bytes(), 1));
-    auto answer = co_await filled(pool(), 10, 3);
-    co_await server.send(std::move(answer));
-    const auto heard = co_await client.recv_or_throw();
-    EXPECT_TRUE(holds(heard.bytes(), 3));
-  });
+    co_await yield();
+    EXPECT_TRUE(source.in_use() && sink.in_use());
+  }
+  const auto message = co_await server.recv_or_throw();  // it was posted, and nobody took it away
+  EXPECT_TRUE(holds(message.bytes(), 2));
+  co_await client.flush(there);
+  EXPECT_FALSE(source.in_use() || sink.in_use());
+  EXPECT_TRUE(holds(sink.bytes(), 1));
+  co_await server.send(co_await filled(pool(), 10, 3));
+  EXPECT_TRUE(holds((co_await client.recv_or_throw()).bytes(), 3));
 }
 
 // At every turn over iwarp, until one has been told; at ever later ones on a device, where that takes thousands.
-TEST_P(destruction, of_a_task_that_turns_a_peer_away_at_any_turn_leaves_the_listener_as_it_was) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await device().listen(GetParam().any_address, {.max_connections = 1});
-    const std::string address(listener.address());
-    const auto meet = [&]() -> task<connected> {
-      auto connecting = device().connect(address, options());
-      auto accepting = accept_one(listener, options());
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
-      connected ends{std::get<0>(std::move(both)), std::get<1>(std::move(both))};
-      co_return ends;
-    };
-    connected only = co_await meet();
-    bool told = false;
-    for (std::size_t turns = 1; !told; turns += GetParam().sets_up_quickly ? 1 : turns) {
-      attempt late(tasks, device().connect(address, options()));
-      {
-        auto turning_away = suspend_on(listener.next());
-        turning_away.start();
-        for (std::size_t i = 0; i < turns || !turning_away.is_suspended(); ++i) co_await yield();
-        told = late.ended() && late.code() == std::errc::no_buffer_space;
-      }
-      co_await settle();
-      if (!late.ended()) late.stop();
-      co_await late.end();
-    }
-    auto closing = only.client.close();
-    auto closing_too = only.server.close();
-    co_await when_all(std::move(closing), std::move(closing_too));
-    const auto next = [&]() -> task<> {
-      for (bool met = false; !met;) {  // those that were left behind come first
-        auto request = co_await listener.next();
-        auto accepting = request->accept(options());
-        const auto failure = co_await failure_of(std::move(accepting));
-        met = !failure;
-      }
-    };
-    auto connecting = device().connect(address, options());
-    auto accepting = next();
-    co_await when_all(std::move(connecting), std::move(accepting));
+TEST_P_TASK(destruction, of_a_task_that_turns_a_peer_away_at_any_turn_leaves_the_listener_as_it_was) {
+  auto listener = co_await device().listen(GetParam().any_address, {.max_connections = 1});
+  const std::string address(listener.address());
+  const auto meet = [&]() -> task<connected> {
+    auto both = co_await when_all(device().connect(address, options()), accept_one(listener, options()));
+    connected ends{std::get<0>(std::move(both)), std::get<1>(std::move(both))};
+    co_return ends;
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  connected only = co_await meet();
+  bool told = false;
+  for (std::size_t turns = 1; !told; turns += GetParam().sets_up_quickly ? 1 : turns) {
+    attempt late(tasks, device().connect(address, options()));
+    {
+      auto turning_away = suspend_on(listener.next());
+      turning_away.start();
+      for (std::size_t i = 0; i < turns || !turning_away.is_suspended(); ++i) co_await yield();
+      told = late.ended() && late.code() == std::errc::no_buffer_space;
+    }
+    co_await settle();
+    if (!late.ended()) late.stop();
+    co_await late.end();
+  }
+  co_await when_all(only.client.close(), only.server.close());
+  const auto next = [&]() -> task<> {
+    for (bool met = false; !met;) {  // those that were left behind come first
+      auto request = co_await listener.next();
+      auto accepting = request->accept(options());
+      const auto failure = co_await failure_of(std::move(accepting));
+      met = !failure;
+    }
+  };
+  co_await when_all(device().connect(address, options()), next());
 }
 
 template <class Operation>
@@ -437,9 +422,7 @@ TEST_P(destruction, of_a_task_that_sets_a_connection_up_at_any_turn_leaves_nothi
     co_await settle();
     if (!other.ended()) other.stop();
     co_await other.end();
-    auto connecting_next = device().connect(std::string(listener.address()), marked);
-    auto serving_next = serve(listener);
-    co_await when_all(std::move(connecting_next), std::move(serving_next));
+    co_await when_all(device().connect(std::string(listener.address()), marked), serve(listener));
     co_return ended;
   };
   const auto body = [&](scope& tasks) -> task<> {
@@ -455,8 +438,7 @@ TEST_P(destruction, of_a_task_that_is_suspended_on_borrowed_memory_ends_the_prog
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto misuse = [&](bool reads) {
     between_peers([&](net::connection& client, net::connection& server) -> task<> {
-      auto memory = co_await zeroed(pool(), large);
-      const auto open = co_await server.expose(std::move(memory), everything);
+      const auto open = co_await server.expose(co_await zeroed(pool(), large), everything);
       const auto there = open.remote();
       mr::registration_options purpose;
       purpose.usage = mr::usage::write_src | mr::usage::read_dst;
@@ -474,8 +456,7 @@ TEST_P(destruction, of_a_task_in_the_middle_of_a_list_ends_the_program) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto misuse = [&] {
     between_peers([&](net::connection& client, net::connection& server) -> task<> {
-      auto memory = co_await zeroed(pool(), large);
-      const auto open = co_await server.expose(std::move(memory), everything);
+      const auto open = co_await server.expose(co_await zeroed(pool(), large), everything);
       const auto source = co_await zeroed(pool(), large);
       // More than any device does in a turn.
       const std::vector<net::list_part> parts(64, net::list_part{source.slice(), open.remote()});
@@ -487,34 +468,29 @@ TEST_P(destruction, of_a_task_in_the_middle_of_a_list_ends_the_program) {
   EXPECT_DEATH(misuse(), "a task was destroyed in the middle of a list");
 }
 
-TEST_P(destruction, of_a_task_whose_list_waits_for_its_turn_leaves_the_connection_as_it_was) {
-  auto narrow = options();
-  narrow.receive_depth = 1;
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        auto memory = co_await zeroed(pool(), 100);
-        const auto open = co_await server.expose(std::move(memory), everything);
-        const auto source = co_await filled(pool(), 100, 1);
-        auto first = co_await filled(pool(), 1, 2);
-        auto second = co_await filled(pool(), 1, 3);
-        attempt sending(tasks, client.send(first));
-        attempt waiting(tasks, client.send(second));  // for a credit
-        co_await settle();
-        const std::array<net::list_part, 1> parts{net::list_part{source.slice(), open.remote()}};
-        {
-          auto pushing = suspend_on(client.write(parts));
-          pushing.start();
-          co_await yield();
-          EXPECT_TRUE(pushing.is_suspended());
-        }
-        static_cast<void>(co_await server.recv_or_throw());
-        static_cast<void>(co_await server.recv_or_throw());
-        co_await waiting.end();
-        EXPECT_TRUE(sending.succeeded() && waiting.succeeded());
-        co_await client.flush(open.remote());
-        EXPECT_TRUE(is_zero(open.memory().bytes()));
-      },
-      options(), narrow);
+TEST_P_BETWEEN(destruction, of_a_task_whose_list_waits_for_its_turn_leaves_the_connection_as_it_was, options(),
+               options({.receive_depth = 1})) {
+  auto memory = co_await zeroed(pool(), 100);
+  const auto open = co_await server.expose(std::move(memory), everything);
+  const auto source = co_await filled(pool(), 100, 1);
+  auto first = co_await filled(pool(), 1, 2);
+  auto second = co_await filled(pool(), 1, 3);
+  attempt sending(tasks, client.send(first));
+  attempt waiting(tasks, client.send(second));  // for a credit
+  co_await settle();
+  const std::array<net::list_part, 1> parts{net::list_part{source.slice(), open.remote()}};
+  {
+    auto pushing = suspend_on(client.write(parts));
+    pushing.start();
+    co_await yield();
+    EXPECT_TRUE(pushing.is_suspended());
+  }
+  static_cast<void>(co_await server.recv_or_throw());
+  static_cast<void>(co_await server.recv_or_throw());
+  co_await waiting.end();
+  EXPECT_TRUE(sending.succeeded() && waiting.succeeded());
+  co_await client.flush(open.remote());
+  EXPECT_TRUE(is_zero(open.memory().bytes()));
 }
 
 }  // namespace

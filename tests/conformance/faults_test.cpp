@@ -5,39 +5,14 @@
 #include <array>
 #include <cerrno>
 
+#include "kit/failing_system_calls.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
 namespace {
 
-// Fails the n-th call that sends or receives.
-class failing_calls final : public system_calls {
- public:
-  failing_calls(std::size_t which, int number) noexcept : left_(which), number_(number) {}
-  [[nodiscard]] bool has_failed() const noexcept { return failed_; }
-
-  ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept override {
-    return is_due() ? -number_ : system_calls::recvmsg(fd, message, flags);
-  }
-  ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept override {
-    return is_due() ? -number_ : system_calls::sendmsg(fd, message, flags);
-  }
-  int permit_ring_operation(std::uint8_t operation) noexcept override {
-    const auto kind = static_cast<io_kind>(operation);
-    if (kind != io_kind::receive && kind != io_kind::send) return 0;
-    return is_due() ? -number_ : 0;
-  }
-
- private:
-  bool is_due() noexcept {
-    if (failed_ || left_-- != 0) return false;
-    return failed_ = true;
-  }
-
-  std::size_t left_;
-  int number_;
-  bool failed_ = false;
-};
+constexpr system_call_set transfers =
+    system_call::recvmsg | system_call::sendmsg | system_call::receive_in_ring | system_call::send_in_ring;
 
 class faults : public peers {
  protected:
@@ -47,8 +22,7 @@ class faults : public peers {
 
   task<> serve(net::listener& listener) {
     auto peer = co_await accept_one(listener, options());
-    auto memory = co_await zeroed(pool(), 50'000);
-    const auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    const auto open = co_await peer.expose(co_await zeroed(pool(), 50'000), mr::usage::write_dst | mr::usage::read_src);
     auto hello = co_await pool().allocate(mr::remote_region::max_packed_bytes);
     const auto packed = open.remote().pack();
     std::copy(packed.begin(), packed.end(), hello.bytes().begin());
@@ -67,10 +41,8 @@ class faults : public peers {
     co_await peer.read(copy, there);
     EXPECT_TRUE(holds(copy.bytes(), 1));
     for (unsigned i = 0; i < 3; ++i) {
-      auto payload = co_await filled(pool(), 10, i);
-      co_await peer.send(std::move(payload));
-      const auto answer = co_await peer.recv_or_throw();
-      EXPECT_TRUE(holds(answer.bytes(), i));
+      co_await peer.send(co_await filled(pool(), 10, i));
+      EXPECT_TRUE(holds((co_await peer.recv_or_throw()).bytes(), i));
     }
     co_await peer.close();
   }
@@ -96,7 +68,7 @@ class faults : public peers {
   void fail_each_call(int number, Allowed allowed) {
     const std::size_t descriptors = open_descriptors();
     for (std::size_t which = 0;; ++which) {
-      failing_calls calls(which, number);
+      failing_system_calls calls{{.of = transfers, .number = number, .after = which, .times = 1}};
       executor_options faulty;
       faulty.system_calls = &calls;
       open_executor(faulty);

@@ -13,10 +13,6 @@
 namespace weft::test {
 namespace {
 
-std::byte pattern(std::size_t position, unsigned seed) {
-  return static_cast<std::byte>(position * 131 + (position >> 8) * 7 + (position >> 16) * 3 + seed * 29 + 1);
-}
-
 std::vector<transport_kind>& chosen() {
   static std::vector<transport_kind> kinds;
   return kinds;
@@ -38,10 +34,6 @@ void set_fabric(transport_kind& kind) {
   kind.writing_allows_atomics = true;
   kind.pins_pages = false;
 }
-
-}  // namespace
-
-namespace {
 
 std::string& cuda_library() {
   static std::string chosen_library;
@@ -108,46 +100,10 @@ void PrintTo(const transport_kind& kind, std::ostream* out) { *out << kind.name;
 
 std::string name_of(const testing::TestParamInfo<transport_kind>& info) { return info.param.name; }
 
-void fill(std::span<std::byte> bytes, unsigned seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(i, seed);
-}
-
-bool holds(std::span<const std::byte> bytes, unsigned seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] != pattern(i, seed)) return false;
-  }
-  return true;
-}
-
-bool is_zero(std::span<const std::byte> bytes) {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte value) { return value == std::byte{0}; });
-}
-
-task<mr::buffer> filled(mr::pool& pool, std::size_t bytes, unsigned seed) {
-  mr::buffer memory = co_await pool.allocate(bytes);
-  fill(memory.bytes(), seed);
-  co_return memory;
-}
-
-task<mr::buffer> zeroed(mr::pool& pool, std::size_t bytes) {
-  mr::buffer memory = co_await pool.allocate(bytes);
-  std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
-  co_return memory;
-}
-
-task<> settle() {
-  for (int i = 0; i < 20; ++i) co_await yield();
-}
-
 task<net::connection> accept_one(net::listener& from, net::connection_options options) {
   auto request = co_await from.next();
   if (!request) throw error(errc::closed, "the listener");
   co_return co_await request->accept(options);
-}
-
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
 namespace {
@@ -167,9 +123,7 @@ void warm_up(const transport_kind& kind) {
   executor home(at_home(kind));
   const auto connect = [&]() -> task<> {
     net::listener listener = co_await device.listen(kind.any_address);
-    auto serving = accept_one(listener, {});
-    auto connecting = device.connect(std::string(listener.address()));
-    static_cast<void>(co_await when_all(std::move(connecting), std::move(serving)));
+    static_cast<void>(co_await when_all(device.connect(std::string(listener.address())), accept_one(listener, {})));
   };
   home.run(connect());
 }
@@ -230,27 +184,26 @@ void peers::open_executor(const executor_options& options) {
 task<> peers::expect_late(net::connection& client, net::connection& server) {
   if (GetParam().forgives_late_accesses) {
     for (net::connection* from : {&client, &server}) {
-      auto note = co_await filled(pool(), 10, 1);
-      co_await from->send(std::move(note));
+      co_await from->send(co_await filled(pool(), 10, 1));
       const auto message = co_await (from == &client ? server : client).recv_or_throw();
       EXPECT_EQ(message.size(), 10u);
     }
     co_return;
   }
-  const auto at_server = co_await failure_of(server.recv());
-  EXPECT_TRUE(at_server && at_server->code() == late_access()) << (at_server ? at_server->what() : "nothing");
-  const auto at_client = co_await failure_of(client.recv());
-  EXPECT_TRUE(at_client && at_client->code() == errc::remote_access) << (at_client ? at_client->what() : "nothing");
+  EXPECT_TRUE(failed_with(co_await failure_of(server.recv()), late_access()));
+  EXPECT_TRUE(failed_with(co_await failure_of(client.recv()), errc::remote_access));
 }
 
 // A busy machine may take longer to close than users have to wait.
-net::connection_options peers::options() { return {.close_timeout = forever}; }
+net::connection_options peers::options(net::connection_options chosen) {
+  chosen.close_timeout = forever;
+  return chosen;
+}
 
 task<connected> peers::connect_pair(net::connection_options client, net::connection_options server) {
   net::listener listener = co_await device().listen(GetParam().any_address);
-  auto serving = accept_one(listener, server);
-  auto connecting = device().connect(std::string(listener.address()), client);
-  auto both = co_await when_all(std::move(connecting), std::move(serving));
+  auto both =
+      co_await when_all(device().connect(std::string(listener.address()), client), accept_one(listener, server));
   connected made(std::move(std::get<0>(both)), std::move(std::get<1>(both)));
   if (GetParam().joins_later) made.listener = std::move(listener);
   co_return made;

@@ -25,6 +25,14 @@
 #include <utility>
 #include <vector>
 
+#include "kit/attempt.hpp"
+#include "kit/buffers.hpp"
+#include "kit/bytes.hpp"
+#include "kit/clock.hpp"
+#include "kit/descriptors.hpp"
+#include "kit/expect_failure.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/settle.hpp"
 #include "runtime/support.hpp"
 
 namespace weft::test {
@@ -92,99 +100,25 @@ void PrintTo(const transport_kind& kind, std::ostream* out);
 #define WEFT_ON_EVERY_TRANSPORT(fixture) \
   INSTANTIATE_TEST_SUITE_P(transports, fixture, testing::ValuesIn(every_transport()), name_of)
 
+/// TEST_P whose body is a coroutine with both ends of a connection, `client` and `server`, and a scope, `tasks`. What
+/// follows the name are the options of the client and of the server: peers::options().
+#define TEST_P_BETWEEN(suite, name, ...) \
+  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, between_busy_peers(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
+
+/// The same, skipped where peers cannot be let into buffers.
+#define TEST_P_WINDOWS(suite, name, ...)                                                          \
+  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!has_windows()) GTEST_SKIP() << no_windows; \
+                between_busy_peers(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
+
+#define WEFT_ENDS_AND_TASKS                                                                              \
+  ([[maybe_unused]] ::weft::net::connection & client, [[maybe_unused]] ::weft::net::connection & server, \
+   [[maybe_unused]] ::weft::scope & tasks)
+
 /// Longer than any test that does not hang.
 inline constexpr auto forever = 100s;
 // Takes many turns on its way, and still fits into one message of Soft-RoCE with what goes along.
 inline constexpr std::size_t long_transfer = (std::size_t{8} << 20) - 64;
 inline constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
-
-/// Bytes that differ from one `seed` to the next, and from any shift of themselves.
-void fill(std::span<std::byte> bytes, unsigned seed);
-[[nodiscard]] bool holds(std::span<const std::byte> bytes, unsigned seed);
-[[nodiscard]] bool is_zero(std::span<const std::byte> bytes);
-
-/// A buffer of the pool with fill(seed) in it.
-[[nodiscard]] task<mr::buffer> filled(mr::pool& pool, std::size_t bytes, unsigned seed);
-[[nodiscard]] task<mr::buffer> zeroed(mr::pool& pool, std::size_t bytes);
-
-/// The error that `operation` ends with; none if it succeeds.
-template <class Operation>
-task<std::optional<error>> failure_of(Operation operation) {
-  try {
-    static_cast<void>(co_await std::move(operation));
-  } catch (const error& why) {
-    co_return why;
-  }
-  co_return std::nullopt;
-}
-
-/// Its code; success if there is none.
-template <class Operation>
-task<std::error_code> code_of(Operation operation) {
-  const std::optional<error> failure = co_await failure_of(std::move(operation));
-  co_return failure ? failure->code() : std::error_code();
-}
-
-/// An operation that goes on beside the test, which may stop it and look at it. It belongs to a scope.
-class attempt {
- public:
-  template <class Operation>
-  attempt(scope& where, Operation operation) {
-    where.spawn(drive(state_, std::move(operation)));
-  }
-  attempt(const attempt&) = delete;
-  attempt& operator=(const attempt&) = delete;
-
-  /// Once it has begun: after settle().
-  void stop() { state_->stop.value().request_stop(); }
-  [[nodiscard]] bool ended() const noexcept { return state_->ended.is_set(); }
-  [[nodiscard]] event::wait_operation end() noexcept { return state_->ended.wait(); }
-  /// No code if it has succeeded.
-  [[nodiscard]] std::error_code code() const { return state_->failure ? state_->failure->code() : std::error_code(); }
-  [[nodiscard]] bool succeeded() const noexcept { return ended() && !state_->failure; }
-  [[nodiscard]] bool posted() const noexcept { return state_->failure && state_->failure->posted(); }
-  [[nodiscard]] std::string words() const { return state_->failure ? state_->failure->what() : ""; }
-
- private:
-  struct state {
-    std::optional<linked_stop_source> stop;
-    event ended;
-    std::optional<error> failure;
-  };
-
-  // A task's token goes with the task, and the attempt may stay.
-  class follower {
-   public:
-    explicit follower(linked_stop_source& source) noexcept : source_(source) {}
-    follower(const follower&) = delete;
-    follower& operator=(const follower&) = delete;
-    ~follower() { source_.unfollow(); }
-
-   private:
-    linked_stop_source& source_;
-  };
-
-  template <class Operation>
-  static task<> drive(std::shared_ptr<state> self, Operation operation) {
-    detail::promise_base& promise = co_await detail::current_promise();
-    const stop_token outer = promise.get_stop_token();
-    self->stop.emplace(outer);
-    const follower until_the_end(*self->stop);
-    promise.set_stop_token(self->stop->get_token());
-    try {
-      static_cast<void>(co_await std::move(operation));
-    } catch (const error& why) {
-      self->failure = why;
-    }
-    promise.set_stop_token(outer);
-    self->ended.set();
-  }
-
-  std::shared_ptr<state> state_ = std::make_shared<state>();
-};
-
-/// Lets everything that can go on without the kernel do so.
-[[nodiscard]] task<> settle();
 
 /// Two ends of a new connection.
 struct connected {
@@ -196,9 +130,6 @@ struct connected {
 
 /// The next peer of a listener.
 [[nodiscard]] task<net::connection> accept_one(net::listener& from, net::connection_options options);
-
-/// How many descriptors this process has open.
-[[nodiscard]] std::size_t open_descriptors();
 
 /// One executor and one device of the transport under test; when a test is over, nothing of it may be left.
 class peers : public testing::TestWithParam<transport_kind> {
@@ -232,8 +163,8 @@ class peers : public testing::TestWithParam<transport_kind> {
   void open_device(const mr::pool_options& options);
   void open_executor(const executor_options& options);
   [[nodiscard]] executor& home() noexcept { return *home_; }
-  /// Of a connection, before a test changes some: the defaults, whatever is under test.
-  [[nodiscard]] static net::connection_options options();
+  /// Of a connection, `chosen` ones and the defaults, whatever is under test.
+  [[nodiscard]] static net::connection_options options(net::connection_options chosen = {});
 
   /// Connects to a listener of its own.
   [[nodiscard]] task<connected> connect_pair(net::connection_options client = options(),

@@ -46,9 +46,8 @@ class scale : public peers {
   }
 
   task<connected> connect_to(net::listener& listener) {
-    auto serving = accept_one(listener, small());
-    auto connecting = device().connect(std::string(listener.address()), small());
-    auto both = co_await when_all(std::move(connecting), std::move(serving));
+    auto both =
+        co_await when_all(device().connect(std::string(listener.address()), small()), accept_one(listener, small()));
     co_return connected(std::move(std::get<0>(both)), std::move(std::get<1>(both)));
   }
 
@@ -62,9 +61,7 @@ class scale : public peers {
 
   task<> close_all(std::vector<connected>& all) {
     for (connected& ends : all) {
-      auto one = ends.client.close();
-      auto other = ends.server.close();
-      co_await when_all(std::move(one), std::move(other));
+      co_await when_all(ends.client.close(), ends.server.close());
     }
   }
 
@@ -85,8 +82,7 @@ TEST_P(scale, a_thousand_active_connections_share_fairly) {
     };
     const auto ask = [&](net::connection& peer, std::size_t& count) -> task<> {
       while (left > 0) {
-        auto payload = co_await pool().allocate(64);
-        co_await peer.send(std::move(payload));
+        co_await peer.send(co_await pool().allocate(64));
         static_cast<void>(co_await peer.recv_or_throw());
         if (left == 0) break;
         --left;
@@ -133,39 +129,35 @@ TEST_P(scale, five_thousand_idle_connections_hold_at_most_16_kib_each) {
   });
 }
 
-TEST_P(scale, ten_thousand_connections_one_after_another_leave_no_growth) {
+TEST_P_TASK(scale, ten_thousand_connections_one_after_another_leave_no_growth) {
   constexpr std::size_t connections = 10'000;
-  run([&]() -> task<> {
-    net::listener listener = co_await device().listen(std::string(GetParam().any_address));
-    const auto meet = [&]() -> task<> {
-      connected ends = co_await connect_to(listener);
-      auto memory = co_await zeroed(pool(), 100);
-      const auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-      auto payload = co_await filled(pool(), 100, 1);
-      co_await ends.client.write(payload, open.remote());
-      co_await ends.client.send(std::move(payload));
-      static_cast<void>(co_await ends.server.recv_or_throw());
-      auto one = ends.client.close();
-      auto other = ends.server.close();
-      co_await when_all(std::move(one), std::move(other));
-    };
-    const auto churn = [&](std::size_t count) -> task<> {
-      for (std::size_t i = 0; i < count; ++i) co_await meet();
-      for (int i = 0; i < 10; ++i) co_await settle();
-    };
-    co_await churn(connections / 10);
-    const std::size_t descriptors = open_descriptors();
-    const std::size_t heap = live_heap_bytes();
-    co_await churn(connections);
-    const std::size_t now = live_heap_bytes();
-    std::printf("the heap has grown by %td bytes\n",
-                static_cast<std::ptrdiff_t>(now) - static_cast<std::ptrdiff_t>(heap));
-    EXPECT_EQ(open_descriptors(), descriptors);
-    EXPECT_EQ(keys(), 0u);
-    if (!sanitized) {
-      EXPECT_LE(now, heap + 64 * kib);
-    }
-  });
+  net::listener listener = co_await device().listen(std::string(GetParam().any_address));
+  const auto meet = [&]() -> task<> {
+    connected ends = co_await connect_to(listener);
+    auto memory = co_await zeroed(pool(), 100);
+    const auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    auto payload = co_await filled(pool(), 100, 1);
+    co_await ends.client.write(payload, open.remote());
+    co_await ends.client.send(std::move(payload));
+    static_cast<void>(co_await ends.server.recv_or_throw());
+    co_await when_all(ends.client.close(), ends.server.close());
+  };
+  const auto churn = [&](std::size_t count) -> task<> {
+    for (std::size_t i = 0; i < count; ++i) co_await meet();
+    for (int i = 0; i < 10; ++i) co_await settle();
+  };
+  co_await churn(connections / 10);
+  const std::size_t descriptors = open_descriptors();
+  const std::size_t heap = live_heap_bytes();
+  co_await churn(connections);
+  const std::size_t now = live_heap_bytes();
+  std::printf("the heap has grown by %td bytes\n",
+              static_cast<std::ptrdiff_t>(now) - static_cast<std::ptrdiff_t>(heap));
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(keys(), 0u);
+  if (!sanitized) {
+    EXPECT_LE(now, heap + 64 * kib);
+  }
 }
 
 }  // namespace

@@ -45,59 +45,47 @@ class set_up : public peers {
 };
 WEFT_ON_EVERY_TRANSPORT(set_up);
 
-TEST_P(set_up, a_port_where_nobody_listens_is_refused_by_name) {
-  const auto body = [&]() -> task<> {
-    std::string address;
-    {
-      const auto listener = co_await listen();
-      address = listener.address();
-    }
-    const auto failure = co_await failure_of(device().connect(address));
-    const std::string words = failure ? failure->what() : "";
-    EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused) << words;
-    EXPECT_NE(words.find(address), std::string::npos) << words;
-    EXPECT_NE(words.find("over " + std::string(device().name())), std::string::npos) << words;
-  };
-  run(body);
+TEST_P_TASK(set_up, a_port_where_nobody_listens_is_refused_by_name) {
+  std::string address;
+  {
+    const auto listener = co_await listen();
+    address = listener.address();
+  }
+  const auto failure = co_await failure_of(device().connect(address));
+  const std::string words = failure ? failure->what() : "";
+  EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused) << words;
+  EXPECT_NE(words.find(address), std::string::npos) << words;
+  EXPECT_NE(words.find("over " + std::string(device().name())), std::string::npos) << words;
 }
 
-TEST_P(set_up, an_address_that_is_none_is_refused) {
-  const auto body = [&]() -> task<> {
-    for (const char* const address : {"", "nonsense", "127.0.0.1", "127.0.0.1:", "127.0.0.1:no-such-port", "[::1"}) {
-      const auto connected = co_await code_of(device().connect(address));
-      EXPECT_EQ(connected, errc::invalid_address) << address;
-      const auto listening = co_await code_of(device().listen(address));
-      EXPECT_EQ(listening, errc::invalid_address) << address;
-    }
-  };
-  run(body);
+TEST_P_TASK(set_up, an_address_that_is_none_is_refused) {
+  for (const char* const address : {"", "nonsense", "127.0.0.1", "127.0.0.1:", "127.0.0.1:no-such-port", "[::1"}) {
+    EXPECT_EQ(co_await code_of(device().connect(address)), errc::invalid_address) << address;
+    EXPECT_EQ(co_await code_of(device().listen(address)), errc::invalid_address) << address;
+  }
 }
 
-TEST_P(set_up, both_families_names_and_ports_of_the_systems_choice_work) {
-  const auto body = [&]() -> task<> {
-    const std::string own = GetParam().any_address;
-    // An RNIC's listener for every address need not hear its own machine: siw's hears what comes in by its interface.
-    const std::vector<std::string> of_a_device =
-        is_rnic() ? std::vector{own} : std::vector<std::string>{own, "0.0.0.0:0", "[::]:0", ":0"};
-    const std::vector<std::string> of_tcp = {"127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", ":0", "localhost:0"};
-    for (const std::string& listening : GetParam().over_tcp ? of_tcp : of_a_device) {
-      if (listening.starts_with("[") && !has_ipv6()) continue;
-      auto listener = co_await device().listen(listening);
-      const std::string address(listener.address());
-      const std::string port = address.substr(address.rfind(':') + 1);
-      EXPECT_NE(port, "0") << address;
-      const bool six = listening.starts_with("[::1]");
-      const std::vector<std::string> device_hosts = {own.substr(0, own.rfind(':') + 1)};
-      const std::vector<std::string> tcp_hosts = {six ? "[::1]:" : "127.0.0.1:", six ? ":" : "localhost:"};
-      for (const std::string& host : GetParam().over_tcp ? tcp_hosts : device_hosts) {
-        auto serving = accept_one(listener, options());
-        auto connecting = device().connect(host + port, options());
-        const auto [client, server] = co_await when_all(std::move(connecting), std::move(serving));
-        EXPECT_TRUE(client.peer().ends_with(':' + port)) << client.peer();
-      }
+TEST_P_TASK(set_up, both_families_names_and_ports_of_the_systems_choice_work) {
+  const std::string own = GetParam().any_address;
+  // An RNIC's listener for every address need not hear its own machine: siw's hears what comes in by its interface.
+  const std::vector<std::string> of_a_device =
+      is_rnic() ? std::vector{own} : std::vector<std::string>{own, "0.0.0.0:0", "[::]:0", ":0"};
+  const std::vector<std::string> of_tcp = {"127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", ":0", "localhost:0"};
+  for (const std::string& listening : GetParam().over_tcp ? of_tcp : of_a_device) {
+    if (listening.starts_with("[") && !has_ipv6()) continue;
+    auto listener = co_await device().listen(listening);
+    const std::string address(listener.address());
+    const std::string port = address.substr(address.rfind(':') + 1);
+    EXPECT_NE(port, "0") << address;
+    const bool six = listening.starts_with("[::1]");
+    const std::vector<std::string> device_hosts = {own.substr(0, own.rfind(':') + 1)};
+    const std::vector<std::string> tcp_hosts = {six ? "[::1]:" : "127.0.0.1:", six ? ":" : "localhost:"};
+    for (const std::string& host : GetParam().over_tcp ? tcp_hosts : device_hosts) {
+      const auto [client, server] =
+          co_await when_all(device().connect(host + port, options()), accept_one(listener, options()));
+      EXPECT_TRUE(client.peer().ends_with(':' + port)) << client.peer();
     }
-  };
-  run(body);
+  }
 }
 
 TEST_P(set_up, a_listener_for_every_address_takes_both_families) {
@@ -108,129 +96,99 @@ TEST_P(set_up, a_listener_for_every_address_takes_both_families) {
       auto listener = co_await device().listen(everywhere);
       const std::string address(listener.address());
       for (const std::string host : {"127.0.0.1", "[::1]"}) {
-        auto serving = accept_one(listener, options());
-        auto connecting = device().connect(host + address.substr(address.rfind(':')), options());
-        static_cast<void>(co_await when_all(std::move(connecting), std::move(serving)));
+        static_cast<void>(co_await when_all(device().connect(host + address.substr(address.rfind(':')), options()),
+                                            accept_one(listener, options())));
       }
     }
   };
   run(body);
 }
 
-TEST_P(set_up, an_address_in_use_is_refused_to_a_second_listener) {
-  const auto body = [&]() -> task<> {
-    const auto first = co_await listen();
-    const auto failure = co_await failure_of(device().listen(std::string(first.address())));
-    EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
-  };
-  run(body);
+TEST_P_TASK(set_up, an_address_in_use_is_refused_to_a_second_listener) {
+  const auto first = co_await listen();
+  const auto failure = co_await failure_of(device().listen(std::string(first.address())));
+  EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
 }
 
-TEST_P(set_up, a_listener_that_does_not_answer_costs_the_set_up_timeout) {
-  const auto body = [&]() -> task<> {
-    const auto listener = co_await listen();  // and nobody calls next()
-    auto hasty = options();
-    hasty.set_up_timeout = 20ms;
-    const auto failure = co_await failure_of(connect(listener, hasty));
-    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
-  };
-  run(body);
+TEST_P_TASK(set_up, a_listener_that_does_not_answer_costs_the_set_up_timeout) {
+  const auto listener = co_await listen();  // and nobody calls next()
+  auto hasty = options();
+  hasty.set_up_timeout = 20ms;
+  EXPECT_TRUE(failed_with(co_await failure_of(connect(listener, hasty)), errc::timed_out));
 }
 
-TEST_P(set_up, a_connect_can_be_stopped) {
-  const auto body = [&](scope& tasks) -> task<> {
-    const auto listener = co_await listen();
-    attempt connecting(tasks, connect(listener));
-    co_await settle();
-    connecting.stop();
-    co_await connecting.end();
-    EXPECT_EQ(connecting.code(), errc::canceled);
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+TEST_P_TASK(set_up, a_connect_can_be_stopped) {
+  const auto listener = co_await listen();
+  attempt connecting(tasks, connect(listener));
+  co_await settle();
+  connecting.stop();
+  co_await connecting.end();
+  EXPECT_EQ(connecting.code(), errc::canceled);
 }
 
-TEST_P(set_up, a_rejected_peer_learns_it_with_the_private_data) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    attempt connecting(tasks, connect(listener));
+TEST_P_TASK(set_up, a_rejected_peer_learns_it_with_the_private_data) {
+  auto listener = co_await listen();
+  attempt connecting(tasks, connect(listener));
+  auto request = co_await listener.next();
+  co_await request->reject(bytes_of("no more than ten"));
+  co_await connecting.end();
+  EXPECT_EQ(connecting.code(), errc::peer_rejected);
+  EXPECT_NE(connecting.words().find("no more than ten"), std::string::npos) << connecting.words();
+}
+
+TEST_P_TASK(set_up, a_request_that_is_dropped_fails_the_peers_connect) {
+  auto listener = co_await listen();
+  attempt connecting(tasks, connect(listener));
+  { const auto request = co_await listener.next(); }
+  co_await connecting.end();
+  EXPECT_EQ(connecting.code(), errc::peer_rejected);
+}
+
+TEST_P_TASK(set_up, a_request_is_answered_once) {
+  auto listener = co_await listen();
+  attempt connecting(tasks, connect(listener));
+  auto request = co_await listener.next();
+  const auto accepted = co_await request->accept(options());
+  EXPECT_EQ(co_await code_of(request->accept(options())), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(request->reject()), errc::invalid_argument);
+  EXPECT_TRUE(request->peer().empty() && request->private_data().empty());
+  co_await connecting.end();
+}
+
+TEST_P_TASK(set_up, a_request_need_not_outlive_the_beginning_of_its_answer) {
+  auto listener = co_await listen();
+  attempt connecting(tasks, connect(listener));
+  auto request = co_await listener.next();
+  auto accepting = request->accept(options());
+  request.reset();
+  const auto peer = co_await std::move(accepting);
+  co_await connecting.end();
+  EXPECT_TRUE(connecting.succeeded());
+
+  attempt rejected(tasks, connect(listener));
+  request = co_await listener.next();
+  { const auto never_awaited = request->accept(options()); }
+  co_await rejected.end();
+  EXPECT_EQ(rejected.code(), errc::peer_rejected) << rejected.words();
+}
+
+TEST_P_TASK(set_up, private_data_goes_both_ways) {
+  auto listener = co_await listen();
+  const std::string question(28, 'q');
+  const std::string answer = "a";
+  auto asking = options();
+  asking.private_data = bytes_of(question);
+  auto answering = options();
+  answering.private_data = bytes_of(answer);
+  const auto serve = [&]() -> task<net::connection> {
     auto request = co_await listener.next();
-    co_await request->reject(bytes_of("no more than ten"));
-    co_await connecting.end();
-    EXPECT_EQ(connecting.code(), errc::peer_rejected);
-    EXPECT_NE(connecting.words().find("no more than ten"), std::string::npos) << connecting.words();
+    EXPECT_EQ(text_of(request->private_data()), question);
+    EXPECT_FALSE(request->peer().empty());
+    co_return co_await request->accept(answering);
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
-}
-
-TEST_P(set_up, a_request_that_is_dropped_fails_the_peers_connect) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    attempt connecting(tasks, connect(listener));
-    { const auto request = co_await listener.next(); }
-    co_await connecting.end();
-    EXPECT_EQ(connecting.code(), errc::peer_rejected);
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
-}
-
-TEST_P(set_up, a_request_is_answered_once) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    attempt connecting(tasks, connect(listener));
-    auto request = co_await listener.next();
-    const auto accepted = co_await request->accept(options());
-    const auto again = co_await code_of(request->accept(options()));
-    EXPECT_EQ(again, errc::invalid_argument);
-    const auto rejected = co_await code_of(request->reject());
-    EXPECT_EQ(rejected, errc::invalid_argument);
-    EXPECT_TRUE(request->peer().empty() && request->private_data().empty());
-    co_await connecting.end();
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
-}
-
-TEST_P(set_up, a_request_need_not_outlive_the_beginning_of_its_answer) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    attempt connecting(tasks, connect(listener));
-    auto request = co_await listener.next();
-    auto accepting = request->accept(options());
-    request.reset();
-    const auto peer = co_await std::move(accepting);
-    co_await connecting.end();
-    EXPECT_TRUE(connecting.succeeded());
-
-    attempt rejected(tasks, connect(listener));
-    request = co_await listener.next();
-    { const auto never_awaited = request->accept(options()); }
-    co_await rejected.end();
-    EXPECT_EQ(rejected.code(), errc::peer_rejected) << rejected.words();
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
-}
-
-TEST_P(set_up, private_data_goes_both_ways) {
-  const auto body = [&]() -> task<> {
-    auto listener = co_await listen();
-    const std::string question(28, 'q');
-    const std::string answer = "a";
-    auto asking = options();
-    asking.private_data = bytes_of(question);
-    auto answering = options();
-    answering.private_data = bytes_of(answer);
-    const auto serve = [&]() -> task<net::connection> {
-      auto request = co_await listener.next();
-      EXPECT_EQ(text_of(request->private_data()), question);
-      EXPECT_FALSE(request->peer().empty());
-      co_return co_await request->accept(answering);
-    };
-    auto serving = serve();
-    auto connecting = connect(listener, asking);
-    const auto [server, client] = co_await when_all(std::move(serving), std::move(connecting));
-    EXPECT_EQ(text_of(server.peer_private_data()), question);
-    EXPECT_EQ(text_of(client.peer_private_data()), answer);
-  };
-  run(body);
+  const auto [server, client] = co_await when_all(serve(), connect(listener, asking));
+  EXPECT_EQ(text_of(server.peer_private_data()), question);
+  EXPECT_EQ(text_of(client.peer_private_data()), answer);
 }
 
 TEST_P(set_up, profiles_meet_as_what_both_of_them_speak) {
@@ -265,8 +223,7 @@ TEST_P(set_up, profiles_meet_as_what_both_of_them_speak) {
               auto message = co_await server.recv_or_throw();
               EXPECT_TRUE(holds(message.bytes(), i));
               co_await server.send(std::move(message.payload));
-              const auto back = co_await client.recv_or_throw();
-              EXPECT_TRUE(holds(back.bytes(), i));
+              EXPECT_TRUE(holds((co_await client.recv_or_throw()).bytes(), i));
             }
           },
           client_options, server_options);
@@ -274,58 +231,41 @@ TEST_P(set_up, profiles_meet_as_what_both_of_them_speak) {
   }
 }
 
-TEST_P(set_up, too_much_private_data_is_refused) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    const std::string much(29, 'x');
-    auto asking = options();
-    asking.private_data = bytes_of(much);
-    const auto connected = co_await code_of(connect(listener, asking));
-    EXPECT_EQ(connected, errc::invalid_argument);
-    attempt connecting(tasks, connect(listener));
-    auto request = co_await listener.next();
-    const auto rejected = co_await code_of(request->reject(bytes_of(much)));
-    EXPECT_EQ(rejected, errc::invalid_argument);
-    co_await connecting.end();
-    EXPECT_TRUE(connecting.code());
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+TEST_P_TASK(set_up, too_much_private_data_is_refused) {
+  auto listener = co_await listen();
+  const std::string much(29, 'x');
+  auto asking = options();
+  asking.private_data = bytes_of(much);
+  EXPECT_EQ(co_await code_of(connect(listener, asking)), errc::invalid_argument);
+  attempt connecting(tasks, connect(listener));
+  auto request = co_await listener.next();
+  EXPECT_EQ(co_await code_of(request->reject(bytes_of(much))), errc::invalid_argument);
+  co_await connecting.end();
+  EXPECT_TRUE(connecting.code());
 }
 
-TEST_P(set_up, options_that_make_no_sense_are_refused) {
-  const auto body = [&]() -> task<> {
-    auto listener = co_await listen();
-    auto deaf = options();
-    deaf.receive_depth = 0;
-    const auto no_receives = co_await code_of(connect(listener, deaf));
-    EXPECT_EQ(no_receives, errc::invalid_argument);
-    auto dumb = options();
-    dumb.send_depth = 0;
-    const auto no_slots = co_await code_of(connect(listener, dumb));
-    EXPECT_EQ(no_slots, errc::invalid_argument);
-    auto deep = options();
-    deep.send_depth = net::max_depth + 1;
-    const auto too_deep = co_await code_of(connect(listener, deep));
-    EXPECT_EQ(too_deep, errc::invalid_argument);
-    auto huge = options();
-    huge.receive_size = 0xFFFFFFFF;
-    const auto too_large = co_await code_of(connect(listener, huge));
-    EXPECT_EQ(too_large, errc::invalid_argument);
-  };
-  run(body);
+TEST_P_TASK(set_up, options_that_make_no_sense_are_refused) {
+  auto listener = co_await listen();
+  auto deaf = options();
+  deaf.receive_depth = 0;
+  EXPECT_EQ(co_await code_of(connect(listener, deaf)), errc::invalid_argument);
+  auto dumb = options();
+  dumb.send_depth = 0;
+  EXPECT_EQ(co_await code_of(connect(listener, dumb)), errc::invalid_argument);
+  auto deep = options();
+  deep.send_depth = net::max_depth + 1;
+  EXPECT_EQ(co_await code_of(connect(listener, deep)), errc::invalid_argument);
+  auto huge = options();
+  huge.receive_size = 0xFFFFFFFF;
+  EXPECT_EQ(co_await code_of(connect(listener, huge)), errc::invalid_argument);
 }
 
-TEST_P(set_up, times_without_end_are_no_end) {
+TEST_P_TASK(set_up, times_without_end_are_no_end) {
   auto patient = options();
   patient.set_up_timeout = std::chrono::milliseconds::max();
   patient.dead_peer_after = std::chrono::milliseconds::max();
-  const auto body = [&]() -> task<> {
-    auto listener = co_await listen({.set_up_timeout = std::chrono::milliseconds::max()});
-    auto serving = accept_one(listener, patient);
-    auto connecting = connect(listener, patient);
-    static_cast<void>(co_await when_all(std::move(serving), std::move(connecting)));
-  };
-  run(body);
+  auto listener = co_await listen({.set_up_timeout = std::chrono::milliseconds::max()});
+  static_cast<void>(co_await when_all(accept_one(listener, patient), connect(listener, patient)));
 }
 
 TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
@@ -374,8 +314,7 @@ TEST_P(set_up, receive_buffers_that_cannot_be_had_are_waited_for_no_longer_than_
 
     attempt connecting(tasks, connect(listener));
     auto request = co_await listener.next();
-    const auto accepted = co_await failure_of(request->accept(greedy));
-    EXPECT_TRUE(accepted && accepted->code() == errc::timed_out);
+    EXPECT_TRUE(failed_with(co_await failure_of(request->accept(greedy)), errc::timed_out));
     co_await connecting.end();
   };
   run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
@@ -407,8 +346,7 @@ TEST_P(set_up, that_fail_for_want_of_receives_tell_the_peer) {
     const auto turn_away = [&](net::connection_options how, errc reason) -> task<> {
       attempt connecting(tasks, connect(listener));
       auto request = co_await listener.next();
-      const auto accepted = co_await failure_of(request->accept(how));
-      EXPECT_TRUE(accepted && accepted->code() == reason);
+      EXPECT_TRUE(failed_with(co_await failure_of(request->accept(how)), reason));
       co_await connecting.end();
       EXPECT_EQ(connecting.code(), std::errc::no_buffer_space);
       EXPECT_NE(connecting.words().find("the peer has no receives left"), std::string::npos) << connecting.words();
@@ -473,65 +411,52 @@ TEST_P(set_up, that_want_more_than_twice_the_receives_that_the_pool_can_have_are
   run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
 }
 
-TEST_P(set_up, beyond_the_connections_that_a_listener_takes_are_told_so_until_one_has_closed) {
-  const auto body = [&]() -> task<> {
-    auto listener = co_await listen({.max_connections = 2});
-    const auto meet = [&]() -> task<connected> {
-      auto connecting = connect(listener);
-      auto accepting = accept_one(listener, options());
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
-      connected ends{std::get<0>(std::move(both)), std::get<1>(std::move(both))};
-      co_return ends;
-    };
-    connected first = co_await meet();
-    connected second = co_await meet();
-    const auto come_too_early = [&]() -> task<net::connection> {
-      for (int i = 0; i < 2; ++i) {
-        const auto failure = co_await failure_of(connect(listener));
-        EXPECT_TRUE(failure && failure->code() == std::errc::no_buffer_space);
-        const std::string words = failure ? failure->what() : "";
-        EXPECT_NE(words.find("the peer has its maximum of connections"), std::string::npos) << words;
-      }
-      auto closing = first.client.close();
-      auto closing_too = first.server.close();
-      co_await when_all(std::move(closing), std::move(closing_too));
-      co_return co_await connect(listener);
-    };
-    auto coming = come_too_early();
-    auto accepting = accept_one(listener, options());
-    const auto third = co_await when_all(std::move(coming), std::move(accepting));
-    EXPECT_EQ(device().statistics().requests_failed, 2u);
-    EXPECT_EQ(device().statistics().connections_opened, 6u);
+TEST_P_TASK(set_up, beyond_the_connections_that_a_listener_takes_are_told_so_until_one_has_closed) {
+  auto listener = co_await listen({.max_connections = 2});
+  const auto meet = [&]() -> task<connected> {
+    auto both = co_await when_all(connect(listener), accept_one(listener, options()));
+    connected ends{std::get<0>(std::move(both)), std::get<1>(std::move(both))};
+    co_return ends;
   };
-  run(body);
+  connected first = co_await meet();
+  connected second = co_await meet();
+  const auto come_too_early = [&]() -> task<net::connection> {
+    for (int i = 0; i < 2; ++i) {
+      const auto failure = co_await failure_of(connect(listener));
+      EXPECT_TRUE(failure && failure->code() == std::errc::no_buffer_space);
+      const std::string words = failure ? failure->what() : "";
+      EXPECT_NE(words.find("the peer has its maximum of connections"), std::string::npos) << words;
+    }
+    co_await when_all(first.client.close(), first.server.close());
+    co_return co_await connect(listener);
+  };
+  const auto third = co_await when_all(come_too_early(), accept_one(listener, options()));
+  EXPECT_EQ(device().statistics().requests_failed, 2u);
+  EXPECT_EQ(device().statistics().connections_opened, 6u);
 }
 
-TEST_P(set_up, that_come_to_nothing_leave_their_place_to_the_next_one) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen({.max_connections = 1});
-    const auto come = [&](auto answer) -> task<> {
-      attempt connecting(tasks, connect(listener));
-      auto request = co_await listener.next();
-      co_await answer(*std::move(request));
-      co_await connecting.end();
-      EXPECT_EQ(connecting.code(), errc::peer_rejected);
-    };
-    const auto drop = [](net::connection_request) -> task<> { co_return; };
-    const auto reject = [](net::connection_request request) -> task<> { co_await request.reject(); };
-    const auto fail = [](net::connection_request request) -> task<> {
-      auto wrong = options();
-      wrong.receive_depth = 0;
-      const auto refused = co_await code_of(request.accept(wrong));
-      EXPECT_EQ(refused, errc::invalid_argument);
-    };
-    for (int i = 0; i < 2; ++i) {
-      co_await come(drop);
-      co_await come(reject);
-      co_await come(fail);
-    }
-    EXPECT_EQ(device().statistics().requests_failed, 0u);
+TEST_P_TASK(set_up, that_come_to_nothing_leave_their_place_to_the_next_one) {
+  auto listener = co_await listen({.max_connections = 1});
+  const auto come = [&](auto answer) -> task<> {
+    attempt connecting(tasks, connect(listener));
+    auto request = co_await listener.next();
+    co_await answer(*std::move(request));
+    co_await connecting.end();
+    EXPECT_EQ(connecting.code(), errc::peer_rejected);
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  const auto drop = [](net::connection_request) -> task<> { co_return; };
+  const auto reject = [](net::connection_request request) -> task<> { co_await request.reject(); };
+  const auto fail = [](net::connection_request request) -> task<> {
+    auto wrong = options();
+    wrong.receive_depth = 0;
+    EXPECT_EQ(co_await code_of(request.accept(wrong)), errc::invalid_argument);
+  };
+  for (int i = 0; i < 2; ++i) {
+    co_await come(drop);
+    co_await come(reject);
+    co_await come(fail);
+  }
+  EXPECT_EQ(device().statistics().requests_failed, 0u);
 }
 
 TEST_P(set_up, that_leave_the_usual_pool_room_for_few_connections_warn_once_of_it) {
@@ -540,9 +465,7 @@ TEST_P(set_up, that_leave_the_usual_pool_room_for_few_connections_warn_once_of_i
   large.receive_size = 1 << 20;
   const auto meet = [&](net::connection_options how) -> task<> {
     auto listener = co_await listen();
-    auto connecting = connect(listener);
-    auto accepting = accept_one(listener, how);
-    co_await when_all(std::move(connecting), std::move(accepting));
+    co_await when_all(connect(listener), accept_one(listener, how));
   };
   run([&]() -> task<> {
     co_await meet(options());
@@ -599,84 +522,73 @@ TEST_P(set_up, that_wait_for_receives_at_once_do_not_wait_for_each_other) {
   run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
 }
 
-TEST_P(set_up, two_hundred_peers_at_once_are_all_served) {
+TEST_P_TASK(set_up, two_hundred_peers_at_once_are_all_served) {
   constexpr unsigned count = 200;
-  const auto body = [&]() -> task<> {
-    auto listener = co_await listen();
-    auto small = options();
-    small.receive_size = 64;
-    small.receive_depth = 2;
-    small.set_up_timeout = 60s;
-    const auto echo = [](net::connection_request request, net::connection_options how) -> task<> {
-      auto peer = co_await request.accept(how);
-      while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
-    };
-    unsigned served = 0;
-    const auto ask = [&](unsigned number) -> task<> {
-      auto peer = co_await connect(listener, small);
-      auto payload = co_await filled(pool(), 33, number);
-      co_await peer.send(std::move(payload));
-      const auto answer = co_await peer.recv_or_throw();
-      EXPECT_TRUE(holds(answer.bytes(), number));
-      co_await peer.close();
-      if (++served == count) listener.close();
-    };
-    const auto all = [&](scope& tasks) -> task<> {
-      for (unsigned i = 0; i < count; ++i) tasks.spawn(ask(i));
-      while (auto request = co_await listener.next()) tasks.spawn(echo(*std::move(request), small));
-    };
-    co_await with_scope(on_failure::stop_siblings, all);
-    EXPECT_EQ(served, count);
+  auto listener = co_await listen();
+  auto small = options();
+  small.receive_size = 64;
+  small.receive_depth = 2;
+  small.set_up_timeout = 60s;
+  const auto echo = [](net::connection_request request, net::connection_options how) -> task<> {
+    auto peer = co_await request.accept(how);
+    while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
   };
-  run(body);
+  unsigned served = 0;
+  const auto ask = [&](unsigned number) -> task<> {
+    auto peer = co_await connect(listener, small);
+    co_await peer.send(co_await filled(pool(), 33, number));
+    EXPECT_TRUE(holds((co_await peer.recv_or_throw()).bytes(), number));
+    co_await peer.close();
+    if (++served == count) listener.close();
+  };
+  const auto all = [&](scope& tasks) -> task<> {
+    for (unsigned i = 0; i < count; ++i) tasks.spawn(ask(i));
+    while (auto request = co_await listener.next()) tasks.spawn(echo(*std::move(request), small));
+  };
+  co_await with_scope(on_failure::stop_siblings, all);
+  EXPECT_EQ(served, count);
 }
 
-TEST_P(set_up, accepting_takes_one_peer_after_another_until_the_listener_is_closed) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    for (int i = 0; i < 3; ++i) {
-      attempt connecting(tasks, connect(listener));
-      auto peer = co_await listener.accept(options());
-      EXPECT_TRUE(peer);
-      co_await connecting.end();
-      EXPECT_TRUE(connecting.succeeded()) << connecting.words();
-    }
-    const auto wait = [&]() -> task<> {
-      const auto peer = co_await listener.accept(options());
-      EXPECT_FALSE(peer);
-    };
-    attempt one(tasks, wait());
-    attempt other(tasks, wait());
-    co_await settle();
-    listener.close();
-    co_await one.end();
-    co_await other.end();
-    const auto after = co_await listener.accept();
-    EXPECT_FALSE(after);
-    EXPECT_EQ(device().statistics().accepts_failed, 0u);
+TEST_P_TASK(set_up, accepting_takes_one_peer_after_another_until_the_listener_is_closed) {
+  auto listener = co_await listen();
+  for (int i = 0; i < 3; ++i) {
+    attempt connecting(tasks, connect(listener));
+    auto peer = co_await listener.accept(options());
+    EXPECT_TRUE(peer);
+    co_await connecting.end();
+    EXPECT_TRUE(connecting.succeeded()) << connecting.words();
+  }
+  const auto wait = [&]() -> task<> {
+    const auto peer = co_await listener.accept(options());
+    EXPECT_FALSE(peer);
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  attempt one(tasks, wait());
+  attempt other(tasks, wait());
+  co_await settle();
+  listener.close();
+  co_await one.end();
+  co_await other.end();
+  const auto after = co_await listener.accept();
+  EXPECT_FALSE(after);
+  EXPECT_EQ(device().statistics().accepts_failed, 0u);
 }
 
-TEST_P(set_up, that_several_wait_to_accept_are_one_for_each) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    unsigned served = 0;
-    const auto serve = [&]() -> task<> {
-      auto peer = co_await listener.accept(options());
-      EXPECT_TRUE(peer);
-      ++served;
-    };
-    attempt first(tasks, serve());
-    attempt second(tasks, serve());
-    co_await settle();
-    auto one = co_await connect(listener);
-    auto other = co_await connect(listener);
-    co_await first.end();
-    co_await second.end();
-    EXPECT_EQ(served, 2u);
+TEST_P_TASK(set_up, that_several_wait_to_accept_are_one_for_each) {
+  auto listener = co_await listen();
+  unsigned served = 0;
+  const auto serve = [&]() -> task<> {
+    auto peer = co_await listener.accept(options());
+    EXPECT_TRUE(peer);
+    ++served;
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  attempt first(tasks, serve());
+  attempt second(tasks, serve());
+  co_await settle();
+  auto one = co_await connect(listener);
+  auto other = co_await connect(listener);
+  co_await first.end();
+  co_await second.end();
+  EXPECT_EQ(served, 2u);
 }
 
 TEST_P(set_up, that_wait_for_receives_do_not_hold_up_the_next_peer_to_be_accepted) {
@@ -732,8 +644,7 @@ TEST_P(set_up, a_peer_whose_set_up_fails_is_reported_and_the_next_one_is_accepte
     std::optional<net::connection> peer;
     const auto accept = [&]() -> task<> { peer = co_await listener.accept(large); };
     attempt accepting(tasks, accept());
-    const auto refused = co_await code_of(connect(listener, small));
-    EXPECT_EQ(refused, std::errc::no_buffer_space);
+    EXPECT_EQ(co_await code_of(connect(listener, small)), std::errc::no_buffer_space);
     EXPECT_EQ(device().statistics().accepts_failed, 1u);
     EXPECT_FALSE(accepting.ended());
     held.reset();
@@ -756,144 +667,118 @@ TEST_P(set_up, a_peer_whose_set_up_fails_is_reported_and_the_next_one_is_accepte
       << (said.empty() ? "" : said[0].text);
 }
 
-TEST_P(set_up, options_with_which_nobody_can_be_accepted_are_refused_at_once) {
-  const auto body = [&]() -> task<> {
-    auto listener = co_await listen();
-    auto deaf = options();
-    deaf.receive_depth = 0;
-    const auto no_receives = co_await code_of(listener.accept(deaf));
-    EXPECT_EQ(no_receives, errc::invalid_argument);
-    auto greedy = options();
-    greedy.receive_size = 1 << 30;
-    const auto too_large = co_await code_of(listener.accept(greedy));
-    EXPECT_EQ(too_large, errc::no_memory);
-    const std::string much(57, 'x');
-    auto talkative = options();
-    talkative.private_data = bytes_of(much);
-    const auto too_much = co_await code_of(listener.accept(talkative));
-    EXPECT_EQ(too_much, errc::invalid_argument);
-  };
-  run(body);
+TEST_P_TASK(set_up, options_with_which_nobody_can_be_accepted_are_refused_at_once) {
+  auto listener = co_await listen();
+  auto deaf = options();
+  deaf.receive_depth = 0;
+  EXPECT_EQ(co_await code_of(listener.accept(deaf)), errc::invalid_argument);
+  auto greedy = options();
+  greedy.receive_size = 1 << 30;
+  EXPECT_EQ(co_await code_of(listener.accept(greedy)), errc::no_memory);
+  const std::string much(57, 'x');
+  auto talkative = options();
+  talkative.private_data = bytes_of(much);
+  EXPECT_EQ(co_await code_of(listener.accept(talkative)), errc::invalid_argument);
 }
 
-TEST_P(set_up, accepting_can_be_stopped_and_taken_up_again_or_left_to_requests) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    attempt waiting(tasks, listener.accept(options()));
-    co_await settle();
-    waiting.stop();
-    co_await waiting.end();
-    EXPECT_EQ(waiting.code(), errc::canceled);
-    attempt first(tasks, connect(listener));
-    auto request = co_await listener.next();
-    EXPECT_TRUE(request);
-    const auto one = co_await request->accept(options());
-    attempt second(tasks, connect(listener));
-    const auto other = co_await listener.accept(options());
-    EXPECT_TRUE(other);
-    co_await first.end();
-    co_await second.end();
-    EXPECT_TRUE(first.succeeded() && second.succeeded());
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+TEST_P_TASK(set_up, accepting_can_be_stopped_and_taken_up_again_or_left_to_requests) {
+  auto listener = co_await listen();
+  attempt waiting(tasks, listener.accept(options()));
+  co_await settle();
+  waiting.stop();
+  co_await waiting.end();
+  EXPECT_EQ(waiting.code(), errc::canceled);
+  attempt first(tasks, connect(listener));
+  auto request = co_await listener.next();
+  EXPECT_TRUE(request);
+  const auto one = co_await request->accept(options());
+  attempt second(tasks, connect(listener));
+  const auto other = co_await listener.accept(options());
+  EXPECT_TRUE(other);
+  co_await first.end();
+  co_await second.end();
+  EXPECT_TRUE(first.succeeded() && second.succeeded());
 }
 
-TEST_P(set_up, a_connection_that_nobody_has_taken_ends_with_its_listener) {
-  const auto body = [&](scope& tasks) -> task<> {
-    std::optional<net::listener> listener(co_await listen());
-    const auto accept = [&]() -> task<> { static_cast<void>(co_await listener->accept(options())); };
-    attempt waiting(tasks, accept());
-    attempt waiting_too(tasks, accept());
-    auto first = co_await connect(*listener);
-    auto second = co_await connect(*listener);
-    co_await waiting.end();
-    co_await waiting_too.end();
-    attempt third(tasks, accept());
-    attempt coming(tasks, connect(*listener));
-    co_await settle();
-    third.stop();
-    co_await third.end();
-    listener->close();
-    listener.reset();
-    co_await coming.end();  // wherever its set-up was, it does not wait in vain
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+TEST_P_TASK(set_up, a_connection_that_nobody_has_taken_ends_with_its_listener) {
+  std::optional<net::listener> listener(co_await listen());
+  const auto accept = [&]() -> task<> { static_cast<void>(co_await listener->accept(options())); };
+  attempt waiting(tasks, accept());
+  attempt waiting_too(tasks, accept());
+  auto first = co_await connect(*listener);
+  auto second = co_await connect(*listener);
+  co_await waiting.end();
+  co_await waiting_too.end();
+  attempt third(tasks, accept());
+  attempt coming(tasks, connect(*listener));
+  co_await settle();
+  third.stop();
+  co_await third.end();
+  listener->close();
+  listener.reset();
+  co_await coming.end();  // wherever its set-up was, it does not wait in vain
 }
 
-TEST_P(set_up, closing_a_listener_ends_those_who_wait_for_a_peer) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    unsigned ended = 0;
-    const auto wait = [&]() -> task<> {
-      const auto request = co_await listener.next();
-      EXPECT_FALSE(request);
-      ++ended;
-    };
-    attempt one(tasks, wait());
-    attempt other(tasks, wait());
-    co_await settle();
-    listener.close();
-    co_await one.end();
-    co_await other.end();
-    EXPECT_EQ(ended, 2u);
-    const auto after = co_await listener.next();
-    EXPECT_FALSE(after);
-    listener.close();
+TEST_P_TASK(set_up, closing_a_listener_ends_those_who_wait_for_a_peer) {
+  auto listener = co_await listen();
+  unsigned ended = 0;
+  const auto wait = [&]() -> task<> {
+    const auto request = co_await listener.next();
+    EXPECT_FALSE(request);
+    ++ended;
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  attempt one(tasks, wait());
+  attempt other(tasks, wait());
+  co_await settle();
+  listener.close();
+  co_await one.end();
+  co_await other.end();
+  EXPECT_EQ(ended, 2u);
+  const auto after = co_await listener.next();
+  EXPECT_FALSE(after);
+  listener.close();
 }
 
-TEST_P(set_up, waiting_for_a_peer_can_be_stopped_and_taken_up_again) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    attempt waiting(tasks, listener.next());
-    co_await settle();
-    waiting.stop();
-    co_await waiting.end();
-    EXPECT_EQ(waiting.code(), errc::canceled);
-    attempt connecting(tasks, connect(listener));
-    auto request = co_await listener.next();
-    EXPECT_TRUE(request);
-    const auto peer = co_await request->accept(options());
-    co_await connecting.end();
-    EXPECT_TRUE(connecting.succeeded());
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+TEST_P_TASK(set_up, waiting_for_a_peer_can_be_stopped_and_taken_up_again) {
+  auto listener = co_await listen();
+  attempt waiting(tasks, listener.next());
+  co_await settle();
+  waiting.stop();
+  co_await waiting.end();
+  EXPECT_EQ(waiting.code(), errc::canceled);
+  attempt connecting(tasks, connect(listener));
+  auto request = co_await listener.next();
+  EXPECT_TRUE(request);
+  const auto peer = co_await request->accept(options());
+  co_await connecting.end();
+  EXPECT_TRUE(connecting.succeeded());
 }
 
-TEST_P(set_up, peers_that_nobody_has_accepted_learn_that_the_listener_is_gone) {
-  const auto body = [&](scope& tasks) -> task<> {
-    std::optional<net::listener> listener(co_await listen());
-    attempt first(tasks, connect(*listener));
-    attempt second(tasks, connect(*listener));
-    auto request = co_await listener->next();
-    co_await settle();
-    listener.reset();
-    auto peer = co_await request->accept(options());  // who has been taken is independent of the listener
-    co_await first.end();
-    co_await second.end();
-    EXPECT_TRUE(first.succeeded() != second.succeeded());
-    // The one whose request had come is rejected, one that was still on its way finds nobody: neither waits in vain.
-    const std::error_code why = first.succeeded() ? second.code() : first.code();
-    EXPECT_TRUE(why == errc::peer_rejected || why == std::errc::connection_refused ||
-                why == std::errc::connection_reset || why == errc::peer_vanished)
-        << why.message();
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+TEST_P_TASK(set_up, peers_that_nobody_has_accepted_learn_that_the_listener_is_gone) {
+  std::optional<net::listener> listener(co_await listen());
+  attempt first(tasks, connect(*listener));
+  attempt second(tasks, connect(*listener));
+  auto request = co_await listener->next();
+  co_await settle();
+  listener.reset();
+  auto peer = co_await request->accept(options());  // who has been taken is independent of the listener
+  co_await first.end();
+  co_await second.end();
+  EXPECT_TRUE(first.succeeded() != second.succeeded());
+  // The one whose request had come is rejected, one that was still on its way finds nobody: neither waits in vain.
+  const std::error_code why = first.succeeded() ? second.code() : first.code();
+  EXPECT_TRUE(why == errc::peer_rejected || why == std::errc::connection_refused ||
+              why == std::errc::connection_reset || why == errc::peer_vanished)
+      << why.message();
 }
 
 TEST_P(set_up, a_listener_may_outlive_the_run_in_which_it_waited) {
   std::optional<net::listener> listener;
   run([&]() -> task<> {
     listener.emplace(co_await listen());
-    const auto code = co_await code_of(with_timeout(1ms, listener->next()));
-    EXPECT_EQ(code, errc::timed_out);
+    EXPECT_EQ(co_await code_of(with_timeout(1ms, listener->next())), errc::timed_out);
   });
-  run([&]() -> task<> {
-    auto serving = accept_one(*listener, options());
-    auto connecting = connect(*listener);
-    static_cast<void>(co_await when_all(std::move(serving), std::move(connecting)));
-  });
+  run([&]() -> task<> { static_cast<void>(co_await when_all(accept_one(*listener, options()), connect(*listener))); });
   listener.reset();
 }
 

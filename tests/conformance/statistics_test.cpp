@@ -14,84 +14,68 @@ namespace {
 class statistics : public peers {};
 WEFT_ON_EVERY_TRANSPORT(statistics);
 
-TEST_P(statistics, count_the_operations_of_a_connection_by_kind) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto memory = co_await zeroed(pool(), 64);
-    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-    auto source = co_await filled(pool(), 64, 1);
-    for (int i = 0; i < 3; ++i) {
-      co_await client.send(source);
-      static_cast<void>(co_await server.recv_or_throw());
-    }
-    co_await client.write(source, open.remote());
-    co_await client.read(source, open.remote());
-    co_await client.flush(open.remote().slice(0, 8));
+TEST_P_WINDOWS(statistics, count_the_operations_of_a_connection_by_kind) {
+  const auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::write_dst | mr::usage::read_src);
+  auto source = co_await filled(pool(), 64, 1);
+  for (int i = 0; i < 3; ++i) {
+    co_await client.send(source);
+    static_cast<void>(co_await server.recv_or_throw());
+  }
+  co_await client.write(source, open.remote());
+  co_await client.read(source, open.remote());
+  co_await client.flush(open.remote().slice(0, 8));
 
-    const net::connection_statistics ours = client.statistics();
-    EXPECT_EQ(ours.sends.posted, 3u);
-    EXPECT_EQ(ours.sends.bytes, 3u * 64);
-    EXPECT_EQ(ours.writes.posted, 1u);
-    EXPECT_EQ(ours.writes.bytes, 64u);
-    EXPECT_EQ(ours.reads.posted, 1u);
-    EXPECT_EQ(ours.reads.bytes, 64u);
-    EXPECT_EQ(ours.flushes.posted, 1u);
-    EXPECT_EQ(ours.sends.failed + ours.writes.failed + ours.reads.failed + ours.flushes.failed, 0u);
-    EXPECT_EQ(ours.messages_received, 0u);
-    const net::connection_statistics theirs = server.statistics();
-    EXPECT_EQ(theirs.messages_received, 3u);
-    EXPECT_EQ(theirs.bytes_received, 3u * 64);
-    EXPECT_EQ(theirs.sends.posted, 0u);
-  });
+  const net::connection_statistics ours = client.statistics();
+  EXPECT_EQ(ours.sends.posted, 3u);
+  EXPECT_EQ(ours.sends.bytes, 3u * 64);
+  EXPECT_EQ(ours.writes.posted, 1u);
+  EXPECT_EQ(ours.writes.bytes, 64u);
+  EXPECT_EQ(ours.reads.posted, 1u);
+  EXPECT_EQ(ours.reads.bytes, 64u);
+  EXPECT_EQ(ours.flushes.posted, 1u);
+  EXPECT_EQ(ours.sends.failed + ours.writes.failed + ours.reads.failed + ours.flushes.failed, 0u);
+  EXPECT_EQ(ours.messages_received, 0u);
+  const net::connection_statistics theirs = server.statistics();
+  EXPECT_EQ(theirs.messages_received, 3u);
+  EXPECT_EQ(theirs.bytes_received, 3u * 64);
+  EXPECT_EQ(theirs.sends.posted, 0u);
 }
 
-TEST_P(statistics, count_messages_that_had_to_wait_for_the_peer) {
-  net::connection_options shallow = options();
-  shallow.receive_depth = 2;
-  const auto script = [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto payload = co_await filled(pool(), 16, 1);
-    const auto send = [](net::connection& to, mr::buffer& what) -> task<> { co_await to.send(what); };
-    for (int i = 0; i < 5; ++i) tasks.spawn(send(client, payload));
-    co_await settle();
-    EXPECT_EQ(client.statistics().sends.posted, 2u);
-    EXPECT_EQ(client.statistics().waits_for_credits, 3u);
-    EXPECT_EQ(client.statistics().waiting, 3u);
-    EXPECT_EQ(device().statistics().of_open.waiting, 3u) << "anybody may ask the device";
-    for (int i = 0; i < 5; ++i) static_cast<void>(co_await server.recv_or_throw());
-    EXPECT_EQ(client.statistics().sends.posted, 5u);
-    EXPECT_EQ(client.statistics().waits_for_credits, 3u);
-    EXPECT_EQ(client.statistics().waiting, 0u);
-  };
-  between_busy_peers(script, shallow, shallow);
+TEST_P_BETWEEN(statistics, count_messages_that_had_to_wait_for_the_peer, options({.receive_depth = 2}),
+               options({.receive_depth = 2})) {
+  auto payload = co_await filled(pool(), 16, 1);
+  const auto send = [](net::connection& to, mr::buffer& what) -> task<> { co_await to.send(what); };
+  for (int i = 0; i < 5; ++i) tasks.spawn(send(client, payload));
+  co_await settle();
+  EXPECT_EQ(client.statistics().sends.posted, 2u);
+  EXPECT_EQ(client.statistics().waits_for_credits, 3u);
+  EXPECT_EQ(client.statistics().waiting, 3u);
+  EXPECT_EQ(device().statistics().of_open.waiting, 3u) << "anybody may ask the device";
+  for (int i = 0; i < 5; ++i) static_cast<void>(co_await server.recv_or_throw());
+  EXPECT_EQ(client.statistics().sends.posted, 5u);
+  EXPECT_EQ(client.statistics().waits_for_credits, 3u);
+  EXPECT_EQ(client.statistics().waiting, 0u);
 }
 
-TEST_P(statistics, count_operations_that_failed) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto memory = co_await zeroed(pool(), 64);
-    auto open = co_await server.expose(std::move(memory), mr::usage::read_src);
-    const mr::remote_region remote = open.remote();
-    static_cast<void>(co_await open.revoke());
-    auto target = co_await zeroed(pool(), 64);
-    EXPECT_TRUE(co_await code_of(client.read(target, remote)));
-    EXPECT_EQ(client.statistics().reads.posted, 1u);
-    EXPECT_EQ(client.statistics().reads.failed, 1u);
-    EXPECT_EQ(client.statistics().reads.bytes, 64u);
-  });
+TEST_P_WINDOWS(statistics, count_operations_that_failed) {
+  auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::read_src);
+  const mr::remote_region remote = open.remote();
+  static_cast<void>(co_await open.revoke());
+  auto target = co_await zeroed(pool(), 64);
+  EXPECT_TRUE(co_await code_of(client.read(target, remote)));
+  EXPECT_EQ(client.statistics().reads.posted, 1u);
+  EXPECT_EQ(client.statistics().reads.failed, 1u);
+  EXPECT_EQ(client.statistics().reads.bytes, 64u);
 }
 
-TEST_P(statistics, tell_what_was_retired_as_gauges) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection&, net::connection& server) -> task<> {
-    auto memory = co_await zeroed(pool(), 64);
-    auto open = co_await server.expose(std::move(memory), mr::usage::read_src);
-    open.retire();
-    metrics all;
-    add_to(all, server.statistics(), "here");
-    EXPECT_NE(all.text().find("# TYPE weft_retired_bytes gauge\n"), std::string::npos);
-    EXPECT_NE(all.text().find("weft_retired_exposures{connection=\"here\"} 1\n"), std::string::npos);
-    EXPECT_NE(all.text().find("weft_retired_bytes{connection=\"here\"} 64\n"), std::string::npos);
-  });
+TEST_P_WINDOWS(statistics, tell_what_was_retired_as_gauges) {
+  auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::read_src);
+  open.retire();
+  metrics all;
+  add_to(all, server.statistics(), "here");
+  EXPECT_NE(all.text().find("# TYPE weft_retired_bytes gauge\n"), std::string::npos);
+  EXPECT_NE(all.text().find("weft_retired_exposures{connection=\"here\"} 1\n"), std::string::npos);
+  EXPECT_NE(all.text().find("weft_retired_bytes{connection=\"here\"} 64\n"), std::string::npos);
 }
 
 TEST_P(statistics, of_a_device_are_live_while_its_connections_are_open) {
@@ -120,8 +104,7 @@ TEST_P(statistics, of_a_device_are_live_while_its_connections_are_open) {
 TEST_P(statistics, of_a_device_tell_what_is_in_flight_at_the_moment) {
   if (!GetParam().answers_in_turns) GTEST_SKIP() << "a device may answer before the test has looked";
   const auto script = [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto memory = co_await zeroed(pool(), 64);
-    const auto open = co_await server.expose(std::move(memory), mr::usage::read_src);
+    const auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::read_src);
     auto target = co_await zeroed(pool(), 64);
     attempt reading(tasks, client.read(target, open.remote()));
     co_await yield();  // it is posted, and its answer cannot be here yet

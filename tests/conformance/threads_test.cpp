@@ -46,10 +46,8 @@ task<> echo(net::connection& peer) {
 TEST_P(threads, messages_go_from_one_to_the_other) {
   on_two_threads(echo, [&](net::connection& peer) -> task<> {
     for (unsigned i = 0; i < 500; ++i) {
-      auto payload = co_await filled(pool(), 500, i);
-      co_await peer.send(std::move(payload));
-      const auto answer = co_await peer.recv_or_throw();
-      EXPECT_TRUE(holds(answer.bytes(), i));
+      co_await peer.send(co_await filled(pool(), 500, i));
+      EXPECT_TRUE(holds((co_await peer.recv_or_throw()).bytes(), i));
     }
     co_await peer.close();
   });
@@ -76,10 +74,8 @@ TEST_P(threads, one_writes_what_the_other_reads_once_told_so) {
     const auto note = co_await peer.recv_or_throw();
     const auto there = mr::remote_region::unpack(note.bytes());
     for (unsigned i = 0; i < 5; ++i) {
-      auto source = co_await filled(pool(), bytes, i);
-      co_await peer.write(std::move(source), there);
-      auto done = co_await filled(pool(), 1, i);
-      co_await peer.send(std::move(done));
+      co_await peer.write(co_await filled(pool(), bytes, i), there);
+      co_await peer.send(co_await filled(pool(), 1, i));
       static_cast<void>(co_await peer.recv_or_throw());
       auto copy = co_await pool().allocate(bytes);
       co_await peer.read(copy, there);
@@ -113,10 +109,8 @@ TEST_P(threads, each_with_an_executor_of_its_own_share_a_device) {
         auto memory = co_await zeroed(pool(), 50'000);
         const auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
         for (unsigned i = 0; i < 20; ++i) {
-          auto source = co_await filled(pool(), 50'000, i);
-          co_await ends.client.write(std::move(source), open.remote());
-          auto note = co_await filled(pool(), 10, i);
-          co_await ends.client.send(std::move(note));
+          co_await ends.client.write(co_await filled(pool(), 50'000, i), open.remote());
+          co_await ends.client.send(co_await filled(pool(), 10, i));
           const auto message = co_await ends.server.recv_or_throw();
           EXPECT_TRUE(holds(open.memory().bytes(), i) && holds(message.bytes(), i));
         }
@@ -128,38 +122,34 @@ TEST_P(threads, each_with_an_executor_of_its_own_share_a_device) {
   for (int i = 0; i < 4; ++i) all.emplace_back(work);
 }
 
-TEST_P(threads, a_peer_may_be_accepted_on_another_than_the_listeners) {
-  run([&]() -> task<> {
-    auto listener = co_await device().listen(GetParam().any_address);
-    other_thread client([&, address = std::string(listener.address())](const std::stop_token& left_early) {
-      executor there;
-      const auto root = [&]() -> task<> {
-        auto peer = co_await device().connect(address, options());
-        for (unsigned i = 0; i < 10; ++i) {
-          auto payload = co_await filled(pool(), 5, i);
-          co_await peer.send(std::move(payload));
-          const auto answer = co_await peer.recv_or_throw();
-          EXPECT_TRUE(holds(answer.bytes(), i));
-        }
-        co_await peer.close();
-      };
-      there.run(with_timeout(forever, root()), left_early);
-    });
-    auto request = co_await listener.next();
-    other_thread server([&](const std::stop_token& left_early) {
-      executor there;
-      const auto root = [&]() -> task<> {
-        auto peer = co_await request->accept(options());
-        co_await echo(peer);
-      };
-      there.run(with_timeout(forever, root()), left_early);
-    });
-    const auto wait = [&] {
-      client.join();
-      server.join();
+TEST_P_TASK(threads, a_peer_may_be_accepted_on_another_than_the_listeners) {
+  auto listener = co_await device().listen(GetParam().any_address);
+  other_thread client([&, address = std::string(listener.address())](const std::stop_token& left_early) {
+    executor there;
+    const auto root = [&]() -> task<> {
+      auto peer = co_await device().connect(address, options());
+      for (unsigned i = 0; i < 10; ++i) {
+        co_await peer.send(co_await filled(pool(), 5, i));
+        EXPECT_TRUE(holds((co_await peer.recv_or_throw()).bytes(), i));
+      }
+      co_await peer.close();
     };
-    co_await offload(wait);
+    there.run(with_timeout(forever, root()), left_early);
   });
+  auto request = co_await listener.next();
+  other_thread server([&](const std::stop_token& left_early) {
+    executor there;
+    const auto root = [&]() -> task<> {
+      auto peer = co_await request->accept(options());
+      co_await echo(peer);
+    };
+    there.run(with_timeout(forever, root()), left_early);
+  });
+  const auto wait = [&] {
+    client.join();
+    server.join();
+  };
+  co_await offload(wait);
 }
 
 TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
@@ -198,10 +188,8 @@ TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
     auto listener = co_await device().listen(std::string(GetParam().any_address));
     const auto ask = [&](unsigned number) -> task<> {
       auto peer = co_await device().connect(std::string(listener.address()), options());
-      auto payload = co_await filled(pool(), 100, number);
-      co_await peer.send(std::move(payload));
-      const auto answer = co_await peer.recv_or_throw();
-      EXPECT_TRUE(holds(answer.bytes(), number));
+      co_await peer.send(co_await filled(pool(), 100, number));
+      EXPECT_TRUE(holds((co_await peer.recv_or_throw()).bytes(), number));
       co_await peer.close();
     };
     const auto body = [&](scope& tasks) -> task<> {
@@ -220,87 +208,75 @@ TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
   for (other_thread& each : running) each.join();
 }
 
-TEST_P(threads, a_request_that_is_dropped_anywhere_rejects_its_peer) {
-  run([&]() -> task<> {
-    auto listener = co_await device().listen(std::string(GetParam().any_address));
-    for (const bool on_executor : {false, true}) {
-      auto connecting = code_of(device().connect(std::string(listener.address()), options()));
-      const auto drop = [&]() -> task<> {
-        auto request = co_await listener.next();
-        std::thread([&, dropped = std::move(request)]() mutable {
-          if (!on_executor) return dropped.reset();
-          executor there;
-          const auto root = [&]() -> task<> {
-            dropped.reset();
-            co_return;
-          };
-          there.run(root());
-        }).join();
-      };
-      auto dropping = drop();
-      const auto both = co_await when_all(std::move(connecting), std::move(dropping));
-      EXPECT_EQ(std::get<0>(both), errc::peer_rejected);
-    }
-  });
+TEST_P_TASK(threads, a_request_that_is_dropped_anywhere_rejects_its_peer) {
+  auto listener = co_await device().listen(std::string(GetParam().any_address));
+  for (const bool on_executor : {false, true}) {
+    auto connecting = code_of(device().connect(std::string(listener.address()), options()));
+    const auto drop = [&]() -> task<> {
+      auto request = co_await listener.next();
+      std::thread([&, dropped = std::move(request)]() mutable {
+        if (!on_executor) return dropped.reset();
+        executor there;
+        const auto root = [&]() -> task<> {
+          dropped.reset();
+          co_return;
+        };
+        there.run(root());
+      }).join();
+    };
+    auto dropping = drop();
+    const auto both = co_await when_all(std::move(connecting), std::move(dropping));
+    EXPECT_EQ(std::get<0>(both), errc::peer_rejected);
+  }
 }
 
-TEST_P(threads, a_listeners_own_calls_from_another_are_refused_and_its_end_is_handed_over) {
-  run([&]() -> task<> {
-    std::optional<net::listener> listener(co_await device().listen(std::string(GetParam().any_address)));
-    const std::string address(listener->address());
-    const auto misuse = [&] {
-      executor there;
-      const auto root = [&]() -> task<> {
-        const auto code = co_await code_of(listener->next());
-        EXPECT_EQ(code, errc::wrong_thread);
-      };
-      there.run(root());
-    };
-    const auto elsewhere = [&] { std::thread(misuse).join(); };
-    co_await offload(elsewhere);
-    auto waiting = listener->next();
-    const auto end = [&]() -> task<> {
-      const auto drop = [&] { std::thread([&] { listener.reset(); }).join(); };
-      co_await offload(drop);
-    };
-    auto ending = end();
-    const auto both = co_await when_all(std::move(waiting), std::move(ending));
-    EXPECT_FALSE(std::get<0>(both));
-    const auto code = co_await code_of(device().connect(address, options()));
-    EXPECT_EQ(code, std::errc::connection_refused);
-  });
+TEST_P_TASK(threads, a_listeners_own_calls_from_another_are_refused_and_its_end_is_handed_over) {
+  std::optional<net::listener> listener(co_await device().listen(std::string(GetParam().any_address)));
+  const std::string address(listener->address());
+  const auto misuse = [&] {
+    executor there;
+    const auto root = [&]() -> task<> { EXPECT_EQ(co_await code_of(listener->next()), errc::wrong_thread); };
+    there.run(root());
+  };
+  const auto elsewhere = [&] { std::thread(misuse).join(); };
+  co_await offload(elsewhere);
+  auto waiting = listener->next();
+  const auto end = [&]() -> task<> {
+    const auto drop = [&] { std::thread([&] { listener.reset(); }).join(); };
+    co_await offload(drop);
+  };
+  auto ending = end();
+  const auto both = co_await when_all(std::move(waiting), std::move(ending));
+  EXPECT_FALSE(std::get<0>(both));
+  EXPECT_EQ(co_await code_of(device().connect(address, options())), std::errc::connection_refused);
 }
 
-TEST_P(threads, a_connection_that_is_destroyed_on_another_is_closed_in_order_by_its_own) {
-  run([&]() -> task<> {
-    for (const bool on_executor : {false, true}) {
-      auto ends = co_await connect_pair();
-      auto last_words = co_await filled(pool(), 5, 1);
-      co_await ends.client.send(std::move(last_words));
-      const auto drop = [&] {
-        std::thread([&, dropped = std::move(ends.client)]() mutable {
-          const auto destroy = [&]() -> task<> {
-            const net::connection gone = std::move(dropped);
-            co_return;
-          };
-          if (on_executor) executor().run(destroy());
-        }).join();
-      };
-      co_await offload(drop);
-      const auto message = co_await ends.server.recv_or_throw();
-      EXPECT_TRUE(holds(message.bytes(), 1));
-      const auto end = co_await ends.server.recv();
-      EXPECT_FALSE(end);
-    }
-  });
+TEST_P_TASK(threads, a_connection_that_is_destroyed_on_another_is_closed_in_order_by_its_own) {
+  for (const bool on_executor : {false, true}) {
+    auto ends = co_await connect_pair();
+    co_await ends.client.send(co_await filled(pool(), 5, 1));
+    const auto drop = [&] {
+      std::thread([&, dropped = std::move(ends.client)]() mutable {
+        const auto destroy = [&]() -> task<> {
+          const net::connection gone = std::move(dropped);
+          co_return;
+        };
+        if (on_executor) executor().run(destroy());
+      }).join();
+    };
+    co_await offload(drop);
+    const auto message = co_await ends.server.recv_or_throw();
+    EXPECT_TRUE(holds(message.bytes(), 1));
+    const auto end = co_await ends.server.recv();
+    EXPECT_FALSE(end);
+  }
 }
 
 TEST_P(threads, a_connection_that_is_destroyed_on_another_after_the_last_run_is_closed_with_its_executor) {
   std::vector<net::connection> kept;
   run([&]() -> task<> {
     auto ends = co_await connect_pair();
-    auto unheard = co_await filled(pool(), 5, 1);
-    co_await ends.client.send(std::move(unheard));
+    co_await ends.client.send(co_await filled(pool(), 5, 1));
     kept.push_back(std::move(ends.client));
     kept.push_back(std::move(ends.server));
   });
@@ -315,8 +291,7 @@ TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
     for (const bool is_window : {false, true}) {
       auto ends = co_await connect_pair();
       auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
-      auto memory = co_await zeroed(pool(), 100);
-      auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+      auto open = co_await ends.server.expose(co_await zeroed(pool(), 100), mr::usage::write_dst | mr::usage::read_src);
       auto bound = co_await ends.server.expose(region.slice(), mr::usage::write_dst | mr::usage::read_src);
       const mr::remote_region there = is_window ? bound.remote() : open.remote();
       co_await ends.client.flush(there);
@@ -336,8 +311,7 @@ TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
         co_await until_lent_buffers_return(0);
         EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
       }
-      const auto code = co_await code_of(ends.client.flush(there));
-      EXPECT_EQ(code, errc::remote_access);
+      EXPECT_EQ(co_await code_of(ends.client.flush(there)), errc::remote_access);
     }
   });
 }
@@ -395,43 +369,30 @@ TEST_P(threads, what_a_peer_may_use_can_be_retired_anywhere_after_its_executor) 
   EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
 }
 
-TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  const auto body = [&](net::connection& client, net::connection& server) -> task<> {
-    auto payload = co_await filled(pool(), 1, 1);
-    auto memory = co_await zeroed(pool(), 1);
-    auto open = co_await server.expose(std::move(memory), mr::usage::read_src);
-    const auto misuse = [&] {
-      executor there;
-      const auto root = [&]() -> task<> {
-        const auto sent = co_await code_of(client.send(payload));
-        EXPECT_EQ(sent, errc::wrong_thread);
-        const auto received = co_await code_of(client.recv());
-        EXPECT_EQ(received, errc::wrong_thread);
-        const auto closed = co_await code_of(client.close());
-        EXPECT_EQ(closed, errc::wrong_thread);
-        const auto exposed = co_await code_of(client.expose(mr::buffer(), mr::usage::read_src));
-        EXPECT_EQ(exposed, errc::wrong_thread);
-        const auto bound = co_await code_of(client.expose(mr::slice(), mr::usage::read_src));
-        EXPECT_EQ(bound, errc::wrong_thread);
-        const auto taken = co_await code_of(open.revoke());
-        EXPECT_EQ(taken, errc::wrong_thread);
-        EXPECT_THROW(server.confirm_retired(open.remote().key()), error);
-        const mr::remote_slice word(1, 0, 8, mr::usage::atomic_dst);
-        const auto added = co_await code_of(client.fetch_add(word, 1));
-        EXPECT_EQ(added, errc::wrong_thread);
-        std::array members{client.send(payload)};
-        const auto all = co_await code_of(client.batch(members));
-        EXPECT_EQ(all, errc::wrong_thread);
-      };
-      there.run(root());
+TEST_P_WINDOWS(threads, a_connections_own_calls_from_another_are_refused) {
+  auto payload = co_await filled(pool(), 1, 1);
+  auto open = co_await server.expose(co_await zeroed(pool(), 1), mr::usage::read_src);
+  const auto misuse = [&] {
+    executor there;
+    const auto root = [&]() -> task<> {
+      EXPECT_EQ(co_await code_of(client.send(payload)), errc::wrong_thread);
+      EXPECT_EQ(co_await code_of(client.recv()), errc::wrong_thread);
+      EXPECT_EQ(co_await code_of(client.close()), errc::wrong_thread);
+      EXPECT_EQ(co_await code_of(client.expose(mr::buffer(), mr::usage::read_src)), errc::wrong_thread);
+      EXPECT_EQ(co_await code_of(client.expose(mr::slice(), mr::usage::read_src)), errc::wrong_thread);
+      EXPECT_EQ(co_await code_of(open.revoke()), errc::wrong_thread);
+      EXPECT_THROW(server.confirm_retired(open.remote().key()), error);
+      const mr::remote_slice word(1, 0, 8, mr::usage::atomic_dst);
+      EXPECT_EQ(co_await code_of(client.fetch_add(word, 1)), errc::wrong_thread);
+      std::array members{client.send(payload)};
+      EXPECT_EQ(co_await code_of(client.batch(members)), errc::wrong_thread);
     };
-    const auto elsewhere = [&] { std::thread(misuse).join(); };
-    co_await offload(elsewhere);
-    co_await client.send(payload);
-    static_cast<void>(co_await server.recv_or_throw());
+    there.run(root());
   };
-  between_peers(body);
+  const auto elsewhere = [&] { std::thread(misuse).join(); };
+  co_await offload(elsewhere);
+  co_await client.send(payload);
+  static_cast<void>(co_await server.recv_or_throw());
 }
 
 // A peer that is alive and does nothing: its executor's thread is busy elsewhere until it is told to go on.
@@ -489,8 +450,7 @@ TEST_P(frozen, peers_do_not_keep_a_close_with_operations_in_flight_waiting_beyon
 TEST_P(frozen, peers_do_not_keep_a_stopped_close_waiting) {
   with_frozen_peer(
       [&](net::connection& peer) -> task<> {
-        const auto code = co_await code_of(with_timeout(20ms, peer.close()));
-        EXPECT_EQ(code, errc::timed_out);
+        EXPECT_EQ(co_await code_of(with_timeout(20ms, peer.close())), errc::timed_out);
       },
       options());
 }
@@ -499,8 +459,7 @@ TEST_P(frozen, peers_do_not_keep_an_abort_waiting) {
   with_frozen_peer(
       [&](net::connection& peer) -> task<> {
         peer.abort();
-        const auto code = co_await code_of(peer.recv());
-        EXPECT_EQ(code, errc::closed);
+        EXPECT_EQ(co_await code_of(peer.recv()), errc::closed);
       },
       options());
 }

@@ -157,8 +157,7 @@ class windows_model::program {
     if (picked.invalidated) co_return;  // twice is a violation
     auto note = co_await zeroed(around_.pool(), 1);
     co_await client_.send(note, {.invalidate = picked.window.remote().key()});
-    const auto message = co_await server_.recv_or_throw();
-    EXPECT_EQ(message.invalidated_key, picked.window.remote().key());
+    EXPECT_EQ((co_await server_.recv_or_throw()).invalidated_key, picked.window.remote().key());
     --regions_[picked.region].windows;
     picked.invalidated = true;
     stale_ = picked.window.remote();
@@ -235,11 +234,9 @@ class windows_model::program {
     if (writes) {
       static_cast<void>(co_await failure_of(client_.write(mine, there)));
     } else {
-      const auto code = co_await code_of(client_.read(mine, there));
-      EXPECT_TRUE(code);
+      EXPECT_TRUE(co_await code_of(client_.read(mine, there)));
     }
-    const auto at_client = co_await code_of(client_.recv());
-    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_EQ(co_await code_of(client_.recv()), errc::remote_access);
     ended_ = true;
   }
 

@@ -72,185 +72,154 @@ class sentences : public peers {
 };
 WEFT_ON_EVERY_TRANSPORT(sentences);
 
-TEST_P(sentences, of_operations_after_the_peer_has_died) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto open = co_await expose_ten(client);
-    client.abort();
-    const auto received = co_await failure_of(server.recv());
-    expect_sentence(received, "receive from", server.peer(), errc::peer_vanished);
-    const auto expected = co_await failure_of(server.recv_or_throw());
-    expect_sentence(expected, "receive from", server.peer(), errc::peer_vanished);
-    co_await expect_end(server, open.remote(), errc::peer_vanished);
-  });
+TEST_P_WINDOWS(sentences, of_operations_after_the_peer_has_died) {
+  const auto open = co_await expose_ten(client);
+  client.abort();
+  const auto received = co_await failure_of(server.recv());
+  expect_sentence(received, "receive from", server.peer(), errc::peer_vanished);
+  const auto expected = co_await failure_of(server.recv_or_throw());
+  expect_sentence(expected, "receive from", server.peer(), errc::peer_vanished);
+  co_await expect_end(server, open.remote(), errc::peer_vanished);
 }
 
-TEST_P(sentences, of_operations_after_the_peer_has_closed) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto open = co_await expose_ten(client);
-    attempt closing(tasks, client.close());
-    const auto received = co_await failure_of(server.recv_or_throw());
-    expect_sentence(received, "receive from", server.peer(), errc::peer_closed);
-    co_await expect_end(server, open.remote(), errc::peer_closed);
-    co_await closing.end();
-  });
+TEST_P_WINDOWS(sentences, of_operations_after_the_peer_has_closed) {
+  const auto open = co_await expose_ten(client);
+  attempt closing(tasks, client.close());
+  const auto received = co_await failure_of(server.recv_or_throw());
+  expect_sentence(received, "receive from", server.peer(), errc::peer_closed);
+  co_await expect_end(server, open.remote(), errc::peer_closed);
+  co_await closing.end();
 }
 
-TEST_P(sentences, of_operations_after_this_end_has_closed) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto open = co_await expose_ten(client);
-    attempt closing(tasks, server.close());
-    co_await settle();
-    const auto received = co_await failure_of(server.recv());
-    expect_sentence(received, "receive from", server.peer(), errc::closed);
-    co_await expect_end(server, open.remote(), errc::closed);
-    static_cast<void>(co_await client.recv());
-    co_await closing.end();
-  });
+TEST_P_WINDOWS(sentences, of_operations_after_this_end_has_closed) {
+  const auto open = co_await expose_ten(client);
+  attempt closing(tasks, server.close());
+  co_await settle();
+  const auto received = co_await failure_of(server.recv());
+  expect_sentence(received, "receive from", server.peer(), errc::closed);
+  co_await expect_end(server, open.remote(), errc::closed);
+  static_cast<void>(co_await client.recv());
+  co_await closing.end();
 }
 
-TEST_P(sentences, of_an_operation_that_was_on_its_way_when_the_peer_died) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto memory = co_await filled(pool(), std::size_t{8} << 20, 1);
-    const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
-    auto sink = co_await pool().allocate(std::size_t{8} << 20);
-    std::optional<error> failure;
-    const auto read = [&]() -> task<> {  // again and again, for a device may be done with one before the peer dies
-      while (!failure) failure = co_await failure_of(client.read(sink, there.remote()));
-    };
-    attempt reading(tasks, read());
-    co_await yield();
-    server.abort();
-    co_await reading.end();
-    expect_sentence(failure, "read 8388608 bytes", client.peer(), errc::peer_vanished);
-  });
-}
-
-TEST_P(sentences, of_an_access_that_the_peer_refuses) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto open = co_await expose_ten(server);
-    const mr::remote_region stale = open.remote();
-    static_cast<void>(co_await open.revoke());
-    auto sink = co_await pool().allocate(10);
-    const auto read = co_await failure_of(client.read(sink, stale));
-    expect_sentence(read, "read 10 bytes", client.peer(), errc::remote_access);
-    if (GetParam().forgives_late_accesses) co_return;
-    const auto broken = co_await failure_of(server.recv());
-    expect_sentence(broken, "receive from", server.peer(), late_access());
-  });
-}
-
-TEST_P(sentences, of_waits_that_are_stopped) {
-  between_busy_peers([&](net::connection& client, net::connection&, scope& tasks) -> task<> {
-    std::optional<error> failure;
-    const auto receive = [&]() -> task<> { failure = co_await failure_of(client.recv()); };
-    attempt receiving(tasks, receive());
-    co_await settle();
-    receiving.stop();
-    co_await receiving.end();
-    expect_sentence(failure, "receive from", client.peer(), errc::canceled);
-  });
-}
-
-TEST_P(sentences, of_calls_from_the_wrong_thread) {
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    auto payload = co_await filled(pool(), 10, 1);
-    const auto misuse = [&] {
-      executor there;
-      const auto root = [&]() -> task<> {
-        const auto sent = co_await failure_of(client.send(payload));
-        expect_sentence(sent, "send 10 bytes", client.peer(), errc::wrong_thread);
-        const auto received = co_await failure_of(client.recv());
-        expect_sentence(received, "receive from", client.peer(), errc::wrong_thread);
-        const auto closed = co_await failure_of(client.close());
-        expect_sentence(closed, "close the connection to", client.peer(), errc::wrong_thread);
-      };
-      there.run(root());
-    };
-    const auto elsewhere = [&] { std::thread(misuse).join(); };
-    co_await offload(elsewhere);
-  });
-}
-
-TEST_P(sentences, of_set_ups) {
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await device().listen(std::string(GetParam().any_address));
-    const std::string address(listener.address());
-    std::optional<error> failure;
-    const auto connect = [&]() -> task<> { failure = co_await failure_of(device().connect(address, options())); };
-    attempt rejected(tasks, connect());
-    auto request = co_await listener.next();
-    co_await request->reject();
-    co_await rejected.end();
-    expect_sentence(failure, "connect to", address, errc::peer_rejected);
-
-    attempt waiting(tasks, connect());
-    request = co_await listener.next();
-    auto impatient = options();
-    impatient.receive_depth = 0;
-    const std::string peer(request->peer());
-    const auto accepted = co_await failure_of(request->accept(impatient));
-    expect_sentence(accepted, "accept", peer, errc::invalid_argument);
-    co_await waiting.end();
-
-    const auto taken = co_await failure_of(device().listen(address));
-    expect_sentence(taken, "listen on", address, std::error_code(EADDRINUSE, std::system_category()));
-    listener.close();
-    attempt refused(tasks, connect());
-    co_await refused.end();
-    expect_sentence(failure, "connect to", address, std::error_code(ECONNREFUSED, std::system_category()));
+TEST_P_WINDOWS(sentences, of_an_operation_that_was_on_its_way_when_the_peer_died) {
+  const auto there = co_await server.expose(co_await filled(pool(), std::size_t{8} << 20, 1), mr::usage::read_src);
+  auto sink = co_await pool().allocate(std::size_t{8} << 20);
+  std::optional<error> failure;
+  const auto read = [&]() -> task<> {  // again and again, for a device may be done with one before the peer dies
+    while (!failure) failure = co_await failure_of(client.read(sink, there.remote()));
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  attempt reading(tasks, read());
+  co_await yield();
+  server.abort();
+  co_await reading.end();
+  expect_sentence(failure, "read 8388608 bytes", client.peer(), errc::peer_vanished);
 }
 
-TEST_P(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_peer) {
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    const std::uint64_t most = client.capabilities().max_message_bytes;
-    void* const place = ::mmap(nullptr, most + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED) co_return;  // no such address space
-    mr::memory_record unregistered;
-    unregistered.home = &device().domain();
-    unregistered.usage = mr::usage::write_src;
-    const mr::slice huge({static_cast<std::byte*>(place), most + 1}, &unregistered);
-    const auto failure =
-        co_await failure_of(client.write(huge, mr::remote_slice(1, 0, most + 1, mr::usage::write_dst)));
-    ::munmap(place, most + 4096);
-    EXPECT_TRUE(failure && failure->code() == errc::message_too_large);
-    EXPECT_EQ(times("than the peer receives", failure ? failure->what() : ""), 0u) << failure->what();
-
-    if (!device().domain().capabilities().requested_key) co_return;
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::read_src;
-    purpose.requested_key = device().domain().capabilities().max_key + 1;
-    const auto refused = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(8), purpose));
-    EXPECT_TRUE(refused && refused->code() == errc::out_of_range);
-    EXPECT_EQ(times("outside the registered memory", refused ? refused->what() : ""), 0u) << refused->what();
-  });
+TEST_P_WINDOWS(sentences, of_an_access_that_the_peer_refuses) {
+  auto open = co_await expose_ten(server);
+  const mr::remote_region stale = open.remote();
+  static_cast<void>(co_await open.revoke());
+  auto sink = co_await pool().allocate(10);
+  const auto read = co_await failure_of(client.read(sink, stale));
+  expect_sentence(read, "read 10 bytes", client.peer(), errc::remote_access);
+  if (GetParam().forgives_late_accesses) co_return;
+  const auto broken = co_await failure_of(server.recv());
+  expect_sentence(broken, "receive from", server.peer(), late_access());
 }
 
-TEST_P(sentences, of_an_access_that_was_refused_say_so_once) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto open = co_await expose_ten(server);
-    const mr::remote_region stale = open.remote();
-    static_cast<void>(co_await open.revoke());
-    auto sink = co_await pool().allocate(10);
-    const auto read = co_await failure_of(client.read(sink, stale));
-    EXPECT_EQ(times("the peer refused the access", read ? read->what() : ""), 1u) << read->what();
-  });
+TEST_P_BETWEEN(sentences, of_waits_that_are_stopped) {
+  std::optional<error> failure;
+  const auto receive = [&]() -> task<> { failure = co_await failure_of(client.recv()); };
+  attempt receiving(tasks, receive());
+  co_await settle();
+  receiving.stop();
+  co_await receiving.end();
+  expect_sentence(failure, "receive from", client.peer(), errc::canceled);
 }
 
-TEST_P(sentences, of_an_address_with_a_scheme_do_not_take_it_for_ipv6) {
-  run([&]() -> task<> {
-    const auto failure = co_await failure_of(device().connect("tcp://127.0.0.1:7471"));
-    EXPECT_TRUE(failure && failure->code() == errc::invalid_address);
-    EXPECT_EQ(times("brackets", failure ? failure->what() : ""), 0u) << failure->what();
-    EXPECT_EQ(times("scheme", failure ? failure->what() : ""), 1u) << failure->what();
-  });
+TEST_P_BETWEEN(sentences, of_calls_from_the_wrong_thread) {
+  auto payload = co_await filled(pool(), 10, 1);
+  const auto misuse = [&] {
+    executor there;
+    const auto root = [&]() -> task<> {
+      const auto sent = co_await failure_of(client.send(payload));
+      expect_sentence(sent, "send 10 bytes", client.peer(), errc::wrong_thread);
+      const auto received = co_await failure_of(client.recv());
+      expect_sentence(received, "receive from", client.peer(), errc::wrong_thread);
+      const auto closed = co_await failure_of(client.close());
+      expect_sentence(closed, "close the connection to", client.peer(), errc::wrong_thread);
+    };
+    there.run(root());
+  };
+  const auto elsewhere = [&] { std::thread(misuse).join(); };
+  co_await offload(elsewhere);
+}
+
+TEST_P_TASK(sentences, of_set_ups) {
+  auto listener = co_await device().listen(std::string(GetParam().any_address));
+  const std::string address(listener.address());
+  std::optional<error> failure;
+  const auto connect = [&]() -> task<> { failure = co_await failure_of(device().connect(address, options())); };
+  attempt rejected(tasks, connect());
+  auto request = co_await listener.next();
+  co_await request->reject();
+  co_await rejected.end();
+  expect_sentence(failure, "connect to", address, errc::peer_rejected);
+
+  attempt waiting(tasks, connect());
+  request = co_await listener.next();
+  auto impatient = options();
+  impatient.receive_depth = 0;
+  const std::string peer(request->peer());
+  const auto accepted = co_await failure_of(request->accept(impatient));
+  expect_sentence(accepted, "accept", peer, errc::invalid_argument);
+  co_await waiting.end();
+
+  const auto taken = co_await failure_of(device().listen(address));
+  expect_sentence(taken, "listen on", address, std::error_code(EADDRINUSE, std::system_category()));
+  listener.close();
+  attempt refused(tasks, connect());
+  co_await refused.end();
+  expect_sentence(failure, "connect to", address, std::error_code(ECONNREFUSED, std::system_category()));
+}
+
+TEST_P_BETWEEN(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_peer) {
+  const std::uint64_t most = client.capabilities().max_message_bytes;
+  void* const place = ::mmap(nullptr, most + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED) co_return;  // no such address space
+  mr::memory_record unregistered;
+  unregistered.home = &device().domain();
+  unregistered.usage = mr::usage::write_src;
+  const mr::slice huge({static_cast<std::byte*>(place), most + 1}, &unregistered);
+  const auto failure = co_await failure_of(client.write(huge, mr::remote_slice(1, 0, most + 1, mr::usage::write_dst)));
+  ::munmap(place, most + 4096);
+  EXPECT_TRUE(failure && failure->code() == errc::message_too_large);
+  EXPECT_EQ(times("than the peer receives", failure ? failure->what() : ""), 0u) << failure->what();
+
+  if (!device().domain().capabilities().requested_key) co_return;
+  mr::registration_options purpose;
+  purpose.usage = mr::usage::read_src;
+  purpose.requested_key = device().domain().capabilities().max_key + 1;
+  const auto refused = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(8), purpose));
+  EXPECT_TRUE(refused && refused->code() == errc::out_of_range);
+  EXPECT_EQ(times("outside the registered memory", refused ? refused->what() : ""), 0u) << refused->what();
+}
+
+TEST_P_WINDOWS(sentences, of_an_access_that_was_refused_say_so_once) {
+  auto open = co_await expose_ten(server);
+  const mr::remote_region stale = open.remote();
+  static_cast<void>(co_await open.revoke());
+  auto sink = co_await pool().allocate(10);
+  const auto read = co_await failure_of(client.read(sink, stale));
+  EXPECT_EQ(times("the peer refused the access", read ? read->what() : ""), 1u) << read->what();
+}
+
+TEST_P_TASK(sentences, of_an_address_with_a_scheme_do_not_take_it_for_ipv6) {
+  const auto failure = co_await failure_of(device().connect("tcp://127.0.0.1:7471"));
+  EXPECT_TRUE(failure && failure->code() == errc::invalid_address);
+  EXPECT_EQ(times("brackets", failure ? failure->what() : ""), 0u) << failure->what();
+  EXPECT_EQ(times("scheme", failure ? failure->what() : ""), 1u) << failure->what();
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ document, tests = map(Path, sys.argv[1:])
 known = {
     f"{suite}.{name}"
     for source in tests.rglob("*.cpp")
-    for suite, name in re.findall(r"^(?:TASK_)?TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", source.read_text(), re.MULTILINE)
+    for suite, name in re.findall(r"^(?:TASK_)?TEST(?:_[A-Z]+)*\(\s*(\w+),\s*(\w+)[,)]", source.read_text(), re.MULTILINE)
 }
 lines = document.read_text().splitlines()
 

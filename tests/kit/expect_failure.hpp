@@ -17,5 +17,10 @@ testing::AssertionResult failed_with(const std::optional<error>& failure, Code c
   if (failure && failure->code() == code && contains(failure, words)) return testing::AssertionSuccess();
   return testing::AssertionFailure() << "it has failed with " << words_of(failure);
 }
+/// The same, whatever the code.
+inline testing::AssertionResult says(const std::optional<error>& failure, std::string_view words) {
+  if (contains(failure, words)) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "it has failed with " << words_of(failure);
+}
 
 }  // namespace weft::test

@@ -81,19 +81,16 @@ class forwarding_transport : public net::transport {
   }
   [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
     net::new_link made = co_await inner_->connect(address, options);
-    made.link = transport_wrappers::around(wrappers_->link, std::move(made.link));
+    made.link = around(std::move(made.link));
     co_return made;
   }
   [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
                                                                  const net::listen_options& options) override {
+    filters_.push_back(std::make_unique<filter>(wrappers_, options.filter));
     net::listen_options wrapped = options;
-    if (options.filter != nullptr) {
-      filters_.push_back(std::make_unique<filter>(wrappers_, *options.filter));
-      wrapped.filter = filters_.back().get();
-    }
+    wrapped.filter = filters_.back().get();
     auto bare = co_await inner_->listen(address, wrapped);
-    auto inner = transport_wrappers::around(wrappers_->listener, std::move(bare));
-    co_return std::make_unique<listener>(wrappers_, std::move(inner));
+    co_return transport_wrappers::around(wrappers_->listener, std::move(bare));
   }
   [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
     return inner_->share_receives(depth);
@@ -101,6 +98,9 @@ class forwarding_transport : public net::transport {
 
  protected:
   [[nodiscard]] net::transport& inner() const noexcept { return *inner_; }
+  [[nodiscard]] std::unique_ptr<net::link> around(std::unique_ptr<net::link> bare) const {
+    return transport_wrappers::around(wrappers_->link, std::move(bare));
+  }
 
  private:
   using shared_wrappers = std::shared_ptr<const transport_wrappers>;
@@ -111,40 +111,23 @@ class forwarding_transport : public net::transport {
         : forwarding_request(transport_wrappers::around(wrappers->request, std::move(inner))),
           wrappers_(std::move(wrappers)) {}
     [[nodiscard]] task<std::unique_ptr<net::link>> accept(const net::set_up_options& options) override {
+      const shared_wrappers wrappers = wrappers_;  // the request may go meanwhile
       auto bare = co_await forwarding_request::accept(options);
-      co_return transport_wrappers::around(wrappers_->link, std::move(bare));
+      co_return transport_wrappers::around(wrappers->link, std::move(bare));
     }
 
    private:
     const shared_wrappers wrappers_;
   };
-  class listener final : public forwarding_listener {
-   public:
-    listener(shared_wrappers wrappers, std::unique_ptr<net::link_listener> inner) noexcept
-        : forwarding_listener(std::move(inner)), wrappers_(std::move(wrappers)) {}
-    // The listener may go before the task begins.
-    [[nodiscard]] task<std::unique_ptr<net::link_request>> next() override {
-      return wrap(wrappers_, forwarding_listener::next());
-    }
-
-   private:
-    static task<std::unique_ptr<net::link_request>> wrap(shared_wrappers wrappers,
-                                                         task<std::unique_ptr<net::link_request>> asking) {
-      auto bare = co_await std::move(asking);
-      if (bare == nullptr) co_return nullptr;
-      co_return std::make_unique<request>(std::move(wrappers), std::move(bare));
-    }
-
-    const shared_wrappers wrappers_;
-  };
+  // All requests come by here, whether somebody waits for them or another filter takes them.
   class filter final : public net::request_filter {
    public:
-    filter(shared_wrappers wrappers, net::request_filter& inner) noexcept
+    filter(shared_wrappers wrappers, net::request_filter* inner) noexcept
         : wrappers_(std::move(wrappers)), inner_(inner) {}
     [[nodiscard]] bool takes(std::unique_ptr<net::link_request>& asked) noexcept override {
       try {
         asked = std::make_unique<request>(wrappers_, std::move(asked));
-        return inner_.takes(asked);
+        return inner_ != nullptr && inner_->takes(asked);
       } catch (const std::bad_alloc&) {  // which is made to happen: the peer asks again
         asked.reset();
         return true;
@@ -153,7 +136,7 @@ class forwarding_transport : public net::transport {
 
    private:
     const shared_wrappers wrappers_;
-    net::request_filter& inner_;
+    net::request_filter* const inner_;
   };
 
   const std::unique_ptr<net::transport> inner_;

@@ -12,13 +12,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <new>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "kit/forwarding_link.hpp"
+#include "kit/forwarding_transport.hpp"
 
 // A transport whose links a test may break, and that counts what goes over them.
 namespace weft::test {
@@ -62,10 +64,10 @@ struct cable {
   void end_in_order();
 };
 
-class breakable_link final : public net::link {
+class breakable_link final : public forwarding_link {
  public:
   breakable_link(std::shared_ptr<cable> of, std::unique_ptr<net::link> inner)
-      : cable_(std::move(of)), inner_(std::move(inner)) {
+      : forwarding_link(std::move(inner)), cable_(std::move(of)) {
     cable_->links.insert(this);
     ++cable_->made;
   }
@@ -74,12 +76,9 @@ class breakable_link final : public net::link {
   void start(net::link_events& events, const net::link_parameters& how) override {
     events_ = &events;
     cable_->landings.push_back(how.landing);
-    inner_->start(events, how);
+    forwarding_link::start(events, how);
   }
-  [[nodiscard]] const net::capabilities& properties() const noexcept override { return inner_->properties(); }
-  [[nodiscard]] std::string_view peer() const noexcept override { return inner_->peer(); }
-  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return inner_->corner_bytes(); }
-  [[nodiscard]] bool furnish(net::work_request& work) noexcept override { return inner_->furnish(work); }
+  [[nodiscard]] bool takes_runs() noexcept override { return false; }
   void post(net::work_request& work) noexcept override {
     ++cable_->posted;
     if (work.kind == net::work_kind::write || work.kind == net::work_kind::read) ++cable_->moved;
@@ -89,39 +88,31 @@ class breakable_link final : public net::link {
     }
     if (cable_->loses_sends && work.kind == net::work_kind::send) return lost_.push_back(&work);
     if (is_cut_ || cable_->is_silent) return swallowed_.push_back(&work);
-    inner_->post(work);
+    forwarding_link::post(work);
   }
-  void post_receive(net::receive_work& work) noexcept override { inner_->post_receive(work); }
   void ring() noexcept override {
     if (std::exchange(is_cut_, false)) return cable_->cut();
     for (net::work_request* each : std::exchange(lost_, {})) events_->completed(*each, net::work_status::done);
-    inner_->ring();
+    forwarding_link::ring();
   }
-  void shut_down() noexcept override { inner_->shut_down(); }
-  void peer_finished() noexcept override { inner_->peer_finished(); }
   void abort(std::string_view why) noexcept override {
-    for (net::work_request* each : std::exchange(lost_, {})) inner_->post(*each);
-    for (net::work_request* each : std::exchange(swallowed_, {})) inner_->post(*each);
-    inner_->abort(why);
+    for (net::work_request* each : std::exchange(lost_, {})) forwarding_link::post(*each);
+    for (net::work_request* each : std::exchange(swallowed_, {})) forwarding_link::post(*each);
+    forwarding_link::abort(why);
   }
-  void refuse(violation what, std::string_view why) noexcept override { inner_->refuse(what, why); }
-  [[nodiscard]] bool may_have_failed_alone() const noexcept override { return inner_->may_have_failed_alone(); }
-  [[nodiscard]] std::uint64_t largest_key() const noexcept override { return inner_->largest_key(); }
   [[nodiscard]] task<net::exposed_place> expose(mr::slice memory, mr::usage uses,
                                                 mr::detail::peer_gate* gate) override {
     if (cable_->exposes != nullptr) co_await cable_->exposes->wait();
-    co_return co_await inner_->expose(memory, uses, gate);
+    co_return co_await forwarding_link::expose(memory, uses, gate);
   }
-  void revoke(const mr::remote_key& key, net::revocation& who) noexcept override { inner_->revoke(key, who); }
   [[nodiscard]] std::optional<net::refused_access> refusal() const noexcept override {
-    auto said = inner_->refusal();
+    auto said = forwarding_link::refusal();
     if (said && cable_->hides_refused_keys) said->key.reset();
     return said;
   }
 
  private:
   const std::shared_ptr<cable> cable_;
-  const std::unique_ptr<net::link> inner_;
   net::link_events* events_ = nullptr;
   std::vector<net::work_request*> swallowed_;  // in order; they end with the link
   std::vector<net::work_request*> lost_;       // likewise, until they are completed
@@ -144,104 +135,62 @@ inline void cable::end_in_order() {
 }
 
 /// Makes links over `inner`, all of one cable.
-class breakable_transport final : public net::transport {
+class breakable_transport final : public forwarding_transport {
  public:
-  breakable_transport(std::string name, std::shared_ptr<cable> of, std::unique_ptr<net::transport> inner) noexcept
-      : name_(std::move(name)), cable_(std::move(of)), inner_(std::move(inner)) {}
+  breakable_transport(std::string name, std::shared_ptr<cable> of, std::unique_ptr<net::transport> inner)
+      : forwarding_transport(std::move(inner), wrappers_of(of)), name_(std::move(name)), cable_(std::move(of)) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return name_; }
-  [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override {
-    return inner_->shared_domain();
-  }
-  [[nodiscard]] net::native_features features() const noexcept override { return inner_->features(); }
   [[nodiscard]] net::landing_place landing() const noexcept override { return cable_->landing; }
-  [[nodiscard]] bool listens_first() const noexcept override { return inner_->listens_first(); }
-  [[nodiscard]] std::vector<std::shared_ptr<mr::domain>> domains() const override { return inner_->domains(); }
-  [[nodiscard]] bool understands(std::string_view address) const noexcept override {
-    return inner_->understands(address);
-  }
-
   [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
     ++cable_->attempts;
     cable_->addresses.emplace_back(address);
     if (cable_->is_down) throw system_error(ENETUNREACH, "the test has pulled the cable");
-    net::new_link made = co_await inner_->connect(address, options);
+    net::new_link made = co_await inner().connect(address, options);
     if (cable_->lost_answers != 0) {
       --cable_->lost_answers;
       throw system_error(ETIMEDOUT, "the test has lost the answer");
     }
-    made.link = std::make_unique<breakable_link>(cable_, cable_->cover(std::move(made.link)));
+    made.link = around(std::move(made.link));
     co_return made;
-  }
-  [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
-                                                                 const net::listen_options& options) override {
-    auto filter = std::make_unique<wrapping_filter>(cable_, options.filter);
-    net::listen_options wrapped = options;
-    wrapped.filter = options.filter != nullptr ? filter.get() : nullptr;
-    filters_.push_back(std::move(filter));
-    auto inner = co_await inner_->listen(address, wrapped);
-    co_return std::make_unique<listener>(cable_, std::move(inner));
-  }
-  [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
-    return inner_->share_receives(depth);
   }
 
  private:
-  class request final : public net::link_request {
+  class request final : public forwarding_request {
    public:
     request(std::shared_ptr<cable> of, std::unique_ptr<net::link_request> inner) noexcept
-        : cable_(std::move(of)), inner_(std::move(inner)) {}
-    [[nodiscard]] std::string_view peer() const noexcept override { return inner_->peer(); }
-    [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return inner_->private_data(); }
+        : forwarding_request(std::move(inner)), cable_(std::move(of)) {}
     [[nodiscard]] task<std::unique_ptr<net::link>> accept(const net::set_up_options& options) override {
-      auto made = co_await inner_->accept(options);
-      if (cable_->accepts != nullptr) co_await cable_->accepts->wait();
-      co_return std::make_unique<breakable_link>(cable_, cable_->cover(std::move(made)));
-    }
-    [[nodiscard]] task<> reject(std::span<const std::byte> data) override { return inner_->reject(data); }
-
-   private:
-    const std::shared_ptr<cable> cable_;
-    const std::unique_ptr<net::link_request> inner_;
-  };
-  class wrapping_filter final : public net::request_filter {
-   public:
-    wrapping_filter(std::shared_ptr<cable> of, net::request_filter* inner) noexcept
-        : cable_(std::move(of)), inner_(inner) {}
-    [[nodiscard]] bool takes(std::unique_ptr<net::link_request>& asked) noexcept override {
-      try {
-        asked = std::make_unique<request>(cable_, std::move(asked));
-        return inner_->takes(asked);
-      } catch (const std::bad_alloc&) {  // which is made to happen: the peer asks again
-        asked.reset();
-        return true;
-      }
+      const std::shared_ptr<cable> over = cable_;  // the request may go meanwhile
+      auto made = co_await forwarding_request::accept(options);
+      if (over->accepts != nullptr) co_await over->accepts->wait();
+      co_return made;
     }
 
    private:
     const std::shared_ptr<cable> cable_;
-    net::request_filter* const inner_;
   };
-  class listener final : public net::link_listener {
+  class listener final : public forwarding_listener {
    public:
     listener(std::shared_ptr<cable> of, std::unique_ptr<net::link_listener> inner) noexcept
-        : cable_(std::move(of)), inner_(std::move(inner)) {}
-    [[nodiscard]] std::string_view address() const noexcept override { return inner_->address(); }
+        : forwarding_listener(std::move(inner)), cable_(std::move(of)) {}
     [[nodiscard]] task<std::unique_ptr<net::link_request>> next() override {
       if (cable_->is_removed) throw error(errc::connection_failed, "the test has removed the device");
-      co_return co_await inner_->next();
+      co_return co_await forwarding_listener::next();
     }
-    void close() noexcept override { inner_->close(); }
 
    private:
     const std::shared_ptr<cable> cable_;
-    const std::unique_ptr<net::link_listener> inner_;
   };
+
+  static transport_wrappers wrappers_of(const std::shared_ptr<cable>& of) {
+    return {.link = [of](auto bare) { return std::make_unique<breakable_link>(of, of->cover(std::move(bare))); },
+            .request = [of](auto bare) { return std::make_unique<request>(of, std::move(bare)); },
+            .listener = [of](auto bare) { return std::make_unique<listener>(of, std::move(bare)); }};
+  }
 
   const std::string name_;
   const std::shared_ptr<cable> cable_;
-  const std::unique_ptr<net::transport> inner_;
-  std::vector<std::unique_ptr<wrapping_filter>> filters_;
 };
 
 }  // namespace weft::test

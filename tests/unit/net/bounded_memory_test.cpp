@@ -60,71 +60,60 @@ class bounded_memory : public net_test {
   }
 };
 
-TEST_F(bounded_memory, messages_that_nobody_receives_are_held_in_one_staging_area) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    const bytes foreign;  // so that there are no credits that would stop it
-    auto setting_up = raw.set_up(foreign);
-    auto accepting = accept(listener);
-    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
-    bytes messages;
-    for (int i = 0; i < 8000; ++i) {
-      const bytes one = raw.next_message_fpdu(4000);
-      messages.insert(messages.end(), one.begin(), one.end());
-    }
-    high_water heap;
-    const std::size_t sent = co_await flood(raw, messages, heap);
-    EXPECT_LT(sent, messages.size()) << "it is stopped by TCP";
-    EXPECT_LE(heap.added(), staging::capacity + small_change);
-    std::get<1>(both).abort();
-  });
+TEST_F_TASK(bounded_memory, messages_that_nobody_receives_are_held_in_one_staging_area) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  const bytes foreign;  // so that there are no credits that would stop it
+  auto both = co_await when_all(raw.set_up(foreign), accept(listener));
+  bytes messages;
+  for (int i = 0; i < 8000; ++i) {
+    const bytes one = raw.next_message_fpdu(4000);
+    messages.insert(messages.end(), one.begin(), one.end());
+  }
+  high_water heap;
+  const std::size_t sent = co_await flood(raw, messages, heap);
+  EXPECT_LT(sent, messages.size()) << "it is stopped by TCP";
+  EXPECT_LE(heap.added(), staging::capacity + small_change);
+  std::get<1>(both).abort();
 }
 
-TEST_F(bounded_memory, responses_that_nobody_reads_are_made_one_batch_at_a_time) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    auto memory = co_await pool().allocate(std::size_t{16} << 20);
-    const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    high_water heap;
-    for (int i = 0; i < 16; ++i) {
-      co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
-      co_await settle();
-      heap.look();
-    }
-    EXPECT_LE(heap.added(), staging::capacity + sizeof(output_batch) + 128 * kib + small_change);
-    peer.abort();
-  });
-}
-
-TEST_F(bounded_memory, control_messages_without_end_are_forgotten_at_once) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    const bytes nothing;
-    for (int i = 0; i < 10; ++i) co_await raw.send_message(nothing, 2, 16);
+TEST_F_AGAINST_RAW(bounded_memory, responses_that_nobody_reads_are_made_one_batch_at_a_time) {
+  const auto open = co_await peer.expose(co_await pool().allocate(std::size_t{16} << 20), mr::usage::read_src);
+  high_water heap;
+  for (int i = 0; i < 16; ++i) {
+    co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
     co_await settle();
-    high_water heap;
-    for (int i = 0; i < 3000; ++i) {
-      co_await raw.send_message(nothing, 2, 16);
-      if (i % 50 == 0) co_await settle();
-      heap.look();
-    }
-    EXPECT_LE(heap.added(), staging::capacity + sizeof(output_batch) + 128 * kib + small_change);
-    peer.abort();
-  });
+    heap.look();
+  }
+  EXPECT_LE(heap.added(), staging::capacity + sizeof(output_batch) + 128 * kib + small_change);
+  peer.abort();
 }
 
-TEST_F(bounded_memory, a_peer_that_begins_frames_and_never_ends_them_holds_one_staging_area_while_it_does) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    const bytes ulpdu(60'000);
-    const bytes whole = raw.fpdu(ulpdu);
-    high_water heap;
-    for (std::size_t i = 0; i < 2000; ++i) {
-      raw.send_now(std::span(whole).subspan(i, 1));
-      co_await settle();
-      heap.look();
-    }
-    EXPECT_LE(heap.added(), staging::capacity + small_change);
-    peer.abort();
-  });
+TEST_F_AGAINST_RAW(bounded_memory, control_messages_without_end_are_forgotten_at_once) {
+  const bytes nothing;
+  for (int i = 0; i < 10; ++i) co_await raw.send_message(nothing, 2, 16);
+  co_await settle();
+  high_water heap;
+  for (int i = 0; i < 3000; ++i) {
+    co_await raw.send_message(nothing, 2, 16);
+    if (i % 50 == 0) co_await settle();
+    heap.look();
+  }
+  EXPECT_LE(heap.added(), staging::capacity + sizeof(output_batch) + 128 * kib + small_change);
+  peer.abort();
+}
+
+TEST_F_AGAINST_RAW(bounded_memory, a_peer_that_begins_frames_and_never_ends_them_holds_one_staging_area_while_it_does) {
+  const bytes ulpdu(60'000);
+  const bytes whole = raw.fpdu(ulpdu);
+  high_water heap;
+  for (std::size_t i = 0; i < 2000; ++i) {
+    raw.send_now(std::span(whole).subspan(i, 1));
+    co_await settle();
+    heap.look();
+  }
+  EXPECT_LE(heap.added(), staging::capacity + small_change);
+  peer.abort();
 }
 
 // Whoever has had its time has gone for another.
@@ -135,50 +124,44 @@ void send_if_it_can(raw_peer& from, std::span<const std::byte> what) {
   }
 }
 
-TEST_F(bounded_memory, set_ups_that_never_end_cost_little_and_end_at_the_deadline) {
+TEST_F_TASK(bounded_memory, set_ups_that_never_end_cost_little_and_end_at_the_deadline) {
   constexpr std::size_t strangers = 500;
-  run([&]() -> task<> {
-    net::listener_options how;
-    how.max_half_open = 100;
-    auto listener = co_await listen(how);
-    std::vector<raw_peer> crowd;
-    for (std::size_t i = 0; i < strangers; ++i) crowd.push_back(raw_peer::connect(listener.address()));
-    const bytes request = request_frame();
-    const auto waiting = [&]() -> task<> { static_cast<void>(co_await listener.next()); };
-    const auto script = [&](scope& tasks) -> task<> {
-      tasks.spawn(waiting());
-      high_water heap;
-      for (std::size_t i = 0; i < 30; ++i) {
-        for (raw_peer& one : crowd) send_if_it_can(one, std::span(request).subspan(i, 1));
-        co_await settle();
-        heap.look();
-      }
-      EXPECT_LE(heap.added(), how.max_half_open * 8 * kib) << "they hold a frame each, and the others nothing";
-      high_water turns;
-      for (std::size_t turn = 0; turn < strangers / how.max_half_open; ++turn) {
-        let_set_ups_time_out();
-        co_await settle();  // those who have waited in the kernel take the place of those who are dropped
-        turns.look();
-      }
-      EXPECT_LE(turns.added(), small_change) << "what the first held is used again";
-      listener.close();
-    };
-    co_await with_scope(on_failure::stop_siblings, script);
-  });
+  net::listener_options how;
+  how.max_half_open = 100;
+  auto listener = co_await listen(how);
+  std::vector<raw_peer> crowd;
+  for (std::size_t i = 0; i < strangers; ++i) crowd.push_back(raw_peer::connect(listener.address()));
+  const bytes request = request_frame();
+  const auto waiting = [&]() -> task<> { static_cast<void>(co_await listener.next()); };
+  const auto script = [&](scope& tasks) -> task<> {
+    tasks.spawn(waiting());
+    high_water heap;
+    for (std::size_t i = 0; i < 30; ++i) {
+      for (raw_peer& one : crowd) send_if_it_can(one, std::span(request).subspan(i, 1));
+      co_await settle();
+      heap.look();
+    }
+    EXPECT_LE(heap.added(), how.max_half_open * 8 * kib) << "they hold a frame each, and the others nothing";
+    high_water turns;
+    for (std::size_t turn = 0; turn < strangers / how.max_half_open; ++turn) {
+      let_set_ups_time_out();
+      co_await settle();  // those who have waited in the kernel take the place of those who are dropped
+      turns.look();
+    }
+    EXPECT_LE(turns.added(), small_change) << "what the first held is used again";
+    listener.close();
+  };
+  co_await with_scope(on_failure::stop_siblings, script);
 }
 
-TEST_F(bounded_memory, private_data_larger_than_a_frame_can_hold_is_not_waited_for) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    bytes request = request_frame();
-    request[18] = request[19] = std::byte{0xFF};
-    co_await raw.send(request);
-    const auto refused = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
-    auto refusing = refused();
-    auto serving = expect_service(listener);
-    co_await when_all(std::move(refusing), std::move(serving));
-  });
+TEST_F_TASK(bounded_memory, private_data_larger_than_a_frame_can_hold_is_not_waited_for) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  bytes request = request_frame();
+  request[18] = request[19] = std::byte{0xFF};
+  co_await raw.send(request);
+  const auto refused = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
+  co_await when_all(refused(), expect_service(listener));
 }
 
 TEST_F(bounded_memory, a_peer_that_promises_the_largest_receives_gets_nothing_for_it) {
@@ -192,9 +175,7 @@ TEST_F(bounded_memory, a_peer_that_promises_the_largest_receives_gets_nothing_fo
       promise.receive_size = size;
       const auto packed = promise.pack();
       const std::size_t before = live_heap_bytes();
-      auto setting_up = raw.set_up(packed);
-      auto accepting = accept(listener);
-      auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+      auto both = co_await when_all(raw.set_up(packed), accept(listener));
       held = live_heap_bytes() - before;
       std::get<1>(both).abort();
     });

@@ -46,9 +46,7 @@ class destroyed_link : public net_test {
       auto listener = co_await listen();
       net::set_up_options options;
       options.deadline = executor::current()->now() + 100s;
-      auto connecting = transport_->connect(listener.address(), options);
-      auto accepting = accept(listener);
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      auto both = co_await when_all(transport_->connect(listener.address(), options), accept(listener));
       destroyer ours(std::move(std::get<0>(both).link));
       co_await settle();
       co_await script(ours, std::get<1>(both));

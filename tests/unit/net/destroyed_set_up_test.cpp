@@ -77,45 +77,41 @@ class destroyed_set_up : public net_test {
   }
 };
 
-TEST_F(destroyed_set_up, of_an_acceptor_whose_peer_never_gets_ready_closes_the_socket_and_troubles_nobody) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    for (const int turns : some_turns) {
-      raw_peer raw = raw_peer::connect(listener.address());
-      auto request = co_await next_of(listener, raw);
-      {
-        const auto accepting = accept_loosely(std::move(request));
-        co_await be_accepted(raw, accepting);
-        co_await until_at_rest(accepting, turns);
-        EXPECT_EQ(accepting.waits_for(), "a wait for readiness");
-      }
-      static_cast<void>(co_await raw.receive_rest());
-      expect_no_set_ups();
+TEST_F_TASK(destroyed_set_up, of_an_acceptor_whose_peer_never_gets_ready_closes_the_socket_and_troubles_nobody) {
+  auto listener = co_await listen();
+  for (const int turns : some_turns) {
+    raw_peer raw = raw_peer::connect(listener.address());
+    auto request = co_await next_of(listener, raw);
+    {
+      const auto accepting = accept_loosely(std::move(request));
+      co_await be_accepted(raw, accepting);
+      co_await until_at_rest(accepting, turns);
+      EXPECT_EQ(accepting.waits_for(), "a wait for readiness");
     }
-    co_await expect_service(listener);
-  });
+    static_cast<void>(co_await raw.receive_rest());
+    expect_no_set_ups();
+  }
+  co_await expect_service(listener);
 }
 
-TEST_F(destroyed_set_up, of_a_connector_whose_peer_has_sent_any_part_of_its_reply_closes_the_socket) {
-  run([&]() -> task<> {
-    raw_listener listener;
-    const bytes reply = reply_frame();
-    for (const std::size_t sent : {std::size_t{0}, std::size_t{1}, reply.size() / 2, reply.size() - 1}) {
-      for (const int turns : some_turns) {
-        std::optional<raw_peer> raw;
-        {
-          const auto connecting = connect_loosely(device(), listener.address());
-          connecting.start(*executor::current());
-          raw = co_await listener.accept();
-          static_cast<void>(co_await raw->answer(std::span(reply).first(sent)));
-          co_await until_at_rest(connecting, turns);
-          EXPECT_EQ(connecting.waits_for(), "a receive");
-        }
-        static_cast<void>(co_await raw->receive_rest());
-        expect_no_set_ups();
+TEST_F_TASK(destroyed_set_up, of_a_connector_whose_peer_has_sent_any_part_of_its_reply_closes_the_socket) {
+  raw_listener listener;
+  const bytes reply = reply_frame();
+  for (const std::size_t sent : {std::size_t{0}, std::size_t{1}, reply.size() / 2, reply.size() - 1}) {
+    for (const int turns : some_turns) {
+      std::optional<raw_peer> raw;
+      {
+        const auto connecting = connect_loosely(device(), listener.address());
+        connecting.start(*executor::current());
+        raw = co_await listener.accept();
+        static_cast<void>(co_await raw->answer(std::span(reply).first(sent)));
+        co_await until_at_rest(connecting, turns);
+        EXPECT_EQ(connecting.waits_for(), "a receive");
       }
+      static_cast<void>(co_await raw->receive_rest());
+      expect_no_set_ups();
     }
-  });
+  }
 }
 
 TEST_F(destroyed_set_up, of_a_connector_whose_peer_swallows_everything_closes_the_socket) {
@@ -140,28 +136,26 @@ TEST_F(destroyed_set_up, of_a_connector_whose_peer_swallows_everything_closes_th
 }
 
 // Its operation has been asked to end then, and may have.
-TEST_F(destroyed_set_up, whose_time_is_up_at_any_turn_closes_the_socket) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const std::size_t sockets = open_sockets();
-    bool ended = false;
-    for (int turns = 0; !ended; ++turns) {
-      raw_peer raw = raw_peer::connect(listener.address());
-      auto request = co_await next_of(listener, raw);
-      {
-        const auto accepting = accept_loosely(std::move(request));
-        co_await be_accepted(raw, accepting);
-        co_await until_at_rest(accepting, 0);
-        let_set_ups_time_out();
-        co_await until_at_rest(accepting, turns);
-        ended = accepting.ended();
-      }
-      static_cast<void>(co_await raw.receive_rest());
-      raw.close();
-      co_await until_no_more_sockets(sockets);
+TEST_F_TASK(destroyed_set_up, whose_time_is_up_at_any_turn_closes_the_socket) {
+  auto listener = co_await listen();
+  const std::size_t sockets = open_sockets();
+  bool ended = false;
+  for (int turns = 0; !ended; ++turns) {
+    raw_peer raw = raw_peer::connect(listener.address());
+    auto request = co_await next_of(listener, raw);
+    {
+      const auto accepting = accept_loosely(std::move(request));
+      co_await be_accepted(raw, accepting);
+      co_await until_at_rest(accepting, 0);
+      let_set_ups_time_out();
+      co_await until_at_rest(accepting, turns);
+      ended = accepting.ended();
     }
-    expect_no_set_ups();
-  });
+    static_cast<void>(co_await raw.receive_rest());
+    raw.close();
+    co_await until_no_more_sockets(sockets);
+  }
+  expect_no_set_ups();
 }
 
 TEST_F(destroyed_set_up, has_closed_the_socket_before_run_returns) {

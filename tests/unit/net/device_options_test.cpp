@@ -19,9 +19,7 @@ class device_options_test : public net_test {
   };
   task<ends> connect(net::device& from, net::device& to) {
     auto listener = co_await to.listen("127.0.0.1:0");
-    auto connecting = from.connect(std::string(listener.address()));
-    auto accepting = listener.accept();
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(from.connect(std::string(listener.address())), listener.accept());
     co_return ends(std::get<0>(std::move(both)), *std::get<1>(std::move(both)));
   }
 
@@ -46,12 +44,10 @@ TEST_F(device_options_test, checksums_are_used_where_the_device_of_either_end_wa
   });
 }
 
-TEST_F(device_options_test, checksums_that_nobody_chooses_are_left_out_over_the_loopback) {
-  run([&]() -> task<> {
-    const auto both = co_await connect(device(), device());
-    EXPECT_FALSE(both.client.capabilities().checksum);
-    EXPECT_FALSE(both.server.capabilities().checksum);
-  });
+TEST_F_TASK(device_options_test, checksums_that_nobody_chooses_are_left_out_over_the_loopback) {
+  const auto both = co_await connect(device(), device());
+  EXPECT_FALSE(both.client.capabilities().checksum);
+  EXPECT_FALSE(both.server.capabilities().checksum);
 }
 
 TEST_F(device_options_test, that_place_what_is_not_checked_yet_are_of_the_end_that_has_chosen_so) {

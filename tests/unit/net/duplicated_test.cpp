@@ -23,9 +23,7 @@ class net_duplicated : public net_test {
   };
   task<ends> connect() {
     auto listener = co_await listen();
-    auto connecting = device().connect(std::string(listener.address()));
-    auto accepting = accept(listener);
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(device().connect(std::string(listener.address())), accept(listener));
     ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
     co_return made;
   }
@@ -109,9 +107,7 @@ TEST_F(net_duplicated, connection_request_is_noticed) {
       auto request = co_await listener.next();
       destroy_with_duplicate(std::move(*request));
     };
-    auto connecting = failure_of(device().connect(std::string(listener.address())));
-    auto answering = answer();
-    co_await when_all(std::move(connecting), std::move(answering));
+    co_await when_all(failure_of(device().connect(std::string(listener.address()))), answer());
   };
   EXPECT_DEATH(run(misuse), WORDS_OF_A_DUPLICATE("a connection request"));
 }

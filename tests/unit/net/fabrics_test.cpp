@@ -15,37 +15,37 @@
 #include <vector>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/forwarding_transport.hpp"
 #include "net/support.hpp"
 
 namespace weft::test {
 namespace {
 
-/// iWARP under another name, which may be unable to connect or listen.
-class named_fabric final : public net::transport {
+/// iWARP under another name, which may be unable to connect or listen and has no shared receives.
+class named_fabric final : public forwarding_transport {
  public:
   enum class reach : std::uint8_t { everybody, nobody, at_another_port };
 
-  named_fabric(std::string name, reach how) : name_(std::move(name)), how_(how) {}
+  named_fabric(std::string name, reach how)
+      : forwarding_transport(net::iwarp::open_transport()), name_(std::move(name)), how_(how) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return name_; }
-  [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override {
-    return below_->shared_domain();
-  }
-  [[nodiscard]] net::native_features features() const noexcept override { return below_->features(); }
   [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
     if (how_ == reach::nobody) throw error(errc::connection_failed, "a cable is out");
-    co_return co_await below_->connect(address, options);
+    co_return co_await inner().connect(address, options);
   }
   [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
                                                                  const net::listen_options& options) override {
     if (how_ == reach::nobody) throw error(errc::not_supported, "that address is not its own");
-    co_return co_await below_->listen(how_ == reach::at_another_port ? "127.0.0.1:0" : address, options);
+    co_return co_await inner().listen(how_ == reach::at_another_port ? "127.0.0.1:0" : address, options);
+  }
+  [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
+    return net::transport::share_receives(depth);
   }
 
  private:
-  std::string name_;
-  reach how_;
-  std::unique_ptr<net::transport> below_ = net::iwarp::open_transport();
+  const std::string name_;
+  const reach how_;
 };
 
 using reach = named_fabric::reach;
@@ -72,9 +72,7 @@ class fabrics : public testing::Test {
   };
   static task<ends> connect(net::device& from, net::device& to) {
     auto listener = co_await to.listen("127.0.0.1:0");
-    auto connecting = from.connect(std::string(listener.address()));
-    auto accepting = listener.accept();
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(from.connect(std::string(listener.address())), listener.accept());
     co_return ends(std::get<0>(std::move(both)), *std::get<1>(std::move(both)));
   }
 
@@ -229,9 +227,7 @@ TEST_F(fabrics, whoever_stops_waiting_for_a_peer_loses_none) {
   run([&]() -> task<> {
     auto listener = co_await device.listen("127.0.0.1:0");
     EXPECT_EQ(co_await code_of(with_timeout(0ms, listener.next())), errc::timed_out);
-    auto connecting = device.connect(std::string(listener.address()));
-    auto accepting = listener.accept();
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(device.connect(std::string(listener.address())), listener.accept());
     EXPECT_TRUE(std::get<1>(both).has_value());
     listener.close();
     EXPECT_FALSE((co_await listener.next()).has_value());
@@ -268,9 +264,7 @@ TEST_F(fabrics, whoever_waits_for_a_peer_may_be_destroyed_at_any_turn_of_its_set
       co_await with_scope(on_failure::stop_siblings, meet);
       net::connection_options marked;
       marked.private_data = mark;
-      auto connecting = device.connect(address, marked);
-      auto serving = serve_one(listener);
-      auto both = co_await when_all(std::move(connecting), std::move(serving));
+      auto both = co_await when_all(device.connect(address, marked), serve_one(listener));
       std::get<0>(both).abort();
     }
   });

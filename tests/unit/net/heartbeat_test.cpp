@@ -24,9 +24,7 @@ class heartbeats : public net_test {
         auto request = co_await listener.next();
         co_return co_await request->accept({.heartbeat = beat});
       };
-      auto setting_up = raw.set_up(greeting);
-      auto accepting = accept_it();
-      auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+      auto both = co_await when_all(raw.set_up(greeting), accept_it());
       co_await script(raw, std::get<1>(both));
     });
   }
@@ -46,63 +44,52 @@ class heartbeats : public net_test {
   }
 };
 
-TEST_F(heartbeats, a_peer_that_answers_none_has_vanished) {
-  with_a_peer(true, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    EXPECT_TRUE(peer.capabilities().heartbeats);
-    auto receiving = failure_of(peer.recv());
-    auto passing = let_pass(5);
-    const auto both = co_await when_all(std::move(receiving), std::move(passing));
-    const std::optional<error>& failure = std::get<0>(both);
-    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
-    EXPECT_TRUE(contains(failure, "its program hangs or is stopped")) << (failure ? failure->what() : "nothing");
-    EXPECT_EQ(co_await next_kind(raw), heartbeat) << "it was asked first";
-  });
+#define TEST_F_WITH_PEER(fixture, name, answers, beat)                                                     \
+  TEST_F_SCRIPT(fixture, name, ([[maybe_unused]] raw_peer & raw, [[maybe_unused]] net::connection & peer), \
+                with_a_peer(answers, beat, WEFT_SCRIPT))
+
+TEST_F_WITH_PEER(heartbeats, a_peer_that_answers_none_has_vanished, true, period) {
+  EXPECT_TRUE(peer.capabilities().heartbeats);
+  const auto both = co_await when_all(failure_of(peer.recv()), let_pass(5));
+  const std::optional<error>& failure = std::get<0>(both);
+  EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
+  EXPECT_TRUE(contains(failure, "its program hangs or is stopped")) << (failure ? failure->what() : "nothing");
+  EXPECT_EQ(co_await next_kind(raw), heartbeat) << "it was asked first";
 }
 
-TEST_F(heartbeats, a_peer_that_answers_with_any_message_stays) {
-  with_a_peer(true, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    for (const std::uint8_t answer : {credits_kind, data_kind}) {
-      co_await let_pass(2);
-      EXPECT_EQ(co_await next_kind(raw), heartbeat);
-      co_await raw.send_message(nothing, answer, greeted_depth);
-    }
-    EXPECT_TRUE(co_await peer.recv());
-    co_await let_pass(1);
+TEST_F_WITH_PEER(heartbeats, a_peer_that_answers_with_any_message_stays, true, period) {
+  for (const std::uint8_t answer : {credits_kind, data_kind}) {
+    co_await let_pass(2);
+    EXPECT_EQ(co_await next_kind(raw), heartbeat);
+    co_await raw.send_message(nothing, answer, greeted_depth);
+  }
+  EXPECT_TRUE(co_await peer.recv());
+  co_await let_pass(1);
+  co_await raw.send_message(nothing, data_kind, greeted_depth);
+  EXPECT_TRUE(co_await peer.recv());
+}
+
+TEST_F_WITH_PEER(heartbeats, a_peer_that_talks_is_not_asked, true, period) {
+  for (int i = 0; i < 5; ++i) {
     co_await raw.send_message(nothing, data_kind, greeted_depth);
     EXPECT_TRUE(co_await peer.recv());
-  });
+    co_await let_pass(1);
+  }
+  co_await peer.send(co_await pool().allocate(1));
+  EXPECT_EQ(co_await next_kind(raw), data_kind);
 }
 
-TEST_F(heartbeats, a_peer_that_talks_is_not_asked) {
-  with_a_peer(true, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    for (int i = 0; i < 5; ++i) {
-      co_await raw.send_message(nothing, data_kind, greeted_depth);
-      EXPECT_TRUE(co_await peer.recv());
-      co_await let_pass(1);
-    }
-    auto payload = co_await pool().allocate(1);
-    co_await peer.send(std::move(payload));
-    EXPECT_EQ(co_await next_kind(raw), data_kind);
-  });
+TEST_F_WITH_PEER(heartbeats, a_peer_that_knows_none_is_not_asked_and_not_given_up, false, period) {
+  EXPECT_FALSE(peer.capabilities().heartbeats);
+  co_await let_pass(8);
+  co_await peer.send(co_await pool().allocate(1));
+  EXPECT_EQ(co_await next_kind(raw), data_kind) << "nothing was sent before";
 }
 
-TEST_F(heartbeats, a_peer_that_knows_none_is_not_asked_and_not_given_up) {
-  with_a_peer(false, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    EXPECT_FALSE(peer.capabilities().heartbeats);
-    co_await let_pass(8);
-    auto payload = co_await pool().allocate(1);
-    co_await peer.send(std::move(payload));
-    EXPECT_EQ(co_await next_kind(raw), data_kind) << "nothing was sent before";
-  });
-}
-
-TEST_F(heartbeats, are_not_sent_unless_they_are_wanted) {
-  with_a_peer(true, 0s, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    co_await let_pass(8);
-    auto payload = co_await pool().allocate(1);
-    co_await peer.send(std::move(payload));
-    EXPECT_EQ(co_await next_kind(raw), data_kind) << "nothing was sent before";
-  });
+TEST_F_WITH_PEER(heartbeats, are_not_sent_unless_they_are_wanted, true, 0s) {
+  co_await let_pass(8);
+  co_await peer.send(co_await pool().allocate(1));
+  EXPECT_EQ(co_await next_kind(raw), data_kind) << "nothing was sent before";
 }
 
 TEST_F(heartbeats, of_the_peer_are_answered_whoever_wants_any) {
@@ -116,39 +103,32 @@ TEST_F(heartbeats, of_the_peer_are_answered_whoever_wants_any) {
   }
 }
 
-TEST_F(heartbeats, any_number_of_them_breaks_nothing) {
-  with_a_peer(false, 0s, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    for (int i = 0; i < 100; ++i) co_await raw.send_message(nothing, heartbeat, greeted_depth);
-    co_await raw.send_message(nothing, data_kind, greeted_depth);
-    EXPECT_TRUE(co_await peer.recv()) << "it has not broken the protocol";
-  });
+TEST_F_WITH_PEER(heartbeats, any_number_of_them_breaks_nothing, false, 0s) {
+  for (int i = 0; i < 100; ++i) co_await raw.send_message(nothing, heartbeat, greeted_depth);
+  co_await raw.send_message(nothing, data_kind, greeted_depth);
+  EXPECT_TRUE(co_await peer.recv()) << "it has not broken the protocol";
 }
 
-TEST_F(heartbeats, of_both_ends_keep_many_idle_connections) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    std::vector<net::connection> ends;
-    const net::connection_options how{.heartbeat = period};
-    const auto accept_it = [&]() -> task<net::connection> {
-      auto request = co_await listener.next();
-      co_return co_await request->accept(how);
-    };
-    for (int i = 0; i < 4; ++i) {
-      auto accepting = accept_it();
-      auto connecting = device().connect(std::string(listener.address()), how);
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
-      ends.push_back(std::move(std::get<0>(both)));
-      ends.push_back(std::move(std::get<1>(both)));
-      jump(period / 8);  // they are not as old as one another
-    }
-    co_await let_pass(8);  // with all of them answering one another
-    for (const net::connection& each : ends) EXPECT_TRUE(each.capabilities().heartbeats);
-    for (std::size_t i = 0; i < ends.size(); i += 2) {
-      auto payload = co_await pool().allocate(1);
-      co_await ends[i].send(std::move(payload));
-      EXPECT_TRUE(co_await ends[i + 1].recv());
-    }
-  });
+TEST_F_TASK(heartbeats, of_both_ends_keep_many_idle_connections) {
+  auto listener = co_await listen();
+  std::vector<net::connection> ends;
+  const net::connection_options how{.heartbeat = period};
+  const auto accept_it = [&]() -> task<net::connection> {
+    auto request = co_await listener.next();
+    co_return co_await request->accept(how);
+  };
+  for (int i = 0; i < 4; ++i) {
+    auto both = co_await when_all(device().connect(std::string(listener.address()), how), accept_it());
+    ends.push_back(std::move(std::get<0>(both)));
+    ends.push_back(std::move(std::get<1>(both)));
+    jump(period / 8);  // they are not as old as one another
+  }
+  co_await let_pass(8);  // with all of them answering one another
+  for (const net::connection& each : ends) EXPECT_TRUE(each.capabilities().heartbeats);
+  for (std::size_t i = 0; i < ends.size(); i += 2) {
+    co_await ends[i].send(co_await pool().allocate(1));
+    EXPECT_TRUE(co_await ends[i + 1].recv());
+  }
 }
 
 }  // namespace

@@ -51,12 +51,9 @@ TEST_F(hostile_about_writes, without_having_agreed_on_it) {
   EXPECT_EQ(counter->value(), 0u);
 }
 
-TEST_F(hostile_about_writes, answers_that_nobody_waits_for) {
-  const auto script = [&](raw_peer& raw, net::connection& peer) -> task<> {
-    co_await raw.send_message({}, counted_kind, greeted_depth);
-    co_await expect_end(peer);
-  };
-  against_raw_client(script, false, greeting(true));
+TEST_F_AGAINST_RAW(hostile_about_writes, answers_that_nobody_waits_for, false, greeting(true)) {
+  co_await raw.send_message({}, counted_kind, greeted_depth);
+  co_await expect_end(peer);
 }
 
 TEST_F(hostile_about_writes, by_numbers_that_count_nothing_are_answered_and_change_nothing) {

@@ -88,28 +88,24 @@ TEST_F(hostile, a_message_larger_than_ours_may_be_in_the_room_for_its_trailer) {
                    "has room for", cause::untagged_too_long);
 }
 
-TEST_F(hostile, more_immediate_data_than_there_are_credits) {
+TEST_F_TASK(hostile, more_immediate_data_than_there_are_credits) {
   bytes greeting = greeting_bytes();
   greeting[5] = std::byte{0x02};
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    auto setting_up = raw.set_up(greeting);
-    auto accepting = accept(listener);
-    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
-    for (std::uint32_t i = 1; i <= greeted_depth + 1; ++i) {
-      bytes ulpdu(untagged_header::bytes + 8);
-      encode(untagged_header{.opcode = opcode::immediate, .sequence = i},
-             std::span(ulpdu).first<untagged_header::bytes>());
-      co_await raw.send_fpdu(ulpdu);
-    }
-    static_cast<void>(co_await raw.receive_rest());
-    std::optional<error> failure;
-    std::uint32_t received = 0;
-    for (; !failure; ++received) failure = co_await failure_of(std::get<1>(both).recv());
-    EXPECT_EQ(received, greeted_depth + 1);
-    EXPECT_TRUE(contains(failure, "without a credit")) << failure->what();
-  });
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  auto both = co_await when_all(raw.set_up(greeting), accept(listener));
+  for (std::uint32_t i = 1; i <= greeted_depth + 1; ++i) {
+    bytes ulpdu(untagged_header::bytes + 8);
+    encode(untagged_header{.opcode = opcode::immediate, .sequence = i},
+           std::span(ulpdu).first<untagged_header::bytes>());
+    co_await raw.send_fpdu(ulpdu);
+  }
+  static_cast<void>(co_await raw.receive_rest());
+  std::optional<error> failure;
+  std::uint32_t received = 0;
+  for (; !failure; ++received) failure = co_await failure_of(std::get<1>(both).recv());
+  EXPECT_EQ(received, greeted_depth + 1);
+  EXPECT_TRUE(contains(failure, "without a credit")) << failure->what();
 }
 
 TEST_F(hostile, a_message_of_an_unknown_kind) {
@@ -137,14 +133,12 @@ TEST_F(hostile, messages_beyond_its_credits) {
       "without a credit");
 }
 
-TEST_F(hostile, a_message_after_its_last) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    co_await raw.send_message(nothing, close, greeted_depth);
-    co_await raw.send_message(one_byte, data_kind, greeted_depth);
-    static_cast<void>(co_await raw.receive_rest());
-    const auto end = co_await peer.recv();  // it had closed in order before
-    EXPECT_FALSE(end);
-  });
+TEST_F_AGAINST_RAW(hostile, a_message_after_its_last) {
+  co_await raw.send_message(nothing, close, greeted_depth);
+  co_await raw.send_message(one_byte, data_kind, greeted_depth);
+  static_cast<void>(co_await raw.receive_rest());
+  const auto end = co_await peer.recv();  // it had closed in order before
+  EXPECT_FALSE(end);
 }
 
 TEST_F(hostile, a_message_larger_than_any_receive) {
@@ -153,29 +147,22 @@ TEST_F(hostile, a_message_larger_than_any_receive) {
                    cause::untagged_too_long);
 }
 
-TEST_F(hostile, a_flood_of_control_messages_does_no_harm) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    for (int i = 0; i < 1000; ++i) co_await raw.send_message(nothing, credits_kind, greeted_depth);
-    co_await raw.send_message(one_byte, data_kind, greeted_depth);
-    const auto message = co_await peer.recv_or_throw();
-    EXPECT_EQ(message.size(), 1u);
-  });
+TEST_F_AGAINST_RAW(hostile, a_flood_of_control_messages_does_no_harm) {
+  for (int i = 0; i < 1000; ++i) co_await raw.send_message(nothing, credits_kind, greeted_depth);
+  co_await raw.send_message(one_byte, data_kind, greeted_depth);
+  EXPECT_EQ((co_await peer.recv_or_throw()).size(), 1u);
 }
 
 // ---- the wire
 
-TEST_F(hostile, a_wrong_crc) {
-  against_raw_client(
-      [&](raw_peer& raw, net::connection& peer) -> task<> {
-        const bytes ulpdu(20);
-        co_await raw.send_fpdu(ulpdu, true);
-        const auto said = co_await raw.receive_terminate();
-        EXPECT_TRUE(said && *said == cause::crc_mismatch);
-        const auto failure = co_await failure_of(peer.recv());
-        EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-        EXPECT_TRUE(contains(failure, "CRC mismatch")) << (failure ? failure->what() : "");
-      },
-      true);
+TEST_F_AGAINST_RAW(hostile, a_wrong_crc, true) {
+  const bytes ulpdu(20);
+  co_await raw.send_fpdu(ulpdu, true);
+  const auto said = co_await raw.receive_terminate();
+  EXPECT_TRUE(said && *said == cause::crc_mismatch);
+  const auto failure = co_await failure_of(peer.recv());
+  EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+  EXPECT_TRUE(contains(failure, "CRC mismatch")) << (failure ? failure->what() : "");
 }
 
 TEST_F(hostile, garbage_instead_of_frames) {
@@ -191,33 +178,25 @@ TEST_F(hostile, garbage_instead_of_frames) {
       "", cause::untagged_version);
 }
 
-TEST_F(hostile, an_end_in_the_middle_of_a_frame_is_no_orderly_one) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    const bytes ulpdu(100);
-    const bytes whole = raw.fpdu(ulpdu);
-    co_await raw.send(std::span(whole).first(50));
-    raw.finish();
-    const auto failure = co_await failure_of(peer.recv());
-    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
-  });
+TEST_F_AGAINST_RAW(hostile, an_end_in_the_middle_of_a_frame_is_no_orderly_one) {
+  const bytes ulpdu(100);
+  const bytes whole = raw.fpdu(ulpdu);
+  co_await raw.send(std::span(whole).first(50));
+  raw.finish();
+  EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::peer_vanished));
 }
 
-TEST_F(hostile, an_end_between_messages_is_no_orderly_one_either) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    raw.finish();  // what the kernel does for a process that was killed
-    const auto failure = co_await failure_of(peer.recv());
-    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
-    static_cast<void>(co_await raw.receive_rest());
-  });
+TEST_F_AGAINST_RAW(hostile, an_end_between_messages_is_no_orderly_one_either) {
+  raw.finish();  // what the kernel does for a process that was killed
+  EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::peer_vanished));
+  static_cast<void>(co_await raw.receive_rest());
 }
 
-TEST_F(hostile, a_reset_is_a_death) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    raw.reset();
-    const auto failure = co_await failure_of(peer.recv());
-    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
-    EXPECT_TRUE(contains(failure, "reset")) << (failure ? failure->what() : "");
-  });
+TEST_F_AGAINST_RAW(hostile, a_reset_is_a_death) {
+  raw.reset();
+  const auto failure = co_await failure_of(peer.recv());
+  EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
+  EXPECT_TRUE(contains(failure, "reset")) << (failure ? failure->what() : "");
 }
 
 TEST_F(hostile, what_one_connection_has_left_half_received_is_nothing_to_the_next) {
@@ -236,36 +215,28 @@ TEST_F(hostile, what_one_connection_has_left_half_received_is_nothing_to_the_nex
   }
 }
 
-TEST_F(hostile, the_last_words_of_a_peer_are_heard_even_if_it_takes_ours_no_more) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    auto payload = co_await pool().allocate(100);
-    raw.send_now(raw.terminate(cause::tagged_bounds));
-    raw.reset();
-    const auto sent = co_await failure_of(peer.send(payload));
-    const auto received = co_await failure_of(peer.recv());
-    EXPECT_TRUE(received && received->code() == errc::remote_access) << (received ? received->what() : "");
-    EXPECT_TRUE(sent && sent->code() == errc::remote_access && sent->posted()) << (sent ? sent->what() : "");
-  });
+TEST_F_AGAINST_RAW(hostile, the_last_words_of_a_peer_are_heard_even_if_it_takes_ours_no_more) {
+  auto payload = co_await pool().allocate(100);
+  raw.send_now(raw.terminate(cause::tagged_bounds));
+  raw.reset();
+  const auto sent = co_await failure_of(peer.send(payload));
+  EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::remote_access));
+  EXPECT_TRUE(sent && sent->code() == errc::remote_access && sent->posted()) << (sent ? sent->what() : "");
 }
 
-TEST_F(hostile, a_terminate_is_told_with_its_cause) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    raw.send_now(raw.terminate(cause::crc_mismatch));
-    const auto failure = co_await failure_of(peer.recv());
-    EXPECT_TRUE(failure && failure->code() == errc::connection_failed);
-    EXPECT_TRUE(contains(failure, "CRC")) << (failure ? failure->what() : "");
-    static_cast<void>(co_await raw.receive_rest());
-  });
+TEST_F_AGAINST_RAW(hostile, a_terminate_is_told_with_its_cause) {
+  raw.send_now(raw.terminate(cause::crc_mismatch));
+  const auto failure = co_await failure_of(peer.recv());
+  EXPECT_TRUE(failure && failure->code() == errc::connection_failed);
+  EXPECT_TRUE(contains(failure, "CRC")) << (failure ? failure->what() : "");
+  static_cast<void>(co_await raw.receive_rest());
 }
 
-TEST_F(hostile, a_peer_that_does_not_go_after_our_terminate_is_left) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    co_await raw.send_message(one_byte);
-    const auto code = co_await code_of(peer.recv());
-    EXPECT_EQ(code, errc::protocol_error);
-    co_await peer.close();
-    static_cast<void>(co_await raw.receive_rest());
-  });
+TEST_F_AGAINST_RAW(hostile, a_peer_that_does_not_go_after_our_terminate_is_left) {
+  co_await raw.send_message(one_byte);
+  EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
+  co_await peer.close();
+  static_cast<void>(co_await raw.receive_rest());
 }
 
 // As many turns as it takes to send more than sockets hold.
@@ -273,45 +244,35 @@ task<> fill_sockets() {
   for (int i = 0; i < 10; ++i) co_await settle();
 }
 
-TEST_F(hostile, a_peer_that_neither_reads_nor_goes_is_left) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    // More than the sockets hold is on its way to a peer that does not read, when it breaks the rules.
-    auto memory = co_await pool().allocate(std::size_t{16} << 20);
-    const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
-    co_await fill_sockets();
-    co_await raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte);
-    const auto code = co_await code_of(peer.recv());
-    EXPECT_EQ(code, errc::protocol_error);
-    co_await settle();       // the link has begun to wait for the peer to go
-    let_set_ups_time_out();  // and our patience with it
-    while (!raw.is_reset()) co_await yield();
-  });
+TEST_F_AGAINST_RAW(hostile, a_peer_that_neither_reads_nor_goes_is_left) {
+  // More than the sockets hold is on its way to a peer that does not read, when it breaks the rules.
+  const auto open = co_await peer.expose(co_await pool().allocate(std::size_t{16} << 20), mr::usage::read_src);
+  co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
+  co_await fill_sockets();
+  co_await raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte);
+  EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
+  co_await settle();       // the link has begun to wait for the peer to go
+  let_set_ups_time_out();  // and our patience with it
+  while (!raw.is_reset()) co_await yield();
 }
 
-TEST_F(hostile, a_peer_that_breaks_a_rule_and_is_gone_before_it_can_be_told) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    const bytes ulpdu(20);  // DDP version 0
-    raw.send_now(raw.fpdu(ulpdu));
-    raw.reset();
-    const auto code = co_await code_of(peer.recv());
-    EXPECT_TRUE(code == errc::protocol_error || code == errc::peer_vanished) << code.message();
-    co_await peer.close();
-  });
+TEST_F_AGAINST_RAW(hostile, a_peer_that_breaks_a_rule_and_is_gone_before_it_can_be_told) {
+  const bytes ulpdu(20);  // DDP version 0
+  raw.send_now(raw.fpdu(ulpdu));
+  raw.reset();
+  const auto code = co_await code_of(peer.recv());
+  EXPECT_TRUE(code == errc::protocol_error || code == errc::peer_vanished) << code.message();
+  co_await peer.close();
 }
 
-TEST_F(hostile, a_peer_that_is_gone_while_it_is_told_of_its_violation) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    auto memory = co_await pool().allocate(std::size_t{16} << 20);
-    const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
-    co_await fill_sockets();  // so that the Terminate has to wait
-    co_await raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte);
-    const auto code = co_await code_of(peer.recv());
-    EXPECT_EQ(code, errc::protocol_error);
-    raw.reset();
-    co_await peer.close();
-  });
+TEST_F_AGAINST_RAW(hostile, a_peer_that_is_gone_while_it_is_told_of_its_violation) {
+  const auto open = co_await peer.expose(co_await pool().allocate(std::size_t{16} << 20), mr::usage::read_src);
+  co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
+  co_await fill_sockets();  // so that the Terminate has to wait
+  co_await raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte);
+  EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
+  raw.reset();
+  co_await peer.close();
 }
 
 // ---- memory
@@ -394,40 +355,32 @@ TEST_F(hostile, keys_that_were_never_revoked_are_gone_with_the_connection) {
     kept.emplace(co_await expose(peer, open_wide));
     EXPECT_EQ(keys.size(), 1u);
     raw.reset();
-    const auto code = co_await code_of(peer.recv());
-    EXPECT_EQ(code, errc::peer_vanished);
+    EXPECT_EQ(co_await code_of(peer.recv()), errc::peer_vanished);
   });
   EXPECT_EQ(keys.size(), 0u);
   EXPECT_TRUE(untouched(*kept));
 }
 
-TEST_F(hostile, a_key_of_another_connection) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    auto connecting = device().connect(std::string(listener.address()));
-    auto accepting = accept(listener);
-    auto ours = co_await when_all(std::move(connecting), std::move(accepting));
-    const auto open = co_await expose(std::get<1>(ours), open_wide);
+TEST_F_TASK(hostile, a_key_of_another_connection) {
+  auto listener = co_await listen();
+  auto ours = co_await when_all(device().connect(std::string(listener.address())), accept(listener));
+  const auto open = co_await expose(std::get<1>(ours), open_wide);
 
-    for (const bool writes : {true, false}) {
-      raw_peer raw = raw_peer::connect(listener.address());
-      const bytes greeting = greeting_bytes();
-      auto setting_up = raw.set_up(greeting);
-      auto accepting_raw = accept(listener);
-      auto both = co_await when_all(std::move(setting_up), std::move(accepting_raw));
-      auto access = writes ? raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte)
-                           : raw.read(test::stag_of(open.remote()), open.remote().address(), 1);
-      co_await std::move(access);
-      const auto said = co_await raw.receive_terminate();
-      EXPECT_TRUE(said && *said == (writes ? cause::tagged_not_associated : cause::read_not_associated));
-      const auto code = co_await code_of(std::get<1>(both).recv());
-      EXPECT_EQ(code, errc::protocol_error);
-      EXPECT_TRUE(untouched(open));
-    }
-    auto payload = co_await pool().allocate(5);
-    co_await std::get<0>(ours).send(payload);  // its owner has noticed nothing
-    static_cast<void>(co_await std::get<1>(ours).recv_or_throw());
-  });
+  for (const bool writes : {true, false}) {
+    raw_peer raw = raw_peer::connect(listener.address());
+    const bytes greeting = greeting_bytes();
+    auto both = co_await when_all(raw.set_up(greeting), accept(listener));
+    auto access = writes ? raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte)
+                         : raw.read(test::stag_of(open.remote()), open.remote().address(), 1);
+    co_await std::move(access);
+    const auto said = co_await raw.receive_terminate();
+    EXPECT_TRUE(said && *said == (writes ? cause::tagged_not_associated : cause::read_not_associated));
+    EXPECT_EQ(co_await code_of(std::get<1>(both).recv()), errc::protocol_error);
+    EXPECT_TRUE(untouched(open));
+  }
+  auto payload = co_await pool().allocate(5);
+  co_await std::get<0>(ours).send(payload);  // its owner has noticed nothing
+  static_cast<void>(co_await std::get<1>(ours).recv_or_throw());
 }
 
 TEST_F(hostile, a_key_of_another_device) {
@@ -440,37 +393,30 @@ TEST_F(hostile, a_key_of_another_device) {
     co_await raw.write(key, 0, one_byte);
     const auto said = co_await raw.receive_terminate();
     EXPECT_TRUE(said && *said == cause::tagged_invalid_stag);
-    const auto code = co_await code_of(peer.recv());
-    EXPECT_EQ(code, errc::protocol_error);
+    EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
   });
   EXPECT_EQ(memory, bytes(100, std::byte{7}));
   keys.erase(key);
 }
 
-TEST_F(hostile, a_key_that_is_revoked_while_its_read_is_answered) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    auto memory = co_await pool().allocate(std::size_t{16} << 20);
-    auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
-    co_await settle();  // the sockets are full by now
-    static_cast<void>(co_await open.revoke());
-    const auto said = co_await raw.receive_terminate();
-    EXPECT_TRUE(said && *said == cause::read_invalid_stag);
-    const auto code = co_await code_of(peer.recv());
-    EXPECT_EQ(code, errc::connection_failed);  // the peer may not have known
-  });
+TEST_F_AGAINST_RAW(hostile, a_key_that_is_revoked_while_its_read_is_answered) {
+  auto open = co_await peer.expose(co_await pool().allocate(std::size_t{16} << 20), mr::usage::read_src);
+  co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
+  co_await settle();  // the sockets are full by now
+  static_cast<void>(co_await open.revoke());
+  const auto said = co_await raw.receive_terminate();
+  EXPECT_TRUE(said && *said == cause::read_invalid_stag);
+  const auto code = co_await code_of(peer.recv());
+  EXPECT_EQ(code, errc::connection_failed);  // the peer may not have known
 }
 
-TEST_F(hostile, more_reads_at_a_time_than_were_agreed_on) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    auto memory = co_await pool().allocate(std::size_t{4} << 20);
-    const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    for (int i = 0; i < 40; ++i) co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 4u << 20);
-    const auto failure = co_await failure_of(peer.recv());
-    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-    EXPECT_TRUE(contains(failure, "outstanding reads")) << (failure ? failure->what() : "");
-    static_cast<void>(co_await raw.receive_rest());
-  });
+TEST_F_AGAINST_RAW(hostile, more_reads_at_a_time_than_were_agreed_on) {
+  const auto open = co_await peer.expose(co_await pool().allocate(std::size_t{4} << 20), mr::usage::read_src);
+  for (int i = 0; i < 40; ++i) co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 4u << 20);
+  const auto failure = co_await failure_of(peer.recv());
+  EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+  EXPECT_TRUE(contains(failure, "outstanding reads")) << (failure ? failure->what() : "");
+  static_cast<void>(co_await raw.receive_rest());
 }
 
 }  // namespace

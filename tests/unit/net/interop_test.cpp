@@ -43,9 +43,7 @@ class interop_test : public net_test {
         auto request = co_await listener.next();
         co_return co_await request->accept(ours);
       };
-      auto setting_up = raw.set_up(how);
-      auto serving = serve();
-      auto both = co_await when_all(std::move(setting_up), std::move(serving));
+      auto both = co_await when_all(raw.set_up(how), serve());
       co_await script(raw, std::get<1>(both), std::get<0>(both));
     });
   }
@@ -60,9 +58,7 @@ class interop_test : public net_test {
         raw.emplace(co_await listener.accept());
         co_return co_await raw->answer(reply);
       };
-      auto serving = serve();
-      auto asking = device().connect(listener.address(), ours);
-      auto both = co_await when_all(std::move(asking), std::move(serving));
+      auto both = co_await when_all(device().connect(listener.address(), ours), serve());
       co_await script(*raw, std::get<0>(both), std::get<1>(both));
     });
   }
@@ -109,35 +105,30 @@ TEST_F(interop_profile, asks_without_a_greeting_and_has_room_for_56_bytes) {
   });
 }
 
-TEST_F(interop_profile, answers_without_a_greeting_even_a_peer_that_sent_one) {
+TEST_F_TASK(interop_profile, answers_without_a_greeting_even_a_peer_that_sent_one) {
   auto how = interop();
   how.private_data = fifty_six;
   const bytes greeting = greeting_bytes();
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    raw.send_now(request_frame());
-    auto request = co_await listener.next();
-    auto accepting = failure_of(request->accept(how));
-    const auto look = [&]() -> task<> {
-      bytes reply(mpa::frame_header_bytes + mpa::enhanced_bytes + fifty_six.size());
-      co_await raw.receive(reply);
-      EXPECT_TRUE(std::ranges::equal(parsed(reply, mpa::frame_kind::reply).private_data, fifty_six));
-      raw.finish();
-    };
-    auto looking = look();
-    co_await when_all(std::move(accepting), std::move(looking));
-  });
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  raw.send_now(request_frame());
+  auto request = co_await listener.next();
+  auto accepting = failure_of(request->accept(how));
+  const auto look = [&]() -> task<> {
+    bytes reply(mpa::frame_header_bytes + mpa::enhanced_bytes + fifty_six.size());
+    co_await raw.receive(reply);
+    EXPECT_TRUE(std::ranges::equal(parsed(reply, mpa::frame_kind::reply).private_data, fifty_six));
+    raw.finish();
+  };
+  auto looking = look();
+  co_await when_all(std::move(accepting), std::move(looking));
 }
 
-TEST_F(interop_profile, has_room_for_no_more) {
+TEST_F_TASK(interop_profile, has_room_for_no_more) {
   const bytes much(57);
   auto how = interop();
   how.private_data = much;
-  run([&]() -> task<> {
-    const auto code = co_await code_of(device().connect("127.0.0.1:1", how));
-    EXPECT_EQ(code, errc::invalid_argument);
-  });
+  EXPECT_EQ(co_await code_of(device().connect("127.0.0.1:1", how)), errc::invalid_argument);
 }
 
 TEST_F(interop_profile, sends_fpdus_that_fit_a_segment) {
@@ -153,9 +144,7 @@ TEST_F(interop_profile, sends_fpdus_that_fit_a_segment) {
           received += ulpdu.size() - untagged_header::bytes;
         }
       };
-      auto sending = send();
-      auto receiving = receive();
-      co_await when_all(std::move(sending), std::move(receiving));
+      co_await when_all(send(), receive());
     };
     accept_foreign({}, interop(), script, segment_bytes);
   }
@@ -200,35 +189,30 @@ void interop_profile::ask_again_after(First first_answer) {
       EXPECT_FALSE(frame.enhanced);
       EXPECT_TRUE(std::ranges::equal(frame.private_data, fifty_six));
     };
-    auto serving = serve();
-    auto asking = device().connect(listener.address(), how);
-    auto both = co_await when_all(std::move(asking), std::move(serving));
+    auto both = co_await when_all(device().connect(listener.address(), how), serve());
     co_await expect_plain_messages(*raw, std::get<0>(both));
   });
 }
 
-TEST_F(interop_profile, asks_a_peer_that_answers_nothing_at_all_no_third_time) {
-  run([&]() -> task<> {
-    raw_listener listener;
-    int asked = 0;
-    const auto serve = [&](scope&) -> task<> {
-      for (;;) {
-        raw_peer raw = co_await listener.accept();
-        ++asked;
-        raw.finish();
-        static_cast<void>(co_await raw.receive_rest());
-      }
-    };
-    const auto body = [&](scope& tasks) -> task<> {
-      tasks.spawn(serve(tasks));
-      const auto code = co_await code_of(device().connect(listener.address(), interop()));
-      EXPECT_TRUE(code == errc::peer_vanished || code == std::errc::connection_reset) << code.message();
-      EXPECT_EQ(asked, 2);
-      throw error(errc::canceled, "enough");
-    };
-    const auto code = co_await code_of(with_scope(on_failure::stop_siblings, body));
-    EXPECT_EQ(code, errc::canceled);
-  });
+TEST_F_TASK(interop_profile, asks_a_peer_that_answers_nothing_at_all_no_third_time) {
+  raw_listener listener;
+  int asked = 0;
+  const auto serve = [&](scope&) -> task<> {
+    for (;;) {
+      raw_peer raw = co_await listener.accept();
+      ++asked;
+      raw.finish();
+      static_cast<void>(co_await raw.receive_rest());
+    }
+  };
+  const auto body = [&](scope& tasks) -> task<> {
+    tasks.spawn(serve(tasks));
+    const auto code = co_await code_of(device().connect(listener.address(), interop()));
+    EXPECT_TRUE(code == errc::peer_vanished || code == std::errc::connection_reset) << code.message();
+    EXPECT_EQ(asked, 2);
+    throw error(errc::canceled, "enough");
+  };
+  EXPECT_EQ(co_await code_of(with_scope(on_failure::stop_siblings, body)), errc::canceled);
 }
 
 // ---- peers as they come
@@ -248,38 +232,30 @@ TEST_F(foreign_peer, of_the_first_revision_is_accepted_and_answered_in_it) {
   });
 }
 
-TEST_F(foreign_peer, with_more_private_data_than_there_may_be_is_turned_away) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    bytes request = request_frame();
-    request[18] = std::byte{2};
-    request[19] = std::byte{1};  // 513
-    raw_peer raw = raw_peer::connect(listener.address());
-    raw.send_now(request);
-    const auto wait = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
-    auto waiting = wait();
-    auto serving = expect_service(listener);
-    co_await when_all(std::move(waiting), std::move(serving));
-  });
+TEST_F_TASK(foreign_peer, with_more_private_data_than_there_may_be_is_turned_away) {
+  auto listener = co_await listen();
+  bytes request = request_frame();
+  request[18] = std::byte{2};
+  request[19] = std::byte{1};  // 513
+  raw_peer raw = raw_peer::connect(listener.address());
+  raw.send_now(request);
+  const auto wait = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
+  co_await when_all(wait(), expect_service(listener));
 }
 
-TEST_F(foreign_peer, that_replies_with_more_private_data_than_there_may_be_breaks_the_protocol) {
-  run([&]() -> task<> {
-    raw_listener listener;
-    const auto serve = [&]() -> task<> {
-      raw_peer raw = co_await listener.accept();
-      bytes reply = reply_frame();
-      reply[18] = std::byte{2};
-      reply[19] = std::byte{1};
-      static_cast<void>(co_await raw.answer(reply));
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    auto serving = serve();
-    auto asking = failure_of(device().connect(listener.address()));
-    const auto both = co_await when_all(std::move(asking), std::move(serving));
-    EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::protocol_error);
-    EXPECT_TRUE(contains(std::get<0>(both), "513 bytes of private data"));
-  });
+TEST_F_TASK(foreign_peer, that_replies_with_more_private_data_than_there_may_be_breaks_the_protocol) {
+  raw_listener listener;
+  const auto serve = [&]() -> task<> {
+    raw_peer raw = co_await listener.accept();
+    bytes reply = reply_frame();
+    reply[18] = std::byte{2};
+    reply[19] = std::byte{1};
+    static_cast<void>(co_await raw.answer(reply));
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  const auto both = co_await when_all(failure_of(device().connect(listener.address())), serve());
+  EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::protocol_error);
+  EXPECT_TRUE(contains(std::get<0>(both), "513 bytes of private data"));
 }
 
 // RFC 5041 section 6.2.1: it has said all that it wants to say, and still takes what it has asked for.
@@ -299,9 +275,7 @@ TEST_F(foreign_peer, that_closes_its_direction_gets_all_that_it_has_asked_for) {
         got += ulpdu.size() - tagged_header::bytes;
       }
     };
-    auto listening = ask_and_listen();
-    auto receiving = failure_of(ours.recv());
-    const auto both = co_await when_all(std::move(listening), std::move(receiving));
+    const auto both = co_await when_all(ask_and_listen(), failure_of(ours.recv()));
     EXPECT_EQ(std::get<0>(both), size);
     EXPECT_FALSE(std::get<1>(both)) << std::get<1>(both)->what();  // it ends in order
     co_await region.release();
@@ -327,38 +301,31 @@ TEST_F(foreign_peer, that_closes_its_direction_gets_what_had_been_sent_to_it) {
     };
     std::vector<task<>> sends;
     for (std::size_t i = 0; i < count; ++i) sends.push_back(send_one(i));
-    auto sending = failure_of(when_all(std::move(sends)));
-    auto listening = finish_and_listen();
-    const auto both = co_await when_all(std::move(sending), std::move(listening));
+    const auto both = co_await when_all(failure_of(when_all(std::move(sends))), finish_and_listen());
     EXPECT_FALSE(std::get<0>(both)) << std::get<0>(both)->what();
     EXPECT_EQ(std::get<1>(both), count * size);
   });
 }
 
 // RFC 5044 section 7.1.2, rule 4.
-TEST_F(foreign_peer, whose_first_frame_is_invalid_is_sent_none) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    const auto serve = [&]() -> task<net::connection> {
-      auto request = co_await listener.next();
-      co_return co_await request->accept();
-    };
-    const auto ask = [&]() -> task<> {
-      co_await raw.send(frame_of({.crc = true, .revision = 1, .enhanced = {}, .private_data = {}}));
-      bytes reply(mpa::frame_header_bytes);
-      co_await raw.receive(reply);
-    };
-    auto serving = serve();
-    auto asking = ask();
-    auto both = co_await when_all(std::move(serving), std::move(asking));
-    bytes frame = raw.fpdu(bytes(20));
-    frame.back() ^= std::byte{1};
-    raw.send_now(frame);
-    EXPECT_EQ(co_await raw.receive_rest(), bytes());
-    const auto failure = co_await failure_of(std::get<0>(both).recv());
-    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-  });
+TEST_F_TASK(foreign_peer, whose_first_frame_is_invalid_is_sent_none) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  const auto serve = [&]() -> task<net::connection> {
+    auto request = co_await listener.next();
+    co_return co_await request->accept();
+  };
+  const auto ask = [&]() -> task<> {
+    co_await raw.send(frame_of({.crc = true, .revision = 1, .enhanced = {}, .private_data = {}}));
+    bytes reply(mpa::frame_header_bytes);
+    co_await raw.receive(reply);
+  };
+  auto both = co_await when_all(serve(), ask());
+  bytes frame = raw.fpdu(bytes(20));
+  frame.back() ^= std::byte{1};
+  raw.send_now(frame);
+  EXPECT_EQ(co_await raw.receive_rest(), bytes());
+  EXPECT_TRUE(failed_with(co_await failure_of(std::get<0>(both).recv()), errc::protocol_error));
 }
 
 TEST_F(foreign_peer, and_this_end_take_the_smaller_number_of_reads) {
@@ -439,36 +406,30 @@ TEST_F(foreign_peer, that_reads_instead_of_writing_as_its_ready_signal_is_answer
       EXPECT_TRUE(!ulpdu.empty() &&
                   parse_control(std::span(ulpdu).first<control_bytes>()).opcode == opcode::read_response);
     };
-    auto accepting = accept(listener);
-    auto signaling = signal();
-    auto both = co_await when_all(std::move(accepting), std::move(signaling));
+    auto both = co_await when_all(accept(listener), signal());
     co_await expect_plain_messages(raw, std::get<0>(both));
   });
 }
 
-TEST_F(foreign_peer, that_can_only_send_as_its_ready_signal_may_and_it_is_no_message) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    raw.send_now(frame_of({.enhanced = mpa::enhanced_data{.ird = 4, .ord = 4, .peer_to_peer = true, .rtr_send = true},
-                           .private_data = {}}));
-    const auto signal = [&]() -> task<> {
-      bytes answer(mpa::frame_header_bytes + mpa::enhanced_bytes);
-      co_await raw.receive(answer);
-      const mpa::frame frame = parsed(answer, mpa::frame_kind::reply);
-      EXPECT_TRUE(frame.enhanced->rtr_send && !frame.enhanced->rtr_write && !frame.enhanced->rtr_read);
-      const bytes nothing;
-      co_await raw.send_message(nothing);
-    };
-    auto accepting = accept(listener);
-    auto signaling = signal();
-    auto both = co_await when_all(std::move(accepting), std::move(signaling));
-    co_await expect_plain_messages(raw, std::get<0>(both));
+TEST_F_TASK(foreign_peer, that_can_only_send_as_its_ready_signal_may_and_it_is_no_message) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  raw.send_now(frame_of({.enhanced = mpa::enhanced_data{.ird = 4, .ord = 4, .peer_to_peer = true, .rtr_send = true},
+                         .private_data = {}}));
+  const auto signal = [&]() -> task<> {
+    bytes answer(mpa::frame_header_bytes + mpa::enhanced_bytes);
+    co_await raw.receive(answer);
+    const mpa::frame frame = parsed(answer, mpa::frame_kind::reply);
+    EXPECT_TRUE(frame.enhanced->rtr_send && !frame.enhanced->rtr_write && !frame.enhanced->rtr_read);
     const bytes nothing;
-    co_await raw.send_message(nothing);  // and the second empty one is
-    const auto message = co_await std::get<0>(both).recv_or_throw();
-    EXPECT_EQ(message.size(), 0u);
-  });
+    co_await raw.send_message(nothing);
+  };
+  auto both = co_await when_all(accept(listener), signal());
+  co_await expect_plain_messages(raw, std::get<0>(both));
+  const bytes nothing;
+  co_await raw.send_message(nothing);  // and the second empty one is
+  const auto message = co_await std::get<0>(both).recv_or_throw();
+  EXPECT_EQ(message.size(), 0u);
 }
 
 TEST_F(foreign_peer, whose_messages_nobody_receives_holds_up_a_read_for_so_long_and_no_longer) {
@@ -546,25 +507,21 @@ TEST_F(foreign_peer, that_dies_behind_messages_that_nobody_receives_is_noticed_b
   });
 }
 
-TEST_F(foreign_peer, that_takes_only_a_send_as_the_ready_signal_is_told_that_there_is_none) {
-  run([&]() -> task<> {
-    raw_listener listener;
-    const bytes reply =
-        frame_of({.kind = mpa::frame_kind::reply,
-                  .enhanced = mpa::enhanced_data{.ird = 4, .ord = 4, .peer_to_peer = true, .rtr_send = true},
-                  .private_data = {}});
-    const auto serve = [&]() -> task<> {
-      raw_peer raw = co_await listener.accept();
-      static_cast<void>(co_await raw.answer(reply));
-      const auto said = co_await raw.receive_terminate();
-      EXPECT_TRUE(said && *said == cause::no_common_ready_signal);
-    };
-    auto serving = serve();
-    auto asking = failure_of(device().connect(listener.address()));
-    const auto both = co_await when_all(std::move(asking), std::move(serving));
-    EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::protocol_error);
-    EXPECT_TRUE(contains(std::get<0>(both), "ready-to-receive"));
-  });
+TEST_F_TASK(foreign_peer, that_takes_only_a_send_as_the_ready_signal_is_told_that_there_is_none) {
+  raw_listener listener;
+  const bytes reply =
+      frame_of({.kind = mpa::frame_kind::reply,
+                .enhanced = mpa::enhanced_data{.ird = 4, .ord = 4, .peer_to_peer = true, .rtr_send = true},
+                .private_data = {}});
+  const auto serve = [&]() -> task<> {
+    raw_peer raw = co_await listener.accept();
+    static_cast<void>(co_await raw.answer(reply));
+    const auto said = co_await raw.receive_terminate();
+    EXPECT_TRUE(said && *said == cause::no_common_ready_signal);
+  };
+  const auto both = co_await when_all(failure_of(device().connect(listener.address())), serve());
+  EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::protocol_error);
+  EXPECT_TRUE(contains(std::get<0>(both), "ready-to-receive"));
 }
 
 }  // namespace

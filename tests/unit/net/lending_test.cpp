@@ -17,33 +17,20 @@
 #include <utility>
 #include <vector>
 
+#include "kit/clock.hpp"
+#include "kit/idle_link.hpp"
+
 namespace weft::net {
 namespace {
 
-class counting_link final : public link {
+class counting_link final : public test::idle_link {
  public:
   int revoked = 0;
 
-  [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
-  [[nodiscard]] std::string_view peer() const noexcept override { return "nobody"; }
-  void start(link_events&, const link_parameters&) override {}
-  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return 0; }
-  [[nodiscard]] bool furnish(work_request&) noexcept override { return true; }
-  void post(work_request&) noexcept override {}
-  void post_receive(receive_work&) noexcept override {}
-  void ring() noexcept override {}
-  void shut_down() noexcept override {}
-  void abort(std::string_view) noexcept override {}
-  [[nodiscard]] task<exposed_place> expose(mr::slice, mr::usage, mr::detail::peer_gate*) override {
-    throw error(errc::not_supported, "expose memory through a link that is none");
-  }
-  void revoke(const mr::remote_key&, revocation& who) noexcept override {
+  void revoke(const mr::remote_key& key, revocation& who) noexcept override {
     ++revoked;
-    who.revoked();
+    idle_link::revoke(key, who);
   }
-
- private:
-  capabilities capabilities_;
 };
 
 // Nearer to one another than a latch brings them.
@@ -192,22 +179,16 @@ TEST(lending, goes_once_it_is_both_retired_and_confirmed_in_any_order) {
   home.run(script());
 }
 
-class virtual_clock final : public clock {
- public:
-  time_point time = time_point() + std::chrono::hours(1);
-  [[nodiscard]] time_point now() noexcept override { return time; }
-};
-
 // By the executor's clock, and not before.
 TEST(lending, ends_at_its_deadline_whoever_owns_it) {
   live_statistics counters;
   counting_link below;
-  virtual_clock time;
+  test::manual_clock time;
   executor home({.clock = &time});
   const auto script = [&]() -> task<> {
     const auto keys = std::make_shared<link_keys>(counters);
     keys->attach(below);
-    const time_point until = time.time + std::chrono::seconds(5);
+    const time_point until = time.now() + std::chrono::seconds(5);
     const auto lend = [&](std::uint32_t key) {
       auto item = std::make_unique<lending>(keys, until);
       EXPECT_TRUE(keys->opened(*item, key, 64));
@@ -221,11 +202,11 @@ TEST(lending, ends_at_its_deadline_whoever_owns_it) {
     link_keys::retire(retired.release());
     EXPECT_EQ(below.revoked, 1);
     loan_watch watch(*owned);
-    time.time = until - std::chrono::nanoseconds(1);
+    time.advance_to(until - std::chrono::nanoseconds(1));
     co_await yield();
     EXPECT_EQ(below.revoked, 1);
     EXPECT_FALSE(watch.is_over());
-    time.time = until;
+    time.advance_to(until);
     co_await watch.wait();
     EXPECT_EQ(watch.end(), exposure_end::deadline);
     EXPECT_EQ(owned->ended_by(), exposure_end::deadline);

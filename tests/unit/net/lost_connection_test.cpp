@@ -63,9 +63,7 @@ void lost_connection::expect_words_of_silence() {
   against_raw_client([&](raw_peer&, net::connection& ours) -> task<> {
     auto payload = co_await pool().allocate(10);
     lost_ = true;
-    auto sending = failure_of(ours.send(std::move(payload)));
-    auto receiving = failure_of(ours.recv());
-    const auto both = co_await when_all(std::move(sending), std::move(receiving));
+    const auto both = co_await when_all(failure_of(ours.send(std::move(payload))), failure_of(ours.recv()));
     for (const auto& failure : {std::get<0>(both), std::get<1>(both)}) {
       EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
       EXPECT_TRUE(contains(failure, "Connection timed out")) << (failure ? failure->what() : "no failure");
@@ -106,9 +104,7 @@ TEST_F(a_closed_window, of_a_peer_that_receives_later_ends_no_connection) {
       for (std::size_t i = 0; i < messages; ++i) co_await peer.send(co_await pool().allocate(4096));
       co_await peer.close();
     };
-    auto serving = serve();
-    auto calling = call();
-    co_await when_all(std::move(serving), std::move(calling));
+    co_await when_all(serve(), call());
   });
   EXPECT_EQ(received, messages);
 }
@@ -133,9 +129,7 @@ TEST_F(a_closed_window, of_a_peer_that_reads_a_plain_stream_later_ends_no_stream
       std::vector<std::byte> nothing(1);
       EXPECT_EQ(co_await peer.read_some(nothing), 0U);
     };
-    auto serving = serve();
-    auto calling = call();
-    co_await when_all(std::move(serving), std::move(calling));
+    co_await when_all(serve(), call());
   });
   EXPECT_EQ(received, bytes);
 }

@@ -82,37 +82,34 @@ TEST_F(metrics_server_test, gives_each_request_the_numbers_of_that_moment) {
   });
 }
 
-TEST_F(metrics_server_test, dates_every_answer_by_the_system_clock) {
-  beside_server([](std::string address) -> task<> {
-    const std::time_t before = now();
-    const std::string page = co_await ask(address, a_request);
-    const std::string refusal = co_await ask(address, "GET / HTTP/1.0\r\n\r\n");
-    const std::time_t after = now();
-    for (const std::string& each : {page, refusal}) {
-      EXPECT_GE(date_in(each), before) << each;
-      EXPECT_LE(date_in(each), after) << each;
-    }
-  });
+#define TEST_F_BESIDE_SERVER(fixture, name) \
+  TEST_F_SCRIPT(fixture, name, (std::string address), beside_server(WEFT_SCRIPT))
+
+TEST_F_BESIDE_SERVER(metrics_server_test, dates_every_answer_by_the_system_clock) {
+  const std::time_t before = now();
+  const std::string page = co_await ask(address, a_request);
+  const std::string refusal = co_await ask(address, "GET / HTTP/1.0\r\n\r\n");
+  const std::time_t after = now();
+  for (const std::string& each : {page, refusal}) {
+    EXPECT_GE(date_in(each), before) << each;
+    EXPECT_LE(date_in(each), after) << each;
+  }
 }
 
-TEST_F(metrics_server_test, understands_a_request_that_comes_byte_by_byte) {
-  beside_server([](std::string address) -> task<> {
-    raw_peer client = raw_peer::connect(address);
-    for (const char each : a_request) {
-      co_await client.send(text({&each, 1}));
-      co_await settle();
-    }
-    client.finish();
-    const std::string answer = words_of(co_await client.receive_rest());
-    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
-  });
+TEST_F_BESIDE_SERVER(metrics_server_test, understands_a_request_that_comes_byte_by_byte) {
+  raw_peer client = raw_peer::connect(address);
+  for (const char each : a_request) {
+    co_await client.send(text({&each, 1}));
+    co_await settle();
+  }
+  client.finish();
+  const std::string answer = words_of(co_await client.receive_rest());
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
 }
 
-TEST_F(metrics_server_test, gives_HEAD_the_fields_without_the_page) {
-  beside_server([](std::string address) -> task<> {
-    const std::string answer = co_await ask(address, "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
-    EXPECT_TRUE(answer.ends_with("Content-Length: 70\r\nConnection: close\r\n\r\n")) << answer;
-  });
+TEST_F_BESIDE_SERVER(metrics_server_test, gives_HEAD_the_fields_without_the_page) {
+  const std::string answer = co_await ask(address, "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_TRUE(answer.ends_with("Content-Length: 70\r\nConnection: close\r\n\r\n")) << answer;
 }
 
 TEST_F(metrics_server_test, answers_what_it_does_not_serve_with_the_status_that_says_so) {
@@ -196,14 +193,12 @@ TEST_F(metrics_server_test, says_why_the_metrics_could_not_be_collected) {
   });
 }
 
-TEST_F(metrics_server_test, is_one_call_for_which_an_address_in_use_is_an_error) {
-  run([&]() -> task<> {
-    auto first = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0");
-    const auto collect = [](metrics&) {};
-    const std::string taken(first.address());
-    const auto failure = co_await failure_of(net::serve_metrics(device(), taken, collect));
-    EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use) << (failure ? failure->what() : "none");
-  });
+TEST_F_TASK(metrics_server_test, is_one_call_for_which_an_address_in_use_is_an_error) {
+  auto first = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0");
+  const auto collect = [](metrics&) {};
+  const std::string taken(first.address());
+  const auto failure = co_await failure_of(net::serve_metrics(device(), taken, collect));
+  EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use) << (failure ? failure->what() : "none");
 }
 
 }  // namespace

@@ -45,9 +45,7 @@ class misuse : public net_test {
  protected:
   task<std::pair<net::connection, net::connection>> connected() {
     auto listener = co_await listen();
-    auto connecting = device().connect(std::string(listener.address()));
-    auto accepting = accept(listener);
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(device().connect(std::string(listener.address())), accept(listener));
     co_return std::pair(std::get<0>(std::move(both)), std::get<1>(std::move(both)));
   }
 };
@@ -118,27 +116,24 @@ TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_wi
   run(script);
 }
 
-TEST_F(misuse, an_operation_of_a_connection_is_awaited_once) {
-  const auto script = [&]() -> task<> {
-    auto both = co_await connected();
-    auto sending = both.first.send(co_await pool().allocate(64));
+TEST_F_TASK(misuse, an_operation_of_a_connection_is_awaited_once) {
+  auto both = co_await connected();
+  auto sending = both.first.send(co_await pool().allocate(64));
+  co_await sending;
+  std::optional<error> failure;
+  try {
     co_await sending;
-    std::optional<error> failure;
-    try {
-      co_await sending;
-    } catch (const error& why) {
-      failure = why;
-    }
-    EXPECT_TRUE(contains(failure, "awaited before"));
-    auto another = both.first.send(co_await pool().allocate(64));
-    EXPECT_EQ(co_await send_it(std::move(another)), std::error_code());
-    EXPECT_EQ(co_await send_it(std::move(another)), errc::invalid_argument) << "moved from";
-    co_await both.first.send(co_await pool().allocate(1));
-    std::vector<std::size_t> sizes;
-    for (int i = 0; i < 3; ++i) sizes.push_back((co_await both.second.recv_or_throw()).size());
-    EXPECT_EQ(sizes, (std::vector<std::size_t>{64, 64, 1})) << "the connection is none the worse";
-  };
-  run(script);
+  } catch (const error& why) {
+    failure = why;
+  }
+  EXPECT_TRUE(contains(failure, "awaited before"));
+  auto another = both.first.send(co_await pool().allocate(64));
+  EXPECT_EQ(co_await send_it(std::move(another)), std::error_code());
+  EXPECT_EQ(co_await send_it(std::move(another)), errc::invalid_argument) << "moved from";
+  co_await both.first.send(co_await pool().allocate(1));
+  std::vector<std::size_t> sizes;
+  for (int i = 0; i < 3; ++i) sizes.push_back((co_await both.second.recv_or_throw()).size());
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{64, 64, 1})) << "the connection is none the worse";
 }
 
 TEST_F(misuse, listeners_that_were_moved_from_say_so) {
@@ -160,88 +155,76 @@ TEST_F(misuse, listeners_that_were_moved_from_say_so) {
   run(script);
 }
 
-TEST_F(misuse, every_operation_of_a_stream_that_is_not_connected_is_refused_when_it_is_awaited) {
-  const auto script = [&]() -> task<> {
-    net::stream none;
-    std::array<std::byte, 8> room{};
-    const std::span<std::byte> bytes(room);
-    std::vector<std::error_code> codes;
-    codes.push_back(co_await outcome_of(none.read_some(bytes)));
-    codes.push_back(co_await outcome_of(none.read_bytes()));
-    codes.push_back(co_await outcome_of(none.read(bytes)));
-    codes.push_back(co_await outcome_of(none.write_some(std::span<const std::byte>(bytes))));
-    codes.push_back(co_await outcome_of(none.write_some(mr::slice())));
-    codes.push_back(co_await outcome_of(none.write(std::span<const std::byte>(bytes))));
-    codes.push_back(co_await outcome_of(none.write(mr::buffer())));
-    codes.push_back(co_await outcome_of(none.shutdown_send()));
-    codes.push_back(co_await outcome_of(none.close()));
-    for (std::size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(codes[i], errc::closed) << "operation " << i;
-    none.abort();
-    none.cancel();
-    EXPECT_EQ(none.peer(), "");
-    EXPECT_FALSE(none.is_open());
-  };
-  run(script);
+TEST_F_TASK(misuse, every_operation_of_a_stream_that_is_not_connected_is_refused_when_it_is_awaited) {
+  net::stream none;
+  std::array<std::byte, 8> room{};
+  const std::span<std::byte> bytes(room);
+  std::vector<std::error_code> codes;
+  codes.push_back(co_await outcome_of(none.read_some(bytes)));
+  codes.push_back(co_await outcome_of(none.read_bytes()));
+  codes.push_back(co_await outcome_of(none.read(bytes)));
+  codes.push_back(co_await outcome_of(none.write_some(std::span<const std::byte>(bytes))));
+  codes.push_back(co_await outcome_of(none.write_some(mr::slice())));
+  codes.push_back(co_await outcome_of(none.write(std::span<const std::byte>(bytes))));
+  codes.push_back(co_await outcome_of(none.write(mr::buffer())));
+  codes.push_back(co_await outcome_of(none.shutdown_send()));
+  codes.push_back(co_await outcome_of(none.close()));
+  for (std::size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(codes[i], errc::closed) << "operation " << i;
+  none.abort();
+  none.cancel();
+  EXPECT_EQ(none.peer(), "");
+  EXPECT_FALSE(none.is_open());
 }
 
-TEST_F(misuse, exposures_and_windows_that_are_empty_have_no_key) {
-  const auto script = [&]() -> task<> {
-    auto both = co_await connected();
-    EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
-    EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
-    auto exposed = co_await both.first.expose(co_await pool().allocate(64), mr::usage::write_dst);
-    auto taken = std::move(exposed);
-    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(exposed.remote()); }), errc::invalid_argument);
-    EXPECT_EQ(taken.remote().size(), 64U);
-    exposed = std::move(taken);
-    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(taken.remote()); }), errc::invalid_argument);
-    static_cast<void>(co_await exposed.revoke());
-    std::vector<std::byte> bytes(64);
-    auto region = co_await device().domain().register_memory(std::span(bytes), {.usage = mr::usage::bind_window});
-    auto window = co_await both.first.expose(region.slice(), mr::usage::write_dst);
-    auto moved = std::move(window);
-    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(window.remote()); }), errc::invalid_argument);
-    co_await window.revoke();
-    co_await moved.revoke();
-    co_await region.release();
-  };
-  run(script);
+TEST_F_TASK(misuse, exposures_and_windows_that_are_empty_have_no_key) {
+  auto both = co_await connected();
+  EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
+  EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
+  auto exposed = co_await both.first.expose(co_await pool().allocate(64), mr::usage::write_dst);
+  auto taken = std::move(exposed);
+  EXPECT_EQ(code_thrown_by([&] { static_cast<void>(exposed.remote()); }), errc::invalid_argument);
+  EXPECT_EQ(taken.remote().size(), 64U);
+  exposed = std::move(taken);
+  EXPECT_EQ(code_thrown_by([&] { static_cast<void>(taken.remote()); }), errc::invalid_argument);
+  static_cast<void>(co_await exposed.revoke());
+  std::vector<std::byte> bytes(64);
+  auto region = co_await device().domain().register_memory(std::span(bytes), {.usage = mr::usage::bind_window});
+  auto window = co_await both.first.expose(region.slice(), mr::usage::write_dst);
+  auto moved = std::move(window);
+  EXPECT_EQ(code_thrown_by([&] { static_cast<void>(window.remote()); }), errc::invalid_argument);
+  co_await window.revoke();
+  co_await moved.revoke();
+  co_await region.release();
 }
 
-TEST_F(misuse, a_device_that_was_moved_from_says_so) {
-  const auto script = [&]() -> task<> {
-    net::device first = net::device::open("iwarp");
-    net::device second = std::move(first);
-    EXPECT_EQ(first.name(), "");
-    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.pool()); }), errc::invalid_argument);
-    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.domain()); }), errc::invalid_argument);
-    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.statistics()); }), errc::invalid_argument);
-    EXPECT_EQ(co_await code_of(as_void(first.connect("127.0.0.1:1"))), errc::invalid_argument);
-    EXPECT_EQ(co_await code_of(as_void(first.listen("127.0.0.1:0"))), errc::invalid_argument);
-    EXPECT_EQ(co_await code_of(as_void(first.share_receives())), errc::invalid_argument);
-    std::array<std::byte, 8> bytes{};
-    const std::span<std::byte> range(bytes);
-    EXPECT_EQ(co_await outcome_of(first.register_memory(range, {})), errc::invalid_argument);
-    EXPECT_EQ(co_await outcome_of(first.register_memory(std::vector<std::byte>(8), {})), errc::invalid_argument);
-  };
-  run(script);
+TEST_F_TASK(misuse, a_device_that_was_moved_from_says_so) {
+  net::device first = net::device::open("iwarp");
+  net::device second = std::move(first);
+  EXPECT_EQ(first.name(), "");
+  EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.pool()); }), errc::invalid_argument);
+  EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.domain()); }), errc::invalid_argument);
+  EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.statistics()); }), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(as_void(first.connect("127.0.0.1:1"))), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(as_void(first.listen("127.0.0.1:0"))), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(as_void(first.share_receives())), errc::invalid_argument);
+  std::array<std::byte, 8> bytes{};
+  const std::span<std::byte> range(bytes);
+  EXPECT_EQ(co_await outcome_of(first.register_memory(range, {})), errc::invalid_argument);
+  EXPECT_EQ(co_await outcome_of(first.register_memory(std::vector<std::byte>(8), {})), errc::invalid_argument);
 }
 
 // NOLINTEND(bugprone-use-after-move)
 
-TEST_F(misuse, a_device_that_cannot_register_says_so_when_it_is_awaited) {
-  const auto script = [&]() -> task<> {
-    const std::span<const std::span<std::byte>> no_ranges;
-    EXPECT_NE(co_await outcome_of(device().register_memory(no_ranges, {})), std::error_code());
-    EXPECT_NE(co_await outcome_of(device().register_memory(std::span<std::byte>(), {})), std::error_code());
-    EXPECT_EQ(co_await outcome_of(device().allocate(std::size_t{1} << 60)), errc::invalid_argument);
-    std::vector<std::byte> bytes(64);
-    const auto region = co_await device().register_memory(std::move(bytes), {.usage = mr::usage::read_src});
-    EXPECT_EQ(region.size(), 64U);
-    const auto buffer = device().try_allocate(64, mr::budget::receive);
-    EXPECT_TRUE(!buffer || buffer->size() == 64U);
-  };
-  run(script);
+TEST_F_TASK(misuse, a_device_that_cannot_register_says_so_when_it_is_awaited) {
+  const std::span<const std::span<std::byte>> no_ranges;
+  EXPECT_NE(co_await outcome_of(device().register_memory(no_ranges, {})), std::error_code());
+  EXPECT_NE(co_await outcome_of(device().register_memory(std::span<std::byte>(), {})), std::error_code());
+  EXPECT_EQ(co_await outcome_of(device().allocate(std::size_t{1} << 60)), errc::invalid_argument);
+  std::vector<std::byte> bytes(64);
+  const auto region = co_await device().register_memory(std::move(bytes), {.usage = mr::usage::read_src});
+  EXPECT_EQ(region.size(), 64U);
+  const auto buffer = device().try_allocate(64, mr::budget::receive);
+  EXPECT_TRUE(!buffer || buffer->size() == 64U);
 }
 
 }  // namespace

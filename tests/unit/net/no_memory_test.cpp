@@ -16,8 +16,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <iterator>
 #include <memory>
 #include <new>
 #include <set>
@@ -30,16 +28,12 @@
 
 #include "../../rails/breakable.hpp"
 #include "failing_calls.hpp"
+#include "kit/descriptors.hpp"
 
 namespace weft::net {
 namespace {
 
 constexpr std::array refusing{std::byte{1}};
-
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
 
 // What an operation or a connection may say of itself or its peer's end; not that it was waited for in vain.
 bool is_fair(const std::error_code& code) {
@@ -318,10 +312,10 @@ bool meet_while_some_fail(std::int64_t first, std::int64_t count, driver_choice 
 
 void meet_while_each_fails(driver_choice driver, std::int64_t count, fabric over) {
   static_cast<void>(meet_while_some_fail(0, 0, driver, over));  // what is made once is there then
-  const std::size_t descriptors = open_descriptors();
+  const std::size_t descriptors = test::open_descriptors();
   std::int64_t failing = 1;
   for (; meet_while_some_fail(failing, count, driver, over) && !testing::Test::HasFailure(); ++failing) {
-    EXPECT_EQ(open_descriptors(), descriptors) << failing;
+    EXPECT_EQ(test::open_descriptors(), descriptors) << failing;
   }
   if (failing == 1) GTEST_SKIP() << "this sanitizer has an allocator of its own";
   EXPECT_GT(failing, 100);

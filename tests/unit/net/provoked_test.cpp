@@ -200,8 +200,7 @@ TEST_P(provoked, a_terminate_with_its_cause_comes_back_and_memory_is_as_it_was) 
 
         const auto said = co_await raw.receive_terminate();
         EXPECT_TRUE(said && *said == GetParam().code) << (said ? describe(*said).c_str() : "no Terminate");
-        const auto failure = co_await failure_of(peer.recv());
-        EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << (failure ? failure->what() : "");
+        EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::protocol_error));
         for (const net::exposure& memory : open)
           EXPECT_TRUE(std::ranges::all_of(memory.memory().bytes(), [](std::byte b) { return b == std::byte{7}; }));
         EXPECT_TRUE(std::ranges::all_of(outside, [](std::byte b) { return b == std::byte{7}; }));
@@ -230,25 +229,21 @@ const refused_reply refused_replies[] = {
 class provoked_at_set_up : public net_test, public testing::WithParamInterface<refused_reply> {};
 INSTANTIATE_TEST_SUITE_P(by, provoked_at_set_up, testing::ValuesIn(refused_replies), name_of<refused_reply>);
 
-TEST_P(provoked_at_set_up, a_terminate_with_its_cause_comes_back) {
-  run([&]() -> task<> {
-    raw_listener listener;
-    const auto serve = [&]() -> task<> {
-      raw_peer raw = co_await listener.accept();
-      bytes request(request_frame().size());
-      co_await raw.receive(request);
-      bytes reply = reply_frame();
-      GetParam().change(reply);
-      co_await raw.send(reply);
-      const auto said = co_await raw.receive_terminate();
-      EXPECT_TRUE(said && *said == GetParam().code) << (said ? describe(*said).c_str() : "no Terminate");
-    };
-    auto attempt = failure_of(device().connect(listener.address()));
-    auto serving = serve();
-    const auto both = co_await when_all(std::move(attempt), std::move(serving));
-    const auto& failure = std::get<0>(both);
-    EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << (failure ? failure->what() : "");
-  });
+TEST_P_TASK(provoked_at_set_up, a_terminate_with_its_cause_comes_back) {
+  raw_listener listener;
+  const auto serve = [&]() -> task<> {
+    raw_peer raw = co_await listener.accept();
+    bytes request(request_frame().size());
+    co_await raw.receive(request);
+    bytes reply = reply_frame();
+    GetParam().change(reply);
+    co_await raw.send(reply);
+    const auto said = co_await raw.receive_terminate();
+    EXPECT_TRUE(said && *said == GetParam().code) << (said ? describe(*said).c_str() : "no Terminate");
+  };
+  const auto both = co_await when_all(failure_of(device().connect(listener.address())), serve());
+  const auto& failure = std::get<0>(both);
+  EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << (failure ? failure->what() : "");
 }
 
 // ---- and what is not provoked

@@ -69,15 +69,6 @@ TEST(may_heal, not_what_only_a_person_can) {
   }
 }
 
-class still_clock final : public clock {
- public:
-  [[nodiscard]] time_point now() noexcept override { return now_; }
-  void advance(duration time) noexcept { now_ += time; }
-
- private:
-  time_point now_ = clock::steady().now();
-};
-
 // No socket is to be had for the first so many times.
 class short_of_sockets final : public system_calls {
  public:
@@ -117,9 +108,7 @@ class reconnecting : public testing::Test {
           co_await yield();
         }
       };
-      auto attempting = attempt();
-      auto passing = let_time_pass();
-      co_await when_all(std::move(attempting), std::move(passing));
+      co_await when_all(attempt(), let_time_pass());
     };
     home_.run(body());
     return failure;
@@ -132,7 +121,7 @@ class reconnecting : public testing::Test {
     return chosen;
   }
 
-  still_clock time_;
+  manual_clock time_;
   short_of_sockets calls_;
   net::device device_ = net::device::open("iwarp");
   executor home_;
@@ -213,9 +202,8 @@ TEST_F(reconnecting, is_over_at_once_when_it_is_stopped) {
       co_await settle();
       time_.advance(1ms);
     };
-    auto waiting = wait();
-    auto attempt = failure_of(with_timeout(1ms, net::connect_with_retry(device_, "127.0.0.1:1", options_, pauses_)));
-    const auto both = co_await when_all(std::move(attempt), std::move(waiting));
+    const auto both = co_await when_all(
+        failure_of(with_timeout(1ms, net::connect_with_retry(device_, "127.0.0.1:1", options_, pauses_))), wait());
     const auto& failure = std::get<0>(both);
     EXPECT_TRUE(failure && failure->code() == errc::timed_out);
     EXPECT_TRUE(contains(failure, "connect to 127.0.0.1:1 over iwarp")) << (failure ? failure->what() : "");

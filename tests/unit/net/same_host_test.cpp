@@ -18,6 +18,8 @@
 #include <optional>
 #include <thread>
 
+#include "kit/failing_system_calls.hpp"
+#include "kit/forwarding_transport.hpp"
 #include "net/support.hpp"
 
 namespace weft::test {
@@ -29,12 +31,6 @@ class no_unix_sockets final : public system_calls {
   int socket(int domain, int type, int protocol) noexcept override {
     return domain == AF_UNIX ? -EPERM : system_calls::socket(domain, type, protocol);
   }
-};
-
-/// Cannot have files in memory.
-class no_memory_files final : public system_calls {
- public:
-  int memfd_create(const char*, unsigned) noexcept override { return -EPERM; }
 };
 
 /// Another program takes the first ports that are bound by number, of one family of addresses, before the device does.
@@ -66,23 +62,14 @@ class faster_program final : public system_calls {
 };
 
 /// A fabric whose transport has no shared receives.
-class without_shared_receives final : public net::transport {
+class without_shared_receives final : public forwarding_transport {
  public:
-  [[nodiscard]] std::string_view name() const noexcept override { return "plain"; }
-  [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override {
-    return below_->shared_domain();
-  }
-  [[nodiscard]] net::native_features features() const noexcept override { return below_->features(); }
-  [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
-    return below_->connect(address, options);
-  }
-  [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
-                                                                 const net::listen_options& options) override {
-    return below_->listen(address, options);
-  }
+  without_shared_receives() : forwarding_transport(net::iwarp::open_transport()) {}
 
- private:
-  std::unique_ptr<net::transport> below_ = net::iwarp::open_transport();
+  [[nodiscard]] std::string_view name() const noexcept override { return "plain"; }
+  [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
+    return net::transport::share_receives(depth);
+  }
 };
 
 class same_host : public testing::Test {
@@ -95,17 +82,13 @@ class same_host : public testing::Test {
   };
   static task<both> connect(net::device& from, net::device& to, std::string where = "127.0.0.1:0") {
     auto listener = co_await to.listen(std::move(where));
-    auto connecting = from.connect(std::string(listener.address()));
-    auto accepting = listener.accept();
-    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    auto ends = co_await when_all(from.connect(std::string(listener.address())), listener.accept());
     auto& accepted = std::get<1>(ends);
     co_return both{std::move(std::get<0>(ends)), std::move(*accepted)};
   }
   /// At a listener whose connections share receives.
   static task<both> meet(net::device& from, net::listener& at, net::shared_receives& shared) {
-    auto connecting = from.connect(std::string(at.address()));
-    auto accepting = at.accept({.receives = &shared});
-    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    auto ends = co_await when_all(from.connect(std::string(at.address())), at.accept({.receives = &shared}));
     auto& accepted = std::get<1>(ends);
     co_return both{std::move(std::get<0>(ends)), std::move(*accepted)};
   }
@@ -117,11 +100,7 @@ class same_host : public testing::Test {
     EXPECT_EQ(got.size(), 5u);
     EXPECT_EQ(got.bytes()[4], std::byte{7});
   }
-  static task<> close(both& ends) {
-    auto one = ends.client.close();
-    auto other = ends.server.close();
-    co_await when_all(std::move(one), std::move(other));
-  }
+  static task<> close(both& ends) { co_await when_all(ends.client.close(), ends.server.close()); }
   void run(const std::function<task<>()>& body, system_calls& calls = system_calls::kernel()) {
     executor_options chosen;
     chosen.system_calls = &calls;
@@ -163,7 +142,7 @@ TEST_F(same_host, peers_without_shared_memory_are_reached_through_the_network_an
 
 TEST_F(same_host, a_machine_that_forbids_it_falls_back_to_the_network) {
   no_unix_sockets no_sockets;
-  no_memory_files no_files;
+  failing_system_calls no_files{{.of = system_call::memfd_create, .number = EPERM}};
   for (system_calls* const calls : std::initializer_list<system_calls*>{&no_sockets, &no_files}) {
     net::device device = net::device::open("shm,iwarp");
     run(
@@ -177,15 +156,11 @@ TEST_F(same_host, a_machine_that_forbids_it_falls_back_to_the_network) {
               if (auto accepted = co_await as_result(request->accept())) served.emplace(std::move(*accepted));
             }
           };
-          auto serving = serve();
-          auto connecting = device.connect(std::string(listener.address()));
-          auto ends = co_await when_all(std::move(connecting), std::move(serving));
+          auto ends = co_await when_all(device.connect(std::string(listener.address())), serve());
           net::connection& client = std::get<0>(ends);
           EXPECT_EQ(client.fabric(), "iwarp");
           EXPECT_TRUE(client.passed_over().starts_with("over shm: ")) << client.passed_over();
-          auto one = client.close();
-          auto other = served->close();
-          co_await when_all(std::move(one), std::move(other));
+          co_await when_all(client.close(), served->close());
         },
         *calls);
   }
@@ -262,8 +237,7 @@ TEST_F(same_host, what_is_exposed_over_one_way_is_not_open_over_the_other) {
       auto memory = co_await device.allocate(64);
       const net::exposure open = co_await near.server.expose(std::move(memory), mr::usage::read_src);
       auto sink = co_await network.allocate(64);
-      const auto stolen = co_await failure_of(far.client.read(sink, open.remote()));
-      EXPECT_TRUE(stolen && stolen->code() == errc::remote_access) << (stolen ? stolen->what() : "it was read");
+      EXPECT_TRUE(failed_with(co_await failure_of(far.client.read(sink, open.remote())), errc::remote_access));
       near.client.abort();
     }
   });
@@ -357,8 +331,7 @@ TEST_F(same_host, a_socket_file_reaches_the_fabric_that_knows_it_alone) {
     both ends = co_await connect(device, device, "unix:" + path.string());
     EXPECT_EQ(ends.client.fabric(), "shm");
     co_await close(ends);
-    const auto refused = co_await failure_of(network.connect("unix:" + path.string()));
-    EXPECT_TRUE(refused && refused->code() == errc::invalid_address);
+    EXPECT_TRUE(failed_with(co_await failure_of(network.connect("unix:" + path.string())), errc::invalid_address));
   });
   EXPECT_FALSE(std::filesystem::exists(path));
 }

@@ -77,34 +77,31 @@ class segment_size : public segments, public net_test {
       auto listener = co_await net_test::listen();
       raw_peer raw = raw_peer::connect(listener.address(), most);
       const bytes nothing;
-      auto setting_up = raw.set_up(nothing);
-      auto accepting = net_test::accept(listener);
-      auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+      auto both = co_await when_all(raw.set_up(nothing), net_test::accept(listener));
       co_await script(raw, std::get<1>(both));
     });
   }
 };
 
-TEST_F(segment_size, that_changes_in_the_kernel_changes_the_fpdus_of_the_next_message) {
-  against_foreign_peer(536, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    const std::size_t usual = in_kernel();
-    co_await expect_segments_of(usual, peer, raw);
-    add_ip_options(40);
-    EXPECT_EQ(in_kernel(), usual - 40);
-    co_await expect_segments_of(usual - 40, peer, raw);
-    add_ip_options(0);
-    EXPECT_EQ(in_kernel(), usual);
-    co_await expect_segments_of(usual, peer, raw);
-  });
+#define TEST_F_SEGMENTS(fixture, name, most) \
+  TEST_F_SCRIPT(fixture, name, (raw_peer & raw, net::connection & peer), against_foreign_peer(most, WEFT_SCRIPT))
+
+TEST_F_SEGMENTS(segment_size, that_changes_in_the_kernel_changes_the_fpdus_of_the_next_message, 536) {
+  const std::size_t usual = in_kernel();
+  co_await expect_segments_of(usual, peer, raw);
+  add_ip_options(40);
+  EXPECT_EQ(in_kernel(), usual - 40);
+  co_await expect_segments_of(usual - 40, peer, raw);
+  add_ip_options(0);
+  EXPECT_EQ(in_kernel(), usual);
+  co_await expect_segments_of(usual, peer, raw);
 }
 
-TEST_F(segment_size, that_shrinks_and_grows_by_much_is_followed) {
-  against_foreign_peer(0, [&](raw_peer& raw, net::connection& peer) -> task<> {
-    for (const int bytes : {1460, 500, 8960, 150, 1448, 60}) {
-      pretended_ = bytes;
-      co_await expect_segments_of(static_cast<std::size_t>(bytes), peer, raw);
-    }
-  });
+TEST_F_SEGMENTS(segment_size, that_shrinks_and_grows_by_much_is_followed, 0) {
+  for (const int bytes : {1460, 500, 8960, 150, 1448, 60}) {
+    pretended_ = bytes;
+    co_await expect_segments_of(static_cast<std::size_t>(bytes), peer, raw);
+  }
 }
 
 }  // namespace

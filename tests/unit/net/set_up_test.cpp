@@ -12,6 +12,7 @@
 #include <map>
 #include <set>
 
+#include "kit/failing_system_calls.hpp"
 #include "net/support.hpp"
 
 namespace weft::test {
@@ -30,9 +31,7 @@ class connecting : public net_test {
       raw_peer raw = co_await listener.accept();
       co_await script(raw);
     };
-    auto attempt = failure_of(device().connect(listener.address(), how));
-    auto serving = serve();
-    auto both = co_await when_all(std::move(attempt), std::move(serving));
+    auto both = co_await when_all(failure_of(device().connect(listener.address(), how)), serve());
     co_return std::get<0>(both);
   }
 };
@@ -49,535 +48,449 @@ std::size_t open_sockets() {
 
 const char* const http_request = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
 
-TEST_F(listening, a_browsers_request_is_turned_away_at_once) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer browser = raw_peer::connect(listener.address());
-    const bytes request = text(http_request);
-    const auto talk = [&]() -> task<> {
-      co_await browser.send(request);
-      static_cast<void>(co_await browser.receive_rest());
-    };
-    auto talking = talk();
-    auto serving = expect_service(listener);
-    co_await when_all(std::move(talking), std::move(serving));
-  });
-}
-
-TEST_F(listening, a_request_cut_at_any_byte_is_dropped) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const bytes request = request_frame();
-    for (std::size_t size = 0; size < request.size(); ++size) {
-      raw_peer raw = raw_peer::connect(listener.address());
-      raw.send_now(std::span(request).first(size));
-      raw.close();
-    }
-    co_await expect_service(listener);
-  });
-}
-
-TEST_F(listening, a_request_reset_after_any_byte_is_dropped) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const bytes request = request_frame();
-    for (std::size_t size = 0; size < request.size(); ++size) {
-      raw_peer raw = raw_peer::connect(listener.address());
-      raw.send_now(std::span(request).first(size));
-      raw.reset();
-    }
-    co_await expect_service(listener);
-  });
-}
-
-TEST_F(listening, a_request_with_any_byte_of_its_key_wrong_is_turned_away) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    for (std::size_t i = 0; i < 16; ++i) {
-      bytes request = request_frame();
-      request[i] ^= std::byte{1};
-      raw_peer raw = raw_peer::connect(listener.address());
-      raw.send_now(request);
-      const auto wait = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
-      auto waiting = wait();
-      auto serving = expect_service(listener);
-      co_await when_all(std::move(waiting), std::move(serving));
-    }
-  });
-}
-
-TEST_F(listening, a_peer_that_says_nothing_keeps_nobody_waiting_and_is_dropped_in_time) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer silent = raw_peer::connect(listener.address());
-    co_await expect_service(listener);
-    let_set_ups_time_out();
-    const bytes said = co_await silent.receive_rest();
-    EXPECT_TRUE(said.empty());
-  });
-}
-
-TEST_F(listening, half_open_peers_and_failed_set_ups_are_counted) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer silent = raw_peer::connect(listener.address());
-    raw_peer browser = raw_peer::connect(listener.address());
-    co_await expect_service(listener);
-    EXPECT_EQ(device().statistics().half_open, 2u);
-    const bytes request = text(http_request);
+TEST_F_TASK(listening, a_browsers_request_is_turned_away_at_once) {
+  auto listener = co_await listen();
+  raw_peer browser = raw_peer::connect(listener.address());
+  const bytes request = text(http_request);
+  const auto talk = [&]() -> task<> {
     co_await browser.send(request);
     static_cast<void>(co_await browser.receive_rest());
-    EXPECT_EQ(device().statistics().half_open, 1u);
-    EXPECT_EQ(device().statistics().requests_failed, 1u);
-    let_set_ups_time_out();
-    static_cast<void>(co_await silent.receive_rest());
-    const net::device_statistics now = device().statistics();
-    EXPECT_EQ(now.half_open, 0u);
-    EXPECT_EQ(now.requests_failed, 2u);
-    EXPECT_EQ(now.accepts_failed, 0u);
-    metrics all;
-    add_to(all, now, "here");
-    EXPECT_NE(all.text().find("weft_set_ups_failed_total{device=\"here\",step=\"request\"} 2\n"), std::string::npos);
-  });
+  };
+  co_await when_all(talk(), expect_service(listener));
 }
 
-TEST_F(listening, set_ups_in_progress_and_peers_that_could_not_be_accepted_are_counted) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
+TEST_F_TASK(listening, a_request_cut_at_any_byte_is_dropped) {
+  auto listener = co_await listen();
+  const bytes request = request_frame();
+  for (std::size_t size = 0; size < request.size(); ++size) {
     raw_peer raw = raw_peer::connect(listener.address());
-    raw.send_now(request_frame());
-    auto request = co_await listener.next();
-    const auto wait = [&]() -> task<> {
-      co_await settle();
-      EXPECT_EQ(device().statistics().set_ups, 1u);
-      let_set_ups_time_out();
-    };
-    auto accepting = failure_of(request->accept());
-    auto waiting = wait();
-    const auto both = co_await when_all(std::move(accepting), std::move(waiting));
-    EXPECT_TRUE(std::get<0>(both));
-    EXPECT_EQ(device().statistics().set_ups, 0u);
-    EXPECT_EQ(device().statistics().accepts_failed, 1u);
-  });
+    raw.send_now(std::span(request).first(size));
+    raw.close();
+  }
+  co_await expect_service(listener);
 }
 
-TEST_F(connecting, failures_to_connect_are_counted) {
-  run([&]() -> task<> {
-    const auto refuse = [](raw_peer& raw) -> task<> {
-      raw.reset();
-      co_return;
-    };
-    EXPECT_TRUE(co_await connect_to(refuse));
-    EXPECT_EQ(device().statistics().connects_failed, 1u);
-    EXPECT_EQ(device().statistics().set_ups, 0u);
-    EXPECT_EQ(device().statistics().connections_open(), 0u);
-  });
+TEST_F_TASK(listening, a_request_reset_after_any_byte_is_dropped) {
+  auto listener = co_await listen();
+  const bytes request = request_frame();
+  for (std::size_t size = 0; size < request.size(); ++size) {
+    raw_peer raw = raw_peer::connect(listener.address());
+    raw.send_now(std::span(request).first(size));
+    raw.reset();
+  }
+  co_await expect_service(listener);
+}
+
+TEST_F_TASK(listening, a_request_with_any_byte_of_its_key_wrong_is_turned_away) {
+  auto listener = co_await listen();
+  for (std::size_t i = 0; i < 16; ++i) {
+    bytes request = request_frame();
+    request[i] ^= std::byte{1};
+    raw_peer raw = raw_peer::connect(listener.address());
+    raw.send_now(request);
+    const auto wait = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
+    co_await when_all(wait(), expect_service(listener));
+  }
+}
+
+TEST_F_TASK(listening, a_peer_that_says_nothing_keeps_nobody_waiting_and_is_dropped_in_time) {
+  auto listener = co_await listen();
+  raw_peer silent = raw_peer::connect(listener.address());
+  co_await expect_service(listener);
+  let_set_ups_time_out();
+  EXPECT_TRUE((co_await silent.receive_rest()).empty());
+}
+
+TEST_F_TASK(listening, half_open_peers_and_failed_set_ups_are_counted) {
+  auto listener = co_await listen();
+  raw_peer silent = raw_peer::connect(listener.address());
+  raw_peer browser = raw_peer::connect(listener.address());
+  co_await expect_service(listener);
+  EXPECT_EQ(device().statistics().half_open, 2u);
+  const bytes request = text(http_request);
+  co_await browser.send(request);
+  static_cast<void>(co_await browser.receive_rest());
+  EXPECT_EQ(device().statistics().half_open, 1u);
+  EXPECT_EQ(device().statistics().requests_failed, 1u);
+  let_set_ups_time_out();
+  static_cast<void>(co_await silent.receive_rest());
+  const net::device_statistics now = device().statistics();
+  EXPECT_EQ(now.half_open, 0u);
+  EXPECT_EQ(now.requests_failed, 2u);
+  EXPECT_EQ(now.accepts_failed, 0u);
+  metrics all;
+  add_to(all, now, "here");
+  EXPECT_NE(all.text().find("weft_set_ups_failed_total{device=\"here\",step=\"request\"} 2\n"), std::string::npos);
+}
+
+TEST_F_TASK(listening, set_ups_in_progress_and_peers_that_could_not_be_accepted_are_counted) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  raw.send_now(request_frame());
+  auto request = co_await listener.next();
+  const auto wait = [&]() -> task<> {
+    co_await settle();
+    EXPECT_EQ(device().statistics().set_ups, 1u);
+    let_set_ups_time_out();
+  };
+  const auto both = co_await when_all(failure_of(request->accept()), wait());
+  EXPECT_TRUE(std::get<0>(both));
+  EXPECT_EQ(device().statistics().set_ups, 0u);
+  EXPECT_EQ(device().statistics().accepts_failed, 1u);
+}
+
+TEST_F_TASK(connecting, failures_to_connect_are_counted) {
+  const auto refuse = [](raw_peer& raw) -> task<> {
+    raw.reset();
+    co_return;
+  };
+  EXPECT_TRUE(co_await connect_to(refuse));
+  EXPECT_EQ(device().statistics().connects_failed, 1u);
+  EXPECT_EQ(device().statistics().set_ups, 0u);
+  EXPECT_EQ(device().statistics().connections_open(), 0u);
 }
 
 // The honest one comes from the same address as all of them.
-TEST_F(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_the_next_one) {
-  run([&]() -> task<> {
-    net::listener_options narrow;
-    narrow.max_half_open = 4;
-    narrow.set_up_timeout = 60s;
-    auto listener = co_await listen(narrow);
-    std::vector<raw_peer> silent;
-    for (std::size_t i = 0; i < 20; ++i) silent.push_back(raw_peer::connect(listener.address()));
-    co_await expect_service(listener);
-    static_cast<void>(co_await silent.front().receive_rest());
-  });
+TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_the_next_one) {
+  net::listener_options narrow;
+  narrow.max_half_open = 4;
+  narrow.set_up_timeout = 60s;
+  auto listener = co_await listen(narrow);
+  std::vector<raw_peer> silent;
+  for (std::size_t i = 0; i < 20; ++i) silent.push_back(raw_peer::connect(listener.address()));
+  co_await expect_service(listener);
+  static_cast<void>(co_await silent.front().receive_rest());
 }
 
 // Each place that it takes from then on is one of its own.
-TEST_F(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_another) {
-  run([&]() -> task<> {
-    net::listener_options narrow;
-    narrow.max_half_open = 4;
-    narrow.set_up_timeout = 60s;
-    auto listener = co_await listen(narrow);
-    raw_peer other = raw_peer::connect(listener.address());  // from 127.0.0.1, and first
-    std::vector<raw_peer> silent;
-    for (std::size_t i = 0; i < 30; ++i) silent.push_back(raw_peer::connect(listener.address(), 0, "127.0.0.2"));
-    const auto hold_out = [&]() -> task<> {
-      for (std::size_t i = 0; i < 26; ++i) static_cast<void>(co_await silent[i].receive_rest());  // of 30 for 3 places
-      other.send_now(request_frame());
-    };
-    auto holding_out = hold_out();
-    auto coming = listener.next();
-    const auto both = co_await when_all(std::move(coming), std::move(holding_out));
-    const auto& request = std::get<0>(both);
-    EXPECT_TRUE(request && request->peer().starts_with("127.0.0.1:"));
-  });
+TEST_F_TASK(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_another) {
+  net::listener_options narrow;
+  narrow.max_half_open = 4;
+  narrow.set_up_timeout = 60s;
+  auto listener = co_await listen(narrow);
+  raw_peer other = raw_peer::connect(listener.address());  // from 127.0.0.1, and first
+  std::vector<raw_peer> silent;
+  for (std::size_t i = 0; i < 30; ++i) silent.push_back(raw_peer::connect(listener.address(), 0, "127.0.0.2"));
+  const auto hold_out = [&]() -> task<> {
+    for (std::size_t i = 0; i < 26; ++i) static_cast<void>(co_await silent[i].receive_rest());  // of 30 for 3 places
+    other.send_now(request_frame());
+  };
+  const auto both = co_await when_all(listener.next(), hold_out());
+  const auto& request = std::get<0>(both);
+  EXPECT_TRUE(request && request->peer().starts_with("127.0.0.1:"));
 }
 
-TEST_F(listening, full_of_peers_that_say_nothing_it_takes_the_next_one_once_their_time_is_up) {
-  run([&]() -> task<> {
-    net::listener_options narrow;
-    narrow.max_half_open = 16;
-    auto listener = co_await listen(narrow);
-    const auto serve = [&]() -> task<> { co_await expect_service(listener); };
-    std::vector<raw_peer> silent;
-    for (std::size_t i = 0; i < narrow.max_half_open; ++i) silent.push_back(raw_peer::connect(listener.address()));
-    // On a machine that is busy one of them has had its 25 ms, and this one its place, before all times are up.
-    const auto insist = [&]() -> task<> {
-      const std::string address(listener.address());
-      while (co_await failure_of(device().connect(address, {.set_up_timeout = 60s}))) {
-      }
-    };
-    const auto wait = [&]() -> task<> {
-      co_await settle();
-      let_set_ups_time_out();
-      for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
-    };
-    auto insisting = insist();
-    auto waiting = wait();
-    auto serving = accept(listener, {.set_up_timeout = 60s});
-    co_await when_all(std::move(insisting), std::move(waiting), std::move(serving));
-    co_await serve();
-  });
-}
-
-TEST_F(listening, beyond_the_half_open_limit_requests_that_nobody_takes_wait_in_the_kernel) {
-  run([&]() -> task<> {
-    net::listener_options narrow;
-    narrow.max_half_open = 4;
-    auto listener = co_await listen(narrow);
-    std::vector<raw_peer> all;
-    for (int i = 0; i < 20; ++i) {
-      all.push_back(raw_peer::connect(listener.address()));
-      all.back().send_now(request_frame());
+TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_takes_the_next_one_once_their_time_is_up) {
+  net::listener_options narrow;
+  narrow.max_half_open = 16;
+  auto listener = co_await listen(narrow);
+  const auto serve = [&]() -> task<> { co_await expect_service(listener); };
+  std::vector<raw_peer> silent;
+  for (std::size_t i = 0; i < narrow.max_half_open; ++i) silent.push_back(raw_peer::connect(listener.address()));
+  // On a machine that is busy one of them has had its 25 ms, and this one its place, before all times are up.
+  const auto insist = [&]() -> task<> {
+    const std::string address(listener.address());
+    while (co_await failure_of(device().connect(address, {.set_up_timeout = 60s}))) {
     }
-    const std::size_t before = open_sockets();
-    for (int i = 0; i < 10; ++i) co_await settle();
-    EXPECT_LE(open_sockets() - before, narrow.max_half_open);
-    for (int i = 0; i < 20; ++i) {
-      auto request = co_await listener.next();
-      EXPECT_TRUE(request);
-    }
-    for (raw_peer& each : all) {
-      const bytes said = co_await each.receive_rest();
-      EXPECT_EQ(said.size(), net::iwarp::mpa::frame_header_bytes + net::iwarp::mpa::enhanced_bytes);  // a rejection
-    }
-  });
-}
-
-TEST_F(listening, a_peer_that_is_accepted_and_says_nothing_more_ends_the_set_up_at_its_deadline) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    raw.send_now(request_frame());
-    auto request = co_await listener.next();
-    auto accepting = failure_of(request->accept());
-    const auto wait = [&]() -> task<> {
-      bytes reply(reply_frame().size() - greeting_bytes().size());
-      co_await raw.receive(reply);
-      let_set_ups_time_out();
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    auto waiting = wait();
-    const auto both = co_await when_all(std::move(accepting), std::move(waiting));
-    EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::timed_out);
-    EXPECT_TRUE(contains(std::get<0>(both), "wait for the ready-to-receive message"))
-        << (std::get<0>(both) ? std::get<0>(both)->what() : "");
-  });
-}
-
-TEST_F(listening, destroying_it_ends_the_set_ups_in_flight) {
-  run([&]() -> task<> {
-    std::vector<raw_peer> silent;
-    {
-      auto listener = co_await listen();
-      for (int i = 0; i < 5; ++i) silent.push_back(raw_peer::connect(listener.address()));
-      co_await expect_service(listener);
-    }
+  };
+  const auto wait = [&]() -> task<> {
+    co_await settle();
+    let_set_ups_time_out();
     for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
-  });
+  };
+  co_await when_all(insist(), wait(), accept(listener, {.set_up_timeout = 60s}));
+  co_await serve();
+}
+
+TEST_F_TASK(listening, beyond_the_half_open_limit_requests_that_nobody_takes_wait_in_the_kernel) {
+  net::listener_options narrow;
+  narrow.max_half_open = 4;
+  auto listener = co_await listen(narrow);
+  std::vector<raw_peer> all;
+  for (int i = 0; i < 20; ++i) {
+    all.push_back(raw_peer::connect(listener.address()));
+    all.back().send_now(request_frame());
+  }
+  const std::size_t before = open_sockets();
+  for (int i = 0; i < 10; ++i) co_await settle();
+  EXPECT_LE(open_sockets() - before, narrow.max_half_open);
+  for (int i = 0; i < 20; ++i) {
+    auto request = co_await listener.next();
+    EXPECT_TRUE(request);
+  }
+  for (raw_peer& each : all) {
+    const bytes said = co_await each.receive_rest();
+    EXPECT_EQ(said.size(), net::iwarp::mpa::frame_header_bytes + net::iwarp::mpa::enhanced_bytes);  // a rejection
+  }
+}
+
+TEST_F_TASK(listening, a_peer_that_is_accepted_and_says_nothing_more_ends_the_set_up_at_its_deadline) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  raw.send_now(request_frame());
+  auto request = co_await listener.next();
+  auto accepting = failure_of(request->accept());
+  const auto wait = [&]() -> task<> {
+    bytes reply(reply_frame().size() - greeting_bytes().size());
+    co_await raw.receive(reply);
+    let_set_ups_time_out();
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  auto waiting = wait();
+  const auto both = co_await when_all(std::move(accepting), std::move(waiting));
+  EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::timed_out);
+  EXPECT_TRUE(contains(std::get<0>(both), "wait for the ready-to-receive message"))
+      << (std::get<0>(both) ? std::get<0>(both)->what() : "");
+}
+
+TEST_F_TASK(listening, destroying_it_ends_the_set_ups_in_flight) {
+  std::vector<raw_peer> silent;
+  {
+    auto listener = co_await listen();
+    for (int i = 0; i < 5; ++i) silent.push_back(raw_peer::connect(listener.address()));
+    co_await expect_service(listener);
+  }
+  for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
 }
 
 // One more waits for the place of one of them to be cleared.
-TEST_F(listening, destroyed_while_it_is_full_of_silent_peers_it_leaves_nothing_behind) {
-  run([&]() -> task<> {
-    net::listener_options narrow;
-    narrow.max_half_open = 2;
-    for (int turns = 0; turns < 20; ++turns) {
-      std::vector<raw_peer> silent;
-      std::optional<net::listener> listener(co_await listen(narrow));
-      const auto wait = [&]() -> task<> { static_cast<void>(co_await code_of(listener->next())); };
-      const auto end = [&]() -> task<> {
-        for (int i = 0; i < 5; ++i) silent.push_back(raw_peer::connect(listener->address()));
-        for (int i = 0; i < turns; ++i) co_await yield();
-        listener.reset();
-        for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
-      };
-      auto waiting = wait();
-      auto ending = end();
-      co_await when_all(std::move(waiting), std::move(ending));
-    }
-  });
+TEST_F_TASK(listening, destroyed_while_it_is_full_of_silent_peers_it_leaves_nothing_behind) {
+  net::listener_options narrow;
+  narrow.max_half_open = 2;
+  for (int turns = 0; turns < 20; ++turns) {
+    std::vector<raw_peer> silent;
+    std::optional<net::listener> listener(co_await listen(narrow));
+    const auto wait = [&]() -> task<> { static_cast<void>(co_await code_of(listener->next())); };
+    const auto end = [&]() -> task<> {
+      for (int i = 0; i < 5; ++i) silent.push_back(raw_peer::connect(listener->address()));
+      for (int i = 0; i < turns; ++i) co_await yield();
+      listener.reset();
+      for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
+    };
+    co_await when_all(wait(), end());
+  }
 }
 
-TEST_F(listening, destroyed_right_after_a_peer_has_come_it_leaves_nothing_behind) {
-  run([&]() -> task<> {
-    for (int turns = 0; turns < 20; ++turns) {
-      std::optional<net::listener> listener(co_await listen());
-      const auto wait = [&]() -> task<> { static_cast<void>(co_await code_of(listener->next())); };
-      const auto end = [&]() -> task<> {
-        co_await yield();
-        raw_peer raw = raw_peer::connect(listener->address());
-        for (int i = 0; i < turns; ++i) co_await yield();
-        listener.reset();
-        static_cast<void>(co_await raw.receive_rest());
-      };
-      auto waiting = wait();
-      auto ending = end();
-      co_await when_all(std::move(waiting), std::move(ending));
-    }
-  });
+TEST_F_TASK(listening, destroyed_right_after_a_peer_has_come_it_leaves_nothing_behind) {
+  for (int turns = 0; turns < 20; ++turns) {
+    std::optional<net::listener> listener(co_await listen());
+    const auto wait = [&]() -> task<> { static_cast<void>(co_await code_of(listener->next())); };
+    const auto end = [&]() -> task<> {
+      co_await yield();
+      raw_peer raw = raw_peer::connect(listener->address());
+      for (int i = 0; i < turns; ++i) co_await yield();
+      listener.reset();
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    co_await when_all(wait(), end());
+  }
 }
 
-TEST_F(listening, a_peer_that_goes_before_it_is_accepted_is_noticed_at_the_latest_on_the_connection) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    raw.send_now(request_frame());
-    auto request = co_await listener.next();
-    raw.reset();
-    std::error_code code;
-    try {
-      auto peer = co_await request->accept();
-      code = co_await code_of(peer.recv());
-    } catch (const error& why) {
-      code = why.code();
-    }
-    EXPECT_TRUE(code == errc::peer_vanished || code == std::errc::connection_reset || code == std::errc::broken_pipe)
-        << code.message();
-  });
+TEST_F_TASK(listening, a_peer_that_goes_before_it_is_accepted_is_noticed_at_the_latest_on_the_connection) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  raw.send_now(request_frame());
+  auto request = co_await listener.next();
+  raw.reset();
+  std::error_code code;
+  try {
+    auto peer = co_await request->accept();
+    code = co_await code_of(peer.recv());
+  } catch (const error& why) {
+    code = why.code();
+  }
+  EXPECT_TRUE(code == errc::peer_vanished || code == std::errc::connection_reset || code == std::errc::broken_pipe)
+      << code.message();
 }
 
-TEST_F(listening, what_a_weft_peer_does_not_say_it_can_do_is_refused) {
-  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    EXPECT_TRUE(peer.capabilities().native);
-    EXPECT_FALSE(peer.capabilities().atomics);
-    const mr::remote_region there(1, 0, 8, mr::usage::atomic_dst);
-    const auto added = co_await failure_of(peer.fetch_add(there, 1));
-    EXPECT_TRUE(added && added->code() == errc::not_supported && !added->posted());
-    EXPECT_TRUE(contains(added, "fetch_add")) << (added ? added->what() : "none");
-    EXPECT_TRUE(peer.capabilities().immediate);
-    EXPECT_FALSE(peer.capabilities().write_immediate);
-    auto note = co_await pool().allocate(8);
-    const mr::remote_slice target(1, 0, 8, mr::usage::write_dst);
-    const auto written = co_await failure_of(peer.write(note, target, {.immediate = 1}));
-    EXPECT_TRUE(written && written->code() == errc::not_supported && !written->posted());
-    const auto swapped = co_await failure_of(peer.compare_swap(there, 1, 2));
-    EXPECT_TRUE(swapped && swapped->code() == errc::not_supported && contains(swapped, "compare_swap"));
-    raw.close();
-  });
+TEST_F_AGAINST_RAW(listening, what_a_weft_peer_does_not_say_it_can_do_is_refused) {
+  EXPECT_TRUE(peer.capabilities().native);
+  EXPECT_FALSE(peer.capabilities().atomics);
+  const mr::remote_region there(1, 0, 8, mr::usage::atomic_dst);
+  const auto added = co_await failure_of(peer.fetch_add(there, 1));
+  EXPECT_TRUE(added && added->code() == errc::not_supported && !added->posted());
+  EXPECT_TRUE(contains(added, "fetch_add")) << (added ? added->what() : "none");
+  EXPECT_TRUE(peer.capabilities().immediate);
+  EXPECT_FALSE(peer.capabilities().write_immediate);
+  auto note = co_await pool().allocate(8);
+  const mr::remote_slice target(1, 0, 8, mr::usage::write_dst);
+  const auto written = co_await failure_of(peer.write(note, target, {.immediate = 1}));
+  EXPECT_TRUE(written && written->code() == errc::not_supported && !written->posted());
+  const auto swapped = co_await failure_of(peer.compare_swap(there, 1, 2));
+  EXPECT_TRUE(swapped && swapped->code() == errc::not_supported && contains(swapped, "compare_swap"));
+  raw.close();
 }
 
-TEST_F(listening, what_a_weft_peer_says_it_can_do_is_used) {
+TEST_F_TASK(listening, what_a_weft_peer_says_it_can_do_is_used) {
   bytes greeting = greeting_bytes();
   greeting[5] = std::byte{0xFF};  // all that there will ever be
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    auto setting_up = raw.set_up(greeting);
-    auto accepting = accept(listener);
-    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
-    EXPECT_TRUE(std::get<1>(both).capabilities().atomics);
-    raw.close();
-  });
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  auto both = co_await when_all(raw.set_up(greeting), accept(listener));
+  EXPECT_TRUE(std::get<1>(both).capabilities().atomics);
+  raw.close();
 }
 
-TEST_F(listening, a_foreign_peer_exchanges_plain_messages) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    const bytes question = text("who are you?");
-    auto setting_up = raw.set_up(question);
-    auto accepting = accept(listener);
-    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
-    net::connection& peer = std::get<1>(both);
-    EXPECT_FALSE(peer.capabilities().native);
-    EXPECT_FALSE(peer.capabilities().orderly_close);
-    EXPECT_TRUE(std::ranges::equal(peer.peer_private_data(), question));
-    auto note = co_await pool().allocate(8);
-    const auto refused = co_await code_of(peer.send(note, {.immediate = 1}));
-    EXPECT_EQ(refused, errc::not_supported);
+TEST_F_TASK(listening, a_foreign_peer_exchanges_plain_messages) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  const bytes question = text("who are you?");
+  auto both = co_await when_all(raw.set_up(question), accept(listener));
+  net::connection& peer = std::get<1>(both);
+  EXPECT_FALSE(peer.capabilities().native);
+  EXPECT_FALSE(peer.capabilities().orderly_close);
+  EXPECT_TRUE(std::ranges::equal(peer.peer_private_data(), question));
+  auto note = co_await pool().allocate(8);
+  EXPECT_EQ(co_await code_of(peer.send(note, {.immediate = 1})), errc::not_supported);
 
-    const bytes plain = text("a message");
-    co_await raw.send_message(plain);
-    auto message = co_await peer.recv_or_throw();
-    EXPECT_TRUE(std::ranges::equal(message.bytes(), plain));
-    co_await peer.send(std::move(message.payload));
-    const bytes answer = co_await raw.receive_fpdu();
-    EXPECT_TRUE(std::ranges::equal(std::span(answer).subspan(net::iwarp::untagged_header::bytes), plain));
+  const bytes plain = text("a message");
+  co_await raw.send_message(plain);
+  auto message = co_await peer.recv_or_throw();
+  EXPECT_TRUE(std::ranges::equal(message.bytes(), plain));
+  co_await peer.send(std::move(message.payload));
+  const bytes answer = co_await raw.receive_fpdu();
+  EXPECT_TRUE(std::ranges::equal(std::span(answer).subspan(net::iwarp::untagged_header::bytes), plain));
+  raw.finish();
+  EXPECT_FALSE(co_await peer.recv());
+}
+
+TEST_F_TASK(listening, a_foreign_peer_may_send_more_than_there_are_receives_for) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  const bytes nothing;
+  auto both = co_await when_all(raw.set_up(nothing), accept(listener));
+  net::connection& peer = std::get<1>(both);
+  constexpr int count = 500;
+  const auto send_all = [&]() -> task<> {
+    const bytes body(1000, std::byte{3});
+    for (int i = 0; i < count; ++i) co_await raw.send_message(body);
     raw.finish();
-    const auto end = co_await peer.recv();
-    EXPECT_FALSE(end);
-  });
+  };
+  const auto receive_all = [&]() -> task<> {
+    co_await settle();  // let it run full
+    int received = 0;
+    while (auto message = co_await peer.recv()) {
+      EXPECT_EQ(message->size(), 1000u);
+      ++received;
+    }
+    EXPECT_EQ(received, count);
+  };
+  co_await when_all(send_all(), receive_all());
 }
 
-TEST_F(listening, a_foreign_peer_may_send_more_than_there_are_receives_for) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    const bytes nothing;
-    auto setting_up = raw.set_up(nothing);
-    auto accepting = accept(listener);
-    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
-    net::connection& peer = std::get<1>(both);
-    constexpr int count = 500;
-    const auto send_all = [&]() -> task<> {
-      const bytes body(1000, std::byte{3});
-      for (int i = 0; i < count; ++i) co_await raw.send_message(body);
+TEST_F_TASK(connecting, to_a_web_server_names_the_wrong_protocol) {
+  const auto web_server = [](raw_peer& raw) -> task<> {
+    const bytes answer = text("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+    co_await raw.send(answer);
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  const auto failure = co_await connect_to(web_server);
+  EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+  EXPECT_TRUE(contains(failure, "MPA set-up")) << (failure ? failure->what() : "");
+}
+
+TEST_F_TASK(connecting, to_a_server_that_says_nothing_ends_at_the_deadline_and_names_the_step) {
+  const auto silent = [&](raw_peer& raw) -> task<> {
+    bytes request(request_frame().size());
+    co_await raw.receive(request);
+    let_set_ups_time_out();
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  const auto failure = co_await connect_to(silent);
+  EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+  EXPECT_TRUE(contains(failure, "wait for the MPA reply")) << (failure ? failure->what() : "");
+}
+
+TEST_F_TASK(connecting, a_reply_cut_at_any_byte_is_told_as_the_peers_end) {
+  const bytes reply = reply_frame();
+  for (std::size_t size = 0; size < reply.size(); ++size) {
+    const auto cut = [&](raw_peer& raw) -> task<> {
+      co_await raw.send(std::span(reply).first(size));
       raw.finish();
-    };
-    const auto receive_all = [&]() -> task<> {
-      co_await settle();  // let it run full
-      int received = 0;
-      while (auto message = co_await peer.recv()) {
-        EXPECT_EQ(message->size(), 1000u);
-        ++received;
-      }
-      EXPECT_EQ(received, count);
-    };
-    auto sending = send_all();
-    auto receiving = receive_all();
-    co_await when_all(std::move(sending), std::move(receiving));
-  });
-}
-
-TEST_F(connecting, to_a_web_server_names_the_wrong_protocol) {
-  run([&]() -> task<> {
-    const auto web_server = [](raw_peer& raw) -> task<> {
-      const bytes answer = text("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-      co_await raw.send(answer);
       static_cast<void>(co_await raw.receive_rest());
     };
-    const auto failure = co_await connect_to(web_server);
-    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-    EXPECT_TRUE(contains(failure, "MPA set-up")) << (failure ? failure->what() : "");
-  });
+    const auto failure = co_await connect_to(cut);
+    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished) << size;
+    EXPECT_TRUE(contains(failure, "during the MPA set-up")) << size << (failure ? failure->what() : "");
+  }
 }
 
-TEST_F(connecting, to_a_server_that_says_nothing_ends_at_the_deadline_and_names_the_step) {
-  run([&]() -> task<> {
-    const auto silent = [&](raw_peer& raw) -> task<> {
-      bytes request(request_frame().size());
-      co_await raw.receive(request);
-      let_set_ups_time_out();
-      static_cast<void>(co_await raw.receive_rest());
+TEST_F_TASK(connecting, a_reset_after_any_byte_is_told_as_such) {
+  const bytes reply = reply_frame();
+  for (std::size_t size = 0; size < reply.size(); ++size) {
+    const auto cut = [&](raw_peer& raw) -> task<> {
+      co_await raw.send(std::span(reply).first(size));
+      raw.reset();
     };
-    const auto failure = co_await connect_to(silent);
-    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
-    EXPECT_TRUE(contains(failure, "wait for the MPA reply")) << (failure ? failure->what() : "");
-  });
+    const auto failure = co_await connect_to(cut);
+    EXPECT_TRUE(failure && (failure->code() == std::errc::connection_reset ||
+                            failure->code() == std::errc::broken_pipe || failure->code() == errc::peer_vanished))
+        << size << (failure ? failure->what() : "");
+  }
 }
 
-TEST_F(connecting, a_reply_cut_at_any_byte_is_told_as_the_peers_end) {
-  run([&]() -> task<> {
-    const bytes reply = reply_frame();
-    for (std::size_t size = 0; size < reply.size(); ++size) {
-      const auto cut = [&](raw_peer& raw) -> task<> {
-        co_await raw.send(std::span(reply).first(size));
-        raw.finish();
-        static_cast<void>(co_await raw.receive_rest());
-      };
-      const auto failure = co_await connect_to(cut);
-      EXPECT_TRUE(failure && failure->code() == errc::peer_vanished) << size;
-      EXPECT_TRUE(contains(failure, "during the MPA set-up")) << size << (failure ? failure->what() : "");
-    }
-  });
-}
-
-TEST_F(connecting, a_reset_after_any_byte_is_told_as_such) {
-  run([&]() -> task<> {
-    const bytes reply = reply_frame();
-    for (std::size_t size = 0; size < reply.size(); ++size) {
-      const auto cut = [&](raw_peer& raw) -> task<> {
-        co_await raw.send(std::span(reply).first(size));
-        raw.reset();
-      };
-      const auto failure = co_await connect_to(cut);
-      EXPECT_TRUE(failure && (failure->code() == std::errc::connection_reset ||
-                              failure->code() == std::errc::broken_pipe || failure->code() == errc::peer_vanished))
-          << size << (failure ? failure->what() : "");
-    }
-  });
-}
-
-TEST_F(connecting, a_reply_with_any_byte_of_its_key_wrong_breaks_the_protocol) {
-  run([&]() -> task<> {
-    for (std::size_t i = 0; i < 16; ++i) {
-      const auto wrong = [&](raw_peer& raw) -> task<> {
-        bytes reply = reply_frame();
-        reply[i] ^= std::byte{1};
-        co_await raw.send(reply);
-        static_cast<void>(co_await raw.receive_rest());
-      };
-      const auto failure = co_await connect_to(wrong);
-      EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << i;
-    }
-  });
-}
-
-TEST_F(connecting, a_peer_that_wants_markers_is_refused) {
-  run([&]() -> task<> {
-    const auto wants_markers = [&](raw_peer& raw) -> task<> {
+TEST_F_TASK(connecting, a_reply_with_any_byte_of_its_key_wrong_breaks_the_protocol) {
+  for (std::size_t i = 0; i < 16; ++i) {
+    const auto wrong = [&](raw_peer& raw) -> task<> {
       bytes reply = reply_frame();
-      reply[16] |= std::byte{0x80};
+      reply[i] ^= std::byte{1};
       co_await raw.send(reply);
       static_cast<void>(co_await raw.receive_rest());
     };
-    const auto failure = co_await connect_to(wants_markers);
-    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-    EXPECT_TRUE(contains(failure, "markers"));
-  });
+    const auto failure = co_await connect_to(wrong);
+    EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << i;
+  }
 }
 
-TEST_F(connecting, a_rejection_shows_what_the_peer_says_about_it) {
-  run([&]() -> task<> {
-    const auto reject = [&](raw_peer& raw) -> task<> {
-      const bytes reply = reply_frame(false, true);
-      co_await raw.send(reply);
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    const auto failure = co_await connect_to(reject);
-    EXPECT_TRUE(failure && failure->code() == errc::peer_rejected);
-    EXPECT_TRUE(contains(failure, "77656674")) << (failure ? failure->what() : "");  // "weft", in hexadecimal digits
-  });
+TEST_F_TASK(connecting, a_peer_that_wants_markers_is_refused) {
+  const auto wants_markers = [&](raw_peer& raw) -> task<> {
+    bytes reply = reply_frame();
+    reply[16] |= std::byte{0x80};
+    co_await raw.send(reply);
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  const auto failure = co_await connect_to(wants_markers);
+  EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+  EXPECT_TRUE(contains(failure, "markers"));
 }
 
-TEST_F(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
-  run([&]() -> task<> {
-    raw_listener listener;
-    const auto serve = [&]() -> task<> {
-      raw_peer raw = co_await listener.accept();
-      // An early bird: allowed by nobody, and understood.
-      bytes all = reply_frame();
-      net::iwarp::untagged_header header;
-      bytes ulpdu(net::iwarp::untagged_header::bytes);
-      encode(header, std::span(ulpdu).first<net::iwarp::untagged_header::bytes>());
-      net::trailer::storage storage;
-      const auto end = net::trailer().pack(storage);
-      ulpdu.push_back(std::byte{42});
-      ulpdu.insert(ulpdu.end(), end.begin(), end.end());
-      ulpdu[ulpdu.size() - 4] = std::byte{16};  // credits
-      const bytes message = raw.fpdu(ulpdu);
-      all.insert(all.end(), message.begin(), message.end());
-      co_await raw.send(all);
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    const auto ask = [&]() -> task<> {
-      auto peer = co_await device().connect(listener.address());
-      const auto message = co_await peer.recv_or_throw();
-      EXPECT_TRUE(message.size() == 1 && message.bytes()[0] == std::byte{42});
-      peer.abort();
-    };
-    auto serving = serve();
-    auto asking = ask();
-    co_await when_all(std::move(serving), std::move(asking));
-  });
+TEST_F_TASK(connecting, a_rejection_shows_what_the_peer_says_about_it) {
+  const auto reject = [&](raw_peer& raw) -> task<> {
+    const bytes reply = reply_frame(false, true);
+    co_await raw.send(reply);
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  const auto failure = co_await connect_to(reject);
+  EXPECT_TRUE(failure && failure->code() == errc::peer_rejected);
+  EXPECT_TRUE(contains(failure, "77656674")) << (failure ? failure->what() : "");  // "weft", in hexadecimal digits
+}
+
+TEST_F_TASK(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
+  raw_listener listener;
+  const auto serve = [&]() -> task<> {
+    raw_peer raw = co_await listener.accept();
+    // An early bird: allowed by nobody, and understood.
+    bytes all = reply_frame();
+    net::iwarp::untagged_header header;
+    bytes ulpdu(net::iwarp::untagged_header::bytes);
+    encode(header, std::span(ulpdu).first<net::iwarp::untagged_header::bytes>());
+    net::trailer::storage storage;
+    const auto end = net::trailer().pack(storage);
+    ulpdu.push_back(std::byte{42});
+    ulpdu.insert(ulpdu.end(), end.begin(), end.end());
+    ulpdu[ulpdu.size() - 4] = std::byte{16};  // credits
+    const bytes message = raw.fpdu(ulpdu);
+    all.insert(all.end(), message.begin(), message.end());
+    co_await raw.send(all);
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  const auto ask = [&]() -> task<> {
+    auto peer = co_await device().connect(listener.address());
+    const auto message = co_await peer.recv_or_throw();
+    EXPECT_TRUE(message.size() == 1 && message.bytes()[0] == std::byte{42});
+    peer.abort();
+  };
+  co_await when_all(serve(), ask());
 }
 
 // ---- the network in between
@@ -600,81 +513,67 @@ std::multiset<int> traffic_classes(int family) {
   return found;
 }
 
-TEST_F(connecting, goes_out_from_the_address_and_port_that_it_is_told) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    for (const std::string_view source : {"127.0.0.2:0", "127.0.0.3:47111", "127.0.0.3:47111"}) {
-      auto asking = device().connect(std::string(listener.address()), {.source = source});
-      auto accepting = accept(listener);
-      auto both = co_await when_all(std::move(asking), std::move(accepting));
-      const std::string_view seen = std::get<1>(both).peer();
-      EXPECT_EQ(seen.substr(0, 10), source.substr(0, 10));
-      EXPECT_EQ(seen == source, !source.ends_with(":0")) << seen;
-      co_await std::get<0>(both).close();
-    }
-  });
+TEST_F_TASK(connecting, goes_out_from_the_address_and_port_that_it_is_told) {
+  auto listener = co_await listen();
+  for (const std::string_view source : {"127.0.0.2:0", "127.0.0.3:47111", "127.0.0.3:47111"}) {
+    auto both =
+        co_await when_all(device().connect(std::string(listener.address()), {.source = source}), accept(listener));
+    const std::string_view seen = std::get<1>(both).peer();
+    EXPECT_EQ(seen.substr(0, 10), source.substr(0, 10));
+    EXPECT_EQ(seen == source, !source.ends_with(":0")) << seen;
+    co_await std::get<0>(both).close();
+  }
 }
 
-TEST_F(connecting, from_an_address_that_is_not_this_machines_or_none_says_so_and_asks_nobody) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const std::string to = "connect to " + std::string(listener.address()) + " over iwarp: ";
-    const std::pair<std::string_view, std::string> refused[] = {
-        {"192.0.2.1:0", to + "bind the source address 192.0.2.1:0: Cannot assign requested address"},
-        {"127.0.0.2", to + "find the source address 127.0.0.2: not HOST:PORT (no port): not a usable address"},
-        {"[::1]:0", to + "bind the source address: it is of another family than the peer's: not a usable address"},
+TEST_F_TASK(connecting, from_an_address_that_is_not_this_machines_or_none_says_so_and_asks_nobody) {
+  auto listener = co_await listen();
+  const std::string to = "connect to " + std::string(listener.address()) + " over iwarp: ";
+  const std::pair<std::string_view, std::string> refused[] = {
+      {"192.0.2.1:0", to + "bind the source address 192.0.2.1:0: Cannot assign requested address"},
+      {"127.0.0.2", to + "find the source address 127.0.0.2: not HOST:PORT (no port): not a usable address"},
+      {"[::1]:0", to + "bind the source address: it is of another family than the peer's: not a usable address"},
+  };
+  for (const auto& [source, words] : refused) {
+    const auto failure = co_await failure_of(device().connect(std::string(listener.address()), {.source = source}));
+    EXPECT_EQ(std::string(failure ? failure->what() : ""), words);
+  }
+  co_await expect_service(listener);
+}
+
+TEST_F_TASK(connecting, gives_its_packets_the_traffic_class_that_it_is_told_on_both_ends) {
+  for (const bool is_v6 : {false, true}) {
+    const int family = is_v6 ? AF_INET6 : AF_INET;
+    auto listener = co_await device().listen(is_v6 ? "[::1]:0" : "127.0.0.1:0", {.traffic_class = 0x28});
+    auto one =
+        co_await when_all(device().connect(std::string(listener.address()), {.traffic_class = 0x48}), accept(listener));
+    EXPECT_EQ(traffic_classes(family), (std::multiset{0x28, 0x48}));
+    const auto accept_with = [&]() -> task<net::connection> {
+      auto request = co_await listener.next();
+      co_return co_await request->accept({.traffic_class = 0x68});
     };
-    for (const auto& [source, words] : refused) {
-      const auto failure = co_await failure_of(device().connect(std::string(listener.address()), {.source = source}));
-      EXPECT_EQ(std::string(failure ? failure->what() : ""), words);
-    }
-    co_await expect_service(listener);
-  });
+    auto other = co_await when_all(device().connect(std::string(listener.address())), accept_with());
+    EXPECT_EQ(traffic_classes(family), (std::multiset{0, 0x28, 0x48, 0x68}));
+    co_await std::get<0>(one).close();
+    co_await std::get<0>(other).close();
+  }
 }
 
-TEST_F(connecting, gives_its_packets_the_traffic_class_that_it_is_told_on_both_ends) {
-  run([&]() -> task<> {
-    for (const bool is_v6 : {false, true}) {
-      const int family = is_v6 ? AF_INET6 : AF_INET;
-      auto listener = co_await device().listen(is_v6 ? "[::1]:0" : "127.0.0.1:0", {.traffic_class = 0x28});
-      auto asking = device().connect(std::string(listener.address()), {.traffic_class = 0x48});
-      auto serving = accept(listener);
-      auto one = co_await when_all(std::move(asking), std::move(serving));
-      EXPECT_EQ(traffic_classes(family), (std::multiset{0x28, 0x48}));
-      const auto accept_with = [&]() -> task<net::connection> {
-        auto request = co_await listener.next();
-        co_return co_await request->accept({.traffic_class = 0x68});
-      };
-      auto accepting = accept_with();
-      auto plain = device().connect(std::string(listener.address()));
-      auto other = co_await when_all(std::move(plain), std::move(accepting));
-      EXPECT_EQ(traffic_classes(family), (std::multiset{0, 0x28, 0x48, 0x68}));
-      co_await std::get<0>(one).close();
-      co_await std::get<0>(other).close();
-    }
-  });
-}
-
-TEST_F(connecting, gives_ipv4_peers_of_an_ipv6_listener_its_traffic_class_as_well) {
-  run([&]() -> task<> {
-    auto listener = co_await device().listen(":0", {.traffic_class = 0x28});
-    const std::string port(listener.address().substr(listener.address().rfind(':')));
-    auto asking = device().connect("127.0.0.1" + port);
-    auto serving = accept(listener);
-    auto both = co_await when_all(std::move(asking), std::move(serving));
-    EXPECT_EQ(traffic_classes(AF_INET), (std::multiset{0}));
-    EXPECT_EQ(std::get<1>(both).peer().substr(0, 8), "[::ffff:");
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-      const int fd = std::stoi(entry.path().filename().string());
-      sockaddr_storage peer{};
-      socklen_t length = sizeof peer;
-      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.ss_family != AF_INET6) continue;
-      int value = -1;
-      length = sizeof value;
-      EXPECT_EQ(::getsockopt(fd, IPPROTO_IP, IP_TOS, &value, &length), 0);
-      EXPECT_EQ(value, 0x28);
-    }
-  });
+TEST_F_TASK(connecting, gives_ipv4_peers_of_an_ipv6_listener_its_traffic_class_as_well) {
+  auto listener = co_await device().listen(":0", {.traffic_class = 0x28});
+  const std::string port(listener.address().substr(listener.address().rfind(':')));
+  auto both = co_await when_all(device().connect("127.0.0.1" + port), accept(listener));
+  EXPECT_EQ(traffic_classes(AF_INET), (std::multiset{0}));
+  EXPECT_EQ(std::get<1>(both).peer().substr(0, 8), "[::ffff:");
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.ss_family != AF_INET6) continue;
+    int value = -1;
+    length = sizeof value;
+    EXPECT_EQ(::getsockopt(fd, IPPROTO_IP, IP_TOS, &value, &length), 0);
+    EXPECT_EQ(value, 0x28);
+  }
 }
 
 // ---- death
@@ -722,36 +621,28 @@ class death : private with_noted_options, public net_test {
       auto request = co_await listener.next();
       co_return co_await request->accept(how);
     };
-    auto accepting = accept_with();
-    auto asking = device().connect(std::string(listener.address()), how);
-    static_cast<void>(co_await when_all(std::move(asking), std::move(accepting)));
+    static_cast<void>(co_await when_all(device().connect(std::string(listener.address()), how), accept_with()));
   }
 };
 
-TEST_F(death, is_watched_for_by_the_kernel_on_both_ends) {
-  run([&]() -> task<> {
-    co_await connect_pair({.dead_peer_after = 12s});
-    const std::set<noted_options::option> wanted = {
-        {IPPROTO_TCP, TCP_NODELAY, 1},   {SOL_SOCKET, SO_KEEPALIVE, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 6},
-        {IPPROTO_TCP, TCP_KEEPINTVL, 2}, {IPPROTO_TCP, TCP_KEEPCNT, 3}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 12000}};
-    EXPECT_EQ(sockets_with(wanted), 2);
-  });
+TEST_F_TASK(death, is_watched_for_by_the_kernel_on_both_ends) {
+  co_await connect_pair({.dead_peer_after = 12s});
+  const std::set<noted_options::option> wanted = {
+      {IPPROTO_TCP, TCP_NODELAY, 1},   {SOL_SOCKET, SO_KEEPALIVE, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 6},
+      {IPPROTO_TCP, TCP_KEEPINTVL, 2}, {IPPROTO_TCP, TCP_KEEPCNT, 3}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 12000}};
+  EXPECT_EQ(sockets_with(wanted), 2);
 }
 
-TEST_F(death, may_be_watched_for_as_slowly_or_as_quickly_as_the_kernel_can) {
-  run([&]() -> task<> {
-    co_await connect_pair({.dead_peer_after = 1ms});
-    EXPECT_EQ(sockets_with({{IPPROTO_TCP, TCP_KEEPIDLE, 1}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 1}}), 2);
-    co_await connect_pair({.dead_peer_after = std::chrono::milliseconds::max()});
-    EXPECT_EQ(sockets_with({{IPPROTO_TCP, TCP_KEEPIDLE, 16383}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 32'767'000}}), 2);
-  });
+TEST_F_TASK(death, may_be_watched_for_as_slowly_or_as_quickly_as_the_kernel_can) {
+  co_await connect_pair({.dead_peer_after = 1ms});
+  EXPECT_EQ(sockets_with({{IPPROTO_TCP, TCP_KEEPIDLE, 1}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 1}}), 2);
+  co_await connect_pair({.dead_peer_after = std::chrono::milliseconds::max()});
+  EXPECT_EQ(sockets_with({{IPPROTO_TCP, TCP_KEEPIDLE, 16383}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 32'767'000}}), 2);
 }
 
-TEST_F(death, need_not_be_watched_for) {
-  run([&]() -> task<> {
-    co_await connect_pair({.dead_peer_after = 0ms});
-    EXPECT_EQ(sockets_with({{SOL_SOCKET, SO_KEEPALIVE, 1}}), 0);
-  });
+TEST_F_TASK(death, need_not_be_watched_for) {
+  co_await connect_pair({.dead_peer_after = 0ms});
+  EXPECT_EQ(sockets_with({{SOL_SOCKET, SO_KEEPALIVE, 1}}), 0);
 }
 
 // ---- versions
@@ -784,24 +675,20 @@ class other_version : public net_test {
   }
 };
 
-TEST_F(other_version, of_a_client_is_an_error_that_names_it_and_the_client_is_told) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    raw_peer raw = raw_peer::connect(listener.address());
-    const bytes request = with_versions(request_frame(), 3, 2);
-    const auto ask = [&]() -> task<bytes> {
-      co_await raw.send(request);
-      co_return co_await raw.receive_rest();
-    };
-    auto asking = ask();
-    auto accepting = failure_of(accept(listener));
-    const auto both = co_await when_all(std::move(asking), std::move(accepting));
-    const bytes told = text("weft: no common version");
-    EXPECT_NE(std::ranges::search(std::get<0>(both), told).begin(), std::get<0>(both).end());
-    const auto& failure = std::get<1>(both);
-    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-    EXPECT_TRUE(contains(failure, "the peer speaks versions 2 to 3 of weft's protocol, and this end version 1"));
-  });
+TEST_F_TASK(other_version, of_a_client_is_an_error_that_names_it_and_the_client_is_told) {
+  auto listener = co_await listen();
+  raw_peer raw = raw_peer::connect(listener.address());
+  const bytes request = with_versions(request_frame(), 3, 2);
+  const auto ask = [&]() -> task<bytes> {
+    co_await raw.send(request);
+    co_return co_await raw.receive_rest();
+  };
+  const auto both = co_await when_all(ask(), failure_of(accept(listener)));
+  const bytes told = text("weft: no common version");
+  EXPECT_NE(std::ranges::search(std::get<0>(both), told).begin(), std::get<0>(both).end());
+  const auto& failure = std::get<1>(both);
+  EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+  EXPECT_TRUE(contains(failure, "the peer speaks versions 2 to 3 of weft's protocol, and this end version 1"));
 }
 
 TEST_F(other_version, of_a_server_is_an_error_that_names_it) {
@@ -814,33 +701,18 @@ TEST_F(other_version, of_a_server_as_an_old_client_sees_it_is_told_in_words) {
   EXPECT_TRUE(contains(failure, "the peer and this end speak no common version of weft's protocol"));
 }
 
-TEST_F(other_version, that_speaks_ours_as_well_is_a_weft_peer) {
-  const auto script = [](raw_peer&, net::connection& ours) -> task<> {
-    EXPECT_TRUE(ours.capabilities().native);
-    co_return;
-  };
-  against_raw_client(script, false, with_versions(greeting_bytes(), 5, 1));
+TEST_F_AGAINST_RAW(other_version, that_speaks_ours_as_well_is_a_weft_peer, false,
+                   with_versions(greeting_bytes(), 5, 1)) {
+  EXPECT_TRUE(peer.capabilities().native);
+  co_return;
 }
 
 // ---- accept(2)
 
-// Has no descriptor for the first peer, once.
-class one_descriptor_short final : public system_calls {
- public:
-  int accept4(int fd, sockaddr* address, socklen_t* length, int flags) noexcept override {
-    return is_due() ? -EMFILE : system_calls::accept4(fd, address, length, flags);
-  }
-  int permit_ring_operation(std::uint8_t operation) noexcept override {
-    return static_cast<io_kind>(operation) == io_kind::accept && is_due() ? -EMFILE : 0;
-  }
-
- private:
-  bool is_due() noexcept { return !std::exchange(failed_, true); }
-  bool failed_ = false;
-};
-
+// There is no descriptor for the first peer, once.
 struct with_one_descriptor_short {
-  one_descriptor_short calls;
+  failing_system_calls calls{
+      {.of = system_call::accept4 | system_call::accept_in_ring, .number = EMFILE, .after = 0, .times = 1}};
 };
 
 class accepting_in_want : private with_one_descriptor_short, public net_test {
@@ -848,82 +720,70 @@ class accepting_in_want : private with_one_descriptor_short, public net_test {
   accepting_in_want() : net_test(calls) {}
 };
 
-TEST_F(accepting_in_want, is_counted_and_the_peer_is_accepted_later) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    co_await expect_service(listener);
-    EXPECT_EQ(device().statistics().accept_errors, 1u);
-    EXPECT_EQ(device().statistics().accepts_failed, 0u);
-  });
+TEST_F_TASK(accepting_in_want, is_counted_and_the_peer_is_accepted_later) {
+  auto listener = co_await listen();
+  co_await expect_service(listener);
+  EXPECT_EQ(device().statistics().accept_errors, 1u);
+  EXPECT_EQ(device().statistics().accepts_failed, 0u);
 }
 
-TEST_F(listening, without_descriptors_it_tells_each_peer_so_and_takes_the_next_when_there_are_some) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    std::vector<raw_peer> peers;
-    for (int i = 0; i < 4; ++i) {
-      peers.push_back(raw_peer::connect(listener.address()));
-      peers.back().send_now(request_frame());
+TEST_F_TASK(listening, without_descriptors_it_tells_each_peer_so_and_takes_the_next_when_there_are_some) {
+  auto listener = co_await listen();
+  std::vector<raw_peer> peers;
+  for (int i = 0; i < 4; ++i) {
+    peers.push_back(raw_peer::connect(listener.address()));
+    peers.back().send_now(request_frame());
+  }
+  std::optional<no_descriptors_left> none(std::in_place);
+  const auto be_refused = [&]() -> task<> {
+    for (raw_peer& each : peers) {
+      const bytes said = co_await each.receive_rest();
+      const std::string_view words(reinterpret_cast<const char*>(said.data()), said.size());
+      EXPECT_NE(words.find("no descriptors left"), std::string_view::npos);
     }
-    std::optional<no_descriptors_left> none(std::in_place);
-    const auto be_refused = [&]() -> task<> {
-      for (raw_peer& each : peers) {
-        const bytes said = co_await each.receive_rest();
-        const std::string_view words(reinterpret_cast<const char*>(said.data()), said.size());
-        EXPECT_NE(words.find("no descriptors left"), std::string_view::npos);
-      }
-      none.reset();
-      static_cast<void>(co_await device().connect(std::string(listener.address())));
-    };
-    auto refused = be_refused();
-    auto accepting = accept(listener);
-    co_await when_all(std::move(refused), std::move(accepting));
-    EXPECT_GE(device().statistics().accept_errors, peers.size());
-    co_await expect_service(listener);
-  });
+    none.reset();
+    static_cast<void>(co_await device().connect(std::string(listener.address())));
+  };
+  co_await when_all(be_refused(), accept(listener));
+  EXPECT_GE(device().statistics().accept_errors, peers.size());
+  co_await expect_service(listener);
 }
 
 // A rejection of MPA's first revision has room for private data as well (RFC 5044 section 7.1.1).
-TEST_F(listening, with_as_many_connections_as_it_takes_it_tells_a_foreign_peer_so) {
-  run([&]() -> task<> {
-    net::listener_options narrow;
-    narrow.max_connections = 1;
-    auto listener = co_await listen(narrow);
-    const auto frame_of = [](net::iwarp::mpa::frame frame) {
-      bytes out(net::iwarp::mpa::max_frame_bytes);
-      out.resize(net::iwarp::mpa::encode_frame(frame, out));
-      return out;
-    };
-    const bytes request = frame_of({});
-    raw_peer early = raw_peer::connect(listener.address());
-    early.send_now(request);
-    const auto held = co_await listener.next();
-    raw_peer late = raw_peer::connect(listener.address());
-    late.send_now(request);
-    const auto be_refused = [&]() -> task<> {
-      const bytes said = co_await late.receive_rest();
-      const bytes words = text("weft: no connections left");
-      EXPECT_EQ(said, frame_of({.kind = net::iwarp::mpa::frame_kind::reply, .rejected = true, .private_data = words}));
-      listener.close();
-    };
-    const auto wait = [&]() -> task<> { EXPECT_FALSE((co_await listener.next()).has_value()); };
-    auto refused = be_refused();
-    auto waiting = wait();
-    co_await when_all(std::move(refused), std::move(waiting));
-  });
+TEST_F_TASK(listening, with_as_many_connections_as_it_takes_it_tells_a_foreign_peer_so) {
+  net::listener_options narrow;
+  narrow.max_connections = 1;
+  auto listener = co_await listen(narrow);
+  const auto frame_of = [](net::iwarp::mpa::frame frame) {
+    bytes out(net::iwarp::mpa::max_frame_bytes);
+    out.resize(net::iwarp::mpa::encode_frame(frame, out));
+    return out;
+  };
+  const bytes request = frame_of({});
+  raw_peer early = raw_peer::connect(listener.address());
+  early.send_now(request);
+  const auto held = co_await listener.next();
+  raw_peer late = raw_peer::connect(listener.address());
+  late.send_now(request);
+  const auto be_refused = [&]() -> task<> {
+    const bytes said = co_await late.receive_rest();
+    const bytes words = text("weft: no connections left");
+    EXPECT_EQ(said, frame_of({.kind = net::iwarp::mpa::frame_kind::reply, .rejected = true, .private_data = words}));
+    listener.close();
+  };
+  const auto wait = [&]() -> task<> { EXPECT_FALSE((co_await listener.next()).has_value()); };
+  co_await when_all(be_refused(), wait());
 }
 
-TEST_F(connecting, to_a_server_without_descriptors_says_so) {
-  run([&]() -> task<> {
-    const auto reject = [&](raw_peer& raw) -> task<> {
-      const bytes reply = rejection_frame("weft: no descriptors left");
-      co_await raw.send(reply);
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    const auto failure = co_await connect_to(reject);
-    EXPECT_TRUE(failure && failure->code() == std::errc::too_many_files_open);
-    EXPECT_TRUE(contains(failure, "the peer has no descriptors left")) << (failure ? failure->what() : "");
-  });
+TEST_F_TASK(connecting, to_a_server_without_descriptors_says_so) {
+  const auto reject = [&](raw_peer& raw) -> task<> {
+    const bytes reply = rejection_frame("weft: no descriptors left");
+    co_await raw.send(reply);
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  const auto failure = co_await connect_to(reject);
+  EXPECT_TRUE(failure && failure->code() == std::errc::too_many_files_open);
+  EXPECT_TRUE(contains(failure, "the peer has no descriptors left")) << (failure ? failure->what() : "");
 }
 
 // ---- names with several addresses
@@ -972,97 +832,75 @@ class names : private with_made_up_names, public connecting {
   [[nodiscard]] int connects() const noexcept { return calls.connects; }
 };
 
-TEST_F(names, are_tried_address_by_address_until_one_answers) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    let_it_mean({deserted(), "[::1]:1", std::string(listener.address()), deserted()});
-    auto accepting = accept(listener);
-    auto asking = device().connect("somewhere:1");
-    const auto both = co_await when_all(std::move(asking), std::move(accepting));
-    EXPECT_EQ(std::get<0>(both).peer(), listener.address());
-  });
+TEST_F_TASK(names, are_tried_address_by_address_until_one_answers) {
+  auto listener = co_await listen();
+  let_it_mean({deserted(), "[::1]:1", std::string(listener.address()), deserted()});
+  const auto both = co_await when_all(device().connect("somewhere:1"), accept(listener));
+  EXPECT_EQ(std::get<0>(both).peer(), listener.address());
 }
 
-TEST_F(names, of_which_no_address_answers_say_why_for_each) {
-  run([&]() -> task<> {
-    const std::string first = deserted();
-    const std::string second = deserted();
-    let_it_mean({first, second});
-    const auto failure = co_await failure_of(device().connect("somewhere:1"));
-    const std::string refused = ": TCP connection: Connection refused";
-    const std::string words = "connect to somewhere:1 over iwarp: " + first + refused + "; " + second + refused;
-    EXPECT_EQ(std::string(failure ? failure->what() : ""), words);
-    EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused);
-  });
+TEST_F_TASK(names, of_which_no_address_answers_say_why_for_each) {
+  const std::string first = deserted();
+  const std::string second = deserted();
+  let_it_mean({first, second});
+  const auto failure = co_await failure_of(device().connect("somewhere:1"));
+  const std::string refused = ": TCP connection: Connection refused";
+  const std::string words = "connect to somewhere:1 over iwarp: " + first + refused + "; " + second + refused;
+  EXPECT_EQ(std::string(failure ? failure->what() : ""), words);
+  EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused);
 }
 
-TEST_F(names, whose_first_address_is_no_iwarp_peer_are_found_at_the_second) {
-  run([&]() -> task<> {
-    raw_listener web;
-    auto listener = co_await listen();
-    let_it_mean({web.address(), std::string(listener.address())});
-    const auto serve_web = [&]() -> task<> {
-      raw_peer raw = co_await web.accept();
-      const bytes answer = text("HTTP/1.1 400 Bad Request\r\n\r\n");
-      co_await raw.send(answer);
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    auto serving = serve_web();
-    auto accepting = accept(listener);
-    auto asking = device().connect("somewhere:1");
-    const auto all = co_await when_all(std::move(asking), std::move(accepting), std::move(serving));
-    EXPECT_EQ(std::get<0>(all).peer(), listener.address());
-  });
+TEST_F_TASK(names, whose_first_address_is_no_iwarp_peer_are_found_at_the_second) {
+  raw_listener web;
+  auto listener = co_await listen();
+  let_it_mean({web.address(), std::string(listener.address())});
+  const auto serve_web = [&]() -> task<> {
+    raw_peer raw = co_await web.accept();
+    const bytes answer = text("HTTP/1.1 400 Bad Request\r\n\r\n");
+    co_await raw.send(answer);
+    static_cast<void>(co_await raw.receive_rest());
+  };
+  const auto all = co_await when_all(device().connect("somewhere:1"), accept(listener), serve_web());
+  EXPECT_EQ(std::get<0>(all).peer(), listener.address());
 }
 
-TEST_F(names, whose_peer_rejects_are_not_asked_at_another_address) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    auto other = co_await listen();
-    let_it_mean({std::string(listener.address()), std::string(other.address())});
-    auto attempt = failure_of(device().connect("somewhere:1"));
-    const auto reject = [&]() -> task<> {
-      auto request = co_await listener.next();
-      co_await request->reject();
-    };
-    auto rejecting = reject();
-    const auto both = co_await when_all(std::move(attempt), std::move(rejecting));
-    EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::peer_rejected);
-  });
+TEST_F_TASK(names, whose_peer_rejects_are_not_asked_at_another_address) {
+  auto listener = co_await listen();
+  auto other = co_await listen();
+  let_it_mean({std::string(listener.address()), std::string(other.address())});
+  auto attempt = failure_of(device().connect("somewhere:1"));
+  const auto reject = [&]() -> task<> {
+    auto request = co_await listener.next();
+    co_await request->reject();
+  };
+  auto rejecting = reject();
+  const auto both = co_await when_all(std::move(attempt), std::move(rejecting));
+  EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::peer_rejected);
 }
 
-TEST_F(names, whose_only_address_swallows_everything_end_at_the_deadline_and_name_the_step) {
-  run([&]() -> task<> {
-    const deaf_listener deaf;
-    let_it_mean({deaf.address()});
-    const auto wait = [&]() -> task<> {
-      while (connects() == 0) co_await yield();
-      let_set_ups_time_out();
-    };
-    auto waiting = wait();
-    auto asking = failure_of(device().connect("somewhere:1"));
-    const auto both = co_await when_all(std::move(asking), std::move(waiting));
-    const auto& failure = std::get<0>(both);
-    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
-    EXPECT_TRUE(contains(failure, "TCP connection")) << (failure ? failure->what() : "");
-  });
+TEST_F_TASK(names, whose_only_address_swallows_everything_end_at_the_deadline_and_name_the_step) {
+  const deaf_listener deaf;
+  let_it_mean({deaf.address()});
+  const auto wait = [&]() -> task<> {
+    while (connects() == 0) co_await yield();
+    let_set_ups_time_out();
+  };
+  const auto both = co_await when_all(failure_of(device().connect("somewhere:1")), wait());
+  const auto& failure = std::get<0>(both);
+  EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+  EXPECT_TRUE(contains(failure, "TCP connection")) << (failure ? failure->what() : "");
 }
 
-TEST_F(names, whose_first_address_swallows_everything_leave_the_second_its_share_of_the_time) {
-  run([&]() -> task<> {
-    deaf_listener deaf;
-    auto listener = co_await listen();
-    let_it_mean({deaf.address(), std::string(listener.address())});
-    const auto wait = [&]() -> task<> {
-      while (connects() == 0) co_await yield();
-      jump(net::connection_options().set_up_timeout / 2 + 1ms);
-    };
-    auto waiting = wait();
-    auto accepting = accept(listener);
-    auto asking = device().connect("somewhere:1");
-    const auto all = co_await when_all(std::move(asking), std::move(accepting), std::move(waiting));
-    EXPECT_EQ(std::get<0>(all).peer(), listener.address());
-  });
+TEST_F_TASK(names, whose_first_address_swallows_everything_leave_the_second_its_share_of_the_time) {
+  deaf_listener deaf;
+  auto listener = co_await listen();
+  let_it_mean({deaf.address(), std::string(listener.address())});
+  const auto wait = [&]() -> task<> {
+    while (connects() == 0) co_await yield();
+    jump(net::connection_options().set_up_timeout / 2 + 1ms);
+  };
+  const auto all = co_await when_all(device().connect("somewhere:1"), accept(listener), wait());
+  EXPECT_EQ(std::get<0>(all).peer(), listener.address());
 }
 
 }  // namespace

@@ -45,9 +45,8 @@ class stream_test : public net_test, public testing::WithParamInterface<const ch
   }
   task<ends> connect(net::connection_options options = net::stream_options()) {
     auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
-    auto connecting = net::stream::connect(device(), std::string(listener.address()), options);
-    auto accepting = accept(listener, options);
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(net::stream::connect(device(), std::string(listener.address()), options),
+                                  accept(listener, options));
     ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
     co_return made;
   }
@@ -66,6 +65,10 @@ class stream_test : public net_test, public testing::WithParamInterface<const ch
 INSTANTIATE_TEST_SUITE_P(over, stream_test, testing::Values("iwarp", "tcp"),
                          [](const auto& item) { return std::string(item.param); });
 
+#define TEST_P_STREAMS(suite, name, ...)                                                           \
+  TEST_P_SCRIPT(suite, name, ([[maybe_unused]] net::stream & a, [[maybe_unused]] net::stream & b), \
+                between(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
+
 TEST_P(stream_test, peers_that_come_to_a_listener_without_descriptors_are_not_left_to_wait) {
   if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
   run([&]() -> task<> {
@@ -79,9 +82,7 @@ TEST_P(stream_test, peers_that_come_to_a_listener_without_descriptors_are_not_le
       none.reset();
       static_cast<void>(co_await net::stream::connect(device(), address));
     };
-    auto turned_away = be_turned_away();
-    auto accepting = accept(listener, net::stream_options());
-    co_await when_all(std::move(turned_away), std::move(accepting));
+    co_await when_all(be_turned_away(), accept(listener, net::stream_options()));
   });
 }
 
@@ -92,9 +93,7 @@ TEST_P(stream_test, peers_that_come_to_a_full_listener_are_turned_away_until_a_s
     auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0", narrow);
     const std::string address(listener.address());
     const auto come = [&]() -> task<ends> {
-      auto connecting = net::stream::connect(device(), address);
-      auto accepting = accept(listener, net::stream_options());
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      auto both = co_await when_all(net::stream::connect(device(), address), accept(listener, net::stream_options()));
       ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
       co_return made;
     };
@@ -105,9 +104,7 @@ TEST_P(stream_test, peers_that_come_to_a_full_listener_are_turned_away_until_a_s
       co_await first.b.close();
       co_return co_await net::stream::connect(device(), address);
     };
-    auto turned_away = be_turned_away();
-    auto accepting = accept(listener, net::stream_options());
-    static_cast<void>(co_await when_all(std::move(turned_away), std::move(accepting)));
+    static_cast<void>(co_await when_all(be_turned_away(), accept(listener, net::stream_options())));
   });
 }
 
@@ -200,248 +197,207 @@ TEST_P(stream_test, brings_every_byte_in_order_whatever_the_pieces_and_then_the_
   }
 }
 
-TEST_P(stream_test, messages_of_one_byte_do_as_well) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    auto writing = write_in_pieces(a, pool(), 3000, 1);
-    auto reading = read_in_pieces(b, 2);
-    const auto done = co_await when_all(std::move(writing), std::move(reading));
-    EXPECT_EQ(std::get<1>(done), 3000u);
-  };
-  between(script, {.receive_size = 1, .receive_depth = 2});
+TEST_P_STREAMS(stream_test, messages_of_one_byte_do_as_well, {.receive_size = 1, .receive_depth = 2}) {
+  const auto done = co_await when_all(write_in_pieces(a, pool(), 3000, 1), read_in_pieces(b, 2));
+  EXPECT_EQ(std::get<1>(done), 3000u);
 }
 
-TEST_P(stream_test, one_direction_ends_and_the_other_goes_on) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    const content question = bytes_from(0, 10'000);
-    const content answer = bytes_from(7, 20'000);
-    co_await a.write(question);
-    co_await a.shutdown_send();
-    co_await a.shutdown_send();  // says so once
-    EXPECT_EQ(co_await code_of(a.write_some(question)), errc::closed);
+TEST_P_STREAMS(stream_test, one_direction_ends_and_the_other_goes_on) {
+  const content question = bytes_from(0, 10'000);
+  const content answer = bytes_from(7, 20'000);
+  co_await a.write(question);
+  co_await a.shutdown_send();
+  co_await a.shutdown_send();  // says so once
+  EXPECT_EQ(co_await code_of(a.write_some(question)), errc::closed);
 
-    content got(question.size());
-    co_await b.read(got);
-    EXPECT_EQ(got, question);
-    EXPECT_EQ(co_await b.read_some(got), 0u);
-    EXPECT_EQ(co_await b.read_some(got), 0u);  // and stays at the end
-    EXPECT_TRUE((co_await b.read_bytes()).empty());
-    co_await b.write(answer);
-    co_await b.close();
+  content got(question.size());
+  co_await b.read(got);
+  EXPECT_EQ(got, question);
+  EXPECT_EQ(co_await b.read_some(got), 0u);
+  EXPECT_EQ(co_await b.read_some(got), 0u);  // and stays at the end
+  EXPECT_TRUE((co_await b.read_bytes()).empty());
+  co_await b.write(answer);
+  co_await b.close();
 
-    got.resize(answer.size());
-    co_await a.read(got);
-    EXPECT_EQ(got, answer);
-    EXPECT_EQ(co_await code_of(a.read(got)), errc::peer_closed);
-  };
-  between(script);
+  got.resize(answer.size());
+  co_await a.read(got);
+  EXPECT_EQ(got, answer);
+  EXPECT_EQ(co_await code_of(a.read(got)), errc::peer_closed);
 }
 
-TEST_P(stream_test, the_peers_close_is_the_end_behind_what_it_wrote) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    const content words = bytes_from(0, 5000);
-    co_await a.write(words);
-    a.close();
-    EXPECT_FALSE(a.is_open());
-    EXPECT_EQ(co_await code_of(a.write_some(words)), errc::closed);
-    content got(words.size());
-    EXPECT_EQ(co_await code_of(a.read_some(got)), errc::closed);
-    co_await b.read(got);
-    EXPECT_EQ(got, words);
-    EXPECT_EQ(co_await b.read_some(got), 0u);
-    co_await a.close();  // again: waits for the first
-  };
-  between(script);
+TEST_P_STREAMS(stream_test, the_peers_close_is_the_end_behind_what_it_wrote) {
+  const content words = bytes_from(0, 5000);
+  co_await a.write(words);
+  a.close();
+  EXPECT_FALSE(a.is_open());
+  EXPECT_EQ(co_await code_of(a.write_some(words)), errc::closed);
+  content got(words.size());
+  EXPECT_EQ(co_await code_of(a.read_some(got)), errc::closed);
+  co_await b.read(got);
+  EXPECT_EQ(got, words);
+  EXPECT_EQ(co_await b.read_some(got), 0u);
+  co_await a.close();  // again: waits for the first
 }
 
-TEST_P(stream_test, no_room_and_no_bytes_are_no_end) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    EXPECT_EQ(co_await a.write_some(std::span<const std::byte>()), 0u);
-    co_await a.write(std::span<const std::byte>());
-    auto nothing = co_await pool().allocate(0);
-    co_await a.write(std::move(nothing));
-    EXPECT_EQ(co_await b.read_some(std::span<std::byte>()), 0u);
-    const content words = bytes_from(0, 5);
-    co_await a.write(words);
-    content got(5);
-    co_await b.read(got);
-    EXPECT_EQ(got, words);
-  };
-  between(script);
+TEST_P_STREAMS(stream_test, no_room_and_no_bytes_are_no_end) {
+  EXPECT_EQ(co_await a.write_some(std::span<const std::byte>()), 0u);
+  co_await a.write(std::span<const std::byte>());
+  co_await a.write(co_await pool().allocate(0));
+  EXPECT_EQ(co_await b.read_some(std::span<std::byte>()), 0u);
+  const content words = bytes_from(0, 5);
+  co_await a.write(words);
+  content got(5);
+  co_await b.read(got);
+  EXPECT_EQ(got, words);
 }
 
-TEST_P(stream_test, stopping_a_read_at_every_step_loses_no_byte) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    std::size_t sent = 0;
-    std::size_t got = 0;
-    int stopped = 0;
+TEST_P_STREAMS(stream_test, stopping_a_read_at_every_step_loses_no_byte) {
+  std::size_t sent = 0;
+  std::size_t got = 0;
+  int stopped = 0;
+  for (int steps = 0; steps < 60; ++steps) {
+    content room(1 + static_cast<std::size_t>(steps) * 37);
+    const auto read = [&]() -> task<> {
+      try {
+        const std::size_t count = co_await b.read_some(room);
+        for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(room[i], byte_at(got + i));
+        got += count;
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::canceled);
+        ++stopped;
+      }
+    };
+    const auto stop = [&]() -> task<> {
+      for (int i = 0; i < steps / 2; ++i) co_await yield();
+      b.cancel();
+    };
+    const content words = bytes_from(sent, steps % 3 == 0 ? 0 : 700);
+    sent += words.size();
+    co_await when_all(read(), a.write(words), stop());
+  }
+  EXPECT_GT(stopped, 0);
+  co_await a.shutdown_send();
+  content rest(sent);
+  while (const std::size_t count = co_await b.read_some(rest)) {
+    for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(rest[i], byte_at(got + i));
+    got += count;
+  }
+  EXPECT_EQ(got, sent);
+}
+
+TEST_P_STREAMS(stream_test, a_write_that_is_stopped_says_how_much_arrives) {
+  std::size_t told = 0;
+  int stopped = 0;
+  const auto write = [&]() -> task<> {
+    // Nobody reads meanwhile, so that writes come to wait at every place where they can.
     for (int steps = 0; steps < 60; ++steps) {
-      content room(1 + static_cast<std::size_t>(steps) * 37);
-      const auto read = [&]() -> task<> {
+      const content words = bytes_from(told, 100'000);
+      const auto some = [&]() -> task<> {
         try {
-          const std::size_t count = co_await b.read_some(room);
-          for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(room[i], byte_at(got + i));
-          got += count;
+          told += co_await a.write_some(words);
         } catch (const error& why) {
           EXPECT_EQ(why.code(), errc::canceled);
           ++stopped;
         }
       };
       const auto stop = [&]() -> task<> {
-        for (int i = 0; i < steps / 2; ++i) co_await yield();
-        b.cancel();
+        for (int i = 0; i < steps % 20; ++i) co_await yield();
+        a.cancel();
       };
-      const content words = bytes_from(sent, steps % 3 == 0 ? 0 : 700);
-      sent += words.size();
-      co_await when_all(read(), a.write(words), stop());
+      co_await when_all(some(), stop());
     }
-    EXPECT_GT(stopped, 0);
-    co_await a.shutdown_send();
-    content rest(sent);
-    while (const std::size_t count = co_await b.read_some(rest)) {
-      for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(rest[i], byte_at(got + i));
-      got += count;
-    }
-    EXPECT_EQ(got, sent);
   };
-  between(script);
+  co_await write();
+  EXPECT_GT(stopped, 0);
+  const auto done = co_await when_all(read_in_pieces(b, 5), a.shutdown_send());
+  EXPECT_EQ(std::get<0>(done), told);
 }
 
-TEST_P(stream_test, a_write_that_is_stopped_says_how_much_arrives) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    std::size_t told = 0;
-    int stopped = 0;
-    const auto write = [&]() -> task<> {
-      // Nobody reads meanwhile, so that writes come to wait at every place where they can.
-      for (int steps = 0; steps < 60; ++steps) {
-        const content words = bytes_from(told, 100'000);
-        const auto some = [&]() -> task<> {
-          try {
-            told += co_await a.write_some(words);
-          } catch (const error& why) {
-            EXPECT_EQ(why.code(), errc::canceled);
-            ++stopped;
-          }
-        };
-        const auto stop = [&]() -> task<> {
-          for (int i = 0; i < steps % 20; ++i) co_await yield();
-          a.cancel();
-        };
-        co_await when_all(some(), stop());
-      }
-    };
-    co_await write();
-    EXPECT_GT(stopped, 0);
-    auto reading = read_in_pieces(b, 5);
-    auto ending = a.shutdown_send();
-    const auto done = co_await when_all(std::move(reading), std::move(ending));
-    EXPECT_EQ(std::get<0>(done), told);
-  };
-  between(script);
+TEST_P_STREAMS(stream_test, a_stop_of_the_task_is_as_good_as_cancel) {
+  content room(10);
+  EXPECT_EQ(co_await code_of(with_timeout(1us, b.read_some(room))), errc::timed_out);
+  const content words = bytes_from(0, 10);
+  co_await a.write(words);
+  co_await b.read(room);
+  EXPECT_EQ(room, words);
 }
 
-TEST_P(stream_test, a_stop_of_the_task_is_as_good_as_cancel) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    content room(10);
-    EXPECT_EQ(co_await code_of(with_timeout(1us, b.read_some(room))), errc::timed_out);
-    const content words = bytes_from(0, 10);
-    co_await a.write(words);
-    co_await b.read(room);
-    EXPECT_EQ(room, words);
+TEST_P_STREAMS(stream_test, a_peer_that_does_not_read_holds_the_writer_back) {
+  std::size_t told = 0;
+  const auto write_for_ever = [&]() -> task<> {
+    const content words = bytes_from(0, 50'000);
+    for (;;) told += co_await a.write_some(words);
   };
-  between(script);
+  EXPECT_EQ(co_await code_of(with_timeout(300ms, write_for_ever())), errc::timed_out);
+  const std::size_t most = is_plain() ? std::size_t{64} << 20 : net::connection_options().receive_depth * 17u * 1024;
+  EXPECT_LE(told, most);
+  EXPECT_TRUE(b.is_open());
 }
 
-TEST_P(stream_test, a_peer_that_does_not_read_holds_the_writer_back) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    std::size_t told = 0;
-    const auto write_for_ever = [&]() -> task<> {
-      const content words = bytes_from(0, 50'000);
-      for (;;) told += co_await a.write_some(words);
-    };
-    EXPECT_EQ(co_await code_of(with_timeout(300ms, write_for_ever())), errc::timed_out);
-    const std::size_t most = is_plain() ? std::size_t{64} << 20 : net::connection_options().receive_depth * 17u * 1024;
-    EXPECT_LE(told, most);
-    EXPECT_TRUE(b.is_open());
+TEST_P_STREAMS(stream_test, a_second_read_or_write_at_a_time_is_refused) {
+  content room(10);
+  const auto both = [&]() -> task<> {
+    EXPECT_EQ(co_await code_of(b.read_some(room)), errc::busy);
+    EXPECT_EQ(co_await code_of(b.read_bytes()), errc::busy);
+    co_await a.write(room);
   };
-  between(script);
+  co_await when_all(b.read(room), both());
 }
 
-TEST_P(stream_test, a_second_read_or_write_at_a_time_is_refused) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    content room(10);
-    const auto both = [&]() -> task<> {
-      EXPECT_EQ(co_await code_of(b.read_some(room)), errc::busy);
-      EXPECT_EQ(co_await code_of(b.read_bytes()), errc::busy);
-      co_await a.write(room);
-    };
-    co_await when_all(b.read(room), both());
+TEST_P_TASK(stream_test, what_goes_on_when_the_stream_goes_ends) {
+  auto both = co_await connect();
+  const content words = bytes_from(0, 8'000'000);
+  content room(10);
+  const auto destroy = [&]() -> task<> {
+    co_await settle();
+    both.a = net::stream();
   };
-  between(script);
+  std::error_code read;
+  std::error_code written;
+  const auto keep_read = [&]() -> task<> { read = co_await code_of(both.a.read_some(room)); };
+  const auto keep_written = [&]() -> task<> { written = co_await code_of(both.a.write(words)); };
+  co_await when_all(keep_read(), keep_written(), destroy());
+  EXPECT_EQ(read, errc::closed);
+  EXPECT_EQ(written, errc::closed);
+  EXPECT_EQ(co_await code_of(both.a.close()), errc::closed);
+  const auto nothing = [&]() -> task<> { co_await both.a.read(room); };
+  EXPECT_EQ(co_await code_of(nothing()), errc::closed);
+  // What begins only after the end finds that out.
+  auto late = both.b.read_some(room);
+  auto late_write = both.b.write(words);
+  both.b = net::stream();
+  EXPECT_EQ(co_await code_of(std::move(late)), errc::closed);
+  EXPECT_EQ(co_await code_of(std::move(late_write)), errc::closed);
 }
 
-TEST_P(stream_test, what_goes_on_when_the_stream_goes_ends) {
-  const auto body = [&]() -> task<> {
-    auto both = co_await connect();
-    const content words = bytes_from(0, 8'000'000);
-    content room(10);
-    const auto destroy = [&]() -> task<> {
-      co_await settle();
-      both.a = net::stream();
-    };
-    std::error_code read;
-    std::error_code written;
-    const auto keep_read = [&]() -> task<> { read = co_await code_of(both.a.read_some(room)); };
-    const auto keep_written = [&]() -> task<> { written = co_await code_of(both.a.write(words)); };
-    co_await when_all(keep_read(), keep_written(), destroy());
-    EXPECT_EQ(read, errc::closed);
-    EXPECT_EQ(written, errc::closed);
-    EXPECT_EQ(co_await code_of(both.a.close()), errc::closed);
-    const auto nothing = [&]() -> task<> { co_await both.a.read(room); };
-    EXPECT_EQ(co_await code_of(nothing()), errc::closed);
-    // What begins only after the end finds that out.
-    auto late = both.b.read_some(room);
-    auto late_write = both.b.write(words);
-    both.b = net::stream();
-    EXPECT_EQ(co_await code_of(std::move(late)), errc::closed);
-    EXPECT_EQ(co_await code_of(std::move(late_write)), errc::closed);
+TEST_P_STREAMS(stream_test, the_peers_abort_is_an_error_and_no_end) {
+  const content words = bytes_from(0, 100);
+  content room(10);
+  const auto abort = [&]() -> task<> {
+    co_await settle();
+    a.abort();
   };
-  run(body);
+  std::error_code read;
+  const auto keep = [&]() -> task<> { read = co_await code_of(b.read_some(room)); };
+  co_await when_all(keep(), abort());
+  EXPECT_TRUE(read && read != errc::closed && read != errc::canceled) << read.message();
+  const auto write_on = [&]() -> task<> {
+    for (;;) co_await b.write(words);
+  };
+  EXPECT_TRUE(co_await code_of(write_on()));
 }
 
-TEST_P(stream_test, the_peers_abort_is_an_error_and_no_end) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    const content words = bytes_from(0, 100);
-    content room(10);
-    const auto abort = [&]() -> task<> {
-      co_await settle();
-      a.abort();
-    };
-    std::error_code read;
-    const auto keep = [&]() -> task<> { read = co_await code_of(b.read_some(room)); };
-    co_await when_all(keep(), abort());
-    EXPECT_TRUE(read && read != errc::closed && read != errc::canceled) << read.message();
-    const auto write_on = [&]() -> task<> {
-      for (;;) co_await b.write(words);
-    };
-    EXPECT_TRUE(co_await code_of(write_on()));
+TEST_P_STREAMS(stream_test, closes_while_it_waits_to_write, {.receive_size = 1000, .close_timeout = 100ms}) {
+  const content words = bytes_from(0, 8'000'000);
+  const auto close = [&]() -> task<> {
+    co_await settle();
+    co_await a.close();
   };
-  between(script);
-}
-
-TEST_P(stream_test, closes_while_it_waits_to_write) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    const content words = bytes_from(0, 8'000'000);
-    const auto close = [&]() -> task<> {
-      co_await settle();
-      co_await a.close();
-    };
-    std::error_code written;
-    const auto keep = [&]() -> task<> { written = co_await code_of(a.write(words)); };
-    co_await when_all(keep(), close());
-    EXPECT_EQ(written, errc::closed);
-    b.close();
-  };
-  between(script, {.receive_size = 1000, .close_timeout = 100ms});
+  std::error_code written;
+  const auto keep = [&]() -> task<> { written = co_await code_of(a.write(words)); };
+  co_await when_all(keep(), close());
+  EXPECT_EQ(written, errc::closed);
+  b.close();
 }
 
 TEST_P(stream_test, nobody_listening_and_a_wrong_address_are_clear_errors) {
@@ -455,26 +411,23 @@ TEST_P(stream_test, nobody_listening_and_a_wrong_address_are_clear_errors) {
   run(body);
 }
 
-TEST_P(stream_test, a_listener_that_closes_lets_who_waits_go) {
-  const auto body = [&]() -> task<> {
-    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
-    const auto close = [&]() -> task<> {
-      co_await settle();
-      listener.close();
-    };
-    const auto wait = [&]() -> task<> { EXPECT_FALSE(co_await listener.next()); };
-    co_await when_all(wait(), close());
-    EXPECT_FALSE(co_await listener.next());
-    auto another = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
-    EXPECT_EQ(co_await code_of(with_timeout(1us, another.next())), errc::timed_out);
-    const auto destroy = [&]() -> task<> {
-      co_await settle();
-      another = std::move(listener);
-    };
-    const auto wait_on = [&]() -> task<> { EXPECT_FALSE(co_await another.next()); };
-    co_await when_all(wait_on(), destroy());
+TEST_P_TASK(stream_test, a_listener_that_closes_lets_who_waits_go) {
+  auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+  const auto close = [&]() -> task<> {
+    co_await settle();
+    listener.close();
   };
-  run(body);
+  const auto wait = [&]() -> task<> { EXPECT_FALSE(co_await listener.next()); };
+  co_await when_all(wait(), close());
+  EXPECT_FALSE(co_await listener.next());
+  auto another = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+  EXPECT_EQ(co_await code_of(with_timeout(1us, another.next())), errc::timed_out);
+  const auto destroy = [&]() -> task<> {
+    co_await settle();
+    another = std::move(listener);
+  };
+  const auto wait_on = [&]() -> task<> { EXPECT_FALSE(co_await another.next()); };
+  co_await when_all(wait_on(), destroy());
 }
 
 // ---- over a connection ----
@@ -482,48 +435,43 @@ TEST_P(stream_test, a_listener_that_closes_lets_who_waits_go) {
 class message_stream_test : public stream_test {};
 INSTANTIATE_TEST_SUITE_P(over, message_stream_test, testing::Values("iwarp"));
 
-TEST_P(message_stream_test, writes_registered_memory_without_a_copy) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    const auto in_use = [&] { return pool().statistics().send.in_use_bytes; };
-    auto memory = co_await pool().allocate(1000);
-    auto borrowed = co_await pool().allocate(1000);
-    const auto fill = bytes_from(0, 1000);
-    std::copy(fill.begin(), fill.end(), memory.data());
-    std::copy(fill.begin(), fill.end(), borrowed.data());
-    for (int i = 0; i < 2; ++i) co_await a.write(fill);  // the peer's two receives are taken
-    const std::size_t before = in_use();
-    const auto look = [&]() -> task<> {
-      co_await settle();
-      EXPECT_EQ(in_use(), before);
-      content room(1000);
-      for (int i = 0; i < 4; ++i) {
-        co_await b.read(room);
-        EXPECT_EQ(room, fill);
-      }
-    };
-    const auto write = [&]() -> task<> {
-      co_await a.write(std::move(memory));
-      EXPECT_EQ(co_await a.write_some(borrowed.slice()), 1000u);
-    };
-    co_await when_all(write(), look());
+TEST_P_STREAMS(message_stream_test, writes_registered_memory_without_a_copy,
+               {.receive_size = 1000, .receive_depth = 2}) {
+  const auto in_use = [&] { return pool().statistics().send.in_use_bytes; };
+  auto memory = co_await pool().allocate(1000);
+  auto borrowed = co_await pool().allocate(1000);
+  const auto fill = bytes_from(0, 1000);
+  std::copy(fill.begin(), fill.end(), memory.data());
+  std::copy(fill.begin(), fill.end(), borrowed.data());
+  for (int i = 0; i < 2; ++i) co_await a.write(fill);  // the peer's two receives are taken
+  const std::size_t before = in_use();
+  const auto look = [&]() -> task<> {
+    co_await settle();
+    EXPECT_EQ(in_use(), before);
+    content room(1000);
+    for (int i = 0; i < 4; ++i) {
+      co_await b.read(room);
+      EXPECT_EQ(room, fill);
+    }
   };
-  between(script, {.receive_size = 1000, .receive_depth = 2});
+  const auto write = [&]() -> task<> {
+    co_await a.write(std::move(memory));
+    EXPECT_EQ(co_await a.write_some(borrowed.slice()), 1000u);
+  };
+  co_await when_all(write(), look());
 }
 
-TEST_P(message_stream_test, read_bytes_hands_out_what_was_received_and_what_is_left_of_it) {
-  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-    const auto words = bytes_from(0, 1000);
-    co_await a.write(words);
-    content head(10);
-    co_await b.read(head);
-    const std::size_t held = pool().statistics().receive.in_use_bytes;
-    auto rest = co_await b.read_bytes();
-    EXPECT_EQ(pool().statistics().receive.in_use_bytes, held);
-    EXPECT_EQ(content(rest.bytes().begin(), rest.bytes().end()), bytes_from(10, 990));
-    rest = net::received_bytes();
-    EXPECT_LT(pool().statistics().receive.in_use_bytes, held);
-  };
-  between(script);
+TEST_P_STREAMS(message_stream_test, read_bytes_hands_out_what_was_received_and_what_is_left_of_it) {
+  const auto words = bytes_from(0, 1000);
+  co_await a.write(words);
+  content head(10);
+  co_await b.read(head);
+  const std::size_t held = pool().statistics().receive.in_use_bytes;
+  auto rest = co_await b.read_bytes();
+  EXPECT_EQ(pool().statistics().receive.in_use_bytes, held);
+  EXPECT_EQ(content(rest.bytes().begin(), rest.bytes().end()), bytes_from(10, 990));
+  rest = net::received_bytes();
+  EXPECT_LT(pool().statistics().receive.in_use_bytes, held);
 }
 
 // A peer that speaks messages, and not as a stream does.
@@ -533,9 +481,7 @@ class stream_and_messages_test : public net_test {
   void against_a_connection(Script script) {
     const auto body = [&]() -> task<> {
       auto listener = co_await listen();
-      auto connecting = net::stream::connect(device(), std::string(listener.address()));
-      auto accepting = accept(listener);
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      auto both = co_await when_all(net::stream::connect(device(), std::string(listener.address())), accept(listener));
       co_await script(std::get<0>(both), std::get<1>(both));
     };
     run(body);
@@ -545,13 +491,11 @@ class stream_and_messages_test : public net_test {
 TEST_F(stream_and_messages_test, what_comes_behind_the_end_is_not_read_and_bounded_by_the_credits) {
   const auto script = [&](net::stream& ours, net::connection& peer) -> task<> {
     for (const std::size_t size : {3u, 0u}) {
-      auto memory = co_await pool().allocate(size);
-      co_await peer.send(std::move(memory));
+      co_await peer.send(co_await pool().allocate(size));
     }
     const auto send_for_ever = [&]() -> task<> {
       for (;;) {
-        auto memory = co_await pool().allocate(100);
-        co_await peer.send(std::move(memory));
+        co_await peer.send(co_await pool().allocate(100));
       }
     };
     EXPECT_EQ(co_await code_of(with_timeout(100ms, send_for_ever())), errc::timed_out);
@@ -565,8 +509,7 @@ TEST_F(stream_and_messages_test, what_comes_behind_the_end_is_not_read_and_bound
 
 TEST_F(stream_and_messages_test, a_message_with_immediate_data_is_a_broken_protocol) {
   const auto script = [&](net::stream& ours, net::connection& peer) -> task<> {
-    auto memory = co_await pool().allocate(3);
-    co_await peer.send(std::move(memory), {.immediate = 7});
+    co_await peer.send(co_await pool().allocate(3), {.immediate = 7});
     content room(100);
     EXPECT_EQ(co_await code_of(ours.read_some(room)), errc::protocol_error);
     EXPECT_TRUE(co_await code_of(ours.read_some(room)));
@@ -649,23 +592,19 @@ TEST_F(stream_and_messages_test, a_stream_belongs_to_the_connections_executor) {
 
 // ---- idle peers
 
-TEST_P(stream_test, whose_peer_is_silent_holds_no_memory_while_it_is_read) {
-  between([&](net::stream& a, net::stream& b) -> task<> {
-    const std::size_t before = pool().statistics().receive.in_use_bytes;
-    const content said = bytes_from(0, 100);
-    const auto listen_to_it = [&]() -> task<> {
-      const net::received_bytes heard = co_await b.read_bytes();
-      EXPECT_EQ(content(heard.bytes().begin(), heard.bytes().end()), said);
-    };
-    const auto speak_up = [&]() -> task<> {
-      for (int turn = 0; turn < 20; ++turn) co_await yield();
-      EXPECT_EQ(pool().statistics().receive.in_use_bytes, before);
-      co_await a.write(said);
-    };
-    auto reading = listen_to_it();
-    auto writing = speak_up();
-    co_await when_all(std::move(reading), std::move(writing));
-  });
+TEST_P_STREAMS(stream_test, whose_peer_is_silent_holds_no_memory_while_it_is_read) {
+  const std::size_t before = pool().statistics().receive.in_use_bytes;
+  const content said = bytes_from(0, 100);
+  const auto listen_to_it = [&]() -> task<> {
+    const net::received_bytes heard = co_await b.read_bytes();
+    EXPECT_EQ(content(heard.bytes().begin(), heard.bytes().end()), said);
+  };
+  const auto speak_up = [&]() -> task<> {
+    for (int turn = 0; turn < 20; ++turn) co_await yield();
+    EXPECT_EQ(pool().statistics().receive.in_use_bytes, before);
+    co_await a.write(said);
+  };
+  co_await when_all(listen_to_it(), speak_up());
 }
 
 // ---- other threads
@@ -709,9 +648,7 @@ class plain_stream : public watched_calls, public net_test {
       auto request = co_await listener.next();
       co_return co_await request->accept(patient());
     };
-    auto connecting = net::stream::connect(device(), std::string(listener.address()), patient());
-    auto accepting = take();
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(net::stream::connect(device(), std::string(listener.address()), patient()), take());
     ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
     co_return made;
   }
@@ -732,23 +669,21 @@ TEST_F(plain_stream, is_not_listened_for_by_whoever_could_turn_nobody_away) {
 }
 
 // Each write arms a timer, which belongs to the executor.
-TEST_F(plain_stream, destroyed_on_another_thread_while_its_timer_is_armed_ends_on_its_executor) {
-  run([&]() -> task<> {
-    const content word = bytes_from(0, 1);
-    ends gone = co_await connect_plain();
-    ends kept = co_await connect_plain();
-    co_await gone.a.write(std::span(word));
-    co_await kept.a.write(std::span(word));
-    std::thread([stream = std::move(gone.a)] {}).join();
-    content room(2);
-    EXPECT_EQ(co_await gone.b.read_some(room), 1u);
-    EXPECT_EQ(co_await gone.b.read_some(room), 0u) << "it has not ended";
-    EXPECT_FALSE(closed_elsewhere_);
-    EXPECT_EQ(looks_, 0);
-    jump(patient().dead_peer_after / 4);
-    co_await settle();
-    EXPECT_EQ(looks_, 1) << "the one that is left has a timer";
-  });
+TEST_F_TASK(plain_stream, destroyed_on_another_thread_while_its_timer_is_armed_ends_on_its_executor) {
+  const content word = bytes_from(0, 1);
+  ends gone = co_await connect_plain();
+  ends kept = co_await connect_plain();
+  co_await gone.a.write(std::span(word));
+  co_await kept.a.write(std::span(word));
+  std::thread([stream = std::move(gone.a)] {}).join();
+  content room(2);
+  EXPECT_EQ(co_await gone.b.read_some(room), 1u);
+  EXPECT_EQ(co_await gone.b.read_some(room), 0u) << "it has not ended";
+  EXPECT_FALSE(closed_elsewhere_);
+  EXPECT_EQ(looks_, 0);
+  jump(patient().dead_peer_after / 4);
+  co_await settle();
+  EXPECT_EQ(looks_, 1) << "the one that is left has a timer";
 }
 
 }  // namespace

@@ -13,17 +13,18 @@
 
 #include <gtest/gtest.h>
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <deque>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "kit/clock.hpp"
 #include "kit/descriptors.hpp"
+#include "kit/expect_failure.hpp"
 #include "kit/loopback.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/settle.hpp"
 #include "net/raw_peer.hpp"
 #include "runtime/support.hpp"
 
@@ -31,42 +32,12 @@ namespace weft::test {
 
 using namespace std::chrono_literals;
 
-/// The error that `operation` ends with; none if it succeeds.
-template <class Operation>
-task<std::optional<error>> failure_of(Operation operation) {
-  try {
-    static_cast<void>(co_await std::move(operation));
-  } catch (const error& why) {
-    co_return why;
-  }
-  co_return std::nullopt;
-}
-
-/// Its code; success if there is none.
-template <class Operation>
-task<std::error_code> code_of(Operation operation) {
-  const std::optional<error> failure = co_await failure_of(std::move(operation));
-  co_return failure ? failure->code() : std::error_code();
-}
-
-/// Lets everything that can go on without the kernel do so.
-inline task<> settle() {
-  for (int i = 0; i < 20; ++i) co_await yield();
-}
-
-inline bool contains(const std::optional<error>& failure, std::string_view words) {
-  return failure && std::string_view(failure->what()).find(words) != std::string_view::npos;
-}
-
-/// The steady clock, with jumps at the test's wish: so that a timeout takes no time.
-class jumping_clock final : public clock {
- public:
-  [[nodiscard]] time_point now() noexcept override { return clock::steady().now() + ahead_; }
-  void jump(duration time) noexcept { ahead_ += time; }
-
- private:
-  duration ahead_{};
-};
+/// TEST_F of a net_test whose body is a coroutine with a peer made by hand, `raw`, that has connected to one of ours,
+/// `peer`. What follows the name goes to against_raw_client().
+#define TEST_F_AGAINST_RAW(fixture, name, ...)                                                                    \
+  TEST_F_SCRIPT(fixture, name,                                                                                    \
+                ([[maybe_unused]] ::weft::test::raw_peer & raw, [[maybe_unused]] ::weft::net::connection & peer), \
+                against_raw_client(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
 
 class net_test : public testing::Test {
  protected:
@@ -78,9 +49,9 @@ class net_test : public testing::Test {
     home_.run(with_timeout(1000s, script()));
   }
 
-  void jump(duration time) noexcept { clock_.jump(time); }
+  void jump(duration time) noexcept { clock_.advance(time); }
   /// Beyond every timeout of a set-up.
-  void let_set_ups_time_out() noexcept { clock_.jump(net::connection_options().set_up_timeout + 1s); }
+  void let_set_ups_time_out() noexcept { clock_.advance(net::connection_options().set_up_timeout + 1s); }
 
   /// In place of the one before, which stays beside it.
   void open_device(const net::device_options& options) { devices_.push_back(net::device::open("iwarp", options)); }
@@ -131,7 +102,7 @@ class net_test : public testing::Test {
     return chosen;
   }
 
-  jumping_clock clock_;
+  manual_clock clock_{manual_clock::between_moves::goes};
   std::deque<net::device> devices_;
   executor home_;
 };

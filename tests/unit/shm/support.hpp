@@ -202,7 +202,7 @@ class shm_test : public testing::Test {
   void run(Script script) {
     home_.run(with_timeout(1000s, script()));
   }
-  void jump(duration time) noexcept { clock_.jump(time); }
+  void jump(duration time) noexcept { clock_.advance(time); }
 
   [[nodiscard]] net::transport& transport() noexcept { return *transport_; }
   [[nodiscard]] executor& home() noexcept { return home_; }
@@ -268,7 +268,7 @@ class shm_test : public testing::Test {
     return chosen;
   }
 
-  jumping_clock clock_;
+  manual_clock clock_{manual_clock::between_moves::goes};
   std::unique_ptr<net::transport> transport_ = shm::open_transport();
   executor home_;
 };
