@@ -24,7 +24,7 @@
 namespace weft::sim {
 namespace {
 
-constexpr int first_descriptor = 3'000'000;  // behind those of the world
+constexpr int first_local_descriptor = 3'000'000;  // behind those of the world
 // What a socket's buffer has room for: Linux's has for some hundred of the shortest.
 constexpr std::size_t most_packets = 100;
 
@@ -125,17 +125,17 @@ local_kernel::local_kernel(world& place) noexcept : place_(place) {}
 
 local_kernel::~local_kernel() = default;
 
-bool local_kernel::owns(int fd) noexcept { return fd >= first_descriptor; }
+bool local_kernel::owns(int fd) noexcept { return fd >= first_local_descriptor; }
 
 // ---- descriptors ----
 
 int local_kernel::add(entry made) {
   entries_.push_back(std::make_unique<entry>(std::move(made)));
-  return first_descriptor + static_cast<int>(entries_.size()) - 1;
+  return first_local_descriptor + static_cast<int>(entries_.size()) - 1;
 }
 
 local_kernel::entry& local_kernel::find(int fd) noexcept {
-  const auto index = static_cast<std::size_t>(fd - first_descriptor);
+  const auto index = static_cast<std::size_t>(fd - first_local_descriptor);
   if (index >= entries_.size() || !entries_[index]->is_open()) {
     place_.refuse("a call names a descriptor that is not open");
   }
