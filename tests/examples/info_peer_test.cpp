@@ -157,8 +157,8 @@ class peer_of_tests {
     weft::executor loop;
     try {
       loop.run(listen(devices.front()), stop_.get_token());
-    } catch (const weft::error& why) {
-      if (!stop_.stop_requested()) ADD_FAILURE() << why.what();
+    } catch (const weft::error& why) {  // one that has listened may lose a client that has seen enough
+      if (address_ == nullptr) ADD_FAILURE() << why.what();
     }
     if (address_ == nullptr) tell("");  // who waits for it fails to connect, in words
   }
