@@ -13,12 +13,12 @@ inline executor_options task_options() { return {}; }
 
 }  // namespace weft
 
-#define TASK_TEST(suite, name)              \
-  ::weft::task<> suite##_##name##_body();   \
-  TEST(suite, name) {                       \
-    ::weft::executor home(task_options());  \
-    home.run(suite##_##name##_body());      \
-  }                                         \
+#define TASK_TEST(suite, name)             \
+  ::weft::task<> suite##_##name##_body();  \
+  TEST(suite, name) {                      \
+    ::weft::executor home(task_options()); \
+    home.run(suite##_##name##_body());     \
+  }                                        \
   ::weft::task<> suite##_##name##_body()
 
 /// The body is a member of the fixture.

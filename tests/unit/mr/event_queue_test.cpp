@@ -37,7 +37,7 @@ class event_queues : public ::testing::Test {
   std::atomic<bool> gated{false};
   std::counting_semaphore<> entered{0};  // registrations that a worker has begun, while gated
   std::counting_semaphore<> gate{0};     // lets one of them go on
-  worker_pool workers{1};  // first to go: its jobs use the rest
+  worker_pool workers{1};                // first to go: its jobs use the rest
 };
 
 TEST_F(event_queues, yield_each_registration_once_with_its_context) {

@@ -11,9 +11,7 @@
 namespace weft {
 namespace {
 
-executor_options on(worker_pool& pool) {
-  return {.workers = &pool};
-}
+executor_options on(worker_pool& pool) { return {.workers = &pool}; }
 
 TASK_TEST(offload, runs_on_another_thread_and_resumes_on_this_one) {
   const auto job = [] { return std::this_thread::get_id(); };
