@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "kit/idle_link.hpp"
 #include "memory_parts.hpp"
 
 namespace {
@@ -128,32 +129,11 @@ void expose_and_revoke(std::size_t size, std::size_t count) {
   });
 }
 
-class idle_link final : public net::link {
- public:
-  [[nodiscard]] const net::capabilities& properties() const noexcept override { return capabilities_; }
-  [[nodiscard]] std::string_view peer() const noexcept override { return "nobody"; }
-  void start(net::link_events&, const net::link_parameters&) override {}
-  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return 0; }
-  [[nodiscard]] bool furnish(net::work_request&) noexcept override { return true; }
-  void post(net::work_request&) noexcept override {}
-  void post_receive(net::receive_work&) noexcept override {}
-  void ring() noexcept override {}
-  void shut_down() noexcept override {}
-  void abort(std::string_view) noexcept override {}
-  [[nodiscard]] task<net::exposed_place> expose(mr::slice, mr::usage, mr::detail::peer_gate*) override {
-    throw error(errc::not_supported, "expose memory through a link without a peer");
-  }
-  void revoke(const mr::remote_key&, net::revocation& who) noexcept override { who.revoked(); }
-
- private:
-  net::capabilities capabilities_;
-};
-
 void retire_and_confirm(std::size_t size, std::size_t count) {
   run([=]() -> task<> {
     std::mt19937_64 random(1);
     net::live_statistics counters;
-    idle_link below;
+    test::idle_link below;
     const auto keys = std::make_shared<net::link_keys>(counters);
     keys->attach(below);
     std::uint32_t next = 0;
