@@ -123,6 +123,10 @@ TEST(scripts, a_fault_that_comes_when_the_run_has_fallen_apart_finds_nobody) {
   }
 }
 
+TEST(scripts, a_region_whose_release_is_stopped_when_the_run_has_fallen_apart_is_none_that_cannot_be_released) {
+  static_cast<void>(play_seed(900'290'235, fabric::simulated_rdma));
+}
+
 TEST(scripts, who_violates_writes_from_memory_of_his_own) {
   static_cast<void>(play_seed(900'119'069, fabric::simulated_rdma));
 }
