@@ -218,7 +218,7 @@ function(weft_program)
 endfunction()
 
 # weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS | BOTH_DRIVERS] [FULL] [PART programs]
-#           [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LABELS ...])
+#           [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [SHARES N] [LABELS ...])
 #
 # One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
 #   FULL           It runs only under `ctest -C full`.
@@ -228,6 +228,7 @@ endfunction()
 #   COUNTS         The cases that count what the library does as it ships, or take the memory from it: where sanitizers
 #                  do not let that happen. They belong to the programs.
 #   LEFT_TO_FULL   Cases that only the full run has.
+#   SHARES         It is so long that it runs as N processes, each with a part of its cases.
 # A FILTER is GoogleTest's, without a minus.
 #
 # Of the drivers a build runs one by itself: io_uring, and epoll under the thread sanitizer, which sees what epoll's calls
@@ -236,7 +237,7 @@ endfunction()
 #
 # Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
 function(weft_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;BOTH_DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;BOTH_DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL;SHARES"
                         "SOURCES;LIBRARIES;LABELS")
   set(parts promises)
   if(arg_PART)
@@ -287,14 +288,31 @@ function(weft_test)
       weft_cases(${name}.left_to_full FULL "${arg_LABELS}" ${command} --gtest_filter=${arg_LEFT_TO_FULL})
       list(APPEND command --gtest_filter=-${arg_LEFT_TO_FULL})
     endif()
-    weft_cases(${name} "${when}" "${arg_LABELS}" ${command})
+    weft_cases(${name} "${when}" "${arg_LABELS}" ${command} SHARES ${arg_SHARES})
   endforeach()
 endfunction()
 
-# weft_cases(NAME FULL|"" LABELS COMMAND...): a run of a GoogleTest program, whose report goes where ./dev looks for it.
+# weft_cases(NAME FULL|"" LABELS COMMAND... [SHARES N]): a run of a GoogleTest program, whose report goes where ./dev looks
+# for it.
 function(weft_cases name full labels)
-  weft_command(NAME ${name} ${full} PART ${WEFT_TESTS} LABELS ${labels} COMMAND ${ARGN} PROPERTIES
-    TIMEOUT 1800 ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/${name}.xml")
+  cmake_parse_arguments(PARSE_ARGV 3 arg "" "SHARES" "")
+  if(NOT arg_SHARES)
+    set(arg_SHARES 1)
+  endif()
+  foreach(share RANGE 1 ${arg_SHARES})
+    set(run ${name})
+    set(cost)
+    if(arg_SHARES GREATER 1)
+      string(APPEND run .${share}_of_${arg_SHARES})
+      set(cost COST 90)  # what takes long begins first, so that no core is idle at the end
+    endif()
+    weft_command(NAME ${run} ${full} PART ${WEFT_TESTS} LABELS ${labels} COMMAND ${arg_UNPARSED_ARGUMENTS} PROPERTIES
+                 TIMEOUT 1800 ${cost} ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/${run}.xml")
+    if(TEST ${run} AND arg_SHARES GREATER 1)
+      math(EXPR index "${share} - 1")
+      set_property(TEST ${run} APPEND PROPERTY ENVIRONMENT GTEST_TOTAL_SHARDS=${arg_SHARES} GTEST_SHARD_INDEX=${index})
+    endif()
+  endforeach()
 endfunction()
 
 # weft_vm_test(NAME verbs_tests COMMAND $<TARGET_FILE:verbs_tests> ... [DEVICES rxe] [FULL] [OPTIONS ...])
