@@ -280,7 +280,7 @@ executor_core::executor_core(executor_options options)
       policy_(options.clock != nullptr ? poll_policy::sleep : options.policy),
       max_spin_(options.max_spin),
       stall_limit_(options.stall_limit),
-      typical_gap_(options.max_spin / 2),
+      window_(options.max_spin),
       driver_(options.simulated_driver),
       ready_(options.ready_order_seed) {
   detail::reserve_errors();
@@ -513,21 +513,23 @@ bool executor_core::spin_driver() noexcept {
 
 // Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
 [[gnu::noinline]] bool executor_core::spin() {
-  if (policy_ == poll_policy::adaptive && typical_gap_ > max_spin_) return false;
+  const bool always = policy_ == poll_policy::spin;
+  const duration window = always ? max_spin_ : window_.next();
+  if (!always && window == duration::zero()) return false;
   if (spin_driver() || work_waits()) return true;
   const time_point start = coarse_now_ = now();
-  const time_point end = start + (policy_ == poll_policy::spin ? max_spin_ : std::min(max_spin_, 2 * typical_gap_));
-  for (time_point time = start; time < end; time = coarse_now_ = now()) {
+  for (time_point time = start; time - start < window; time = coarse_now_ = now()) {
     for (unsigned looks = 0; looks < looks_per_clock_look; ++looks) {
       const bool found = poll_sources() != 0 || spin_driver() || work_waits();
       if (found) {
-        learn_gap(time - start);
+        window_.found_after(time - start);
         return true;
       }
     }
     if (!timers_.empty() && timers_.next_deadline() <= time) return true;
   }
-  return policy_ == poll_policy::spin;
+  if (!always) window_.found_nothing();
+  return always;
 }
 
 // The order is what makes a lost wake-up impossible: arm the pollers and publish `sleeping`, then look at everything
@@ -585,7 +587,7 @@ bool executor_core::keeps_many_frames() const noexcept {
   if (may_give_back && (!limit || *limit > idle_period)) limit = idle_period;
   driver_->wait(io_batch, limit);
   look_at_the_clock();
-  if (measure) learn_gap(coarse_now_ - start);
+  if (measure) window_.slept(coarse_now_ - start);
   if (may_give_back) note_sleep_with_many_frames(coarse_now_ - start);
 }
 
@@ -611,7 +613,8 @@ void executor_core::watch_pollers() noexcept {
   constexpr int turns_per_step = 16;
   attach_thread();
   const entered guard(this);
-  if (stepping_asleep_ || !has_stepped_) go_on_stepping();
+  const bool slept = stepping_asleep_;
+  if (slept || !has_stepped_) go_on_stepping();
   bool found = false;
   bool busy = true;
   for (int turn = 0; busy && turn < turns_per_step; ++turn) {
@@ -622,7 +625,8 @@ void executor_core::watch_pollers() noexcept {
   }
   if (found && idle_since_) {
     look_at_the_clock();
-    learn_gap(coarse_now_ - *idle_since_);
+    const duration gap = coarse_now_ - *idle_since_;
+    slept ? window_.slept(gap) : window_.found_after(gap);
     idle_since_.reset();
   }
   if (busy || (has_work() && spins_on())) return duration::zero();
@@ -686,8 +690,14 @@ bool executor_core::step_turn(const bool& interrupted) {
 bool executor_core::spins_on() noexcept {
   if (policy_ != poll_policy::adaptive) return policy_ == poll_policy::spin;
   look_at_the_clock();
-  if (!idle_since_) idle_since_ = coarse_now_;
-  return typical_gap_ <= max_spin_ && coarse_now_ - *idle_since_ < std::min(max_spin_, 2 * typical_gap_);
+  if (!idle_since_) {
+    idle_since_ = coarse_now_;
+    idle_window_ = window_.next();
+  }
+  if (coarse_now_ - *idle_since_ < idle_window_) return true;
+  if (idle_window_ != duration::zero()) window_.found_nothing();
+  idle_window_ = duration::zero();
+  return false;
 }
 
 [[gnu::noinline]] std::optional<duration> executor_core::time_to_sleep(time_point start) const noexcept {
@@ -697,11 +707,6 @@ bool executor_core::spins_on() noexcept {
   const time_point deadline = timers_.next_deadline();
   const duration left = deadline <= start ? duration::zero() : deadline - start;
   return limit ? std::min(*limit, left) : left;
-}
-
-// A long sleep says only that the gap is long: cap it, so that a burst after a quiet hour is noticed soon.
-void executor_core::learn_gap(duration gap) noexcept {
-  typical_gap_ += (std::min(gap, 4 * max_spin_) - typical_gap_) / 8;
 }
 
 void executor_core::add_poller(poller& source) {

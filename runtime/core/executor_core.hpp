@@ -7,6 +7,7 @@
 #include <weft/runtime/core/ready_queue.hpp>
 #include <weft/runtime/core/remote_work.hpp>
 #include <weft/runtime/core/root_observer.hpp>
+#include <weft/runtime/core/spin_window.hpp>
 #include <weft/runtime/executor_counters.hpp>
 #include <weft/runtime/executor_options.hpp>
 #include <weft/runtime/io/clock.hpp>
@@ -288,7 +289,6 @@ class executor_core {
   void expire_timers() noexcept;
   void check_thread(const char* what) const;
   [[nodiscard]] std::optional<duration> time_to_sleep(time_point start) const noexcept;
-  void learn_gap(duration gap) noexcept;
 
   static constinit thread_local executor_core* current_;
 
@@ -299,7 +299,7 @@ class executor_core {
   duration max_spin_;
   duration stall_limit_;
   turn_watch* watch_ = nullptr;  // non-null: somebody wants to know what happens in this turn
-  duration typical_gap_;         // moving average of how long completions let us wait; decides how long to spin
+  detail::spin_window window_;
 
   std::string driver_reason_;
   std::unique_ptr<event_driver> owned_driver_;
@@ -326,6 +326,7 @@ class executor_core {
   bool has_stepped_ = false;                // step() has been called
   bool stepping_asleep_ = false;            // step() has left us asleep
   std::optional<time_point> idle_since_;    // as step() sees it
+  duration idle_window_{};                  // how long it looks on from then
   bool time_is_fresh_ = false;              // coarse_now_ is of this turn, or of the wait before it
   detail::root_task* roots_ = nullptr;      // all that have started, youngest first
   std::unique_ptr<dump_watch> dump_watch_;  // only with dump_on_signal
