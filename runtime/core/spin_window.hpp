@@ -20,7 +20,8 @@ class spin_window {
       --sleeps_left_;
       return duration::zero();
     }
-    return typical_gap_ > longest_ ? duration::zero() : std::min(longest_, 2 * typical_gap_);
+    if (typical_gap_ > longest_) return duration::zero();
+    return std::clamp(2 * typical_gap_, longest_ / 5, longest_);
   }
 
   void found_after(duration gap) noexcept {

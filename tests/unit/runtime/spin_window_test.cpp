@@ -19,13 +19,15 @@ int rest_of(spin_window& window) {
   return 10'000;
 }
 
-TEST(spin_window, is_twice_the_usual_gap_and_never_longer_than_allowed) {
+TEST(spin_window, is_twice_the_usual_gap_but_neither_longer_than_allowed_nor_shorter_than_a_fifth_of_that) {
   spin_window window(longest);
   for (int i = 0; i < 100; ++i) window.found_after(microseconds(40));
   EXPECT_EQ(window.next(), longest);
   for (int i = 0; i < 100; ++i) window.found_after(microseconds(10));
   EXPECT_LT(window.next(), microseconds(21));
   EXPECT_GT(window.next(), microseconds(19));
+  for (int i = 0; i < 100; ++i) window.found_after(microseconds(1));
+  EXPECT_EQ(window.next(), longest / 5);
 }
 
 TEST(spin_window, is_none_where_completions_take_longer_until_a_few_have_come_soon) {
