@@ -46,7 +46,8 @@ class lease {
   /// The number of the registration: no two registrations share one, not even those of the same range.
   [[nodiscard]] std::uint64_t generation() const noexcept;
   /// False once its range has been invalidated: what is mapped there now may not be what is registered. With a monitor,
-  /// also false from the beginning for memory that the monitor cannot watch, and once the cache is gone.
+  /// also false from the beginning for memory that the monitor cannot watch, once the cache is gone, and while a change
+  /// of any watched memory is under way, which may be one of its range.
   [[nodiscard]] bool current() const noexcept;
 
  private:
@@ -88,19 +89,21 @@ class lease_operation final : public detail::lease_request {
 /// Keeps memory registered that is not the pool's, for as long as there is room: for programs that cannot choose where
 /// their data lies, but use the same places again. Programs that can choose take buffers of a pool instead.
 ///
-/// A lease of memory that is registered for the same usage, as a part of a larger range too, costs no system call; else
-/// a worker registers it, once for all who ask meanwhile. The region that has not been leased for the longest time
-/// gives way to new ones; a region that is leased, or that an operation uses, never does, and counts as leased when it
-/// is passed over. All of it costs about the same whether it keeps ten regions or a million. Thread-safe.
+/// A lease of memory that is registered for the same usage, as a part of a larger range too, costs no system call
+/// without a monitor and one with it; else a worker registers it, once for all who ask meanwhile. The region that has
+/// not been leased for the longest time gives way to new ones; a region that is leased, or that an operation uses,
+/// never does, and counts as leased when it is passed over. All of it costs about the same whether it keeps ten regions
+/// or a million. Thread-safe.
 ///
 /// The cache cannot see memory go. Before memory that was leased is given back (free(3), munmap(2), the destructor of a
 /// container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the same
 /// address may be for pages that are there no more. The monitor knows of a change before the call that has made it
-/// returns; what it cannot watch is leased but not kept: memory of files, on a disk or not (memfd_create(2),
-/// shm_open(3)), and memory that is shared, whose pages others replace as well. It does not hear of MADV_GUARD_INSTALL
-/// (madvise(2), Linux 6.13): call invalidate(). A child of fork(2) must not use the parent's cache:
-/// errc::not_supported. A child of vfork(2), or of clone(2) itself, should call exec: until it does, giving back memory
-/// that a cache had watched, if that cache was destroyed meanwhile, waits for the child.
+/// returns; as the addresses are free a little earlier, leases that begin in between register anew. What it cannot
+/// watch is leased but not kept: memory of files, on a disk or not (memfd_create(2), shm_open(3)), and memory that is
+/// shared, whose pages others replace as well. It does not hear of MADV_GUARD_INSTALL (madvise(2), Linux 6.13): call
+/// invalidate(). A child of fork(2) must not use the parent's cache: errc::not_supported. A child of vfork(2), or of
+/// clone(2) itself, should call exec: until it does, giving back memory that a cache had watched, if that cache was
+/// destroyed meanwhile, waits for the child.
 class cache {
  public:
   /// errc::not_supported if there is no such monitor here; errc::invalid_argument for a domain that is null.

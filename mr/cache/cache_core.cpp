@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache/cache_core.hpp>
 #include <weft/mr/locked_memory.hpp>
+#include <weft/mr/region/page.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -26,16 +27,21 @@ std::size_t bytes_allowed(const domain& home, std::size_t wanted) noexcept {
   return locked ? std::min(*locked, wanted) : wanted;
 }
 
-bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
-  const std::less<> before;
-  return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
-}
+bool precedes(const std::byte* a, const std::byte* b) noexcept { return std::less<>()(a, b); }
 
 const std::byte* end_of(std::span<const std::byte> range) noexcept { return range.data() + range.size(); }
 
+bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  return precedes(a.data(), end_of(b)) && precedes(b.data(), end_of(a));
+}
+
 bool contains(std::span<const std::byte> outer, std::span<const std::byte> inner) noexcept {
-  const std::less<> before;
-  return !before(inner.data(), outer.data()) && !before(outer.data() + outer.size(), inner.data() + inner.size());
+  return !precedes(inner.data(), outer.data()) && !precedes(end_of(outer), end_of(inner));
+}
+
+std::span<const std::byte> whole_pages_of(std::span<const std::byte> memory) noexcept {
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes();
+  return {memory.data() - before, round_up(before + memory.size(), page_bytes())};
 }
 
 }  // namespace
@@ -51,9 +57,10 @@ cache_entry::cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache
 }
 
 cache_entry::~cache_entry() {
+  core_->forget(*this);
   if (!registered) return;
   deregister();
-  core_->gone(*this);
+  core_->deregistered(*this);
 }
 
 cache_core::cache_core(std::shared_ptr<mr::domain> home, const cache_options& options)
@@ -105,7 +112,7 @@ void cache_core::forget_recent(const cache_entry& item) noexcept {
 cache_flight* cache_core::flight_for(const lease_request& waiter) const noexcept {
   for (cache_flight* item = flights_; item != nullptr; item = item->next_) {
     const cache_entry& entry = *item->entry_;
-    if (item->stale_ || item->unwatched_ || entry.options.usage != waiter.usage_) continue;
+    if (entry.stale || item->unwatched_ || entry.options.usage != waiter.usage_) continue;
     if (contains(entry.bytes, waiter.memory_)) return item;
   }
   return nullptr;
@@ -123,11 +130,12 @@ bool cache_core::wait(lease_request& waiter) {
   const auto self = shared_from_this();
   auto entry = std::make_unique<cache_entry>(domain_, self, waiter.memory_, waiter.usage_);
   auto made = std::make_unique<cache_flight>(self, std::move(entry));
+  const bool all_told = knows_all();
   {
     const std::lock_guard lock(mutex_);
-    waiter.entry_ = look_up(waiter.memory_, waiter.usage_);
+    if (all_told) waiter.entry_ = look_up(waiter.memory_, waiter.usage_);
     if (waiter.entry_ != nullptr) return false;
-    if (cache_flight* const flight = flight_for(waiter)) {
+    if (cache_flight* const flight = all_told ? flight_for(waiter) : nullptr) {
       ++counts_.shared;
       join(*flight, waiter);
       return true;
@@ -175,20 +183,51 @@ void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
     cache_entry& entry = *flight->entry_;
     if (!entry.registered) continue;
     entry.deregister();
-    gone(entry);
+    deregistered(entry);
   }
 }
 
 bool cache_core::watch(cache_flight& flight) noexcept {
-  std::shared_ptr<memory_monitor> monitor;
-  {
+  const std::lock_guard one_at_a_time(watching_);
+  if (monitor_ == nullptr) return true;
+  cache_entry& entry = *flight.entry_;
+  const auto note = [&](bool watched) {
     const std::lock_guard lock(mutex_);
-    monitor = monitor_;
-  }
-  if (monitor == nullptr || monitor->watch(flight.entry_->bytes)) return true;
+    entry.watched = watched;
+    flight.unwatched_ = !watched;
+  };
+  note(true);  // before, because a change may end it at once
+  const bool watched = monitor_->watch(entry.bytes);
+  if (!watched) note(false);
+  return watched;
+}
+
+void cache_core::unwatch(cache_entry& item) noexcept {
+  const std::lock_guard one_at_a_time(watching_);
+  if (monitor_ == nullptr) return;
+  unwatching_ = &item;
+  monitor_->unwatch(item.bytes);
+  unwatching_ = nullptr;
+}
+
+std::span<const std::byte> cache_core::unneeded(std::span<const std::byte> range) const noexcept {
   const std::lock_guard lock(mutex_);
-  flight.unwatched_ = true;
-  return false;
+  if (!unwatching_->watched) return {};
+  const std::byte* first = range.data();
+  const std::byte* last = end_of(range);
+  const auto visit_others = [&](const auto& visit) {
+    visit_overlapping({first, last}, [&](const cache_entry& each) {
+      if (&each != unwatching_) visit(whole_pages_of(each.bytes));
+    });
+  };
+  for (const std::byte* before = nullptr; before != first && first != last;) {
+    before = first;
+    visit_others([&](std::span<const std::byte> needed) {
+      if (!precedes(first, needed.data())) first = std::max(first, std::min(last, end_of(needed)));
+    });
+  }
+  visit_others([&](std::span<const std::byte> needed) { last = std::min(last, needed.data()); });
+  return {first, last};
 }
 
 std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
@@ -234,19 +273,20 @@ bool cache_core::land(cache_flight& flight, const std::optional<error>& failure,
 bool cache_core::settle(cache_flight& flight, const std::optional<error>& failure, bool watched,
                         weft::detail::remote_wake_ups& served, cache_entry*& dead) noexcept {
   const std::lock_guard lock(mutex_);
-  if (flight.stale_ && !failure && !flight.waiters_.empty() && !closed_) {
-    flight.stale_ = false;
+  cache_entry& entry = *flight.entry_;
+  if (entry.stale && !failure && !flight.waiters_.empty() && !closed_) {
+    entry.stale = false;
     ++counts_.begun_anew;
     return false;
   }
   unlink(flight);
-  cache_entry& entry = *flight.entry_.release();
-  const bool use = !failure && (!flight.waiters_.empty() || !flight.stale_);
+  static_cast<void>(flight.entry_.release());
+  list(entry);
+  const bool use = !failure && (!flight.waiters_.empty() || !entry.stale);
   bool kept = false;
   if (use) {
     entry.generation = ++registrations_;
-    entry.stale = flight.stale_ || !watched;
-    list(entry);
+    entry.stale = entry.stale || !watched;
     kept = !entry.stale && !closed_ && keep(entry, dead);
     if (!kept) ++counts_.not_kept;
   }
@@ -279,10 +319,18 @@ void cache_core::unlist(cache_entry& item) noexcept {
   item.listed_ = cache_entry::place::nowhere;
 }
 
-void cache_core::gone(cache_entry& item) noexcept {
+void cache_core::deregistered(const cache_entry& item) noexcept {
   registered_bytes_.fetch_sub(item.bytes.size(), std::memory_order_relaxed);
-  if (is_parents()) return;
-  const std::lock_guard lock(mutex_);
+}
+
+void cache_core::forget(cache_entry& item) noexcept {
+  if (item.listed_ == cache_entry::place::nowhere || is_parents()) return;
+  std::unique_lock lock(mutex_);
+  if (item.watched) {
+    lock.unlock();
+    unwatch(item);
+    lock.lock();
+  }
   unlist(item);
 }
 
@@ -353,18 +401,14 @@ cache_entry* cache_core::take_idle() noexcept {
 }
 
 // Of one usage, those that overlap the range are the last ones that begin before its end.
-void cache_core::drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept {
-  const auto before = [](const std::byte* a, const std::byte* b) { return std::less<>()(a, b); };
+template <class Visit>
+void cache_core::visit_overlapping(std::span<const std::byte> range, const Visit& visit) const noexcept {
   for (auto next = kept_.begin(); next != kept_.end();) {
     const mr::usage purpose = (*next)->options.usage;
-    auto at = kept_.lower_bound(cache_entry::by_place::place{purpose, end_of(range)});
-    while (at != kept_.begin()) {
+    for (auto at = kept_.lower_bound(cache_entry::by_place::place{purpose, end_of(range)}); at != kept_.begin();) {
       cache_entry& each = **--at;
-      if (each.options.usage != purpose || !before(range.data(), end_of(each.bytes))) break;
-      ++at;
-      each.stale = true;
-      ++counts_.invalidations;
-      drop(each, dead);
+      if (each.options.usage != purpose || !precedes(range.data(), end_of(each.bytes))) break;
+      visit(each);
     }
     next = kept_.upper_bound(cache_entry::by_place::place{purpose, highest});
   }
@@ -376,14 +420,29 @@ void cache_core::drop_stale(std::span<const std::byte> range, cache_entry*& dead
     const auto* const first = reinterpret_cast<const std::byte*>(begin - std::min(begin, longest));
     for (auto at = leased_.lower_bound(cache_entry::by_size::place{size_class, first});
          at != leased_.end() && cache_entry::size_class_of(**at) == size_class &&
-         before((*at)->bytes.data(), end_of(range));
+         precedes((*at)->bytes.data(), end_of(range));
          ++at) {
-      if (overlap((*at)->bytes, range)) (*at)->stale = true;
+      if (overlap((*at)->bytes, range)) visit(**at);
     }
     next = leased_.upper_bound(cache_entry::by_size::place{size_class, highest});
   }
-  for (cache_flight* item = flights_; item != nullptr; item = item->next_) {
-    if (overlap(item->entry_->bytes, range)) item->stale_ = true;
+  for (const cache_flight* item = flights_; item != nullptr; item = item->next_) {
+    if (overlap(item->entry_->bytes, range)) visit(*item->entry_);
+  }
+}
+
+void cache_core::drop_stale(std::span<const std::byte> range, bool still_mapped, cache_entry*& dead) noexcept {
+  cache_entry* kept = nullptr;
+  visit_overlapping(range, [&](cache_entry& each) {
+    each.stale = true;
+    each.watched = each.watched && still_mapped;
+    if (each.listed_ != cache_entry::place::kept) return;
+    each.next_dead = kept;
+    kept = &each;
+  });
+  while (kept != nullptr) {
+    ++counts_.invalidations;
+    drop(*std::exchange(kept, kept->next_dead), dead);
   }
 }
 
@@ -391,17 +450,19 @@ void cache_core::invalidate(std::span<const std::byte> range) noexcept {
   cache_entry* dead = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    drop_stale(range, dead);
+    drop_stale(range, true, dead);
   }
   bury(dead);
 }
 
 bool cache_core::is_current(const cache_entry& item) const noexcept {
   const std::lock_guard lock(mutex_);
-  return !item.stale && !(monitored_ && closed_);
+  return !item.stale && (!monitored_ || (!closed_ && knows_all()));
 }
 
-void cache_core::changed(std::span<const std::byte> range) noexcept { drop_stale(range, dead_); }
+void cache_core::changed(std::span<const std::byte> range, bool still_mapped) noexcept {
+  drop_stale(range, still_mapped, dead_);
+}
 
 void cache_core::clean_up() noexcept {
   cache_entry* dead = nullptr;
@@ -422,17 +483,20 @@ void cache_core::clear() noexcept {
 }
 
 void cache_core::close() noexcept {
-  std::shared_ptr<memory_monitor> monitor;  // goes without the mutex, which its threads may want
   cache_entry* dead = nullptr;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    monitor = std::move(monitor_);
     dead = std::exchange(dead_, nullptr);
     while (!kept_.empty()) drop(oldest(), dead);
     for ([[maybe_unused]] const cache_flight* item = flights_; item != nullptr; item = item->next_) {
       assert(item->waiters_.empty() && "a cache was destroyed while a task waits for a lease");
     }
+  }
+  std::unique_ptr<memory_monitor> monitor;  // goes without the mutexes, which its threads may want
+  {
+    const std::lock_guard lock(watching_);
+    monitor = std::move(monitor_);
   }
   bury(dead);
 }

@@ -44,7 +44,8 @@ class cache_entry final : public region_state, private cache_link {
 
   std::uint64_t generation = 0;  // constant once it is leased
   // Under the core's mutex.
-  bool stale = false;
+  bool stale = false;                // an invalidation has hit its range
+  bool watched = false;              // all of it, by the monitor, and mapped ever since
   cache_entry* next_dead = nullptr;  // among those on their way out
 
   [[nodiscard]] cache_core& core() const noexcept { return *core_; }
@@ -121,7 +122,6 @@ class cache_flight final : public weft::detail::worker_job {
 
   const std::shared_ptr<cache_core> core_;
   std::unique_ptr<cache_entry> entry_;
-  bool stale_ = false;      // an invalidation has hit its range
   bool unwatched_ = false;  // so whoever comes when it is under way may mean other pages
   weft::detail::remote_waiters waiters_;
   cache_flight* previous_ = nullptr;
@@ -145,6 +145,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;
   /// A registration that is kept, one more time held; null if there is none.
   [[nodiscard]] cache_entry* find(std::span<std::byte> memory, mr::usage purpose) noexcept {
+    if (!knows_all()) return nullptr;
     const std::lock_guard lock(mutex_);
     return look_up(memory, purpose);
   }
@@ -160,8 +161,10 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void close() noexcept;
   /// Whether this is a child of the process that made it: then even the mutex is out of bounds.
   [[nodiscard]] bool is_parents() const noexcept { return birthplace_.is_parents(); }
-  /// A registration has ended. Without the mutex.
-  void gone(cache_entry& item) noexcept;
+  /// Without the mutex.
+  void deregistered(const cache_entry& item) noexcept;
+  /// It is about to be destroyed. Without the mutex.
+  void forget(cache_entry& item) noexcept;
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
  private:
@@ -191,6 +194,9 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     }
     return item->bytes.size() >= memory.size() ? hold(*item) : nullptr;
   }
+  // While a change is under way, what it has ended may look as if it were current: another thread may have been given
+  // the addresses before the monitor tells of them. What a lease asks for was mapped before.
+  [[nodiscard]] bool knows_all() const noexcept { return !monitored_ || monitor_->all_told(); }
   [[nodiscard]] cache_flight* flight_for(const lease_request& waiter) const noexcept;
   static void join(cache_flight& flight, lease_request& waiter) noexcept;
   void unlink(cache_flight& flight) noexcept;
@@ -210,7 +216,9 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] cache_entry& oldest() noexcept { return static_cast<cache_entry&>(*order_.newer); }
   // Those that nobody holds any more are put on `dead`.
   void drop(cache_entry& item, cache_entry*& dead) noexcept;
-  void drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept;
+  template <class Visit>
+  void visit_overlapping(std::span<const std::byte> range, const Visit& visit) const noexcept;
+  void drop_stale(std::span<const std::byte> range, bool still_mapped, cache_entry*& dead) noexcept;
   [[nodiscard]] bool keep(cache_entry& item, cache_entry*& dead) noexcept;
   [[nodiscard]] bool make_room(std::size_t bytes, cache_entry*& dead) noexcept;
   [[nodiscard]] cache_entry* take_idle() noexcept;
@@ -220,20 +228,22 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   // On a worker.
   void perform(std::unique_ptr<cache_flight> flight) noexcept;
   [[nodiscard]] bool watch(cache_flight& flight) noexcept;
+  void unwatch(cache_entry& item) noexcept;
   [[nodiscard]] std::optional<error> enroll(cache_entry& item) noexcept;
   [[nodiscard]] bool land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept;
   [[nodiscard]] bool settle(cache_flight& flight, const std::optional<error>& failure, bool watched,
                             weft::detail::remote_wake_ups& served, cache_entry*& dead) noexcept;
 
   void begin() noexcept override { mutex_.lock(); }
-  void changed(std::span<const std::byte> range) noexcept override;
+  void changed(std::span<const std::byte> range, bool still_mapped) noexcept override;
   void end() noexcept override { mutex_.unlock(); }
   void clean_up() noexcept override;
+  [[nodiscard]] std::span<const std::byte> unneeded(std::span<const std::byte> range) const noexcept override;
 
   const std::shared_ptr<domain> domain_;
   const std::size_t max_bytes_;
   const std::size_t max_regions_;
-  const bool monitored_;  // until it is closed
+  const bool monitored_;
   const weft::detail::birthplace birthplace_;
   weft::worker_pool& workers_;
 
@@ -253,7 +263,10 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   cache_statistics counts_;
   std::atomic<std::size_t> registered_bytes_{0};
 
-  std::shared_ptr<memory_monitor> monitor_;  // null: none, or closed. First to go
+  // Held by workers while they change what is watched, and to take the monitor away. Before the other mutex.
+  std::mutex watching_;
+  const cache_entry* unwatching_ = nullptr;
+  std::unique_ptr<memory_monitor> monitor_;  // null: none, or closed. First to go
 };
 
 }  // namespace weft::mr::detail

@@ -61,6 +61,9 @@ class own_descriptor {
 
   [[nodiscard]] int fd() const noexcept { return fd_; }
 
+  // Held while a descriptor is opened or closed, or what it watches is changed, and across fork(2).
+  static inline constinit std::mutex mutex;
+
  private:
   // In the child, where this thread is the only one. What the parent has is of no use there.
   static void close_all() noexcept {
@@ -69,8 +72,6 @@ class own_descriptor {
     mutex.unlock();
   }
 
-  // Held while a descriptor is opened or closed, and across fork(2).
-  static inline constinit std::mutex mutex;
   static inline constinit own_descriptor* first = nullptr;
 
   int fd_ = -1;
@@ -83,6 +84,18 @@ int open_descriptor() {
   const long fd = ::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
   if (fd < 0) refuse("open");
   return static_cast<int>(fd);
+}
+
+// The kernel's ranges are of whole pages.
+uffdio_range pages_of(std::span<const std::byte> memory) noexcept {
+  const std::uintptr_t from = detail::round_down(reinterpret_cast<std::uintptr_t>(memory.data()), detail::page_bytes());
+  const std::uintptr_t to =
+      detail::round_up(reinterpret_cast<std::uintptr_t>(memory.data()) + memory.size(), detail::page_bytes());
+  return {.start = from, .len = to - from};
+}
+std::span<const std::byte> memory_of(const uffdio_range& pages) noexcept {
+  // As the kernel names it. NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return {reinterpret_cast<const std::byte*>(pages.start), pages.len};
 }
 
 // The kernel tells of what this process does to its mappings. What happens to a file, a hole that is punched or an end
@@ -125,15 +138,39 @@ class userfaultfd_monitor final : public memory_monitor {
 
   // Write protection that is never put on: it makes no faults, and the kernel tells of changes all the same.
   bool watch(std::span<const std::byte> range) noexcept override {
-    const std::uintptr_t in_page = detail::page_bytes() - 1;
-    const auto from = reinterpret_cast<std::uintptr_t>(range.data()) & ~in_page;
-    const auto to = (reinterpret_cast<std::uintptr_t>(range.data()) + range.size() + in_page) & ~in_page;
+    if (!is_ours_alone(range)) return false;
     uffdio_register wanted{};
-    wanted.range.start = from;
-    wanted.range.len = to - from;
+    wanted.range = pages_of(range);
     wanted.mode = UFFDIO_REGISTER_MODE_WP;
-    // Looked at afterwards: what is mapped there from now on is told.
+    const std::lock_guard lock(own_descriptor::mutex);
+    // Looked at again afterwards: what is mapped there from now on is told.
     return ::ioctl(events_.fd(), UFFDIO_REGISTER, &wanted) == 0 && is_ours_alone(range);
+  }
+
+  // Up to Linux 6.16 a descriptor ends the watch of any other as well. Once all changes are told, what the listener
+  // finds unneeded is still mapped as we have watched it; and what is mapped there after this look, no other monitor
+  // watches before we are done, because of the mutex.
+  void unwatch(std::span<const std::byte> range) noexcept override {
+    const uffdio_range all = pages_of(range);
+    const std::lock_guard lock(own_descriptor::mutex);
+    for (std::uint64_t from = all.start, end = all.start + all.len; from < end;) {
+      for (int patience = 100; !all_told(); std::this_thread::yield()) {
+        if (--patience == 0) return;  // it stays watched, which does no harm
+      }
+      const auto unneeded = target_.unneeded(memory_of({.start = from, .len = end - from}));
+      if (unneeded.empty()) return;
+      uffdio_range gone = pages_of(unneeded);
+      ::ioctl(events_.fd(), UFFDIO_UNREGISTER, &gone);
+      from = gone.start + gone.len;
+    }
+  }
+
+  // Of no bytes: that is refused, but with EAGAIN while a change that has begun is unread. Before Linux 5.15 only if no
+  // other change is read meanwhile.
+  [[nodiscard]] bool all_told() const noexcept override {
+    uffdio_writeprotect nothing{};
+    // defect: trust what a change under way may have ended
+    return ::ioctl(events_.fd(), UFFDIO_WRITEPROTECT, &nothing) == 0 || errno != EAGAIN;
   }
 
  private:
@@ -155,10 +192,11 @@ class userfaultfd_monitor final : public memory_monitor {
       switch (message.event) {
         case UFFD_EVENT_UNMAP:
         case UFFD_EVENT_REMOVE:
-          tell(message.arg.remove.start, message.arg.remove.end);
+          tell(message.arg.remove.start, message.arg.remove.end - message.arg.remove.start,
+               message.event == UFFD_EVENT_REMOVE);
           break;
         case UFFD_EVENT_REMAP:
-          tell(message.arg.remap.from, message.arg.remap.from + message.arg.remap.len);
+          tell(message.arg.remap.from, message.arg.remap.len, false);
           break;
         default:
           break;
@@ -166,9 +204,8 @@ class userfaultfd_monitor final : public memory_monitor {
     }
   }
 
-  void tell(std::uint64_t from, std::uint64_t to) noexcept {
-    // As the kernel tells them. NOLINTNEXTLINE(performance-no-int-to-ptr)
-    target_.changed({reinterpret_cast<const std::byte*>(from), to - from});
+  void tell(std::uint64_t from, std::uint64_t length, bool still_mapped) noexcept {
+    target_.changed(memory_of({.start = from, .len = length}), still_mapped);
   }
 
   void clean() noexcept {

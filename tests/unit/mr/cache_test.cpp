@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache.hpp>
+#include <weft/mr/region/mapped_ranges.hpp>
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <map>
 
@@ -715,6 +719,111 @@ TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_le
   });
   enough = true;
   other.join();
+}
+
+std::set<pid_t> threads_of_this_process() {
+  std::set<pid_t> all;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    all.insert(std::stoi(entry.path().filename()));
+  }
+  return all;
+}
+
+/// Keeps threads in a signal handler until it is destroyed.
+class held_threads {
+ public:
+  explicit held_threads(const std::set<pid_t>& which) : count_(which.size()) {
+    EXPECT_EQ(::pipe(arrived.data()), 0);
+    EXPECT_EQ(::pipe(let_go.data()), 0);
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      const int saved = errno;
+      char byte = 0;
+      static_cast<void>(::write(arrived[1], &byte, 1) + ::read(let_go[0], &byte, 1));
+      errno = saved;
+    };
+    EXPECT_EQ(::sigaction(SIGUSR1, &action, &before_), 0);
+    for (const pid_t each : which) EXPECT_EQ(::syscall(SYS_tgkill, ::getpid(), each, SIGUSR1), 0);
+    char byte = 0;
+    for (std::size_t i = 0; i < count_; ++i) EXPECT_EQ(::read(arrived[0], &byte, 1), 1);
+  }
+  held_threads(const held_threads&) = delete;
+  held_threads& operator=(const held_threads&) = delete;
+  ~held_threads() {
+    const std::vector<char> bytes(count_);
+    EXPECT_EQ(::write(let_go[1], bytes.data(), count_), static_cast<ssize_t>(count_));
+    // All have read theirs before anything else gets the pipe's number.
+    for (int unread = 1; unread != 0; std::this_thread::yield()) ::ioctl(let_go[0], FIONREAD, &unread);
+    ::sigaction(SIGUSR1, &before_, nullptr);
+    for (const int fd : {arrived[0], arrived[1], let_go[0], let_go[1]}) ::close(fd);
+  }
+
+ private:
+  static inline std::array<int, 2> arrived{};
+  static inline std::array<int, 2> let_go{};
+
+  std::size_t count_;
+  struct sigaction before_ {};
+};
+
+// munmap(2) frees the addresses before the monitor hears of it, and mmap(2) on another thread may be given them at
+// once.
+TASK_TEST_F(monitored_cache, leases_nothing_of_memory_whose_end_the_monitor_has_not_read_yet) {
+  const std::set<pid_t> others = threads_of_this_process();
+  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  std::set<pid_t> monitor = threads_of_this_process();
+  std::erase_if(monitor, [&](pid_t each) { return others.contains(each); });
+  const lease before = co_await cache.lease(pages.first(page), sending);
+  std::thread unmapping;
+  {
+    const held_threads held(monitor);
+    unmapping = std::thread([&] { ::munmap(pages.data(), page); });  // returns once the monitor has read of it
+    constexpr int at_once = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    while (::mmap(pages.data(), page, PROT_READ | PROT_WRITE, at_once, -1, 0) == MAP_FAILED) std::this_thread::yield();
+    EXPECT_FALSE(before.current());
+    const lease anew = co_await cache.lease(pages.first(page), sending);
+    EXPECT_NE(anew.generation(), before.generation());
+  }
+  unmapping.join();
+  EXPECT_FALSE(before.current());
+}
+
+// To the kernel a watched range is a mapping of its own, of which a process may have so many: vm.max_map_count.
+TASK_TEST_F(monitored_cache, ends_the_watch_of_what_it_keeps_no_longer) {
+  mr::cache cache(domain, {.max_regions = 2, .monitor = cache_monitor::userfaultfd});
+  for (std::size_t i = 0; i < 8; i += 2) {
+    const lease held = co_await cache.lease(pages.subspan(i * page, page), sending | usage::recv);
+    pages[i * page] = std::byte{1};
+  }
+  const auto mappings = [&] { return detail::mapped_ranges_of(pages)->size(); };
+  EXPECT_GE(mappings(), 4u);
+  cache.clear();
+  while (mappings() != 1) co_await yield();
+}
+
+TASK_TEST_F(monitored_cache, goes_on_watching_what_another_region_needs) {
+  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  co_await touch(cache, pages.first(3 * page), sending);
+  const lease other = co_await cache.lease(pages.subspan(page, page), usage::send);
+  cache.invalidate(pages.subspan(2 * page, page));  // the first one goes, and leaves the other's page watched
+  while (detail::mapped_ranges_of(pages)->size() != 3) co_await yield();
+  EXPECT_TRUE(other.current());
+  ::munmap(pages.data() + page, page);
+  EXPECT_FALSE(other.current());
+}
+
+// Up to Linux 6.16 one descriptor of userfaultfd(2) ends the watch of another.
+TASK_TEST_F(monitored_cache, ends_no_watch_of_a_cache_that_has_come_after_it) {
+  mr::cache first(domain, {.monitor = cache_monitor::userfaultfd});
+  std::optional<lease> gone(co_await first.lease(pages.first(page), sending));
+  map(pages.data(), 1, MAP_FIXED);
+  mr::cache second(domain, {.monitor = cache_monitor::userfaultfd});
+  const lease held = co_await second.lease(pages.first(page), sending);
+  EXPECT_TRUE(held.current());
+  gone.reset();
+  while (first.statistics().registered_bytes != 0) co_await yield();
+  map(pages.data(), 1, MAP_FIXED);
+  EXPECT_FALSE(held.current());
 }
 
 // ---- against a model ----
