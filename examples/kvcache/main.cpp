@@ -130,7 +130,7 @@ void command::add_push(CLI::App& app) {
       ->check(CLI::Range(1ull, 1'000'000'000'000ull))
       ->type_name("COUNT")
       ->capture_default_str();
-  pushing.add_option("--pages", push.of.pages, "of each sequence")
+  pushing.add_option("--blocks,--pages", push.of.pages, "of each sequence")
       ->check(CLI::Range(1u, kvcache::most_pages))
       ->type_name("COUNT")
       ->capture_default_str();

@@ -41,8 +41,8 @@ class server {
   [[nodiscard]] std::string reason_against(const shape& wanted) const;
   weft::task<std::optional<page_run>> take_pages(std::uint32_t count);
   weft::task<> receive_sequence(session& link, const want_message& want, const page_run& pages);
-  weft::task<verdict> receive_layers(session& link, const want_message& want, const page_run& pages,
-                                     const weft::net::exposure& loan, weft::time_point until);
+  weft::task<verdict> hear_layers(session& link, const want_message& want, const weft::net::exposure& loan,
+                                  weft::time_point until);
   weft::task<> tell(session& link, const want_message& want, const verdict& found);
   void report(const session& link, const want_message& want, const verdict& found) const;
 
@@ -108,43 +108,48 @@ weft::task<> server::answer(session& link, const want_message& want) {
   co_await weft::with_timeout(options_.patience, link.send(pack(refusal)));
 }
 
-// The pages go back to the cache only when the key is revoked for certain, whatever has happened: until then the peer
-// may write there.
+/// Whether each block of the sequence is what it has to be. Others have their turn meanwhile.
+weft::task<verdict> check_layers(const want_message& want, const page_run& pages) {
+  constexpr std::size_t bytes_of_turn = std::size_t{1} << 20;
+  std::size_t checked = 0;
+  for (std::uint32_t layer = 0; layer != want.of.layers; ++layer) {
+    for (std::uint32_t page = 0; page != pages.count(); ++page) {
+      const block_name name{.sequence = want.sequence, .layer = layer, .page = page};
+      if (const auto wrong = co_await pages.first_wrong(name)) {
+        co_return verdict{verdict::kind::refused,
+                          fmt::format("layer {} of page {} is wrong at byte {}", layer, page, *wrong)};
+      }
+      checked += want.of.block_bytes;
+      if (checked < bytes_of_turn) continue;
+      checked = 0;
+      co_await weft::yield();
+    }
+  }
+  co_return verdict{};
+}
+
+// Until the key is revoked for certain the peer may write to the pages. So they go back to the cache only then,
+// whatever has happened, and their contents are checked only then: the peer could change what was checked before.
 weft::task<> server::receive_sequence(session& link, const want_message& want, const page_run& pages) {
   const auto until = weft::executor::current()->now() + options_.lend_for;
   auto loan = co_await link.peer().expose(pages.slice(), weft::mr::usage::write_dst, {.until = until});
   verdict found;
   std::exception_ptr trouble;
   try {
-    found = co_await receive_layers(link, want, pages, loan, until);
+    found = co_await hear_layers(link, want, loan, until);
   } catch (...) {
     trouble = std::current_exception();
   }
   static_cast<void>(co_await loan.revoke());
   if (trouble) std::rethrow_exception(trouble);
+  if (found.what == verdict::kind::accepted) found = co_await check_layers(want, pages);
   report(link, want, found);
   co_await tell(link, want, found);
 }
 
-/// Checks a layer in every page, and yields what is wrong in words; empty if nothing is. Others have their turn
-/// meanwhile.
-weft::task<std::string> check_layer(const want_message& want, const page_run& pages, std::uint32_t layer) {
-  constexpr std::size_t bytes_of_turn = std::size_t{1} << 20;
-  std::size_t checked = 0;
-  for (std::uint32_t page = 0; page != pages.count(); ++page) {
-    const block_name name{.sequence = want.sequence, .layer = layer, .page = page};
-    if (const auto wrong = co_await pages.first_wrong(name))
-      co_return fmt::format("layer {} of page {} is wrong at byte {}", layer, page, *wrong);
-    checked += want.of.block_bytes;
-    if (checked < bytes_of_turn) continue;
-    checked = 0;
-    co_await weft::yield();
-  }
-  co_return std::string();
-}
-
-weft::task<verdict> server::receive_layers(session& link, const want_message& want, const page_run& pages,
-                                           const weft::net::exposure& loan, weft::time_point until) {
+/// Waits until the pusher has announced each layer.
+weft::task<verdict> server::hear_layers(session& link, const want_message& want, const weft::net::exposure& loan,
+                                        weft::time_point until) {
   const bool evict = options_.evict_every != 0 && ++loans_ % options_.evict_every == 0;
   const message lent = lent_message{.sequence = want.sequence, .time = options_.lend_for, .pages = loan.remote()};
   co_await weft::with_deadline(until, link.send(pack(lent)));
@@ -161,8 +166,6 @@ weft::task<verdict> server::receive_layers(session& link, const want_message& wa
     if (dropped != nullptr && dropped->sequence == want.sequence) co_return verdict{verdict::kind::dropped};
     const auto* const come = std::get_if<layer_message>(&*said);
     if (come == nullptr || come->number != layer) throw unexpected(*said, "the next layer");
-    std::string wrong = co_await check_layer(want, pages, layer);
-    if (!wrong.empty()) co_return verdict{verdict::kind::refused, std::move(wrong)};
   }
   co_return verdict{};
 }

@@ -227,6 +227,18 @@ class kvcache_peers : public testing::Test {
     co_await say(link, dropped_message{.sequence = 1});
     co_await push_properly(link, 3);
   }
+  /// Has each layer right when it is announced.
+  task<> change_a_layer_that_was_announced(session& link) {
+    const auto pages = co_await borrow(link, 1);
+    co_await push_layer(link, pages, 1, 0);
+    auto change = co_await device_.allocate(8);
+    std::ranges::fill(change.bytes(), std::byte{0x5a});
+    co_await link.peer().write(std::move(change), pages.slice(0, 8));
+    co_await push_layer(link, pages, 1, 1);
+    EXPECT_EQ((co_await hear<refused_message>(link)).text, "layer 0 of page 0 is wrong at byte 0");
+    co_await say(link, dropped_message{.sequence = 1});
+    co_await push_properly(link, 2);
+  }
   task<> die_in_the_middle(std::string address) {
     {
       session link = co_await connect(address);
@@ -274,11 +286,16 @@ TEST_F(kvcache_peers, a_block_with_the_contents_of_another_sequence_is_found) {
   with_session([&](session& link) -> task<> { return push_a_block_of_another_sequence(link); });
 }
 
+TEST_F(kvcache_peers, a_layer_that_is_changed_behind_its_announcement_is_found) {
+  with_session([&](session& link) -> task<> { return change_a_layer_that_was_announced(link); });
+}
+
 TEST_F(kvcache_peers, a_layer_that_was_only_announced_is_found) {
   with_session([&](session& link) -> task<> {
     co_await push_properly(link, 1);
-    co_await borrow(link, 2);
+    const auto pages = co_await borrow(link, 2);
     co_await say(link, layer_message{.number = 0});
+    co_await push_layer(link, pages, 2, 1);
     static_cast<void>(co_await hear<refused_message>(link));
   });
 }
@@ -526,6 +543,10 @@ TEST_F(kvcache_peers_with_a_gpu, sequences_are_accepted_one_after_the_other_over
 
 TEST_F(kvcache_peers_with_a_gpu, a_block_with_the_contents_of_another_sequence_is_found) {
   with_session(serving_in_gpu(), [&](session& link) -> task<> { return push_a_block_of_another_sequence(link); });
+}
+
+TEST_F(kvcache_peers_with_a_gpu, a_layer_that_is_changed_behind_its_announcement_is_found) {
+  with_session(serving_in_gpu(), [&](session& link) -> task<> { return change_a_layer_that_was_announced(link); });
 }
 
 TEST_F(kvcache_peers_with_a_gpu, a_word_that_is_wrong_is_found_where_it_is) {

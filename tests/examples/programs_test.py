@@ -1668,7 +1668,7 @@ class KvCacheTest(ProgramTest):
         return server
 
     def start_push(self, *arguments, pages=32):
-        return self.start("kvcache", "push", *arguments, "--pages", pages, *self.shape)
+        return self.start("kvcache", "push", *arguments, "--blocks", pages, *self.shape)
 
     def push(self, *arguments, **kwargs):
         return self.start_push(*arguments, **kwargs).result()
