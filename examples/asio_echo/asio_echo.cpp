@@ -11,6 +11,7 @@
 
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -48,10 +49,23 @@ void report(const std::exception_ptr& failure) {
   }
 }
 
+// The failure of one accept concerns no other peer. Those that come while the process has no descriptor wait in the
+// backlog until it has.
 awaitable<void> serve_tcp(tcp::acceptor acceptor) {
+  asio::steady_timer pause(acceptor.get_executor());
+  std::error_code told;
   for (;;) {
-    auto peer = co_await acceptor.async_accept(use_awaitable);
-    asio::co_spawn(acceptor.get_executor(), echo(std::move(peer)), report);
+    std::error_code failure;
+    auto peer = co_await acceptor.async_accept(asio::redirect_error(use_awaitable, failure));
+    if (!failure) {
+      asio::co_spawn(acceptor.get_executor(), echo(std::move(peer)), report);
+      continue;
+    }
+    if (failure == asio::error::operation_aborted) throw std::system_error(failure);
+    if (failure != told) std::fprintf(stderr, "asio_echo: accept over TCP: %s\n", failure.message().c_str());
+    told = failure;
+    pause.expires_after(std::chrono::milliseconds(100));
+    co_await pause.async_wait(use_awaitable);
   }
 }
 

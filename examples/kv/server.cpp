@@ -112,13 +112,31 @@ awaitable<void> serve_socket(tcp::socket peer, table& data) {
   }
 }
 
+// The failure of one accept concerns no other client. Those that come while the process has no descriptor wait in the
+// backlog until it has.
+awaitable<tcp::socket> accept_next(tcp::acceptor& acceptor) {
+  asio::steady_timer pause(acceptor.get_executor());
+  std::error_code told;
+  for (;;) {
+    std::error_code failure;
+    auto peer = co_await acceptor.async_accept(asio::redirect_error(use_awaitable, failure));
+    if (!failure) co_return peer;
+    if (failure == asio::error::operation_aborted) throw std::system_error(failure);
+    if (failure != told) fmt::print(stderr, "kv: accept a TCP client: {}\n", failure.message());
+    told = failure;
+    pause.expires_after(std::chrono::milliseconds(100));
+    co_await pause.async_wait(use_awaitable);
+  }
+}
+
 awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data, std::size_t max_connections) {
   std::size_t connections = 0;
   for (;;) {
-    auto peer = co_await acceptor.async_accept(use_awaitable);
-    peer.set_option(tcp::no_delay(true));
+    auto peer = co_await accept_next(acceptor);
+    std::error_code none;  // a peer that has gone is noticed when it is read from
+    static_cast<void>(peer.set_option(tcp::no_delay(true), none));
     if (connections == max_connections) {
-      std::error_code none;  // the words fit the buffer of a new socket, and nobody waits for a peer that has gone
+      // The words fit the buffer of a new socket.
       static_cast<void>(peer.write_some(asio::buffer(too_many_connections), none));
       continue;
     }

@@ -1165,8 +1165,34 @@ class StreamTest(ProgramTest):
         return answer
 
 
+    def run_out_of_descriptors(self, server, address, words, answer):
+        """A server without a descriptor left goes on, and takes those that come once it has some."""
+        host, port = address.split(":")
+        connect = lambda: stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+
+        def ask(peer):
+            peer.sendall(words)
+            self.assertEqual(peer.recv(1000), answer)
+
+        with contextlib.ExitStack() as stack:
+            ask(connect())
+            pid = server.process.pid
+            usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())), usual[1]))
+            late = connect()
+            wait_until(lambda: "Too many open files" in server.err or server.process.poll() is not None, "the shortage")
+            self.assertIsNone(server.process.poll(), server.err)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
+            ask(late)
+        self.assertEqual(server.err.count("Too many open files"), 1)
+
+
 class AsioEcho(StreamTest):
     name = "asio_echo"
+
+    def test_a_server_without_descriptors_goes_on(self):
+        server = self.serve_both()
+        self.run_out_of_descriptors(server, server.tcp, b"hello", b"hello")
 
     def serve_both(self, *threads):
         server = self.serve("0", "127.0.0.1:0", *threads, lines=2)
@@ -1383,6 +1409,10 @@ class Kv(StreamTest):
         self.assertEqual(self.run_program(self.name, "get", server.weft, "a").out, "hi\n")
         self.assertEqual(self.speak(server.tcp, b"set a 7 -1 2\r\nhi\r\nget a\r\n"), b"STORED\r\nEND\r\n")
         self.assertEqual(self.run_program(self.name, "get", server.weft, "a").code, 1)
+
+    def test_a_server_without_descriptors_goes_on(self):
+        server = self.serve_table("--keys", "1000")
+        self.run_out_of_descriptors(server, server.tcp, b"get nothing\r\n", b"END\r\n")
 
     def test_a_million_keys_are_read_while_they_are_set_and_no_value_is_torn(self):
         # Reading what another thread writes is what this is about, and what a sanitizer has to object to.
