@@ -28,6 +28,10 @@ task<bool> read_message(net::stream& peer, http::message_parser& parser, net::re
                         std::size_t& taken) {
   while (!parser.complete()) {
     if (taken == rest.bytes().size()) {
+      if (parser.expects_continue()) {
+        parser.was_continued();
+        co_await peer.write(bytes_of("HTTP/1.1 100 Continue\r\n\r\n"));
+      }
       rest = {};                          // who waits holds none of the pool's memory
       rest = co_await peer.read_bytes();  // where it was received: no copy
       taken = 0;
@@ -129,11 +133,19 @@ task<> serve(net::device& device, std::vector<std::string> addresses, net::liste
   co_await when_all(std::move(all));
 }
 
+// What a server is called behind the scheme; nothing for a path of a file.
+std::string_view host_in(std::string_view address) noexcept {
+  const std::size_t scheme = address.find("://");
+  if (scheme != std::string_view::npos) address.remove_prefix(scheme + 3);
+  return address.find('/') == std::string_view::npos ? address : std::string_view();
+}
+
 // All requests go out at once, and the answers come in their order.
 task<> get(net::device& device, std::string address, std::vector<std::string> paths) {
   auto server = co_await net::stream::connect(device, address);
   std::string requests;
-  for (const std::string& path : paths) requests += fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", path, address);
+  for (const std::string& path : paths)
+    requests += fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", path, host_in(address));
   co_await server.write(bytes_of(requests));
   http::message_parser parser(http::message_parser::kind::response);
   net::received_bytes rest;

@@ -18,8 +18,8 @@ struct bad_message : std::runtime_error {
   std::string_view status = "400 Bad Request";  ///< what a server answers
 };
 
-/// Takes HTTP/1.x messages out of bytes as they come, by the library http-parser. What a peer can make it keep is
-/// bounded.
+/// Takes HTTP/1.x messages out of bytes as they come, by the library http-parser, and refuses what that lets pass
+/// although RFC 9112 forbids it. What a peer can make it keep is bounded.
 class message_parser {
  public:
   static constexpr std::size_t longest_target = 4096;
@@ -37,6 +37,9 @@ class message_parser {
   [[nodiscard]] bool complete() const noexcept { return complete_; }
   /// Whether one has begun.
   [[nodiscard]] bool begun() const noexcept { return begun_; }
+  /// Whether the peer waits for "100 Continue" before it sends the body.
+  [[nodiscard]] bool expects_continue() const noexcept { return expects_continue_ && !complete_; }
+  void was_continued() noexcept { expects_continue_ = false; }
   void next();
 
   // Of a message that is complete.
@@ -55,18 +58,41 @@ class message_parser {
   static int on_begin(http_parser* parser) noexcept;
   static int on_target(http_parser* parser, const char* bytes, std::size_t count) noexcept;
   static int on_header_name(http_parser* parser, const char* bytes, std::size_t count) noexcept;
+  static int on_header_value(http_parser* parser, const char* bytes, std::size_t count) noexcept;
   static int on_headers(http_parser* parser) noexcept;
   static int on_body(http_parser* parser, const char* bytes, std::size_t count) noexcept;
+  static int on_chunk_size(http_parser* parser) noexcept;
+  static int on_chunk_end(http_parser* parser) noexcept;
   static int on_complete(http_parser* parser) noexcept;
   static const http_parser_settings settings;
+
+  /// A header field that matters here.
+  struct field {
+    unsigned times = 0;
+    std::string value{};
+  };
+
+  void expect_size_line() noexcept;
+  void check_size_line(std::string_view part);
+  std::size_t execute(std::span<const std::byte> bytes);
+  [[nodiscard]] field* named_field() noexcept;
+  [[nodiscard]] const char* fault_of_headers() const noexcept;
 
   http_parser parser_{};
   std::string target_;
   std::string body_;
+  std::string name_;       // of the header field that comes
+  bool in_value_ = false;  // the name is complete
+  field host_;
+  field expect_;
+  bool in_size_line_ = false;  // of a chunk
+  std::string size_line_;      // what has come of it
+  const char* fault_ = nullptr;
   bool too_large_ = false;
   bool begun_ = false;
   bool complete_ = false;
   bool keep_alive_ = false;
+  bool expects_continue_ = false;
 };
 
 }  // namespace http

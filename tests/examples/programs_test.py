@@ -1282,8 +1282,8 @@ class Http(StreamTest):
     def test_requests_are_answered_in_order_however_they_are_cut(self):
         server = self.serve_both()
         host, port = server.tcp.removeprefix("tcp://").split(":")
-        requests = b"".join(b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\n\r\n%03d" % i for i in range(20))
-        requests += b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"
+        requests = b"".join(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n%03d" % i for i in range(20))
+        requests += b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         for cut in (1, 7, 1000):
             with socket.create_connection((host, int(port)), PATIENCE) as peer:
                 for i in range(0, len(requests), cut):
@@ -1302,11 +1302,65 @@ class Http(StreamTest):
             self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 400 "), words[:50])
         for words, status in ((b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", b"400"),
                               (b"GET / HTTP/1.1\r\nA: " + b"x" * 200_000, b"400"),
-                              (b"POST /echo HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n" + b"x" * 10_000_000, b"413"),
-                              (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n200000\r\n" + b"x" * 0x200000,
+                              (b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n" + b"x" * 10_000_000, b"413"),
+                              (b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n200000\r\n" + b"x" * 0x200000,
                                b"413")):
             self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 " + status + b" "), words[:50])
         self.assertEqual(self.run_program(self.name, "get", server.weft, "/").out, "It works.\n")
+
+    def test_a_message_of_which_two_could_see_different_ends_is_refused(self):
+        server = self.serve_both()
+        chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for words in (b"POST /echo HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"
+                      b"3\r\nabc\r\n0\r\n\r\n",
+                      *(chunked + size + b"abc\r\n0\r\n\r\n" for size in (
+                          b"3 3\r\n", b"3 \r\n", b"3\t3\r\n", b"3;a\nb\r\n", b"3;a=\x01\r\n", b"3\n", b"\r\n", b";a\r\n",
+                          b"3;" + b"x" * 2000 + b"\r\n")),
+                      chunked + b"3\r\nabc\r\n0 0\r\n\r\n"):
+            self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 400 "), words)
+            self.assertEqual(self.speak(server.tcp, words).count(b"HTTP/1.1"), 1, words)
+
+    def test_chunks_are_put_together_however_they_are_cut(self):
+        server = self.serve_both()
+        host, port = server.tcp.removeprefix("tcp://").split(":")
+        request = (b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                   b"3;a=b\r\nabc\r\n00a ; c\r\n0123456789\r\n0\r\nTrailer: y\r\n\r\n")
+        last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        for cut in (1, 2, 3, 1000):
+            with socket.create_connection((host, int(port)), PATIENCE) as peer:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                words = request * 2 + last
+                for i in range(0, len(words), cut):
+                    peer.sendall(words[i:i + cut])
+                answer = b"".join(iter(lambda: peer.recv(65536), b""))
+            self.assertEqual(answer.count(b"\r\n\r\nabc0123456789HTTP"), 2, answer)
+            self.assertTrue(answer.endswith(b"It works.\n"))
+
+    def test_a_request_has_one_host_that_is_one(self):
+        server = self.serve_both()
+        for fields, status in ((b"", b"400"), (b"Host: a\r\nHost: a\r\n", b"400"), (b"Host: a b\r\n", b"400"),
+                               (b"Host: a\r\n b\r\n", b"400"), (b"Host: a@b\r\n", b"400"), (b"Host: a/b\r\n", b"400"),
+                               (b"Hosts: a\r\n", b"400"), (b"Host:\r\n", b"200"), (b"hOST:  [::1]:80 \r\n", b"200"),
+                               (b"X: Host\r\nHost: a\r\nY: b\r\n", b"200")):
+            answer = self.speak(server.tcp, b"GET / HTTP/1.1\r\n" + fields + b"\r\n")
+            self.assertTrue(answer.startswith(b"HTTP/1.1 " + status + b" "), fields)
+        self.assertTrue(self.speak(server.tcp, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 "))
+        self.assertTrue(self.speak(server.tcp, b"GET / HTTP/1.0\r\nHost: a b\r\n\r\n").startswith(b"HTTP/1.1 400 "))
+
+    def test_a_peer_that_waits_for_100_continue_gets_it(self):
+        server = self.serve_both()
+        host, port = server.tcp.removeprefix("tcp://").split(":")
+        for fields, body in ((b"Content-Length: 3\r\n", b"abc"),
+                             (b"Transfer-Encoding: chunked\r\n", b"3\r\nabc\r\n0\r\n\r\n")):
+            with socket.create_connection((host, int(port)), PATIENCE) as peer:
+                peer.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-Continue\r\n" + fields + b"\r\n")
+                self.assertEqual(peer.recv(1000), b"HTTP/1.1 100 Continue\r\n\r\n")
+                peer.sendall(body)
+                self.assertTrue(peer.recv(1000).endswith(b"\r\n\r\nabc"))
+        for words in (b"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc",
+                      b"POST /echo HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc",
+                      b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n\r\n"):
+            self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 200 "), words)
 
     def test_silent_peers_are_left(self):
         server = self.serve("--patience", "2", "tcp://127.0.0.1:0")
