@@ -28,7 +28,15 @@ TEXT
   for setting in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >"$setting"; done
   rules 10.77.0.1 10.77.0.2 | ip -batch -
   rules fd77::1 fd77::2 | ip -6 -batch -
+  keep_order
   lay_cable
+}
+
+# One processor takes in what comes out of an end of the cable, as with a network card: veth leaves that to whichever
+# sends, so that packets overtake one another, which rxe takes for losses.
+keep_order() {
+  echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus
+  echo $(($(nproc) > 1 ? 2 : 1)) >/sys/class/net/veth1/queues/rx-0/rps_cpus
 }
 
 # rules A B: an address finds itself, and what has come in, at home; the other one is at the cable's far end.
