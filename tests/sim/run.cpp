@@ -829,7 +829,8 @@ task<> meeting::run_and_destroy(std::size_t index) {
   {
     const loose_task body = run_loosely(index);
     body.start(*executor::current());
-    co_await sleep_for(microseconds(plan_.lanes[index].destroyed_after_us));
+    auto wait = limited(sleep_for(microseconds(plan_.lanes[index].destroyed_after_us)), 0);
+    static_cast<void>(co_await std::move(wait));  // or stopped, because the run has fallen apart
     while (!body.at_rest()) co_await yield();
   }
 }

@@ -127,6 +127,10 @@ TEST(scripts, a_region_whose_release_is_stopped_when_the_run_has_fallen_apart_is
   static_cast<void>(play_seed(900'290'235, fabric::simulated_rdma));
 }
 
+TEST(scripts, a_lane_is_at_rest_when_it_is_destroyed_even_where_the_run_has_fallen_apart) {
+  static_cast<void>(play_seed(900'321'804, fabric::simulated_rdma));
+}
+
 TEST(scripts, who_violates_writes_from_memory_of_his_own) {
   static_cast<void>(play_seed(900'119'069, fabric::simulated_rdma));
 }
