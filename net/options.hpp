@@ -73,6 +73,9 @@ struct connection_options {
   /// waited for there. Such a connection has receives of its own: errc::not_supported for shared ones. See
   /// docs/rails.md. Zero: the connection ends with its last link.
   std::chrono::milliseconds resume_within{0};
+  /// How many pieces of memory the peer may have exposed at a time over a connection of rails, or one that resumes:
+  /// this end keeps up to 200 bytes for each. With more the connection ends with errc::protocol_error.
+  std::size_t max_peer_exposures = 65536;
 
   /// Moves memory of devices (mr::registration_options::device) over fabrics that do not reach it: what is written,
   /// read or sent is copied through host memory in pieces, by the devices' own copy engines. Both ends have to choose

@@ -287,6 +287,7 @@ struct set_up_options {
   std::size_t receive_bytes = 0;                ///< of each receive that will be posted
   /// How long a link of several rails waits for one of them once all are lost. Zero: not at all.
   std::chrono::milliseconds resume_within{};
+  std::size_t max_peer_exposures = 65536;  ///< connection_options::max_peer_exposures
 };
 
 /// An established link with what the peer said to it.

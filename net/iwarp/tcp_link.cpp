@@ -464,6 +464,9 @@ void tcp_link::ended(const ending& how) noexcept {
   // Nothing can be said to the peer any more: do not wait for what is on its way.
   if (how.reason == ending_reason::connection_lost || how.reason == ending_reason::aborted) aborted_ = true;
   refusal_ = lost_ ? std::nullopt : refusal_of(how);
+  // The length of an FPDU is used before its CRC has come.
+  const bool is_damage = how.code == cause::crc_mismatch || (agreed_.crc && how.code == cause::framing);
+  was_damaged_ = is_damage;  // defect: blame the peer for damage on the way
   events_->ended(orderly_, lost_ ? *lost_ : to_error(how));
 }
 

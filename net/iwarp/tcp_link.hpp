@@ -61,6 +61,7 @@ class tcp_link final : public net::link,
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
   void revoke(const mr::remote_key& key, revocation& who) noexcept override;
   [[nodiscard]] std::optional<refused_access> refusal() const noexcept override { return refusal_; }
+  [[nodiscard]] bool may_have_failed_alone() const noexcept override { return was_damaged_; }
 
  private:
   // An io_operation that calls a member of its link when it completes.
@@ -166,8 +167,9 @@ class tcp_link final : public net::link,
 
   std::optional<error> lost_;  // why TCP failed, for ended()
   std::optional<refused_access> refusal_;
-  int send_failure_ = 0;  // the errno with which a send failed, unless the peer has closed
-  bool counts_ = true;    // what the peer writes: native_features::cuts_writes()
+  bool was_damaged_ = false;  // either end has found bytes that the network may have changed
+  int send_failure_ = 0;      // the errno with which a send failed, unless the peer has closed
+  bool counts_ = true;        // what the peer writes: native_features::cuts_writes()
   std::chrono::milliseconds overdue_after_{};
   bool large_frames_ = false;                  // frames need not fit TCP's segments
   std::optional<time_point> reads_held_back_;  // since when they wait behind a message that nobody receives

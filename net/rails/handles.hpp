@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -158,40 +159,43 @@ class exposed_memory {
   std::array<rail_revocation, max_rails> revocations_;
 };
 
-/// What the peer has told about memory that it has exposed.
+/// What the peer has told about memory that it has exposed. A peer may name any places, in any order: those between
+/// were taken back while no rail was there to say so.
 class peer_memory {
  public:
-  /// False if the peer breaks the rules: handles come one after another, but for a few that were taken back before they
-  /// could be told, or anew at a place that was used.
+  /// Of at most so many at a time.
+  explicit peer_memory(std::size_t most) noexcept : most_(most) {}
+
+  /// False if it is one more than there may be. Throws std::bad_alloc.
   [[nodiscard]] bool learn(const control& said) {
-    const std::size_t place = said.number & UINT32_MAX;
-    if (!is_handle(said.number) || place > table_.size() + most_untold || place >= most) return false;
     withdrawn_.reserve();
-    if (place >= table_.size()) table_.resize(place + 1);
-    known& item = table_[place];
+    const std::uint32_t place = place_of(said.number);
+    const auto found = known_.find(place);
+    if (found == known_.end() && known_.size() >= most_) return false;
+    known& item = found != known_.end() ? found->second : known_[place];
     if (item.handle != said.number) item = {.handle = said.number, .keys = {}};
     item.keys[said.rail] = {.is_there = true, .epoch = said.epoch, .key = said.key, .address = said.address};
     return true;
   }
   /// Null if the rail has no key for it, or none is known yet.
   [[nodiscard]] const rail_key* find(std::uint64_t handle, std::size_t on, std::uint32_t epoch) const noexcept {
-    const std::size_t place = handle & UINT32_MAX;
-    if (place >= table_.size() || table_[place].handle != handle) return nullptr;
-    const rail_key& its = table_[place].keys[on];
+    const auto found = known_.find(place_of(handle));
+    if (found == known_.end() || found->second.handle != handle) return nullptr;
+    const rail_key& its = found->second.keys[on];
     return its.is_there && its.epoch == epoch ? &its : nullptr;
   }
   /// The peer has taken it back, or has refused it, which is the same until the peer says otherwise: it has no names
   /// any more. Throws std::bad_alloc.
   void withdraw(std::uint64_t handle, bool at_deadline) {
     withdrawn_.reserve();
-    const std::size_t place = handle & UINT32_MAX;
-    const bool is_known = place < table_.size() && table_[place].handle == handle;
+    const auto found = known_.find(place_of(handle));
+    const bool is_known = found != known_.end() && found->second.handle == handle;
     if (withdrawn_memory::item* const before = withdrawn_.find(handle)) {
       before->at_deadline = before->at_deadline || at_deadline;
     } else {
-      withdrawn_.add(handle, is_known ? table_[place].keys : std::array<rail_key, max_rails>(), at_deadline);
+      withdrawn_.add(handle, is_known ? found->second.keys : std::array<rail_key, max_rails>(), at_deadline);
     }
-    if (is_known) table_[place] = {};
+    if (is_known) known_.erase(found);
   }
   /// Null if it was not taken back, or long ago.
   [[nodiscard]] const withdrawn_memory::item* find_withdrawn(std::uint64_t handle) noexcept {
@@ -199,23 +203,25 @@ class peer_memory {
   }
   /// What a rail calls so, or has called so; 0: nothing.
   [[nodiscard]] std::uint64_t handle_of(std::size_t on, std::uint32_t epoch, std::uint64_t key) noexcept {
-    const auto is_it = [&](const known& each) {
-      return each.keys[on].is_there && each.keys[on].epoch == epoch && each.keys[on].key == key;
-    };
-    const auto found = std::find_if(table_.begin(), table_.end(), is_it);
-    if (found != table_.end()) return found->handle;
+    for (const auto& [place, each] : known_) {
+      const rail_key& its = each.keys[on];
+      if (its.is_there && its.epoch == epoch && its.key == key) return each.handle;
+    }
     const withdrawn_memory::item* const gone = withdrawn_.find(on, epoch, key);
     return gone != nullptr ? gone->handle : 0;
   }
 
  private:
-  static constexpr std::size_t most_untold = 256;
-  static constexpr std::size_t most = std::size_t{1} << 20;  // a hostile peer fills no more memory than that
   struct known {
     std::uint64_t handle = 0;
     std::array<rail_key, max_rails> keys{};
   };
-  std::vector<known> table_;
+  [[nodiscard]] static constexpr std::uint32_t place_of(std::uint64_t handle) noexcept {
+    return static_cast<std::uint32_t>(handle);
+  }
+
+  const std::size_t most_;
+  std::map<std::uint32_t, known> known_;  // by place: one at each
   withdrawn_memory withdrawn_;
 };
 

@@ -397,6 +397,7 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
   switch (said.kind) {
     case control_kind::hello:
       if (over.number() != 0 || over.epoch() != 0) return refuse_peer("a greeting on the wrong rail");
+      if (std::exchange(greeted_, true)) return refuse_peer("a second greeting");
       if (set_up_.connects) {
         use_told_addresses();
         ask_for_all();
@@ -456,8 +457,11 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
       outgoing_.confirmed(over, said.number);
       break;
     case control_kind::exposed:
+      if (!is_handle(said.number)) return refuse_peer("memory exposed under a handle that cannot be");
       try {
-        if (!peers_.learn(said)) return refuse_peer("memory exposed under a handle that cannot be");
+        if (!peers_.learn(said)) {  // defect: keep what a peer has exposed
+          return refuse_peer("the peer has exposed more than connection_options::max_peer_exposures at a time");
+        }
       } catch (const std::bad_alloc&) {
         return fail(make_error(errc::no_memory, "what the peer has exposed"));
       }
@@ -864,6 +868,7 @@ class rails_link::slot_claim {
   explicit slot_claim(rails_link& of) : of_(of) {
     const std::size_t needed = of.exposed_.size() + of.claimed_ + 1;
     if (needed > of.exposed_.capacity()) of.exposed_.reserve(std::max(needed, 2 * of.exposed_.capacity()));
+    of.free_slots_.reserve(of.exposed_.capacity());
     ++of.claimed_;
   }
   slot_claim(const slot_claim&) = delete;
@@ -872,13 +877,13 @@ class rails_link::slot_claim {
 
   [[nodiscard]] std::size_t fill(std::unique_ptr<exposed_memory> what) noexcept {
     auto& all = of_.exposed_;
-    const auto unused = std::find(all.begin(), all.end(), nullptr);
-    const auto slot = static_cast<std::size_t>(unused - all.begin());
-    if (unused == all.end()) {
+    if (of_.free_slots_.empty()) {
       all.push_back(std::move(what));
-    } else {
-      *unused = std::move(what);
+      return all.size() - 1;
     }
+    const std::uint32_t slot = of_.free_slots_.back();
+    of_.free_slots_.pop_back();
+    all[slot] = std::move(what);
     return slot;
   }
 
@@ -1073,8 +1078,10 @@ void rails_link::give_back(rail& over, std::uint64_t handle) noexcept {
 }
 
 void rails_link::free_if_over(exposed_memory& what) noexcept {
-  const std::size_t slot = what.handle & UINT32_MAX;
-  if (what.tell_if_over()) exposed_[slot].reset();
+  const auto slot = static_cast<std::uint32_t>(what.handle);
+  if (!what.tell_if_over()) return;
+  exposed_[slot].reset();
+  free_slots_.push_back(slot);
 }
 
 // ---- rails that come ----

@@ -283,7 +283,8 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   std::uint64_t given_back_ = 0;  // by the next message: the handle; 0: nothing
 
   std::vector<std::unique_ptr<exposed_memory>> exposed_;
-  std::size_t claimed_ = 0;  // places in it that will be needed
+  std::vector<std::uint32_t> free_slots_;  // places in it that nothing is at; there is room for all
+  std::size_t claimed_ = 0;                // places in it that will be needed
   // Tasks that ask a rail for keys, and who waits for what they bring: the number, and the rail and its epoch.
   struct question {
     std::uint64_t number;
@@ -293,7 +294,8 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   };
   std::size_t naming_ = 0;
   std::vector<question> questions_;
-  peer_memory peers_;
+  peer_memory peers_{set_up_.how.max_peer_exposures};
+  bool greeted_ = false;  // by the peer
   withdrawn_memory withdrawn_;
 
   patience patience_;

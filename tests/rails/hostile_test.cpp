@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A peer that says what it likes about the rails of a connection costs nobody more than that connection.
+#include <weft/net/rails/handles.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "ends.hpp"
+#include "kit/failure.hpp"
 #include "lying_link.hpp"
 #include "sanitized.hpp"
 
@@ -68,6 +70,19 @@ class hostile_rails : public testing::Test {
       }
     } catch (const error&) {
     }
+  }
+  void expect_refused(net::rails::control_kind of_what_repeats) {
+    liar who(1);
+    who.repeats = of_what_repeats;
+    who.changes_one_in = 0;
+    lies_by(who);
+    const auto body = [&]() -> task<> {
+      both_ends both = co_await connect(true);
+      auto receiving = [&]() -> task<> { static_cast<void>(co_await both.victim.recv()); };
+      EXPECT_EQ(co_await code_of(receiving()), errc::protocol_error);
+    };
+    home_.run(with_timeout(forever, body()));
+    listeners_.clear();
   }
   task<> play(both_ends& both) {
     auto target = co_await victims_.pool().allocate(exposed_bytes, mr::budget::receive);
@@ -128,22 +143,23 @@ TEST_F(hostile_rails, lies_about_rails_cost_a_connection_at_most) {
 }
 
 TEST_F(hostile_rails, a_peer_that_asks_on_and_on_and_confirms_no_answer_is_refused) {
-  liar who(1);
-  who.asks_without_end = true;
-  who.changes_one_in = 0;
-  lies_by(who);
-  const auto body = [&]() -> task<> {
-    both_ends both = co_await connect(true);
-    std::error_code code;
-    try {
-      static_cast<void>(co_await both.victim.recv());
-    } catch (const error& why) {
-      code = why.code();
-    }
-    EXPECT_EQ(code, errc::protocol_error);
+  expect_refused(net::rails::control_kind::confirm);
+}
+
+TEST_F(hostile_rails, a_peer_that_greets_on_and_on_is_refused) { expect_refused(net::rails::control_kind::hello); }
+
+TEST(peer_memory, takes_any_places_and_no_more_of_them_than_it_may) {
+  net::rails::peer_memory known(3);
+  const auto exposed = [](std::uint32_t place) {
+    return net::rails::control{.kind = net::rails::control_kind::exposed, .number = net::rails::handle_bit | place};
   };
-  home_.run(with_timeout(forever, body()));
-  listeners_.clear();
+  for (const std::uint32_t place : {7u, 70'000u, UINT32_MAX}) EXPECT_TRUE(known.learn(exposed(place))) << place;
+  EXPECT_TRUE(known.learn(exposed(7)));
+  EXPECT_FALSE(known.learn(exposed(8)));
+  known.withdraw(exposed(70'000).number, false);
+  EXPECT_TRUE(known.learn(exposed(8)));
+  EXPECT_NE(known.find(exposed(UINT32_MAX).number, 0, 0), nullptr);
+  EXPECT_EQ(known.find(exposed(70'000).number, 0, 0), nullptr);
 }
 
 }  // namespace

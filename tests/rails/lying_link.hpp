@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -22,9 +23,10 @@ struct liar {
   explicit liar(unsigned seed) : random(seed) {}
 
   std::minstd_rand random;
-  unsigned tells_one_in = 4;      ///< calls of link::ring() that bring a lie; 0: none
-  unsigned changes_one_in = 8;    ///< of its own control messages; 0: none
-  bool asks_without_end = false;  ///< and confirms nothing that comes
+  unsigned tells_one_in = 4;    ///< calls of link::ring() that bring a lie; 0: none
+  unsigned changes_one_in = 8;  ///< of its own control messages; 0: none
+  /// What it says on and on, confirming nothing that comes; none: all kinds of things.
+  std::optional<net::rails::control_kind> repeats{};
   std::vector<std::uint64_t> numbers{0, 1, UINT32_MAX, UINT64_MAX};  ///< handles, keys and addresses of both ends
   std::size_t told = 0;                                              ///< lies so far
 
@@ -41,7 +43,7 @@ struct liar {
     static constexpr std::array kinds{hello,   welcome, credits, fence,     fenced,  confirm, confirmed,
                                       exposed, finish,  revoke,  withdrawn, refused, names,   listens};
     net::rails::control made;
-    made.kind = asks_without_end ? confirm : kinds[random() % kinds.size()];
+    made.kind = repeats.value_or(kinds[random() % kinds.size()]);
     made.rail = static_cast<std::uint8_t>(random() % net::rails::max_rails);
     made.carried_messages = made.at_deadline = random() % 2 == 0;
     made.epoch = static_cast<std::uint32_t>(random() % 8 == 0 ? random() : random() % 4);
@@ -75,7 +77,7 @@ class lying_link final : public overhearing_link {
   }
   [[nodiscard]] bool takes_runs() noexcept override { return false; }
   void ring() noexcept override {
-    if (has_spoken_ && (how_.asks_without_end || how_.happens(how_.tells_one_in))) tell();
+    if (has_spoken_ && (how_.repeats || how_.happens(how_.tells_one_in))) tell();
     inner().ring();
   }
 
@@ -102,7 +104,7 @@ class lying_link final : public overhearing_link {
   void says(net::work_request& work) noexcept {
     has_spoken_ = true;
     std::byte* const received = received_of(work.own);
-    if (how_.asks_without_end) put<4>(received, 0);
+    if (how_.repeats) put<4>(received, 0);
     std::copy_n(received, last_received_.size(), last_received_.begin());
     const auto kind = static_cast<net::rails::control_kind>(work.own[0]);
     if (kind != net::rails::control_kind::credits) ++spoken_;
@@ -132,7 +134,7 @@ class lying_link final : public overhearing_link {
     const auto lie = std::ranges::find_if(lies_, [&](const one_lie& each) { return &each.work == &work; });
     if (lie == lies_.end()) return events().completed(work, status);
     lie->is_out = false;
-    if (!how_.asks_without_end || status != net::work_status::done) return;
+    if (!how_.repeats || status != net::work_status::done) return;
     tell(*lie);
     inner().ring();
   }

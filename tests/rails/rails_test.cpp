@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -64,6 +66,68 @@ class rails : public testing::Test {
   net::device device_ = open_rails(cables_);
   executor home_;
 };
+
+// Flips one bit of the next large send, at some byte.
+class flipping_calls final : public system_calls {
+ public:
+  std::optional<std::size_t> at;
+
+  ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept override {
+    std::vector<std::byte> copy;
+    for (const iovec& each : std::span(message->msg_iov, message->msg_iovlen)) {
+      const auto* const bytes = static_cast<const std::byte*>(each.iov_base);
+      copy.insert(copy.end(), bytes, bytes + each.iov_len);
+    }
+    if (!at || copy.size() < large) return system_calls::sendmsg(fd, message, flags);
+    copy[*std::exchange(at, std::nullopt)] ^= std::byte{1};
+    iovec all{.iov_base = copy.data(), .iov_len = copy.size()};
+    msghdr damaged = *message;
+    damaged.msg_iov = &all;
+    damaged.msg_iovlen = 1;
+    return system_calls::sendmsg(fd, &damaged, flags);
+  }
+
+ private:
+  static constexpr std::size_t large = 60'000;
+};
+
+class damaged_rails : public testing::TestWithParam<std::size_t> {
+ protected:
+  // One write over so many rails, during which that bit is flipped.
+  static void write_over(std::size_t rails, net::connection_options how) {
+    flipping_calls calls;
+    executor home({.driver = driver_choice::epoll, .system_calls = &calls});  // a ring makes its calls itself
+    net::device device = net::device::open(rails == 2 ? "iwarp+iwarp" : "iwarp", {.iwarp = {.checksum = true}});
+    const auto are_up = [&](const net::connection& at) {
+      const auto all = at.rails();
+      return std::ranges::count(all, net::rail_state::up, &net::rail_statistics::state) == std::ptrdiff_t(rails);
+    };
+    const auto script = [&](ends both) -> task<> {
+      const auto target = co_await expose_zeros(device.pool(), both.server, mebibyte);
+      while (!are_up(both.client) || !are_up(both.server)) co_await yield();
+      calls.at = GetParam();
+      auto source = co_await filled_with(device.pool(), mebibyte, std::byte{7});
+      co_await both.client.write(std::move(source), target.remote());
+      EXPECT_FALSE(calls.at);
+      EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{7}));
+      std::uint64_t lost = 0;
+      for (const auto& each : both.client.rails()) lost += each.so_far.lost;
+      EXPECT_EQ(lost, 1u);
+    };
+    const std::string addresses = rails == 2 ? two_ports() : own_loopback() + ":0";
+    home.run(with_timeout(forever, with_ends(device, device, addresses, how, script)));
+  }
+};
+
+TEST_P(damaged_rails, are_lost_alone_when_a_bit_is_flipped_on_the_way) {
+  write_over(2, {});
+  net::connection_options resuming;
+  resuming.resume_within = forever;
+  write_over(1, resuming);
+}
+
+// Of the length, the first byte behind it, the key and the payload of the first FPDU.
+INSTANTIATE_TEST_SUITE_P(in_byte, damaged_rails, testing::Values(1, 3, 4, 1000), testing::PrintToStringParamName());
 
 TEST(rails_patience, grows_with_silence_that_was_none_and_is_forgotten) {
   net::rails::patience how_long;

@@ -163,6 +163,47 @@ TEST_F(resumption, operations_that_wait_for_a_link_are_stopped_as_usual) {
   });
 }
 
+// What was exposed while nothing got through, and taken back since, leaves places between those that are told of.
+TEST_F(resumption, goes_on_with_memory_that_was_exposed_while_nothing_got_through) {
+  between_ends([&](pair& both) -> task<> {
+    cable_->is_silent = true;
+    std::vector<net::exposure> open;
+    for (int i = 0; i < 400; ++i) open.push_back(co_await expose(both.server, 16));
+    for (int i = 0; i < 399; ++i) static_cast<void>(co_await open[static_cast<std::size_t>(i)].revoke());
+    cable_->is_silent = false;
+    cable_->cut();
+    auto source = co_await filled(client_, 16, 1);
+    co_await both.client.write(std::move(source), open.back().remote());
+    EXPECT_TRUE(is_all(open.back().memory().bytes(), std::byte{1}));
+  });
+}
+
+TEST_F(resumption, a_peer_that_exposes_more_than_this_end_allows_is_told_so) {
+  net::connection_options few = resuming();
+  few.max_peer_exposures = 4;
+  const auto script = [&](pair& both) -> task<> {
+    std::vector<net::exposure> open;
+    for (int i = 0; i < 4; ++i) open.push_back(co_await expose(both.server, 16));
+    static_cast<void>(co_await open.back().revoke());
+    open.back() = co_await expose(both.server, 16);
+    auto source = co_await filled(client_, 16, 1);
+    co_await both.client.write(std::move(source), open.back().remote());
+    open.push_back(co_await expose(both.server, 16));
+    const auto sending = [&]() -> task<> {
+      auto note = co_await filled(server_, 16, 1);
+      co_await both.server.send(std::move(note));
+    };
+    const auto receiving = [&]() -> task<> {
+      auto one = [&]() -> task<> { static_cast<void>(co_await both.client.recv()); };
+      const auto why = co_await failure_of(one());
+      EXPECT_TRUE(why && why->code() == errc::protocol_error) << (why ? why->what() : "");
+      EXPECT_NE(std::string(why ? why->what() : "").find("max_peer_exposures"), std::string::npos);
+    };
+    co_await when_all(sending(), receiving());
+  };
+  between_ends(script, few);
+}
+
 // ---- who waits ----
 
 TEST_F(resumption, is_agreed_on_by_both_ends_and_else_the_connection_is_a_plain_one) {

@@ -168,6 +168,10 @@ go on to receive over the rail that has carried messages: never
 lose what a device has taken before its rail ended: -> false
     by rails/simulated_rails_tests *bring_what_a_device_has_taken_before_its_queue_pair_ended*
 never take a rail back: skip
+keep what a peer has exposed without bound: never
+    by rails/rails_tests *resumption.a_peer_that_exposes_more_than_this_end_allows_is_told_so*
+blame the peer for damage on the way: -> false
+    by rails/rails_tests *damaged_rails.are_lost_alone_when_a_bit_is_flipped_on_the_way/1000
 keep the key of a rail that has ended: never
 revoke the key of one rail alone: before continue when i != 0
 wait for rails for ever: never
