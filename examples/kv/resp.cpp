@@ -19,6 +19,7 @@ constexpr std::string_view redis_version = "7.0.0";
 constexpr std::string_view line_end = "\r\n";
 constexpr std::string_view not_an_integer = "ERR value is not an integer or out of range";
 constexpr std::string_view syntax_error = "ERR syntax error";
+constexpr std::string_view spaces = " \t\r\v\f";
 // A type, a sign, 19 digits, and the end of the line.
 constexpr std::size_t longest_number_line = 24;
 
@@ -40,6 +41,33 @@ std::optional<std::int64_t> integer_of(std::string_view word) noexcept {
   return found;
 }
 
+int hex_digit(char c) noexcept {
+  if (c >= '0' && c <= '9') return c - '0';
+  return lower(c) >= 'a' && lower(c) <= 'f' ? lower(c) - 'a' + 10 : -1;
+}
+
+// What is in quotes from `at` on; yields the place behind them, or npos if they do not end.
+std::size_t append_quoted(std::string_view line, std::size_t at, std::string& into) {
+  constexpr std::string_view escapes = "nrtba";
+  constexpr std::string_view meanings = "\n\r\t\b\a";
+  const char quote = line[at++];
+  for (; at < line.size() && line[at] != quote; ++at) {
+    const std::string_view rest = line.substr(at);
+    if (rest[0] != '\\' || rest.size() == 1 || (quote == '\'' && rest[1] != quote)) {
+      into.push_back(rest[0]);
+    } else if (quote == '"' && rest[1] == 'x' && rest.size() > 3 && hex_digit(rest[2]) >= 0 &&
+               hex_digit(rest[3]) >= 0) {
+      into.push_back(static_cast<char>(hex_digit(rest[2]) * 16 + hex_digit(rest[3])));
+      at += 3;
+    } else {
+      const std::size_t known = quote == '"' ? escapes.find(rest[1]) : std::string_view::npos;
+      into.push_back(known != std::string_view::npos ? meanings[known] : rest[1]);
+      ++at;
+    }
+  }
+  return at < line.size() ? at + 1 : std::string_view::npos;
+}
+
 std::string wrong_count(std::string_view command) {
   return fmt::format("ERR wrong number of arguments for '{}' command", command);
 }
@@ -48,9 +76,17 @@ std::string invalid_expiry(std::string_view command) {
   return fmt::format("ERR invalid expire time in '{}' command", command);
 }
 
+// So long after `from`, as far as a table can name it; empty where Redis cannot name it either. Not below 0.
+std::optional<moment> moment_after(moment from, std::int64_t time, bool seconds) noexcept {
+  constexpr moment most = std::numeric_limits<std::int64_t>::max();
+  const moment unit = seconds ? 1000 : 1;
+  if (static_cast<moment>(time) > (most - from) / unit) return std::nullopt;
+  return std::min(from + static_cast<moment>(time) * unit, latest_moment);
+}
+
 // Empty if a table takes the two.
 std::string_view why_not(std::string_view key, std::string_view bytes) noexcept {
-  if (!fits_key(key)) return "ERR a key has 1 to 36 bytes here";
+  if (!fits_key(key)) return "ERR a key has at most 36 bytes here";
   return bytes.size() > longest_value ? "ERR a value has at most 64 bytes here" : "";
 }
 static_assert(longest_key == 36 && longest_value == 64);
@@ -128,7 +164,8 @@ std::optional<std::size_t> resp_session::execute(std::string_view input, std::st
     if (result == parsed::broken) return std::nullopt;
     if (result == parsed::incomplete) break;
     words_.clear();
-    for (const piece& each : pieces_) words_.push_back(rest.substr(each.offset, each.size));
+    const std::string_view text = unquoted_.empty() ? rest : std::string_view(unquoted_);
+    for (const piece& each : pieces_) words_.push_back(text.substr(each.offset, each.size));
     taken += position_;
     if (!words_.empty()) run(words_, out);
     forget_command();
@@ -142,11 +179,13 @@ void resp_session::forget_command() noexcept {
   position_ = 0;
   expected_.reset();
   pieces_.clear();
+  unquoted_.clear();
 }
 
 // ---- parsing ----
 
 resp_session::parsed resp_session::refuse(std::string_view why, resp_writer& out) {
+  fault_ = why;
   out.error(fmt::format("ERR Protocol error: {}", why));
   return parsed::broken;
 }
@@ -160,8 +199,9 @@ resp_session::number_found resp_session::parse_number(std::string_view input, st
   }
   if (end + 1 == line.size())
     return input.size() == position_ + line.size() ? number_found::incomplete : number_found::no;
-  const auto [stop, failure] = std::from_chars(line.data() + 1, line.data() + end, number);
-  if (failure != std::errc() || stop != line.data() + end || line[end + 1] != '\n') return number_found::no;
+  const auto found = integer_of(line.substr(1, end - 1));
+  if (!found || line[end + 1] != '\n') return number_found::no;
+  number = *found;
   position_ += end + line_end.size();
   return number_found::yes;
 }
@@ -218,7 +258,10 @@ resp_session::parsed resp_session::parse_inline(std::string_view input, resp_wri
   }
   const std::string_view line = input.substr(0, end);
   position_ = end + 1;
-  constexpr std::string_view spaces = " \t\r";
+  if (line.find_first_of("\"'") != std::string_view::npos) {
+    if (!unquote(line)) return refuse("unbalanced quotes in request", out);
+    return pieces_.size() > most_words ? refuse("too many words", out) : parsed::whole;
+  }
   for (std::size_t begin = line.find_first_not_of(spaces); begin != std::string_view::npos;) {
     const std::size_t stop = std::min(line.find_first_of(spaces, begin), line.size());
     if (pieces_.size() == most_words) return refuse("too many words", out);
@@ -226,6 +269,24 @@ resp_session::parsed resp_session::parse_inline(std::string_view input, resp_wri
     begin = line.find_first_not_of(spaces, stop);
   }
   return parsed::whole;
+}
+
+// Quotes hold a word together, and double ones know escapes, as sdssplitargs() of Redis has it. False: they do not fit.
+bool resp_session::unquote(std::string_view line) {
+  for (std::size_t at = line.find_first_not_of(spaces); at < line.size(); at = line.find_first_not_of(spaces, at)) {
+    const std::size_t begin = unquoted_.size();
+    while (at < line.size() && spaces.find(line[at]) == std::string_view::npos) {
+      if (line[at] != '"' && line[at] != '\'') {
+        unquoted_.push_back(line[at++]);
+        continue;
+      }
+      at = append_quoted(line, at, unquoted_);
+      if (at == std::string_view::npos) return false;
+      if (at < line.size() && spaces.find(line[at]) == std::string_view::npos) return false;
+    }
+    pieces_.push_back({.offset = begin, .size = unquoted_.size() - begin});
+  }
+  return true;
 }
 
 // ---- commands ----
@@ -292,6 +353,7 @@ const resp_session::command* resp_session::find(std::string_view name) noexcept 
 void resp_session::run(words said, resp_writer& out) {
   ++service_.commands_;
   if (is(said[0], "post") || is(said[0], "host:")) {  // a browser, which somebody else has sent here
+    fault_ = "it speaks HTTP";
     ended_ = true;
     return;
   }
@@ -335,12 +397,12 @@ bool resp_session::parse_expiry(std::string_view word, bool seconds, moment from
     out.error(not_an_integer);
     return false;
   }
-  const moment unit = seconds ? 1000 : 1;
-  if (*number <= 0 || static_cast<moment>(*number) > (latest_moment - from) / unit) {
+  const auto when = *number > 0 ? moment_after(from, *number, seconds) : std::nullopt;
+  if (!when) {
     out.error(invalid_expiry(who));
     return false;
   }
-  into = from + static_cast<moment>(*number) * unit;
+  into = *when;
   return true;
 }
 
@@ -506,21 +568,19 @@ void resp_session::expire_by(words said, bool seconds, resp_writer& out) {
   if (!parse_expire_flags(said, only, out)) return;
   const auto number = integer_of(said[2]);
   if (!number) return out.error(not_an_integer);
-  const moment unit = seconds ? 1000 : 1;
-  if (*number > 0 && static_cast<moment>(*number) > (latest_moment - now_) / unit) {
-    return out.error(invalid_expiry(seconds ? "expire" : "pexpire"));
-  }
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min() / 1000;
+  const auto when = *number > 0 ? moment_after(now_, *number, seconds) : now_;
+  if (!when || (seconds && *number < least)) return out.error(invalid_expiry(seconds ? "expire" : "pexpire"));
   if (!fits_key(said[1])) return out.integer(0);
   table::entry place(service_.data_, said[1], now_);
   if (!place.there()) return out.integer(0);
   attributes beside = place.beside();
   const moment before = beside.expires != 0 ? beside.expires : latest_moment + 1;
-  const moment after = *number > 0 ? now_ + static_cast<moment>(*number) * unit : now_;
   const bool refused = (only.nx && beside.expires != 0) || (only.xx && beside.expires == 0) ||
-                       (only.gt && after <= before) || (only.lt && after >= before);
+                       (only.gt && *when <= before) || (only.lt && *when >= before);
   if (refused) return out.integer(0);
   if (*number > 0) {
-    beside.expires = after;
+    beside.expires = *when;
     place.store(place.current().view(), beside);
   } else {
     place.erase();

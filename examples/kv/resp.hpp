@@ -87,6 +87,8 @@ class resp_session {
   [[nodiscard]] std::optional<std::size_t> execute(std::string_view input, std::string& output);
   /// Whether execute() has stopped so that others get their turn: it is to be called again then, whatever has come.
   [[nodiscard]] bool wants_turn() const noexcept { return wants_turn_; }
+  /// How the client has broken the protocol; empty if it has not.
+  [[nodiscard]] const std::string& fault() const noexcept { return fault_; }
 
  private:
   using words = std::span<const std::string_view>;
@@ -104,6 +106,7 @@ class resp_session {
   // Parsing: what has been found of the command that begins the input stays, however it is cut.
   parsed parse(std::string_view input, resp_writer& out);
   parsed parse_inline(std::string_view input, resp_writer& out);
+  bool unquote(std::string_view line);
   parsed parse_word(std::string_view input, resp_writer& out);
   parsed refuse(std::string_view why, resp_writer& out);
   number_found parse_number(std::string_view input, std::int64_t& number);
@@ -161,6 +164,7 @@ class resp_session {
   std::uint64_t id_;
   std::string peer_;
   std::string name_;
+  std::string fault_;
   int protocol_ = 2;
   bool ended_ = false;
   bool wants_turn_ = false;
@@ -171,7 +175,8 @@ class resp_session {
   // Of the command that begins the input.
   std::size_t position_ = 0;             // what is before it has been parsed
   std::optional<std::size_t> expected_;  // words that it has
-  std::vector<piece> pieces_;
+  std::vector<piece> pieces_;            // of the input, or
+  std::string unquoted_;                 // of the words of a line with quotes
   std::vector<std::string_view> words_;
 };
 

@@ -39,7 +39,7 @@ class resp_client {
 
  private:
   static constexpr std::size_t longest_line = 1024;
-  static constexpr std::size_t longest_answer = std::size_t{1} << 20;
+  static constexpr std::size_t longest_answer = std::size_t{512} << 20;  // of a value, as Redis has it
 
   weft::task<> ask(std::span<const std::string_view> words) {
     std::string command = "*" + std::to_string(words.size()) + "\r\n";
@@ -60,17 +60,18 @@ class resp_client {
     const auto [stop, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), size);
     const bool is_number = failure == std::errc() && stop == rest.data() + rest.size();
     if (!line.starts_with('$') || !is_number || size < -1 || size > static_cast<std::int64_t>(longest_answer)) {
-      throw weft::error(weft::errc::malformed, fmt::format("{}: the server's answer is not valid", what));
+      throw weft::error(weft::errc::malformed,
+                        fmt::format("{}: the server's answer is not valid: {}", what, line.substr(0, 40)));
     }
     if (size == -1) co_return std::nullopt;
     const auto bytes = static_cast<std::size_t>(size);
     while (come_.size() < bytes + 2) co_await more();
-    std::string found = come_.substr(0, bytes);
     if (come_.compare(bytes, 2, "\r\n") != 0) {
-      throw weft::error(weft::errc::malformed, fmt::format("{}: the server's answer is not valid", what));
+      throw weft::error(weft::errc::malformed, fmt::format("{}: the server's value has no end", what));
     }
-    come_.erase(0, bytes + 2);
-    co_return found;
+    std::string behind = come_.substr(bytes + 2);
+    come_.resize(bytes);
+    co_return std::exchange(come_, std::move(behind));
   }
 
   weft::task<std::string> next_line() {
@@ -86,7 +87,7 @@ class resp_client {
   }
 
   weft::task<> more() {
-    std::array<std::byte, 4096> room;
+    std::array<std::byte, 16384> room;
     const std::size_t count = co_await server_.read_some(room);
     if (count == 0) throw weft::error(weft::errc::peer_closed, "the server");
     come_.append(reinterpret_cast<const char*>(room.data()), count);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/stream_listener.hpp>
+#include <weft/weft.hpp>
 
 #include <fmt/core.h>
 
 #include <chrono>
 #include <cstdio>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -38,49 +40,108 @@ class place {
   std::size_t* taken_;
 };
 
-// What one client needs besides its session. What has come of commands that are not whole yet is kept in `rest`.
-struct room {
-  std::vector<char> input = std::vector<char>(16384);
-  std::string rest;
-  std::string answers;
+// Answers that clients have not taken yet. A client that sends on without reading is read from all the same, as
+// Valkey's server does it, up to these limits: it would wait for its answers to be taken, and this end for it.
+constexpr std::size_t most_waiting = std::size_t{8} << 20;           // of one client
+constexpr std::size_t most_waiting_of_all = std::size_t{256} << 20;  // beyond that, enough_answers of each
+
+// One client: what has come of commands that are not whole yet is kept in `rest_`.
+template <class Stream>
+class conversation {
+ public:
+  conversation(Stream& peer, resp_service& service, std::size_t& waiting_of_all)
+      : peer_(peer), session_(service, peer.peer()), waiting_of_all_(waiting_of_all) {}
+  conversation(const conversation&) = delete;
+  conversation& operator=(const conversation&) = delete;
+  ~conversation() { waiting_of_all_ -= counted_; }
+
+  // Until the client has no more to say, and has all answers. Throws for one that has broken the protocol.
+  task<> run() {
+    auto hearing = hear_all();
+    auto answering = answer_all();
+    co_await when_all(std::move(hearing), std::move(answering));
+    if (session_.fault().empty()) co_return;
+    co_await peer_.close();
+    throw error(errc::protocol_error, fmt::format("{} breaks Redis's protocol: {}", peer_.peer(), session_.fault()));
+  }
+
+ private:
+  task<> hear_all() {
+    std::vector<char> input(16384);
+    for (bool more = true; more;) {
+      const std::size_t count = co_await peer_.read_some(std::as_writable_bytes(std::span(input)));
+      more = count != 0 && co_await execute(std::string_view(input.data(), count));
+    }
+    heard_all_ = true;
+    changed_.set();
+  }
+
+  // All that is whole of what has come. False: the client has no more to say.
+  task<bool> execute(std::string_view input) {
+    const bool begun = !rest_.empty();
+    if (begun) input = rest_.append(input);
+    for (std::size_t taken = 1; (taken != 0 && !input.empty()) || session_.wants_turn();) {
+      if (session_.wants_turn()) co_await yield();
+      while (!has_room()) {
+        taken_.reset();
+        co_await taken_.wait();
+      }
+      const auto count = session_.execute(input, answers_);
+      count_waiting();
+      if (!answers_.empty()) changed_.set();
+      if (!count) co_return false;
+      taken = *count;
+      input.remove_prefix(taken);
+    }
+    if (begun) {
+      rest_.erase(0, rest_.size() - input.size());
+    } else {
+      rest_.assign(input);
+    }
+    co_return true;
+  }
+
+  // With as few writes as there may be.
+  task<> answer_all() {
+    while (!heard_all_ || !answers_.empty()) {
+      changed_.reset();
+      if (!heard_all_ && answers_.empty()) co_await changed_.wait();
+      std::swap(sent_, answers_);
+      if (!sent_.empty()) co_await peer_.write(bytes_of(sent_));
+      sent_.clear();
+      if (sent_.capacity() > 2 * resp_session::enough_answers) sent_ = {};
+      count_waiting();
+      taken_.set();
+    }
+  }
+
+  [[nodiscard]] bool has_room() const noexcept {
+    return counted_ < resp_session::enough_answers ||
+           (counted_ < most_waiting && waiting_of_all_ < most_waiting_of_all);
+  }
+  void count_waiting() noexcept {
+    const std::size_t waiting = answers_.size() + sent_.size();
+    waiting_of_all_ = waiting_of_all_ - counted_ + waiting;
+    counted_ = waiting;
+  }
+
+  Stream& peer_;
+  resp_session session_;
+  std::string rest_;
+  std::string answers_;
+  std::string sent_;  // answers that are on their way
+  std::size_t& waiting_of_all_;
+  std::size_t counted_ = 0;  // of this client's answers, there
+  bool heard_all_ = false;
+  event changed_;  // there are answers, or there will be no more
+  event taken_;    // some of them are gone
 };
-
-// Answers all that is whole of what has come, with as few writes as there may be. False: the client has no more to say.
-template <class Stream>
-task<bool> answer(Stream& peer, resp_session& session, std::string_view input, room& with) {
-  const bool begun = !with.rest.empty();
-  if (begun) input = with.rest.append(input);
-  for (std::size_t taken = 1; (taken != 0 && !input.empty()) || session.wants_turn();) {
-    if (session.wants_turn()) co_await yield();
-    with.answers.clear();
-    const auto count = session.execute(input, with.answers);
-    if (!with.answers.empty()) co_await peer.write(bytes_of(with.answers));
-    if (!count) co_return false;
-    taken = *count;
-    input.remove_prefix(taken);
-  }
-  if (begun) {
-    with.rest.erase(0, with.rest.size() - input.size());
-  } else {
-    with.rest.assign(input);
-  }
-  co_return true;
-}
-
-template <class Stream>
-task<> converse(Stream& peer, resp_service& service) {
-  resp_session session(service, peer.peer());
-  room with;
-  for (bool more = true; more;) {
-    const std::size_t count = co_await peer.read_some(std::as_writable_bytes(std::span(with.input)));
-    more = count != 0 && co_await answer(peer, session, std::string_view(with.input.data(), count), with);
-  }
-}
 
 // ---- over TCP ----
 
-task<> serve_tcp_peer(net::stream peer, resp_service& service, place) {
-  co_await converse(peer, service);
+task<> serve_tcp_peer(net::stream peer, resp_service& service, std::size_t& waiting, place) {
+  conversation<net::stream> talk(peer, service, waiting);
+  co_await talk.run();
   co_await peer.close();
 }
 
@@ -90,7 +151,8 @@ task<> turn_away(net::stream peer) {
   co_await peer.close();
 }
 
-task<> serve_tcp(net::device& device, resp_service& service, std::string address, std::size_t max_connections) {
+task<> serve_tcp(net::device& device, resp_service& service, std::size_t& waiting, std::string address,
+                 std::size_t max_connections) {
   constexpr std::string_view scheme = "tcp://";
   address.insert(0, scheme);
   auto listener = co_await net::stream_listener::listen(device, address);
@@ -102,7 +164,7 @@ task<> serve_tcp(net::device& device, resp_service& service, std::string address
       if (connections == max_connections) {
         peers.spawn(turn_away(std::move(*peer)));
       } else {
-        peers.spawn(serve_tcp_peer(std::move(*peer), service, place(connections)));
+        peers.spawn(serve_tcp_peer(std::move(*peer), service, waiting, place(connections)));
       }
     }
   };
@@ -118,22 +180,25 @@ task<> keep_alive(valkey_stream& peer) {
   }
 }
 
-task<> serve_valkey_peer(net::device& device, net::connection_request request, resp_service& service) {
+task<> serve_valkey_peer(net::device& device, net::connection_request request, resp_service& service,
+                         std::size_t& waiting) {
   auto peer = co_await valkey_stream::accept(device, std::move(request));
-  auto talking = converse(peer, service);
+  conversation<valkey_stream> talk(peer, service, waiting);
+  auto talking = talk.run();
   auto living = keep_alive(peer);
   co_await when_any(std::move(talking), std::move(living));
   co_await peer.close();
 }
 
-task<> serve_valkey(net::device& device, resp_service& service, std::string address, std::size_t max_connections) {
+task<> serve_valkey(net::device& device, resp_service& service, std::size_t& waiting, std::string address,
+                    std::size_t max_connections) {
   const net::listener_options narrow{.max_connections = max_connections};
   auto listener = co_await device.listen(address, narrow);
   fmt::print("Valkey over RDMA on {} over {}\n", listener.address(), device.name());
   std::fflush(stdout);
   auto accept_all = [&](scope& peers) -> task<> {
     while (auto request = co_await listener.next()) {
-      peers.spawn(serve_valkey_peer(device, std::move(*request), service));
+      peers.spawn(serve_valkey_peer(device, std::move(*request), service, waiting));
     }
   };
   co_await with_scope(on_failure::report, accept_all);
@@ -143,10 +208,12 @@ task<> serve_valkey(net::device& device, resp_service& service, std::string addr
 
 task<> serve_resp(net::device& device, table& data, resp_server_options options) {
   resp_service service(data);
+  std::size_t waiting = 0;
   std::vector<task<>> all;
-  if (options.tcp_address) all.push_back(serve_tcp(device, service, *options.tcp_address, options.max_connections));
+  if (options.tcp_address)
+    all.push_back(serve_tcp(device, service, waiting, *options.tcp_address, options.max_connections));
   if (options.valkey_address) {
-    all.push_back(serve_valkey(device, service, *options.valkey_address, options.max_connections));
+    all.push_back(serve_valkey(device, service, waiting, *options.valkey_address, options.max_connections));
   }
   co_await when_all(std::move(all));
 }

@@ -16,6 +16,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -93,6 +94,17 @@ using asio::ip::tcp;
 
 constexpr std::string_view too_many_connections = "SERVER_ERROR too many open connections\r\n";
 
+std::string_view last_line(std::string_view text) noexcept {
+  while (text.ends_with('\r') || text.ends_with('\n')) text.remove_suffix(1);
+  return text.substr(text.rfind('\n') + 1);
+}
+
+std::string name_of(const tcp::socket& peer) {
+  std::error_code gone;
+  const auto where = peer.remote_endpoint(gone);
+  return gone ? "a TCP client" : fmt::format("{}:{}", where.address().to_string(), where.port());
+}
+
 awaitable<void> serve_socket(tcp::socket peer, table& data) {
   text_session session(data);
   std::array<char, 16384> room;
@@ -109,6 +121,7 @@ awaitable<void> serve_socket(tcp::socket peer, table& data) {
     input.erase(0, taken.value_or(0));
     co_await asio::async_write(peer, asio::buffer(output), use_awaitable);
     understood = taken.has_value();
+    if (!understood) throw std::runtime_error(fmt::format("it breaks the protocol ({})", last_line(output)));
   }
 }
 
@@ -141,12 +154,13 @@ awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data, std::size_t max_
       continue;
     }
     ++connections;
-    asio::co_spawn(acceptor.get_executor(), serve_socket(std::move(peer), data), [&](std::exception_ptr failure) {
+    const std::string who = name_of(peer);
+    asio::co_spawn(acceptor.get_executor(), serve_socket(std::move(peer), data), [&, who](std::exception_ptr failure) {
       --connections;
       try {
         if (failure) std::rethrow_exception(failure);
       } catch (const std::exception& why) {
-        fmt::print(stderr, "kv: a TCP client: {}\n", why.what());
+        fmt::print(stderr, "kv: {}: {}\n", who, why.what());
       }
     });
   }

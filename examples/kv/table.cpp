@@ -26,20 +26,22 @@ static_assert(longest_key + longest_value == room_bytes);
 struct head {
   std::uint64_t check = 0;
   std::uint64_t version = 0;
-  std::uint32_t expires_second = 0;
+  std::uint32_t expires_low = 0;
   std::uint32_t flags = 0;
-  std::uint8_t key_size = 0;
+  std::uint8_t key_size_and_1 = 0;
   std::uint8_t value_size = 0;
-  std::uint16_t expires_millisecond = 0;
+  std::uint16_t expires_high = 0;
 
-  [[nodiscard]] bool empty() const noexcept { return key_size == 0; }
-  [[nodiscard]] moment expires() const noexcept { return moment{expires_second} * 1000 + expires_millisecond; }
+  [[nodiscard]] bool empty() const noexcept { return key_size_and_1 == 0; }
+  /// Of one that is not empty.
+  [[nodiscard]] std::size_t key_size() const noexcept { return key_size_and_1 - std::size_t{1}; }
+  [[nodiscard]] moment expires() const noexcept { return moment{expires_high} << 32 | expires_low; }
   void set_expires(moment when) noexcept {
-    expires_second = static_cast<std::uint32_t>(when / 1000);
-    expires_millisecond = static_cast<std::uint16_t>(when % 1000);
+    expires_low = static_cast<std::uint32_t>(when);
+    expires_high = static_cast<std::uint16_t>(when >> 32);
   }
   [[nodiscard]] bool has_expired(moment now) const noexcept { return expires() != 0 && expires() <= now; }
-  [[nodiscard]] bool has_sizes() const noexcept { return key_size <= longest_key && value_size <= longest_value; }
+  [[nodiscard]] bool has_sizes() const noexcept { return key_size() <= longest_key && value_size <= longest_value; }
 };
 
 std::uint64_t crc(std::uint64_t start, const void* bytes, std::size_t count) noexcept {
@@ -50,9 +52,9 @@ std::uint64_t crc(std::uint64_t start, const void* bytes, std::size_t count) noe
 struct image : head {
   std::array<char, room_bytes> room;
 
-  [[nodiscard]] std::string_view key() const noexcept { return {room.data(), key_size}; }
-  [[nodiscard]] std::string_view bytes() const noexcept { return {room.data() + key_size, value_size}; }
-  [[nodiscard]] std::size_t used_bytes() const noexcept { return head_bytes + key_size + value_size; }
+  [[nodiscard]] std::string_view key() const noexcept { return {room.data(), key_size()}; }
+  [[nodiscard]] std::string_view bytes() const noexcept { return {room.data() + key_size(), value_size}; }
+  [[nodiscard]] std::size_t used_bytes() const noexcept { return head_bytes + key_size() + value_size; }
   /// Of a slot with sizes that can be.
   [[nodiscard]] std::uint64_t check_in(std::uint64_t bucket) const noexcept {
     return crc(crc(0, &bucket, sizeof bucket), &version, used_bytes() - sizeof check);
@@ -77,10 +79,10 @@ struct table::slot {
     return {reinterpret_cast<const char*>(bytes.data()) + head_bytes + offset, size};
   }
   [[nodiscard]] bool has(const kv::head& of, std::string_view key) const noexcept {
-    return of.key_size == key.size() && text(0, key.size()) == key;
+    return !of.empty() && of.key_size() == key.size() && text(0, key.size()) == key;
   }
   [[nodiscard]] value content(const kv::head& of) const noexcept {
-    return value(text(of.key_size, of.value_size), of.flags);
+    return value(text(of.key_size(), of.value_size), of.flags);
   }
   // All of it: peers read what is there, and not only what the sizes cover.
   void store(const image& what) noexcept { weft::mr::store_shared(bytes, std::as_bytes(std::span(&what, 1))); }
@@ -93,7 +95,7 @@ value::value(std::string_view bytes, std::uint32_t flags) noexcept
 
 bool is_key(std::string_view text) noexcept {
   const auto printable = [](char c) { return c > ' ' && c < '\x7f'; };
-  return fits_key(text) && std::all_of(text.begin(), text.end(), printable);
+  return !text.empty() && fits_key(text) && std::all_of(text.begin(), text.end(), printable);
 }
 
 places places_of(std::string_view key, std::uint64_t buckets) noexcept {
@@ -140,7 +142,7 @@ void table::write(slot& where, std::string_view key, std::string_view bytes, con
   made.set_expires(beside.expires);
   made.flags = beside.flags;
   made.version = version_.fetch_add(1, std::memory_order_relaxed) + 1;
-  made.key_size = static_cast<std::uint8_t>(key.size());
+  made.key_size_and_1 = static_cast<std::uint8_t>(key.size() + 1);
   made.value_size = static_cast<std::uint8_t>(bytes.size());
   char* const end = std::copy(bytes.begin(), bytes.end(), std::copy(key.begin(), key.end(), made.room.begin()));
   std::fill(end, std::to_address(made.room.end()), '\0');

@@ -15,12 +15,12 @@
 // reader that finds it in neither has not missed it on its way. A slot, in the byte order of x86-64:
 //   check (8 bytes)    CRC-64 of all that follows, up to the end of the value, and of the bucket's number
 //   version (8)        grows with each write to the table
-//   expires (4)        from this second since 1970 on it is not there any more, by the server's clock; 0: never
+//   expires (4)        from this millisecond since 1970 on it is not there any more, by the server's clock; 0: never
 //   flags (4)          the user's
-//   key size (1), value size (1)
-//   expires (2)        and so many milliseconds of that second
+//   key size and 1 more (1), value size (1)
+//   expires (2)        the upper 16 bits
 //   key, value; and zeroes up to the end, so that nobody reads what was there before
-// A slot whose key size is 0 is empty. Readers reckon with the server's clock (kv/clock.hpp), because nobody at the
+// A slot without a key size is empty. Readers reckon with the server's clock (kv/clock.hpp), because nobody at the
 // server sees them read.
 // A table that is cleared is emptied slot by slot, while peers read it: see table::clearing for what they find
 // meanwhile. Neither devices nor processors read 128 bytes at once: a reader may get parts of two versions, which the
@@ -35,8 +35,8 @@ inline constexpr std::size_t bucket_bytes = slots_in_bucket * slot_bytes;
 
 /// Milliseconds since 1970, by the server's clock.
 using moment = std::uint64_t;
-/// The last one that a slot can name.
-inline constexpr moment latest_moment = moment{UINT32_MAX} * 1000 + 999;
+/// The last one that a slot can name, in the year 10889.
+inline constexpr moment latest_moment = (moment{1} << 48) - 1;
 
 /// What is kept beside a value.
 struct attributes {
@@ -59,11 +59,9 @@ class value {
   std::uint32_t flags_ = 0;
 };
 
-/// Whether a table takes such a key: not empty, and not too long.
-[[nodiscard]] constexpr bool fits_key(std::string_view text) noexcept {
-  return !text.empty() && text.size() <= longest_key;
-}
-/// Whether it can be said in a line of text as well: it is of printable characters without spaces.
+/// Whether a table takes such a key: it may have no bytes.
+[[nodiscard]] constexpr bool fits_key(std::string_view text) noexcept { return text.size() <= longest_key; }
+/// Whether it can be said in a line of text as well: it is of printable characters without spaces, at least one.
 [[nodiscard]] bool is_key(std::string_view text) noexcept;
 
 /// The buckets in which a key may be.

@@ -234,6 +234,17 @@ task<bool> valkey_stream::take_message() {
   co_return true;
 }
 
+// A reader and a writer take turns: either may be handed what the other waits for. False: the peer has gone.
+template <class Condition>
+task<bool> valkey_stream::take_messages_until(Condition condition) {
+  while (!condition()) {
+    const auto turn = co_await turn_->lock();
+    if (condition()) break;
+    if (!co_await take_message()) co_return false;
+  }
+  co_return true;
+}
+
 task<> valkey_stream::handle(const valkey::message& what) {
   if (const auto* const announced = std::get_if<valkey::register_memory>(&what)) use_buffer(*announced);
   if (role_ == role::client) {
@@ -272,9 +283,8 @@ void valkey_stream::use_buffer(const valkey::register_memory& announced) {
 }
 
 task<std::size_t> valkey_stream::read_some(std::span<std::byte> where) {
-  while (read_ == written_) {
-    if (!co_await take_message()) co_return 0;
-  }
+  const auto has_come = [this] { return read_ != written_; };
+  if (!co_await take_messages_until(has_come)) co_return 0;
   const std::size_t count = std::min<std::size_t>(where.size(), written_ - read_);
   // A peer may break the rules and write there again meanwhile.
   mr::load_shared(buffer_.subspan(read_, count), where.first(count));
@@ -285,10 +295,9 @@ task<std::size_t> valkey_stream::read_some(std::span<std::byte> where) {
 
 task<> valkey_stream::write(std::span<const std::byte> what) {
   constexpr std::size_t most = std::size_t{64} << 10;
-  while (!what.empty()) {
-    while (!target_ || used_ == target_->size()) {
-      if (!co_await take_message()) co_return;
-    }
+  const auto has_room = [this] { return target_ && used_ != target_->size(); };
+  while (!what.empty() && !gone_) {
+    if (!co_await take_messages_until(has_room)) co_return;
     const std::size_t count = std::min({what.size(), most, static_cast<std::size_t>(target_->size() - used_)});
     auto memory = co_await device_->allocate(count);
     std::copy_n(what.begin(), count, memory.bytes().begin());

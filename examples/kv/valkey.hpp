@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,8 +55,8 @@ struct valkey_options {
 };
 
 /// A stream of bytes over a connection, as Valkey has it. It trusts nothing that the peer says: what breaks the
-/// protocol ends the connection with a weft::error that names the peer. One read or write at a time, and keep_alive()
-/// beside it. On one executor.
+/// protocol ends the connection with a weft::error that names the peer. One read, one write and one keep_alive() at a
+/// time. On one executor.
 class valkey_stream {
  public:
   /// As the server, whoever the peer is.
@@ -100,10 +101,14 @@ class valkey_stream {
   void use_buffer(const valkey::register_memory& announced);
   [[noreturn]] void refuse(std::string_view why);
 
+  template <class Condition>
+  weft::task<bool> take_messages_until(Condition condition);
+
   weft::net::device* device_;
   weft::net::connection peer_;
   role role_;
   bool gone_ = false;
+  std::unique_ptr<weft::mutex> turn_ = std::make_unique<weft::mutex>();  // at the next message
 
   // This end's buffer, with a window for this connection where the device has windows. Memory of its own: a client that
   // is silent would hold it in the pool, for which others wait.

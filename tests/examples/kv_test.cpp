@@ -261,7 +261,8 @@ TEST_F(kv_text, a_value_is_there_until_it_expires_for_clients_of_either_kind) {
                     {"1", start + 999},
                     {"2592000", start + month * 1000 - 1},
                     {std::to_string(second + 10), (second + 10) * 1000 - 1},
-                    {"99999999999", moment{UINT32_MAX} * 1000 - 1}};
+                    {"99999999999", 99'999'999'998'999},
+                    {"9223372036854775807", latest_moment / 1000 * 1000 - 1}};
   for (const auto& each : some) {
     EXPECT_EQ(say("set a 0 " + each.expiry + " 1\r\nx\r\n", 100).answers, "STORED\r\n");
     now_ = each.last;
@@ -341,9 +342,17 @@ TEST_F(kv_table, values_that_have_expired_make_room_before_those_that_have_not) 
   for (std::uint64_t i = 0; i < few; ++i) EXPECT_TRUE(table_.get(bench_key(i), got, later)) << i;
 }
 
-TEST_F(kv_table, a_key_of_no_bytes_is_nowhere) {
+TEST_F(kv_table, a_key_of_no_bytes_is_one_like_others) {
   value got;
   EXPECT_FALSE(table_.get("", got, now_));
+  EXPECT_EQ(look("", got, now_), outcome::absent);
+  table_.set("", "x", {}, now_);
+  EXPECT_TRUE(table_.get("", got, now_));
+  EXPECT_EQ(look("", got, now_), outcome::found);
+  EXPECT_EQ(table_.size(), 1u);
+  table::entry(table_, "", now_).erase();
+  EXPECT_EQ(look("", got, now_), outcome::absent);
+  EXPECT_EQ(table_.size(), 0u);
 }
 
 // A client's clock may show anything, and go a little faster or slower than the server's.
@@ -486,6 +495,7 @@ class kv_resp : public kv_table {
     std::string answers;
     std::size_t left = 0;
     bool goes_on = true;
+    std::string fault{};
   };
   /// What a session says to words that come in pieces of so many bytes.
   heard say_in_pieces(resp_session& session, std::string_view words, std::size_t piece) {
@@ -502,6 +512,7 @@ class kv_resp : public kv_table {
       }
     }
     all.left = input.size();
+    all.fault = session.fault();
     return all;
   }
   heard say_in_pieces(std::string_view words, std::size_t piece) {
@@ -551,11 +562,15 @@ TEST_F(kv_resp, keys_and_values_may_have_any_bytes_and_as_many_as_the_table_take
   EXPECT_EQ(ask({"GET", key}), bulk(bytes));
   EXPECT_EQ(ask({"SET", std::string(longest_key, 'k'), ""}), "+OK\r\n");
   EXPECT_EQ(ask({"GET", std::string(longest_key, 'k')}), bulk(""));
-  EXPECT_EQ(ask({"SET", std::string(longest_key + 1, 'k'), ""}), "-ERR a key has 1 to 36 bytes here\r\n");
-  EXPECT_EQ(ask({"SET", "", "x"}), "-ERR a key has 1 to 36 bytes here\r\n");
+  EXPECT_EQ(ask({"SET", std::string(longest_key + 1, 'k'), ""}), "-ERR a key has at most 36 bytes here\r\n");
   EXPECT_EQ(ask({"SET", "k", bytes + "x"}), "-ERR a value has at most 64 bytes here\r\n");
   EXPECT_EQ(ask({"GET", std::string(longest_key + 1, 'k')}), "$-1\r\n");
   EXPECT_EQ(ask({"DEL", "", std::string(1000, 'k')}), ":0\r\n");
+  EXPECT_EQ(ask({"SET", "", "x"}), "+OK\r\n");
+  EXPECT_EQ(ask({"GET", ""}), bulk("x"));
+  EXPECT_EQ(ask({"EXPIRE", "", "10"}) + ask({"TTL", ""}) + ask({"PERSIST", ""}), ":1\r\n:10\r\n:1\r\n");
+  EXPECT_EQ(ask({"INCR", ""}), "-ERR value is not an integer or out of range\r\n");
+  EXPECT_EQ(ask({"DEL", ""}), ":1\r\n");
   EXPECT_EQ(ask({"MSET", "k", "x", "l", bytes + "x"}), "-ERR a value has at most 64 bytes here\r\n");
   EXPECT_EQ(ask({"EXISTS", "k", "l"}), ":0\r\n");
 }
@@ -575,14 +590,44 @@ TEST_F(kv_resp, set_does_what_its_options_say) {
                                   "set a 1 ex 1 keepttl", "set a 1 sometimes"}) {
     EXPECT_EQ(say(wrong), "-ERR syntax error\r\n") << wrong;
   }
-  for (const char* const wrong :
-       {"set a 1 ex 0", "set a 1 px -1", "set a 1 ex 9223372036854775807", "set a 1 pxat 99999999999999"}) {
+  for (const char* const wrong : {"set a 1 ex 0", "set a 1 px -1", "set a 1 ex 9223372036854775807",
+                                  "set a 1 px 9223372036854775807", "set a 1 exat 9223372036854776"}) {
     EXPECT_EQ(say(wrong), "-ERR invalid expire time in 'set' command\r\n") << wrong;
   }
   EXPECT_EQ(say("set a 1 ex 1.5"), "-ERR value is not an integer or out of range\r\n");
   EXPECT_EQ(say("setnx a x\nsetnx c x\nsetex c 1 y\npttl c\npsetex c 1 y\npttl c"),
             ":0\r\n:1\r\n+OK\r\n:1000\r\n+OK\r\n:1\r\n");
   EXPECT_EQ(say("setex c 0 y"), "-ERR invalid expire time in 'setex' command\r\n");
+}
+
+TEST_F(kv_resp, an_expiry_may_be_as_far_away_as_redis_takes_it) {
+  EXPECT_EQ(say("set a 1 exat 4294967296\npttl a"), "+OK\r\n:2494967296000\r\n");
+  EXPECT_EQ(say("set a 1 pxat 99999999999999\npttl a"), "+OK\r\n:98199999999999\r\n");
+  EXPECT_EQ(say("set a 1 ex 4294967295\nttl a\nexpire a 5000000000\nttl a"),
+            "+OK\r\n:4294967295\r\n:1\r\n:5000000000\r\n");
+  value got;
+  EXPECT_EQ(look("a", got, now_ + 4'999'999'999'999), outcome::found);
+  EXPECT_EQ(look("a", got, now_ + 5'000'000'000'000), outcome::absent);
+  const std::string last = std::to_string(latest_moment - now_);  // a table cannot name later ones
+  for (const char* const far : {"set a 1 ex 9223370236854775", "set a 1 pxat 9223372036854775807",
+                                "setex a 9223370236854775 1", "set a 1\nexpire a 9223370236854775"}) {
+    EXPECT_TRUE(say(std::string(far) + "\npttl a").ends_with(":" + last + "\r\n")) << far;
+  }
+  EXPECT_EQ(say("expire a -9223372036854776"), "-ERR invalid expire time in 'expire' command\r\n");
+  EXPECT_EQ(say("expire a 9223370236854776"), "-ERR invalid expire time in 'expire' command\r\n");
+  EXPECT_EQ(say("pexpire a -9223372036854775808\nget a"), ":1\r\n$-1\r\n");
+}
+
+TEST_F(kv_resp, a_line_may_have_words_in_quotes) {
+  const auto echoed = [&](const std::string& word) {
+    return say_in_pieces(lasting_, "echo " + word + "\r\n", 1).answers;
+  };
+  EXPECT_EQ(echoed(R"("a b")"), "$3\r\na b\r\n");
+  EXPECT_EQ(echoed(R"("")"), "$0\r\n\r\n");
+  EXPECT_EQ(echoed(R"('a "b\' \n')"), "$8\r\na \"b' \\n\r\n");
+  EXPECT_EQ(echoed(R"("\x41\xff\x4\n\r\t\b\a\"\\\q")"), "$12\r\nA\xffx4\n\r\t\b\a\"\\q\r\n");
+  EXPECT_EQ(echoed(R"(a"b c")"), "$4\r\nab c\r\n");
+  EXPECT_EQ(say("set \"\" ''\nget ''\n\"get\" \"\""), "+OK\r\n$0\r\n\r\n$0\r\n\r\n");
 }
 
 TEST_F(kv_resp, what_has_expired_is_gone_for_every_command_and_for_clients_that_read_by_themselves) {
@@ -694,6 +739,13 @@ TEST_F(kv_resp, what_cannot_be_followed_ends_the_session_with_words) {
       {"*1\rx", "invalid multibulk length"},
       {"*1111111111111111111111111", "invalid multibulk length"},
       {"*\r\n", "invalid multibulk length"},
+      {"*01\r\n", "invalid multibulk length"},
+      {"*-0\r\n", "invalid multibulk length"},
+      {"*1\r\n$04\r\n", "invalid bulk length"},
+      {"get \"a\r\n", "unbalanced quotes in request"},
+      {"get 'a\r\n", "unbalanced quotes in request"},
+      {"get \"a\\\"\r\n", "unbalanced quotes in request"},
+      {"get \"a\"b\r\n", "unbalanced quotes in request"},
       {"*1\r\n!", "expected '$', got '!'"},
       {"*1\r\n*1\r\n", "expected '$', got '*'"},
       {"*1\r\n$-1\r\n", "invalid bulk length"},
@@ -708,6 +760,7 @@ TEST_F(kv_resp, what_cannot_be_followed_ends_the_session_with_words) {
       const heard all = say_in_pieces(words, piece);
       EXPECT_FALSE(all.goes_on) << words.substr(0, 50);
       EXPECT_EQ(all.answers, "-ERR Protocol error: " + why + "\r\n");
+      EXPECT_EQ(all.fault, why);
     }
   }
   std::string many;

@@ -13,11 +13,14 @@
 #include <cstdlib>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "rdma.hpp"
 #include <kv/resp_client.hpp>
+#include <kv/resp_server.hpp>
+#include <kv/table.hpp>
 #include <kv/valkey.hpp>
 
 namespace kv {
@@ -81,7 +84,7 @@ class strict_peer {
       const auto bytes = room_.memory().bytes().subspan(come_, *got.immediate);
       text_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       come_ += *got.immediate;
-      if (come_ == size_) co_await announce();
+      if (come_ == size_ && !keeps_full_) co_await announce();
       co_return;
     }
     EXPECT_EQ(got.size(), 32u);
@@ -128,6 +131,9 @@ class strict_peer {
     text_.erase(0, count);
     co_return found;
   }
+  /// Whether it leaves its buffer as it is once that is full.
+  void keep_full(bool keeps) noexcept { keeps_full_ = keeps; }
+  [[nodiscard]] bool is_full() const noexcept { return come_ == size_; }
   [[nodiscard]] net::connection& link() noexcept { return link_; }
   [[nodiscard]] std::vector<raw>& others() noexcept { return others_; }
   [[nodiscard]] bool has_target() const noexcept { return target_.has_value(); }
@@ -139,6 +145,7 @@ class strict_peer {
   net::exposure room_;
   std::uint32_t size_ = 0;
   std::uint32_t come_ = 0;
+  bool keeps_full_ = false;
   std::string text_;
   std::optional<mr::remote_slice> target_;
   std::uint64_t used_ = 0;
@@ -394,6 +401,39 @@ TEST_P(kv_valkey, a_peer_that_sends_more_than_there_are_receives_waits_and_loses
   serve(ours, ask, {.buffer_bytes = 1000, .receive_depth = 4});
   ASSERT_EQ(heard.size(), bytes);
   for (std::size_t i = 0; i < bytes; ++i) EXPECT_EQ(heard[i], static_cast<char>('a' + i % 26));
+}
+
+// As Valkey's own server has it. Both ends would wait for each other otherwise.
+TEST_P(kv_valkey, a_client_may_ask_much_before_it_takes_the_first_answer) {
+  if (GetParam() == carrier::iwarp) GTEST_SKIP() << "the simulated device is the one whose ports are nobody else's";
+  constexpr std::size_t questions = 5000;
+  constexpr std::string_view question = "*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
+  constexpr std::string_view answer = "$-1\r\n";
+  std::string asked;
+  std::string expected;
+  for (std::size_t i = 0; i < questions; ++i) asked += question, expected += answer;
+  std::vector<std::uint64_t> memory(bucket_bytes / sizeof(std::uint64_t));
+  table data(std::as_writable_bytes(std::span(memory)));
+  std::string heard;
+  const auto both = [&](scope& tasks) -> task<> {
+    tasks.spawn(serve_resp(*device_, data, {.valkey_address = "127.0.0.1:7471", .max_connections = 1}));
+    co_await yield();
+    auto link = co_await device_->connect("127.0.0.1:7471", of_peer());
+    strict_peer peer(*device_, std::move(link));
+    co_await peer.open(1000);
+    co_await peer.announce();
+    peer.keep_full(true);
+    co_await peer.write(asked, 4096, true);
+    peer.keep_full(false);
+    while (!peer.is_full()) co_await peer.take();
+    co_await peer.announce();
+    heard = co_await peer.read(expected.size());
+    co_await peer.link().close();
+    tasks.request_stop();
+  };
+  executor ex(place_.options(false));
+  ex.run(with_timeout(std::chrono::seconds(60), with_scope(on_failure::stop_siblings, both)));
+  EXPECT_EQ(heard, expected);
 }
 
 // Others would wait for what silent clients hold of the pool.

@@ -1628,6 +1628,41 @@ class Kv(StreamTest):
             self.assertGreaterEqual(len(re.findall(r'^"[A-Z].*","[1-9]', result.out, re.MULTILINE)), 5, result.out)
         self.assertEqual(server.err, "")
 
+    def test_a_client_that_breaks_a_protocol_is_named_on_the_console(self):
+        server = self.serve_redis()
+        for address, words, why in ((server.redis, b"*1x\r\n", "breaks Redis's protocol: invalid multibulk length"),
+                                    (server.redis, b"POST / HTTP/1.1\r\n", "breaks Redis's protocol: it speaks HTTP"),
+                                    (server.tcp, b"set a x 0 0\r\n",
+                                     "it breaks the protocol (CLIENT_ERROR bad command line format)")):
+            self.speak(address, words)
+            wait_until(lambda: why in server.err, "the server's line")
+            self.assertRegex(server.err.splitlines()[-1], r"127\.0\.0\.1:\d+:? " + re.escape(why))
+        self.speak(server.redis, b"PING\r\nQUIT\r\n")
+        self.assertEqual(server.err.count("\n"), 3, server.err)
+
+    def test_clients_of_redis_may_ask_much_before_they_read(self):
+        server = self.serve_redis()
+        host, port = server.redis.split(":")
+        self.fine(self.run_program(self.name, "set", server.weft, "key", "x" * 64), "")
+        count = 60_000
+        with socket.create_connection((host, int(port)), PATIENCE) as peer:
+            for _ in range(count // 1000):
+                peer.sendall(b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n" * 1000)
+            peer.shutdown(socket.SHUT_WR)
+            come = sum(len(piece) for piece in iter(lambda: peer.recv(65536), b""))
+        self.assertEqual(come, count * len(b"$64\r\n\r\n" + b"x" * 64))
+
+    def test_a_value_of_another_server_may_be_long(self):
+        words = random.Random(4).randbytes(3 * MIB).hex()
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            client = self.start(self.name, "get", f"redis://127.0.0.1:{other.getsockname()[1]}", "a")
+            other.settimeout(PATIENCE)
+            peer, _ = other.accept()
+            with peer:
+                peer.recv(1000)
+                peer.sendall(f"${len(words)}\r\n{words}\r\n".encode())
+                self.fine(client.result(), words + "\n")
+
     def test_hostile_clients_of_redis_are_told_why_they_are_left(self):
         server = self.serve_redis("--max-connections", "2")
         for words, why in ((b"*1\r\n$99999\r\n", b"invalid bulk length"), (b"*2000\r\n", b"invalid multibulk length"),
