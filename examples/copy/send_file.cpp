@@ -135,7 +135,7 @@ weft::task<> sender::write_all() {
   while (written_ < chunks_) {
     if (!co_await until(something_to_write)) co_return;
     const auto target = slots_[written_ % slots_.size()].slice(0, bytes_of(written_));
-    co_await weft::with_timeout(link_.home().patience, link_.peer().write(buffer_of(written_), target));
+    co_await weft::with_timeout(link_.patience(), link_.peer().write(buffer_of(written_), target));
     const message announcement = chunk_message{.index = written_};
     ++written_;  // before the answer can come
     co_await link_.send(pack(announcement));

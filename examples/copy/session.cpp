@@ -38,13 +38,17 @@ session::session(station& home, weft::net::connection peer) : home_(home), peer_
   common::require_greeting(peer_, protocol_name, "copy");
 }
 
+weft::duration session::patience() const {
+  return home_.patience + (peer_.capabilities().resumes ? home_.resume_within : std::chrono::milliseconds(0));
+}
+
 weft::task<message> session::receive() {
-  const auto received = co_await weft::with_timeout(home_.patience, peer_.recv_or_throw());
+  const auto received = co_await weft::with_timeout(patience(), peer_.recv_or_throw());
   co_return unpack(received.bytes());
 }
 
 weft::task<std::optional<message>> session::receive_if_any() {
-  const auto received = co_await weft::with_timeout(home_.patience, peer_.recv());
+  const auto received = co_await weft::with_timeout(patience(), peer_.recv());
   if (!received) co_return std::nullopt;
   co_return unpack(received->bytes());
 }
@@ -52,7 +56,7 @@ weft::task<std::optional<message>> session::receive_if_any() {
 weft::task<> session::send(packed_message what) {
   auto payload = co_await home_.device.allocate(what.bytes().size());
   std::ranges::copy(what.bytes(), payload.data());
-  co_await weft::with_timeout(home_.patience, peer_.send(std::move(payload)));
+  co_await weft::with_timeout(patience(), peer_.send(std::move(payload)));
 }
 
 weft::error unexpected(const message& what, const char* instead_of) {

@@ -26,7 +26,7 @@ inline constexpr std::size_t pool_bytes = std::size_t{64} << 20;
 /// What all connections of a process share. The transfers of one address have no more chunks than one transfer uses.
 struct station {
   weft::net::device& device;
-  weft::duration patience;                  ///< how long to wait for a peer that does not go on
+  weft::duration patience;                  ///< session::patience() of a connection that does not wait for rails
   std::chrono::milliseconds resume_within;  ///< weft::net::connection_options::resume_within
   chunk_budget sending;
   chunk_budget receiving;
@@ -49,6 +49,9 @@ class session {
   /// The same where the peer may close: empty then.
   [[nodiscard]] weft::task<std::optional<message>> receive_if_any();
   [[nodiscard]] weft::task<> send(packed_message what);
+
+  /// How long to wait for a peer that does not go on: the connection may wait for a rail before it can.
+  [[nodiscard]] weft::duration patience() const;
 
   [[nodiscard]] station& home() noexcept { return home_; }
   [[nodiscard]] weft::net::connection& peer() noexcept { return peer_; }

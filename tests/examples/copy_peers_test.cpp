@@ -209,6 +209,34 @@ class copy_peers : public testing::Test {
   }
 };
 
+// Else a short --timeout would end the transfers that --resume-within is to keep.
+TEST_F(copy_peers, a_connection_that_may_wait_for_a_rail_has_the_time_for_that_beside_its_patience) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds short_patience(50);
+  const auto both = [&](weft::scope& tasks) -> task<> {
+    auto listener = co_await device_.listen("127.0.0.1:0");
+    const auto answer_late = [&]() -> task<> {
+      auto request = co_await listener.next();
+      auto peer = co_await request->accept(connection_options(patience, patience));
+      station home(device_, patience, patience);
+      session link(home, std::move(peer));
+      const message first = co_await link.receive();
+      co_await weft::sleep_for(3 * short_patience);
+      co_await say(link, first);
+      static_cast<void>(co_await weft::as_result(link.receive_if_any()));
+    };
+    tasks.spawn(answer_late());
+    station home(device_, short_patience, patience);
+    auto peer = co_await device_.connect(std::string(listener.address()), connection_options(patience, patience));
+    session link(home, std::move(peer));
+    const message question = get_message{.name = "a"};
+    const auto answer = co_await weft::as_result(ask(link, question));
+    EXPECT_TRUE(answer.has_value());
+    tasks.request_stop();
+  };
+  loop_.run(weft::with_scope(weft::on_failure::stop_siblings, both));
+}
+
 TEST_F(copy_peers, a_put_outside_of_the_directory_is_refused_and_the_next_one_works) {
   with_server([](session& link) -> task<> {
     for (const char* const name : {"../evil", "/tmp/evil", "", ".", "..", ".hidden", "a/b", "a\nb"}) {
