@@ -22,6 +22,8 @@ log_page page_of(const log_fields& wanted) noexcept { return static_cast<log_pag
 // As thousands of 512 bytes, rounded up.
 std::uint64_t units(std::uint64_t bytes) { return bytes / 512'000 + (bytes % 512'000 == 0 ? 0 : 1); }
 
+task<outcome> refuse_command(status why) { co_return why; }
+
 }  // namespace
 
 std::chrono::milliseconds admin_commands::rounded(std::uint32_t milliseconds) noexcept {
@@ -31,21 +33,26 @@ std::chrono::milliseconds admin_commands::rounded(std::uint32_t milliseconds) no
 
 task<outcome> admin_commands::execute(request& what) {
   const command& asked = what.asked();
-  const auto opcode = static_cast<admin_opcode>(asked.opcode);
-  const bool has_data = opcode == admin_opcode::identify || opcode == admin_opcode::get_log_page ||
-                        (opcode == admin_opcode::get_features && feature_of(asked).feature == 0x81);
-  if (!has_data) {
-    if (const status wrong = what.check_no_data(); wrong != status::success) co_return wrong;
+  switch (static_cast<admin_opcode>(asked.opcode)) {
+    case admin_opcode::identify:
+      return identify(what);
+    case admin_opcode::get_log_page:
+      return get_log_page(what);
+    case admin_opcode::get_features:
+      return feature_of(asked).feature == 0x81 ? get_feature(what) : execute_without_data(what);
+    case admin_opcode::set_features:
+    case admin_opcode::abort:
+    case admin_opcode::async_event_request:
+    case admin_opcode::keep_alive:
+      return execute_without_data(what);
   }
-  switch (opcode) {
-    case admin_opcode::identify: {
-      outcome done = co_await identify(what);
-      co_return std::move(done);
-    }
-    case admin_opcode::get_log_page: {
-      outcome done = co_await get_log_page(what);
-      co_return std::move(done);
-    }
+  return refuse_command(status::invalid_opcode);  // whatever data it describes
+}
+
+task<outcome> admin_commands::execute_without_data(request& what) {
+  if (const status wrong = what.check_no_data(); wrong != status::success) co_return wrong;
+  const command& asked = what.asked();
+  switch (static_cast<admin_opcode>(asked.opcode)) {
     case admin_opcode::get_features: {
       outcome done = co_await get_feature(what);
       co_return std::move(done);
@@ -54,15 +61,14 @@ task<outcome> admin_commands::execute(request& what) {
       outcome done = co_await set_feature(what);
       co_return std::move(done);
     }
-    case admin_opcode::abort:
-      co_return outcome(status::success, 1);  // it was not aborted, which is allowed
     case admin_opcode::async_event_request:
       co_return queue_.await_event(asked.id);
     case admin_opcode::keep_alive:
       queue_.restart_keep_alive(std::nullopt);
       co_return status::success;
+    default:
+      co_return outcome(status::success, 1);  // an abort: nothing was aborted, which is allowed
   }
-  co_return status::invalid_opcode;
 }
 
 // ---- properties ----

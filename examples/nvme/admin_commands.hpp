@@ -52,6 +52,7 @@ class admin_commands {
   [[nodiscard]] weft::task<outcome> configure(std::uint32_t value);
   [[nodiscard]] weft::task<bool> shut_down();
   [[nodiscard]] weft::task<bool> flush_disks(std::string_view what_for);
+  [[nodiscard]] weft::task<outcome> execute_without_data(request& what);
   [[nodiscard]] weft::task<outcome> identify(request& what);
   [[nodiscard]] status identify_into(request& what, std::span<std::byte> into) const;
   [[nodiscard]] controller_identity identify_controller() const;

@@ -723,6 +723,12 @@ ADMIN_COMMAND(identify_into_too_little_memory_is_an_error, sgl_data_length_inval
 ADMIN_COMMAND(identify_into_the_capsule_is_an_error, sgl_type_invalid,
               with_data(identify_command(host, 1), in_capsule(identify_bytes)))
 ADMIN_COMMAND(an_unknown_admin_command_is_an_error, invalid_opcode, admin_command(static_cast<admin_opcode>(0x7d)))
+ADMIN_COMMAND(an_unknown_admin_command_with_data_is_the_same_error, invalid_opcode,
+              with_data(admin_command(static_cast<admin_opcode>(0x7d)), host.memory.describe(4096)))
+ADMIN_COMMAND(an_unknown_fabrics_command_with_data_is_the_same_error, invalid_opcode,
+              with_data(fabrics_command(static_cast<fabrics_type>(0x77)), host.memory.describe(4096)))
+ADMIN_COMMAND(an_abort_with_data_is_an_error, sgl_data_length_invalid,
+              with_data(admin_command(admin_opcode::abort), host.memory.describe(4096)))
 ADMIN_COMMAND(an_unknown_fabrics_command_is_an_error, invalid_opcode, fabrics_command(static_cast<fabrics_type>(0x77)))
 ADMIN_COMMAND(a_property_of_another_size_is_an_error, invalid_field, get_property(property::capabilities, false))
 ADMIN_COMMAND(a_property_that_is_not_there_is_an_error, invalid_field, get_property(0x1000))
@@ -1241,6 +1247,8 @@ IO_COMMAND(a_fused_command_is_an_error, invalid_field,
            changed(read_of(host, {.first = 0, .count = 1}), [](command& asked) { asked.flags = 0x41; }))
 IO_COMMAND(a_command_without_sgls_is_an_error, invalid_field,
            changed(read_of(host, {.first = 0, .count = 1}), [](command& asked) { asked.flags = 0; }))
+IO_COMMAND(an_unknown_io_command_with_data_is_the_same_error, invalid_opcode,
+           with_data(io_command(static_cast<io_opcode>(0x7d)), host.memory.describe(4096)))
 IO_COMMAND(an_unknown_io_command_is_an_error, invalid_opcode, io_command(static_cast<io_opcode>(0x7d)))
 TEST_F(nvme_target_test, a_write_to_a_read_only_disk_is_refused) {
   add_disk();
