@@ -81,8 +81,10 @@ weft::task<std::string> client::call(request what) { return limited(what, call_n
 weft::task<weft::mr::buffer> client::fetch_now(request what, std::size_t most_bytes) {
   check(what);
   if (most_bytes == 0 || most_bytes > options_.room_bytes) {
+    const std::string why = device_.pool().statistics().max_bytes_reason;
     throw weft::error(weft::errc::invalid_argument,
-                      fmt::format("take room for {} bytes: 1 to {} are possible", most_bytes, options_.room_bytes));
+                      fmt::format("take room for {} bytes: 1 to {} are possible{}{}", most_bytes, options_.room_bytes,
+                                  why.empty() ? "" : ", because ", why));
   }
   auto share = co_await permits::take(rooms_, most_bytes);
   auto memory = co_await device_.allocate(most_bytes, weft::mr::budget::receive);
