@@ -7,12 +7,12 @@
 #
 # A program links one of them, once: two copies of weft in a process do not know of each other.
 set(layers $<TARGET_OBJECTS:weft_runtime> $<TARGET_OBJECTS:weft_mr> $<TARGET_OBJECTS:weft_net>)
-set(private_libraries fmt::fmt PkgConfig::LIBURING)
+set(private_libraries fmt::fmt PkgConfig::WEFT_LIBURING)
 if(WEFT_WITH_IWARP)
-  list(APPEND private_libraries PkgConfig::LIBISAL)
+  list(APPEND private_libraries PkgConfig::WEFT_LIBISAL)
 endif()
 if(WEFT_WITH_VERBS)
-  list(APPEND private_libraries PkgConfig::VERBS)
+  list(APPEND private_libraries PkgConfig::WEFT_RDMA_CORE)
 endif()
 
 add_library(weft_static INTERFACE)

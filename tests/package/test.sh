@@ -56,6 +56,9 @@ if [[ $usual == static ]]; then
 fi
 (! configure static "-DKIND=static;shared") | grep -A1 'links libweft.a or libweft.so'
 (! configure static -DKIND=nonesuch) | grep -i 'nonesuch'
+PKG_CONFIG_LIBDIR=$scratch configure quiet -DQUIETLY=ON | tee "$scratch/configured"
+grep 'it goes on without weft' "$scratch/configured"
+(! grep -iE 'not found|warning|error|liburing' "$scratch/configured")
 
 # The flags of pkg-config are words.
 # shellcheck disable=SC2046
