@@ -15,6 +15,18 @@ foreach(kind static shared)
     install(EXPORT weft_${kind} NAMESPACE weft:: FILE weft-${kind}.cmake DESTINATION ${package_dir})
   endif()
 endforeach()
+# Programs have warnings of their choice, and hear of their own sources alone: headers that are installed are system
+# headers, however a compiler is told where they are. In their first line, so that no line changes its number.
+install(CODE "set(headers \"${CMAKE_INSTALL_INCLUDEDIR}/weft\")")
+install(CODE [[
+  cmake_path(ABSOLUTE_PATH headers BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}")
+  file(GLOB_RECURSE headers "$ENV{DESTDIR}${headers}/*.hpp")
+  foreach(header IN LISTS headers)
+    file(READ "${header}" text)
+    string(REGEX REPLACE "^// SPDX" "#pragma GCC system_header  // SPDX" text "${text}")
+    file(WRITE "${header}" "${text}")
+  endforeach()
+]])
 add_custom_target(installed)  # all that `cmake --install` wants to be built, where there are no tests
 foreach(target weft_archive weft_shared)
   if(TARGET ${target})

@@ -50,6 +50,14 @@ for kind in "${kinds[@]}"; do
 done
 "$scratch/prefix/bin/weft-check-coroutines" "$outside"
 
+# Whatever a program wants to be warned of, it hears nothing of weft's headers.
+include=$scratch/prefix/include
+(cd "$include" && find weft -name '*.hpp' | grep -v asio | sort | sed 's/.*/#include <&>/') >"$scratch/headers.cpp"
+grep -c . "$scratch/headers.cpp"
+warnings=(-Wall -Wextra -Wpedantic -Wnon-virtual-dtor -Wold-style-cast -Wsign-conversion -Weffc++ -Werror)
+if "$compiler" --version | head -1 | grep -v clang >/dev/null; then warnings+=(-Wuseless-cast); fi
+"$compiler" -std=c++20 -fsyntax-only "${warnings[@]}" "-I$include" "$scratch/headers.cpp"
+
 # What is not there, or not possible, is said, in a build directory that knows its compiler.
 if [[ $usual == static ]]; then
   (! configure static -DKIND=shared) | grep 'the shared library of weft is not installed'
