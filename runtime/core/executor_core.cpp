@@ -580,9 +580,8 @@ bool executor_core::keeps_many_frames() const noexcept {
 
 [[gnu::noinline]] void executor_core::wait_by_the_clock() {
   const bool measure = policy_ == poll_policy::adaptive;
-  // Where there are timers, this turn has looked at the clock for their sake, and has done nothing since.
   const bool may_give_back = keeps_many_frames();
-  const time_point start = measure || may_give_back ? now() : coarse_now_;
+  const time_point start = now();  // tasks have run since the last look at the clock
   std::optional<duration> limit = time_to_sleep(start);
   if (may_give_back && (!limit || *limit > idle_period)) limit = idle_period;
   driver_->wait(io_batch, limit);

@@ -97,6 +97,8 @@ class simulation final : public clock, public event_driver {
  public:
   [[nodiscard]] time_point now() noexcept override { return now_; }
   [[nodiscard]] duration elapsed() const noexcept { return now_ - time_point(); }
+  /// What a task does takes so long.
+  void advance(duration time) noexcept { now_ = later(now_, time); }
   [[nodiscard]] executor_options options() noexcept;
 
   [[nodiscard]] std::string_view name() const noexcept override { return "simulated"; }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/io/timer.hpp>
 
+#include <unistd.h>
+
+#include <array>
 #include <deque>
 #include <random>
 
@@ -71,6 +74,20 @@ std::vector<int> wake_up_order(const std::vector<duration>& times, duration& ela
   }));
   elapsed = home.world.elapsed();
   return record;
+}
+
+TEST(sleep, is_no_longer_for_what_others_have_done_before_the_executor_waits) {
+  test::simulated_executor home;
+  auto [from, to] = test::unix_pair();
+  const auto work = [&]() -> task<> {
+    std::array<std::byte, 1> byte{};
+    static_cast<void>(co_await test::receive_some(from, byte));
+    home.world.advance(100ms);
+  };
+  const auto both = [&]() -> task<> { co_await when_all(sleep_for(120ms), work()); };
+  ASSERT_EQ(::write(to.fd(), "x", 1), 1);
+  home.run(both());
+  EXPECT_EQ(home.world.elapsed(), 120ms);
 }
 
 TEST(sleep, tasks_wake_in_the_order_of_their_virtual_times_every_time) {
