@@ -113,7 +113,7 @@ void worker_pool::submit(detail::worker_job& job) {
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     try {
       threads_.push_back(detail::owned_thread::run<&worker_pool::work>(*this));
-    } catch (const std::system_error&) {
+    } catch (const error&) {
       if (threads_.empty()) {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
         throw;

@@ -2,6 +2,7 @@
 #include <weft/mr/cache/memory_monitor.hpp>
 #include <weft/mr/region/mapped_ranges.hpp>
 #include <weft/mr/region/page.hpp>
+#include <weft/runtime/core/owned_thread.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/system_calls.hpp>
@@ -121,9 +122,9 @@ class userfaultfd_monitor final : public memory_monitor {
     stop_ = descriptor(::eventfd(0, EFD_CLOEXEC), system_calls::kernel());
     if (!stop_) refuse("eventfd");
     if (!detail::mapped_ranges_of({})) refuse("open /proc/self/maps");
-    cleaner_ = std::thread([this] { clean(); });
+    cleaner_ = weft::detail::owned_thread::run<&userfaultfd_monitor::clean>(*this);
     try {
-      watcher_ = std::thread([this] { run(); });
+      watcher_ = weft::detail::owned_thread::run<&userfaultfd_monitor::run>(*this);
     } catch (...) {
       stop_cleaner();
       throw;
@@ -226,8 +227,8 @@ class userfaultfd_monitor final : public memory_monitor {
   descriptor stop_;
   std::counting_semaphore<> changes_{0};
   std::atomic<bool> closing_{false};
-  std::thread cleaner_;
-  std::thread watcher_;
+  weft::detail::owned_thread cleaner_;
+  weft::detail::owned_thread watcher_;
 };
 
 }  // namespace

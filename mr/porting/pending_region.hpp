@@ -53,7 +53,7 @@ class pending_region {
 
 /// As domain::register_memory() does, for many registrations in flight: returns at once, and the end is an event of
 /// `queue`, with `context` in it. What is wrong with the options is thrown here, as std::bad_alloc and
-/// std::system_error (no thread for a worker) are, and then there is no event. On any thread; the work is done by the
+/// the system's error (no thread for a worker) are, and then there is no event. On any thread; the work is done by the
 /// executor's workers for resources (resource_workers()), which outlive the last event.
 ///
 /// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/owned_thread.hpp>
-
-#include <system_error>
+#include <weft/runtime/error.hpp>
 
 namespace weft::detail {
 
@@ -9,7 +8,7 @@ owned_thread::owned_thread(void* (*body)(void*), void* argument) {
   watch_forks();
   forks_ = forks.load(std::memory_order_relaxed);
   const int failure = ::pthread_create(&thread_, nullptr, body, argument);
-  if (failure != 0) throw std::system_error(failure, std::generic_category(), "start a thread");
+  if (failure != 0) throw system_error(failure, "start a thread");
   runs_ = true;
 }
 

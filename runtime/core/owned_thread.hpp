@@ -27,7 +27,7 @@ class owned_thread {
   }
   ~owned_thread() { assert(!joinable() && "a thread was let go before it was joined"); }
 
-  /// A thread that calls `(object.*Body)()`. Throws std::system_error as std::thread does.
+  /// A thread that calls `(object.*Body)()`. Throws the system's error if there can be no more.
   template <auto Body, class T>
   [[nodiscard]] static owned_thread run(T& object) {
     const auto body = [](void* self) -> void* {

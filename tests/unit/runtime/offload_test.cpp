@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/io/file.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <barrier>
+#include <cstdio>
+#include <cstdlib>
 #include <semaphore>
 
 #include "runtime/support.hpp"
@@ -32,6 +38,25 @@ TASK_TEST(offload, moves_its_result_and_lets_its_exception_through) {
     words = failure.what();
   }
   EXPECT_EQ(words, "in the worker");
+}
+
+// In a child, which may have no thread more: the limit is not for root.
+[[noreturn]] void open_without_threads() {
+  if (::getuid() == 0 && ::setuid(65534) != 0) std::exit(1);
+  const rlimit none{};
+  ::setrlimit(RLIMIT_NPROC, &none);
+  worker_pool pool(1);
+  executor home(on(pool));
+  const auto root = []() -> task<> {
+    const auto opened = co_await as_result(file::open("/dev/null"));
+    std::fputs(opened ? "open" : opened.error().what(), stderr);
+  };
+  home.run(root());
+  std::exit(0);
+}
+
+TEST(offload, without_a_thread_for_it_fails_with_an_error_of_ours) {
+  EXPECT_EXIT(open_without_threads(), testing::ExitedWithCode(0), "start a thread: Resource temporarily unavailable");
 }
 
 TEST(offload, takes_a_temporary_closure_that_owns_nothing) {
