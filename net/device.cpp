@@ -239,14 +239,15 @@ task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_stat
 
 task<connection> device::connect(std::string address, connection_options options) {
   auto state = checked();
-  const std::string context = fmt::format("connect to {} over {}", address, state->name());
+  const std::string where = fmt::format("{} over {}", address, state->name());
   const set_up_statistics::present counted(state->set_ups().in_progress);
   try {
     auto core = co_await connect_core(state, std::move(address), options);
     co_return connection(std::move(core));
   } catch (const error& why) {
     set_up_statistics::count(state->set_ups().connects_failed);
-    throw why.within(context);
+    const bool refused = why.code() == std::errc::connection_refused;
+    throw why.within((refused ? "nobody listens on " : "connect to ") + where);
   } catch (...) {
     set_up_statistics::count(state->set_ups().connects_failed);
     throw;

@@ -101,15 +101,9 @@ class executor_group::member final : private detail::remote_work {
 executor_group::executor_group(executor_group_options options) {
   const std::vector<int> processors = usable_processors();
   const std::size_t size = options.size != 0 ? options.size : processors.size();
-  try {
-    for (std::size_t i = 0; i < size; ++i) {
-      members_.push_back(std::make_unique<member>(options.each, i));
-      if (options.pin) members_.back()->pin(processors[i % processors.size()]);
-    }
-  } catch (const error&) {  // which has words of its own
-    throw;
-  } catch (const std::system_error& failure) {
-    throw error(failure.code(), "start the thread of an executor");
+  for (std::size_t i = 0; i < size; ++i) {
+    members_.push_back(std::make_unique<member>(options.each, i));
+    if (options.pin) members_.back()->pin(processors[i % processors.size()]);
   }
 }
 

@@ -111,6 +111,13 @@ std::string known_names() {
   return names + ", rails of these (without auto and shm) joined by +, and lists of all but auto separated by commas";
 }
 
+// What others call our transports.
+std::string hint_for(std::string_view kind) {
+  constexpr std::array<std::string_view, 5> devices{"ib", "infiniband", "rdma", "roce", "rxe"};
+  if (std::find(devices.begin(), devices.end(), kind) != devices.end()) return " (RDMA devices are verbs)";
+  return kind == "tcp" ? " (RDMA over TCP is iwarp)" : "";
+}
+
 // Throws why a name is refused: a transport that this build leaves out, or an unknown one.
 [[noreturn]] void refuse(std::string_view kind) {
 #ifndef WEFT_WITH_IWARP
@@ -128,7 +135,8 @@ std::string known_names() {
     throw error(errc::not_supported, "this build has no fabric (the CMake option WEFT_WITH_FABRIC)");
   }
 #endif
-  throw error(errc::not_supported, fmt::format("\"{}\" is unknown; this build knows: {}", kind, known_names()));
+  throw error(errc::not_supported,
+              fmt::format("\"{}\" is unknown{}; this build knows: {}", kind, hint_for(kind), known_names()));
 }
 
 std::unique_ptr<transport> open_named(std::string_view name, const device_options& options, const software_home& home) {

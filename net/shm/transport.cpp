@@ -32,7 +32,7 @@ constexpr const char* connect_step = "connect to the listener's socket";
 constexpr const char* answer_step = "wait for the answer";
 // To be told from a peer in another container of this machine, which has an address there as well.
 constexpr const char* elsewhere = "the peer is on another machine, or in another network namespace (see unix:PATH)";
-constexpr const char* nobody_there = "find who listens there in this network namespace (for others there is unix:PATH)";
+constexpr const char* nobody_there = "in this network namespace (unix:PATH reaches others)";
 
 class transport final : public net::transport {
  public:

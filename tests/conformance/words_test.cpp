@@ -181,7 +181,7 @@ TEST_P_TASK(sentences, of_set_ups) {
   listener.close();
   attempt refused(tasks, connect());
   co_await refused.end();
-  expect_sentence(failure, "connect to", address, std::error_code(ECONNREFUSED, std::system_category()));
+  expect_sentence(failure, "nobody listens on", address, std::error_code(ECONNREFUSED, std::system_category()));
 }
 
 TEST_P_BETWEEN(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_peer) {

@@ -218,7 +218,7 @@ class Echo(ProgramTest):
 
     def test_no_listener_is_a_clear_error(self):
         self.assert_one_line("echo", self.run_program("echo", "say", "127.0.0.1:1", "x"),
-                             r"\Aecho: connect to 127\.0\.0\.1:1 .*refused\n\Z")
+                             r"\Aecho: nobody listens on 127\.0\.0\.1:1 .*refused\n\Z")
 
 
 class GuideTest(ProgramTest):
@@ -981,7 +981,7 @@ class Perf(ProgramTest):
 
     def test_what_cannot_be_reached_is_named(self):
         self.assert_one_line("weft-perf", self.run_program("weft-perf", "run", "127.0.0.1:1"),
-                             "connect to 127.0.0.1:1 .*refused")
+                             "nobody listens on 127.0.0.1:1 .*refused")
         self.assert_one_line("weft-perf", self.run_program("weft-perf", "run", "nonsense"), "nonsense")
         self.assert_one_line("weft-perf", self.run_program("weft-perf", "serve", "nonsense"), "nonsense")
 
@@ -1769,7 +1769,7 @@ class Rpc(ProgramTest):
 
     def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
         self.assert_wrong_usage("rpc", [], ["call", "127.0.0.1:1"], ["bench", "127.0.0.1:1", "--size", "x"], ["sing", "a", "b"])
-        self.assertRegex(self.run_program("rpc", "call", "127.0.0.1:1", "echo").err, r"\Arpc: connect to .*refused\n\Z")
+        self.assertRegex(self.run_program("rpc", "call", "127.0.0.1:1", "echo").err, r"\Arpc: nobody listens on .*refused\n\Z")
 
 
 class RpcOverShm(OverShm, Rpc):

@@ -299,6 +299,10 @@ TEST(device_names, of_a_list_are_each_known_and_named_once) {
   EXPECT_NE(words("iwarp,auto").find("\"auto\" is unknown"), std::string::npos);
   EXPECT_NE(words("iwarp:lo").find("\"iwarp:lo\" is unknown"), std::string::npos);
   EXPECT_NE(words(",iwarp").find("\"\" is unknown"), std::string::npos) << words(",iwarp");
+  EXPECT_NE(words("tcp").find("\"tcp\" is unknown (RDMA over TCP is iwarp)"), std::string::npos) << words("tcp");
+  for (const std::string name : {"ib", "rdma", "roce"}) {
+    EXPECT_NE(words(name).find("(RDMA devices are verbs)"), std::string::npos) << words(name);
+  }
   EXPECT_NE(words("pigeon").find("open device \"pigeon\""), std::string::npos);
 }
 

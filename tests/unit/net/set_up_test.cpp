@@ -845,7 +845,7 @@ TEST_F_TASK(names, of_which_no_address_answers_say_why_for_each) {
   let_it_mean({first, second});
   const auto failure = co_await failure_of(device().connect("somewhere:1"));
   const std::string refused = ": TCP connection: Connection refused";
-  const std::string words = "connect to somewhere:1 over iwarp: " + first + refused + "; " + second + refused;
+  const std::string words = "nobody listens on somewhere:1 over iwarp: " + first + refused + "; " + second + refused;
   EXPECT_EQ(std::string(failure ? failure->what() : ""), words);
   EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused);
 }
