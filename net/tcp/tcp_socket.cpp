@@ -228,9 +228,13 @@ void bind_source(descriptor& socket, const socket_address& target, std::span<con
 }
 
 task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline) {
+  constexpr const char* step = "TCP connection";
   auto call = std::make_shared<socket_call>(io_kind::connect, socket);
   call->set_address(address);
-  co_await run_step(std::move(call), "TCP connection", deadline);
+  co_await run_step(std::move(call), step, deadline);
+  // Where nobody listens on a port that the kernel may choose for this end, it may choose it, and connect us to
+  // ourselves.
+  if (address_of(socket).to_string() == address.to_string()) throw system_error(ECONNREFUSED, step);
 }
 
 task<std::size_t> receive_some(descriptor& socket, std::span<std::byte> where, const char* step, time_point deadline) {

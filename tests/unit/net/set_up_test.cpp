@@ -525,6 +525,12 @@ TEST_F_TASK(connecting, goes_out_from_the_address_and_port_that_it_is_told) {
   }
 }
 
+TEST_F_TASK(connecting, to_itself_is_to_find_that_nobody_listens) {
+  const std::string own = raw_listener().address();  // which has gone
+  const auto failure = co_await failure_of(device().connect(own, {.source = own}));
+  EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused) << (failure ? failure->what() : "none");
+}
+
 TEST_F_TASK(connecting, from_an_address_that_is_not_this_machines_or_none_says_so_and_asks_nobody) {
   auto listener = co_await listen();
   const std::string to = "connect to " + std::string(listener.address()) + " over iwarp: ";
