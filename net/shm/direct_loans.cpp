@@ -77,6 +77,20 @@ void direct_loans::revoke(std::uint32_t key, revocation& who) noexcept {
   found->who = &who;
 }
 
+// What it has not been handed, or could not map, it cannot be inside of.
+bool direct_loans::shut_out() noexcept {
+  bool is_outside = true;
+  for (const std::unique_ptr<item>& each : items_) {
+    if (each->at == stage::free || each->at == stage::wanted || each->at == stage::declined) continue;
+    if (each->at != stage::ending && each->at != stage::withdrawn) {
+      each->shut();
+      each->at = stage::ending;
+    }
+    is_outside = is_outside && each->is_outside();
+  }
+  return is_outside;
+}
+
 // One offer at a time, so that the file in the socket is known to be its: also where what was offered has been revoked
 // before the peer has answered.
 std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {

@@ -39,7 +39,7 @@ class direct_loans final : private weft::detail::remote_work {
       : owner_(owner), home_(home), own_(own), other_(other) {}
   direct_loans(const direct_loans&) = delete;
   direct_loans& operator=(const direct_loans&) = delete;
-  /// Takes everything back; a peer that still has it mapped has gone, or breaks the rules.
+  /// Takes everything back, from a peer that is outside, has gone, or breaks the rules.
   ~direct_loans();
 
   /// The peer has accessed memory that may be lent: `range` is what the key opens.
@@ -47,6 +47,8 @@ class direct_loans final : private weft::detail::remote_work {
                 software::direct_memory& whole) noexcept;
   /// The key has been revoked. Calls who.revoked() once the peer is out.
   void revoke(std::uint32_t key, revocation& who) noexcept;
+  /// The connection has ended: shuts the peer out of everything. True once it is outside; ask again until then.
+  [[nodiscard]] bool shut_out() noexcept;
 
   /// What is to be said to the peer, and has room in the ring now.
   struct notice {

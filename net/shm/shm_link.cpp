@@ -5,6 +5,8 @@
 #include <weft/net/software/kernel_copy.hpp>
 #include <weft/net/software/words.hpp>
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -571,6 +573,12 @@ void shm_link::complete_oldest() noexcept {
 
 std::size_t shm_link::poll() noexcept {
   if (closed_) return 0;
+  if (parting_) {
+    if (!unsettled_ && !loans_->shut_out()) return 0;
+    const turn outer(*this);
+    unsettled_ = true;
+    return 1;
+  }
   const bool has_input = !ended_ && !stalled_ && (copying_ || !reader_.is_empty());
   bool sane = true;
   if (!has_input && !unsettled_ && !postponed_ && !found_room(&sane)) {
@@ -1105,7 +1113,15 @@ void shm_link::advance_end() noexcept {
   if (socket_ended_ && !broken_) look_at_the_end_of_the_socket();
   if (!ended_) return;
   while (first_ != nullptr) flush_oldest();
-  if (broken_ || (finished_ && peer_finished_)) close();
+  if ((broken_ || (finished_ && peer_finished_)) && may_close()) close();
+}
+
+// An honest peer may be in the middle of an access to memory that it was lent. It is told of the end and lets go of the
+// socket, which wakes this end; or it dies, which does so as well.
+bool shm_link::may_close() noexcept {
+  if (loans_ == nullptr || socket_ended_ || loans_->shut_out()) return true;  // defect: end a connection while
+  if (!std::exchange(parting_, true)) made_.socket.calls().shutdown(made_.socket.fd(), SHUT_WR);
+  return false;
 }
 
 // What the peer has published before is still there.

@@ -179,6 +179,7 @@ class shm_link final : public net::link,
   void flush_oldest() noexcept;
   [[nodiscard]] work_status status_of(const posted_request& item) const noexcept;
   void watch_stalled() noexcept;
+  [[nodiscard]] bool may_close() noexcept;
   void close() noexcept;
 
   executor_core& home_;
@@ -246,7 +247,8 @@ class shm_link final : public net::link,
   bool finished_ = false;       // our last record lies in the ring
   bool peer_finished_ = false;  // and the peer's has been taken
   bool ended_ = false;
-  bool broken_ = false;  // it does not wait for the peer
+  bool broken_ = false;   // it does not wait for the peer to finish
+  bool parting_ = false;  // all is over but that the peer is inside of memory that it was lent
   bool closed_ = false;
 };
 

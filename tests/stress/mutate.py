@@ -191,6 +191,8 @@ spread a transfer ahead of what was posted before: never
 spread two transfers of the same memory side by side: never
 revoke memory while the peer is inside: always
     by unit/shm_link_tests *lent_to_hostile.peers_is_not_revoked_before_they_are_outside*
+end a connection while the peer is inside of what it was lent: always
+    by unit/shm_link_tests *lent_to_hostile.peers_is_not_given_back_by_the_end_of_the_connection_before_they_are_outside*
 map a file for direct access that can become shorter: never
     by unit/shm_link_tests *hostile_offer.of_a_file_that_can_become_shorter*
 map more of a file than there is: never by unit/shm_link_tests *hostile_offer.of_more_than_there_is*

@@ -797,7 +797,61 @@ TEST_P(lent_to_hostile, peers_is_not_revoked_before_they_are_outside) {
   });
 }
 
-TEST_P(lent_to_hostile, peers_comes_back_from_those_that_stay_inside_when_their_connection_ends) {
+TEST_P(lent_to_hostile, peers_is_not_given_back_by_the_end_of_the_connection_before_they_are_outside) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    auto region = co_await lend(device(), page, usage::bind_window);
+    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
+    const auto where = open.remote();
+    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    hand.own().turn = 1;
+    int over = 0;
+    const auto count = [&over](auto what) -> task<> {
+      static_cast<void>(co_await std::move(what));
+      ++over;
+    };
+    const auto leave = [&]() -> task<> {
+      victim.abort();
+      EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
+      co_await hand.socket().receive_to_the_end();  // it is told of the end all the same
+      co_await settle();
+      EXPECT_EQ(over, 0) << "the peer is in the middle of an access";
+      hand.own().turn = 2;
+      hand.wake();
+    };
+    co_await when_all(count(open.ended()), count(victim.close()), leave());
+    EXPECT_EQ(over, 2);
+    co_await open.revoke();
+    co_await region.release();
+  });
+}
+
+TEST_P(lent_to_hostile, peers_that_is_revoked_already_is_not_given_back_by_the_end_of_the_connection_either) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    auto region = co_await lend(device(), page, usage::bind_window);
+    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
+    const auto where = open.remote();
+    static_cast<void>(co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address()));
+    hand.own().turn = 1;
+    bool revoked = false;
+    const auto revoke = [&]() -> task<> {
+      co_await open.revoke();
+      revoked = true;
+    };
+    const auto leave = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::withdrawn));
+      victim.abort();
+      co_await settle();
+      EXPECT_FALSE(revoked) << "the peer is in the middle of an access";
+      hand.own().turn = 2;
+      hand.wake();
+    };
+    co_await when_all(revoke(), leave());
+    EXPECT_TRUE(revoked);
+    co_await region.release();
+  });
+}
+
+TEST_P(lent_to_hostile, peers_comes_back_from_those_that_die_inside) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
     auto region = co_await lend(device(), page, usage::bind_window);
     auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
@@ -805,12 +859,27 @@ TEST_P(lent_to_hostile, peers_comes_back_from_those_that_stay_inside_when_their_
     static_cast<void>(co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address()));
     hand.own().turn = 1;
     const auto revoke = [&]() -> task<> { co_await open.revoke(); };
-    const auto leave = [&]() -> task<> {
-      static_cast<void>(co_await next(hand, record_kind::withdrawn));
+    const auto die = [&]() -> task<> {
       victim.abort();
+      co_await settle();
+      ::shutdown(hand.socket().fd(), SHUT_RDWR);  // as the kernel does for a process that is no more
     };
-    co_await when_all(revoke(), leave());
+    co_await when_all(revoke(), die());
     co_await region.release();
+  });
+}
+
+TEST_P(lent_to_hostile, peers_that_stay_inside_of_a_connection_that_has_ended_keep_a_region_no_longer_than_others) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    auto region = co_await lend(device(), page);
+    const auto where = region.remote();
+    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    hand.own().turn = 1;
+    victim.abort();
+    EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
+    co_await region.release();
+    hand.own().turn = 2;
+    hand.wake();
   });
 }
 
