@@ -79,9 +79,14 @@ result<std::uint64_t> cuda_stream::mark() noexcept {
   try {
     if (made_ - reached_ == events_.size()) make_room();
   } catch (const std::bad_alloc&) {
-    return fail(weft::detail::make_error(errc::no_memory, "mark the end of copies"));
+    wait_for_device();
+    return weft::detail::make_error(errc::no_memory, "mark the end of copies");
   }
   const status code = record(made_ + 1);
+  if (code == status::out_of_memory) {  // there may be some the next time
+    wait_for_device();
+    return context_->failure(code, "mark the end of copies");
+  }
   if (code != status::success) return fail(context_->failure(code, "mark the end of copies"));
   ++made_;
   unmarked_ = false;

@@ -20,7 +20,8 @@ namespace weft::mr::cuda {
 ///
 /// Each mark is a CUevent that is recorded in the stream. Events are made when needed and used again, so that a stream
 /// soon allocates nothing. Once a call of the driver has failed and left unknown what the device still does, the stream
-/// waits for the device, and from then on has failed for good.
+/// waits for the device, and from then on has failed for good. Where there is no memory for a mark, it waits for the
+/// device as well, and goes on.
 class cuda_stream final : public copy_stream {
  public:
   /// A new stream, which is destroyed at the end. It does not wait for the default stream, nor that one for it.

@@ -150,7 +150,12 @@ task<copy_engine*> copy_engine::of(std::shared_ptr<memory_device> device) {
 void copy_engine::close_key(std::uint64_t key) noexcept {
   if (key == 0) return;
   device_keys& keys = device_keys::of_process();
-  if (const std::shared_ptr<memory_device> device = keys.begin_to_close(key)) settle_this_thread(*device);
+  if (keys.begin_to_close(key)) {
+    // All copies of this thread, because who waits for one of them may be whom this one waits for.
+    for (auto each = keys.next_in_use(nullptr); each != nullptr; each = keys.next_in_use(each.get())) {
+      settle_this_thread(*each);
+    }
+  }
   keys.close(key);
 }
 

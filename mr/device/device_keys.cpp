@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <new>
 
 namespace weft::mr::detail {
@@ -47,12 +48,24 @@ std::uint64_t device_keys::open(const opening& what) {
   }
 }
 
-std::shared_ptr<memory_device> device_keys::begin_to_close(std::uint64_t key) noexcept {
+bool device_keys::begin_to_close(std::uint64_t key) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = open_.find(key);
-  if (found == open_.end()) return nullptr;
+  if (found == open_.end()) return false;
   found->second.closed = true;
-  return found->second.uses != 0 ? found->second.what.device : nullptr;
+  return found->second.uses != 0;
+}
+
+std::shared_ptr<memory_device> device_keys::next_in_use(const memory_device* before) noexcept {
+  const std::less<> precedes;
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<memory_device> next;
+  for (const auto& [key, each] : open_) {
+    const memory_device* const its = each.what.device.get();
+    const bool is_nearer = next == nullptr || precedes(its, next.get());
+    if (each.uses != 0 && precedes(before, its) && is_nearer) next = each.what.device;
+  }
+  return next;
 }
 
 void device_keys::close(std::uint64_t key) noexcept {

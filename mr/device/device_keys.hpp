@@ -55,10 +55,13 @@ class device_keys {
 
   /// A key that nobody can guess; never 0. Throws weft::error.
   [[nodiscard]] std::uint64_t open(const opening& what);
-  /// No further copy begins. Yields the device if some are under way, which close() will wait for; else null.
-  [[nodiscard]] std::shared_ptr<memory_device> begin_to_close(std::uint64_t key) noexcept;
+  /// No further copy begins. True if some are under way, which close() will wait for.
+  [[nodiscard]] bool begin_to_close(std::uint64_t key) noexcept;
+  /// The devices whose memory is used through a key, in the order of their addresses: the first one behind `before`, or
+  /// null.
+  [[nodiscard]] std::shared_ptr<memory_device> next_in_use(const memory_device* before) noexcept;
   /// Revokes a key, and waits until no copy uses its memory. Does nothing if there is no such key. Not for a thread
-  /// whose executor has such copies: copy_engine::close_key().
+  /// whose executor has copies, by this key or another: copy_engine::close_key().
   void close(std::uint64_t key) noexcept;
   /// The device behind a key; null if there is no such key, or none that is opening::direct if that is asked for.
   [[nodiscard]] std::shared_ptr<memory_device> device_of(std::uint64_t key, bool direct = false) noexcept;

@@ -2,6 +2,7 @@
 #include <weft/mr/porting/enable.hpp>
 #include <weft/mr/region/change.hpp>
 #include <weft/mr/registrar.hpp>
+#include <weft/runtime/error.hpp>
 
 #include <optional>
 
@@ -34,9 +35,9 @@ task<> open_to_peers(mr::detail::region_state& target) {
 
 task<> enable(region& target) {
   mr::detail::region_state* const state = target.state();
-  if (state == nullptr) co_return;
-  state->check_unchanging("enable");
-  if (!target || state->enabled) co_return;
+  if (state != nullptr) state->check_unchanging("enable");
+  if (!target) throw error(errc::invalid_argument, "enable an empty region");
+  if (state->enabled) co_return;
   const bool has_gates = state->domain->capabilities().gates;
   if (!has_gates && overlaps(state->options.usage, peer_usages)) co_return co_await open_to_peers(*state);
   if (has_gates) state->domain->enable(state->registration);

@@ -11,8 +11,9 @@ namespace weft::mr::porting {
 /// again, on a worker, if its usage lets peers in: it may get other keys, and slice() and remote() are errc::busy
 /// meanwhile. A stop does not interrupt it.
 ///
-/// errc::busy while refresh() runs, and, where it is registered again, while an operation uses a slice of it. Then, and
-/// if it cannot be registered, the region stays as it was. From an executor. See fi_mr_enable(3).
+/// errc::invalid_argument for an empty region. errc::busy while refresh() runs, and, where it is registered again,
+/// while an operation uses a slice of it. Then, and if it cannot be registered, the region stays as it was. From an
+/// executor. See fi_mr_enable(3).
 [[nodiscard]] task<> enable(region& target);
 
 /// Whether peers are let in; false for an empty region.

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of a GPU: what is found, what is refused, and who owns it.
 #include <weft/mr/cuda/driver.hpp>
+#include <weft/mr/device/copy_engine.hpp>
+#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/memory_record.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/scope.hpp>
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <latch>
+#include <thread>
 #include <utility>
 
 #include "support.hpp"
@@ -241,6 +249,53 @@ TEST_F(cuda_device, in_a_forked_child_is_closed) {
   int state = -1;
   ::waitpid(child, &state, 0);
   EXPECT_EQ(state, 0);
+}
+
+// ---- keys of memory that copies use ----
+
+// Each of two executors copies on a GPU of its own, and closes the key that the other one's copy uses.
+TEST(device_keys, are_closed_by_executors_whose_copies_use_each_others) {
+  const stand_in driver;
+  mr::detail::device_keys& keys = mr::detail::device_keys::of_process();
+  constexpr std::size_t bytes = 4096;
+  struct side {
+    std::shared_ptr<mr::memory_device> gpu;
+    mr::device_memory memory = gpu->allocate(bytes);
+    mr::memory_record record{};
+    std::uint64_t key = mr::detail::device_keys::of_process().open(
+        {.record = &record, .device = gpu, .memory = memory.bytes(), .uses = mr::usage::read_src});
+  };
+  std::array<side, 2> sides{side{.gpu = open_stand_in(0)}, side{.gpu = open_stand_in(1)}};
+  std::latch both_copy(2);
+  std::latch both_close(2);
+  const auto run = [&](side& own, const side& other) {
+    executor home;
+    std::vector<std::byte> host(bytes);
+    home.run([&]() -> task<> {
+      mr::detail::copy_engine& engine = *co_await mr::detail::copy_engine::of(own.gpu);
+      const mr::detail::copy_engine::user polled(engine);
+      mr::detail::device_key_use use;
+      EXPECT_EQ(keys.begin({.key = own.key, .bytes = bytes, .purpose = mr::usage::read_src}, use),
+                mr::detail::device_access::done);
+      mr::detail::copy_operation copy(engine.out(), host.data(), own.memory.data(), bytes, std::move(use));
+      co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+        all.spawn(std::move(copy));
+        co_await yield();
+        both_copy.arrive_and_wait();
+        both_close.count_down();
+        mr::detail::copy_engine::close_key(other.key);
+      });
+    }());
+  };
+  driver.hold();
+  std::thread another([&] { run(sides[1], sides[0]); });
+  std::thread releasing([&] {
+    both_close.wait();
+    driver.release();
+  });
+  run(sides[0], sides[1]);
+  another.join();
+  releasing.join();
 }
 
 }  // namespace

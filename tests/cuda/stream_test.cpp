@@ -277,6 +277,22 @@ TEST_F(cuda_stream, waits_for_the_gpu_before_it_reports_that_it_lost_track_of_it
   }
 }
 
+TEST_F(cuda_stream, goes_on_after_a_moment_without_memory_for_a_mark) {
+  const auto memory = gpu->allocate(1 << 20);
+  std::vector<std::byte> host(1 << 20);
+  for (const char* const failing : {"cuEventRecord", "cuEventCreate"}) {
+    const auto another = gpu->open_stream();
+    another->copy(host.data(), memory.data(), host.size()).value();
+    driver.fail_next(failing, stand_in::out_of_memory);
+    const auto marked = another->mark();
+    ASSERT_FALSE(marked) << failing;
+    EXPECT_EQ(marked.error().code(), errc::no_memory) << failing;
+    EXPECT_EQ(driver.outstanding(), 0U) << failing;
+    another->copy(host.data(), memory.data(), host.size()).value();
+    wait_for(*another, another->mark().value());
+  }
+}
+
 TEST_F(cuda_stream, whose_context_was_reset_is_closed) {
   const auto memory = gpu->allocate(4096);
   std::vector<std::byte> host(4096);

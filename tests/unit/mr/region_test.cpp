@@ -343,6 +343,10 @@ TEST(region, that_is_empty_has_no_bytes_and_no_keys) {
         << why.what();
   }
   EXPECT_EQ(test::code_thrown_by([&] { return porting::remote_writes(empty, 1); }), errc::invalid_argument);
+  test::run([&]() -> task<> {
+    EXPECT_EQ(co_await test::code_of(porting::enable(empty)), errc::invalid_argument);
+    EXPECT_EQ(co_await test::code_of(porting::refresh(empty)), errc::invalid_argument);
+  });
 }
 
 TASK_TEST(region, that_borrows_is_deregistered_before_its_destructor_returns) {
