@@ -114,8 +114,9 @@ struct listener_options {
   std::chrono::milliseconds set_up_timeout{5000};  ///< for a peer that has connected to say what it wants
   /// The most peers that have not sent their request, and requests that nobody has taken. At that limit the next peer
   /// replaces a silent one: of the address that has most of them, the one silent longest, once it has had 25 ms.
-  /// Requests that nobody takes are not ended for others, which wait in the kernel's backlog. Peers of an RDMA device
-  /// come with their request, and further ones are rejected.
+  /// Requests that nobody takes are not ended for others, which wait in the kernel's backlog; while the device has
+  /// connections of rails, or that resume, others are turned away as by max_connections, so that links of these come
+  /// back. Peers of an RDMA device come with their request, and further ones are rejected.
   std::size_t max_half_open = 256;
   /// Connections that peers may have through this listener at a time, with the requests that next() has yielded and
   /// nobody has answered. A connection leaves its place to the next peer once it is closed at this end. Peers beyond

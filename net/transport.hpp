@@ -327,6 +327,9 @@ class request_filter {
  public:
   /// True if it has taken the request, which is null then.
   [[nodiscard]] virtual bool takes(std::unique_ptr<link_request>& request) noexcept = 0;
+  /// Whether a peer may come whose request it would take. From any thread. From before a request that may bring that
+  /// about has been handed out.
+  [[nodiscard]] virtual bool expects_peers() const noexcept = 0;
 
  protected:
   ~request_filter() = default;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/connection/peer_words.hpp>
 #include <weft/net/device/socket_listener.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/error.hpp>
@@ -14,6 +15,7 @@
 #include <exception>
 #include <map>
 #include <new>
+#include <span>
 #include <utility>
 
 namespace weft::net {
@@ -90,6 +92,16 @@ socket_listener::socket_listener(descriptor socket, std::string name, const list
   if (const int result = spare_.keep(); result < 0) throw system_error(-result, "have a descriptor to spare");
   target = &socket_;
   peer = &peer_;
+}
+
+// Where the filter expects peers, requests that nobody takes leave an eighth of the places to them.
+bool socket_listener::is_full() const noexcept {
+  const std::size_t most = options_.max_half_open;
+  std::size_t taken = requests_.size();
+  if (options_.filter != nullptr && options_.filter->expects_peers()) {
+    taken = std::min(taken, most - std::min(most, std::max<std::size_t>(1, most / 8)));
+  }
+  return half_open_.size() + taken >= most;
 }
 
 void socket_listener::accept_more() noexcept {
@@ -216,7 +228,12 @@ task<> socket_listener::await_request(half_open_peer& place, descriptor& accepte
   const time_point deadline = later(executor_.now(), options_.set_up_timeout);
   auto request = co_await receive_request(std::move(socket), from, deadline);
   if (closed_ || (options_.filter != nullptr && options_.filter->takes(request))) co_return;
-  requests_.push_back(std::move(request));
+  if (requests_.size() < options_.max_half_open) {
+    requests_.push_back(std::move(request));
+  } else {
+    set_up_statistics::count(options_.counts->requests_failed);
+    co_await request->reject(std::as_bytes(std::span(no_places_left)));
+  }
 }
 
 task<std::unique_ptr<link_request>> socket_listener::next(std::shared_ptr<socket_listener> self) {

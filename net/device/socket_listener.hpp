@@ -34,8 +34,8 @@ class half_open_peer;
 /// What listeners on sockets have in common: peers are accepted, send their requests, and are handed out.
 ///
 /// Requests are received in the background, a bounded number at a time, so that a peer that connects and says nothing
-/// keeps nobody else waiting. Where the process has no descriptors left, peers are turned away by one that is kept for
-/// that.
+/// keeps nobody else waiting. Requests that nobody takes keep no peer out that the filter expects. Where the process
+/// has no descriptors left, peers are turned away by one that is kept for that.
 ///
 /// A link_listener has one by a shared_ptr and closes it; the set-ups in the background may outlive it for a moment.
 class socket_listener : private io_operation,
@@ -73,7 +73,7 @@ class socket_listener : private io_operation,
   virtual void closing() noexcept {}
 
   void accept_more() noexcept;
-  [[nodiscard]] bool is_full() const noexcept { return half_open_.size() + requests_.size() >= options_.max_half_open; }
+  [[nodiscard]] bool is_full() const noexcept;
   void make_room() noexcept;
   void expired() noexcept override { accept_more(); }
   void accepted(const std::shared_ptr<socket_listener>& self, descriptor socket) noexcept;

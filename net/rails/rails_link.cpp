@@ -27,7 +27,9 @@ using namespace std::chrono_literals;
 
 // Rails are looked at so often while something is on the way. One that has not moved is given up at the third look in a
 // row at which another one has, sooner than 100 ms after it has fallen silent; later where that has proved too soon.
+// While all are silent nothing can be told of one, and the pauses double: a word from any of them ends that.
 constexpr duration watch_period = 16ms;
+constexpr duration longest_watch = 60s;
 constexpr duration join_timeout = 2s;
 // How long a rail that the peer has left in order may still bring answers: a refused access ends a device's connection,
 // and the words about the end may overtake the refusal.
@@ -761,8 +763,15 @@ void rails_link::rail_opened(rail& which) noexcept {
 // ---- silence ----
 
 void rails_link::arm_watch() noexcept {
-  if (!railed_ || ended_ || armed()) return;
-  if (!home_.try_arm(*this, home_.now() + watch_period)) fail(make_error(errc::no_memory, "watch the rails"));
+  if (!railed_ || ended_ || (armed() && !is_long_pause_)) return;
+  pause_ = watch_period;
+  arm_watch_at(home_.now() + watch_period);
+}
+
+void rails_link::arm_watch_at(time_point when) noexcept {
+  if (armed()) home_.disarm(*this);
+  is_long_pause_ = when > home_.now() + watch_period;
+  if (!home_.try_arm(*this, when)) fail(make_error(errc::no_memory, "watch the rails"));
 }
 
 void rails_link::expired() noexcept {
@@ -782,8 +791,22 @@ void rails_link::expired() noexcept {
   outgoing_.ask_for_arrival();
   give_up_unopened();
   if (ended_) return;
-  look_for_silence();
-  if (must_watch()) arm_watch();
+  pause_ = look_for_silence() == rail::sign::none ? std::min(2 * pause_, longest_watch) : watch_period;
+  if (ended_) return;
+  if (const auto next = next_look()) arm_watch_at(*next);
+}
+
+std::optional<time_point> rails_link::next_look() const noexcept {
+  std::optional<time_point> next;
+  const auto look_at = [&](time_point when) { next = std::min(next.value_or(when), when); };
+  if (lost_since_ && !awaits_answers()) look_at(later(*lost_since_, time_to_resume()));
+  for (const place& each : rails_) {
+    if (each.awaits_answers_until) look_at(*each.awaits_answers_until);
+    if (each.unexplained && out_ != nullptr) look_at(later(each.unexplained_since, time_to_explain));
+    if (each.way.is_unopened()) look_at(later(each.began_at, join_timeout));
+  }
+  if (waits_for_rails()) look_at(home_.now() + pause_);
+  return next;
 }
 
 error rails_link::why_none_came() const noexcept try {
@@ -795,13 +818,17 @@ error rails_link::why_none_came() const noexcept try {
 }
 
 // While something is with a rail, control messages among it, or the peer has an answer to give.
+bool rails_link::waits_for_rails() const noexcept {
+  return outgoing_.waits_for_rails() || std::any_of(rails_.begin(), rails_.end(), [](const place& each) {
+           return each.way.parts_out() != 0 || each.awaits_fenced();
+         });
+}
+
 bool rails_link::must_watch() const noexcept {
   if (ended_) return false;
-  if (lost_since_ || outgoing_.waits_for_rails()) return true;
-  if (awaits_answers()) return true;
-  return std::any_of(rails_.begin(), rails_.end(), [](const place& each) {
-    return each.way.parts_out() != 0 || each.awaits_fenced() || each.way.is_unopened() || each.unexplained;
-  });
+  if (lost_since_ || awaits_answers() || waits_for_rails()) return true;
+  return std::any_of(rails_.begin(), rails_.end(),
+                     [](const place& each) { return each.way.is_unopened() || each.unexplained; });
 }
 
 // A cable may be pulled between the set-up of a link and the first word over it. The link's own patience is longer.
@@ -815,7 +842,7 @@ void rails_link::give_up_unopened() noexcept {
 
 // A peer whose program or machine is busy is silent on all rails: one that does not move is given up only while another
 // shows what this one lacks, a sign of the program or, for what a device answers by itself, of the machine.
-void rails_link::look_for_silence() noexcept {
+rail::sign rails_link::look_for_silence() noexcept {
   std::array<rail::sign, max_rails> signs{};
   rail::sign latest = rail::sign::none;
   bool are_suspects = false;
@@ -831,15 +858,17 @@ void rails_link::look_for_silence() noexcept {
     if (!was_suspected) each.silent_looks = 0;
     are_suspects = are_suspects || each.is_suspected;
   }
-  if (!are_suspects) return;
+  if (!are_suspects) return latest;
   ask_rails();
   for (place& each : rails_) {
     if (!each.way.is_open() || !each.is_suspected) continue;
     const rail::sign needed = each.way.waits_for_device() ? rail::sign::of_machine : rail::sign::of_program;
     if (latest < needed || ++each.silent_looks < patience_.looks()) continue;
     each.given_up_at = home_.now();
-    return each.way.give_up("the rail has moved nothing while another did");
+    each.way.give_up("the rail has moved nothing while another did");
+    break;
   }
+  return latest;
 }
 
 // Fences are asked for over the message rail. The peer may take its time to close its end of the other.

@@ -216,10 +216,13 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   void pump() noexcept;
   void arm_watch() noexcept;
   void expired() noexcept override;
-  void look_for_silence() noexcept;
+  void arm_watch_at(time_point when) noexcept;
+  [[nodiscard]] std::optional<time_point> next_look() const noexcept;
+  rail::sign look_for_silence() noexcept;
   void give_up_unopened() noexcept;
   void ask_rails() noexcept;
   [[nodiscard]] bool must_watch() const noexcept;
+  [[nodiscard]] bool waits_for_rails() const noexcept;
   [[nodiscard]] error why_none_came() const noexcept;
   [[nodiscard]] bool awaits_fenced_over(const rail& over) const noexcept;
   void key_revoked(exposed_memory& of) noexcept override;
@@ -299,6 +302,8 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   withdrawn_memory withdrawn_;
 
   patience patience_;
+  duration pause_{};            // of the watch, while no rail shows a sign
+  bool is_long_pause_ = false;  // it is armed for longer than the shortest
 
   std::vector<std::string> told_;         // where the peer listens, by place; empty: it has not said, or none of ours
   std::optional<time_point> lost_since_;  // no rail is there, and one may come

@@ -5,6 +5,8 @@
 #include <weft/net/rails/health.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -41,6 +43,20 @@ class registry {
   [[nodiscard]] static delivery deliver(const std::shared_ptr<registry>& self, const join& said,
                                         std::unique_ptr<link_request>& request);
 
+  /// A request that may become a connection which rails may join.
+  class candidate {
+   public:
+    explicit candidate(registry& at) noexcept : at_(at) { at_.expected_.fetch_add(1, std::memory_order_relaxed); }
+    candidate(const candidate&) = delete;
+    candidate& operator=(const candidate&) = delete;
+    ~candidate() { at_.expected_.fetch_sub(1, std::memory_order_relaxed); }
+
+   private:
+    registry& at_;
+  };
+  /// Whether there are any such connections or candidates.
+  [[nodiscard]] bool expects_rails() const noexcept { return expected_.load(std::memory_order_relaxed) != 0; }
+
  private:
   struct entry {
     executor_core* home;  // there for as long as the connection is here
@@ -48,11 +64,13 @@ class registry {
   };
   void put(const connection_id& id, rails_link* which) {
     const std::lock_guard lock(mutex_);
-    all_.insert_or_assign(id, entry{executor_core::current(), which});
+    if (all_.insert_or_assign(id, entry{executor_core::current(), which}).second) {
+      expected_.fetch_add(1, std::memory_order_relaxed);
+    }
   }
   void remove(const connection_id& id) noexcept {
     const std::lock_guard lock(mutex_);
-    all_.erase(id);
+    if (all_.erase(id) != 0) expected_.fetch_sub(1, std::memory_order_relaxed);
   }
   [[nodiscard]] rails_link* find(const connection_id& id) noexcept {
     const std::lock_guard lock(mutex_);
@@ -62,6 +80,7 @@ class registry {
 
   std::mutex mutex_;
   std::map<connection_id, entry> all_;
+  std::atomic<std::size_t> expected_{0};
 };
 
 /// A connection's place there: from before its peer hears of the id, because the peer may come back at once.

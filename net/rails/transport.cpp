@@ -19,6 +19,7 @@
 #include <array>
 #include <deque>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -137,7 +138,9 @@ class request final : public link_request {
         addresses_(std::move(addresses)),
         ways_(ways),
         registry_(std::move(all)),
-        sliced_(sliced) {}
+        sliced_(sliced) {
+    if (asks_for_rails(private_data())) candidate_.emplace(*registry_);
+  }
 
   [[nodiscard]] std::string_view peer() const noexcept override { return inner_->peer(); }
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return inner_->private_data(); }
@@ -174,6 +177,7 @@ class request final : public link_request {
   const fabrics& ways_;
   const std::shared_ptr<registry> registry_;
   const slicing sliced_;
+  std::optional<registry::candidate> candidate_;
 };
 
 // Hands rails that join over one of the ways to their connections, whether or not anybody waits for peers. Those of a
@@ -195,6 +199,7 @@ class joining_rails final : public request_filter {
     request.reset();
     return true;
   }
+  [[nodiscard]] bool expects_peers() const noexcept override { return registry_->expects_rails(); }
 
  private:
   static task<> refuse(std::unique_ptr<link_request> asked) {

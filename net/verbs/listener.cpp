@@ -155,14 +155,16 @@ void listener_state::fail(const error& why) noexcept {
 
 // A listener on every address hears peers of other devices as well.
 void listener_state::take(cm_id id, const cm_event& what) noexcept try {
-  const bool welcome = !closed_ && requests_.size() < options_.max_half_open && device_->is_that_of(*id.get());
-  if (!welcome) {
+  if (closed_ || !device_->is_that_of(*id.get())) {
     if (!closed_) set_up_statistics::count(options_.counts->requests_failed);
     return cm_id::destroy_on_worker(std::move(id));
   }
   std::unique_ptr<net::link_request> request =
       std::make_unique<rdma_request>(device_, domain_, std::move(id), what, options_.traffic_class);
   if (options_.filter != nullptr && options_.filter->takes(request)) return;
+  if (requests_.size() >= options_.max_half_open) {  // and the request with it: rejected
+    return set_up_statistics::count(options_.counts->requests_failed);
+  }
   requests_.push_back(std::move(request));
   changed_.set();
 } catch (const std::bad_alloc&) {

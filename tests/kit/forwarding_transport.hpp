@@ -133,6 +133,7 @@ class forwarding_transport : public net::transport {
         return true;
       }
     }
+    [[nodiscard]] bool expects_peers() const noexcept override { return inner_ != nullptr && inner_->expects_peers(); }
 
    private:
     const shared_wrappers wrappers_;

@@ -178,6 +178,34 @@ TEST_F(resumption, goes_on_with_memory_that_was_exposed_while_nothing_got_throug
   });
 }
 
+TEST_F(resumption, is_not_kept_out_by_requests_that_nobody_takes) {
+  constexpr std::size_t places = 8;
+  constexpr std::size_t strays = 30;
+  const auto body = [&]() -> task<> {
+    std::optional<net::listener> listener(co_await server_.listen(own_loopback() + ":0", {.max_half_open = places}));
+    const std::string address(listener->address());
+    pair both = co_await connect(*listener, resuming(), resuming());
+    const auto stranger = net::iwarp::open_transport({.checksum = false});
+    std::size_t turned_away = 0;
+    const auto ask = [&]() -> task<> {
+      net::set_up_options how;
+      how.deadline = later(clock::steady().now(), forever);
+      auto asking = [&]() -> task<> { const auto made = co_await stranger->connect(address, how); };
+      if (co_await code_of(asking()) == std::errc::no_buffer_space) ++turned_away;
+    };
+    co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+      for (std::size_t i = 0; i < strays; ++i) all.spawn(ask());
+      while (turned_away < strays - places) co_await yield();
+      cable_->cut();
+      co_await send_one(both.client, 1);
+      const auto message = co_await both.server.recv_or_throw();
+      listener.reset();
+    });
+    EXPECT_EQ(turned_away, strays - places);
+  };
+  home_.run(with_timeout(forever, body()));
+}
+
 TEST_F(resumption, a_peer_that_exposes_more_than_this_end_allows_is_told_so) {
   net::connection_options few = resuming();
   few.max_peer_exposures = 4;
@@ -202,6 +230,33 @@ TEST_F(resumption, a_peer_that_exposes_more_than_this_end_allows_is_told_so) {
     co_await when_all(sending(), receiving());
   };
   between_ends(script, few);
+}
+
+// A peer whose program stands still, with a message on the way to it, and then no rail at all.
+TEST_F(resumption, lets_the_executor_sleep_while_its_peer_is_silent_or_away) {
+  executor home({.policy = poll_policy::sleep});
+  const auto body = [&]() -> task<> {
+    net::listener listener = co_await server_.listen(own_loopback() + ":0");
+    pair both = co_await connect(listener, resuming(), resuming());
+    const auto expect_sleep = [&]() -> task<> {
+      const std::uint64_t before = home.statistics().turns;
+      co_await sleep_for(500ms);
+      EXPECT_LT(home.statistics().turns - before, 20u);
+    };
+    cable_->is_silent = true;
+    co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+      auto word = co_await filled(server_, 16, 1);
+      all.spawn(both.server.send(std::move(word)));
+      co_await expect_sleep();
+      both.client.abort();
+      cable_->is_silent = false;
+      cable_->cut();
+      co_await expect_sleep();
+      all.request_stop();
+    });
+    both.server.abort();
+  };
+  home.run(with_timeout(forever, body()));
 }
 
 // ---- who waits ----
