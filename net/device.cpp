@@ -26,7 +26,7 @@ device::device(std::shared_ptr<device_state> state) noexcept : state_(std::move(
 device::~device() = default;
 
 device device::open(std::string_view name, const device_options& options) try {
-  return open(open_transports(name, options), options);
+  return open_found(open_transports(name, options), options);
 } catch (const error& why) {
   throw why.within(fmt::format("open device \"{}\"", name));
 }
@@ -34,10 +34,10 @@ device device::open(std::string_view name, const device_options& options) try {
 device device::open(std::unique_ptr<transport> made, const device_options& options) {
   std::vector<found_transport> one;
   one.push_back({.made = std::move(made)});
-  return open(std::move(one), options);
+  return open_found(std::move(one), options);
 }
 
-device device::open(std::vector<found_transport> found, const device_options& options) {
+device open_found(std::vector<found_transport> found, const device_options& options) {
   if (found.empty() || found.size() > mr::max_fabrics) {
     throw error(errc::invalid_argument,
                 fmt::format("a device has 1 to {} fabrics, not {}", mr::max_fabrics, found.size()));

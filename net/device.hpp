@@ -65,8 +65,6 @@ class device {
   /// Seam: a transport that was made elsewhere, on failing libraries for instance. It has its own options, so that
   /// those of the transports in device_options do not apply.
   [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
-  /// Seam: several transports that were made elsewhere, in the form in which open() finds them.
-  [[nodiscard]] static device open(std::vector<found_transport> found, const device_options& options = {});
 
   device(device&&) noexcept = default;
   device& operator=(device&&) noexcept = default;
@@ -132,6 +130,7 @@ class device {
   [[nodiscard]] task<listener> listen(std::string address, listener_options options = {});
 
  private:
+  friend device open_found(std::vector<found_transport> found, const device_options& options);
   explicit device(std::shared_ptr<device_state> state) noexcept;
   [[nodiscard]] const std::shared_ptr<device_state>& checked() const;
   [[nodiscard]] static task<mr::region> refuse_registration();

@@ -41,8 +41,8 @@ struct connection_statistics {
   // At the moment:
   std::uint64_t in_flight = 0;      ///< operations that are posted and have not completed
   std::uint64_t waiting = 0;        ///< operations that wait to be posted, for the peer's credits or for send_depth
-  std::uint64_t retired = 0;        ///< what exposure::retire() and window::retire() have left to the connection, and
-  std::uint64_t retired_bytes = 0;  ///< its peer has not confirmed
+  std::uint64_t retired = 0;        ///< what exposure::retire() has left to the connection and its peer has not
+  std::uint64_t retired_bytes = 0;  ///< confirmed
   /// How long no operation has completed although some are in flight or waiting; of several connections, the longest. A
   /// peer whose program is frozen, or that does not receive, is seen by this.
   std::chrono::nanoseconds stalled{};

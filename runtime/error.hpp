@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// Nearly every header includes this one first, so that it is the first error.
+#if (defined(__clang__) && __clang_major__ < 16) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ < 12)
+#error "weft needs GCC 12 or clang 16, or a newer one"
+#endif
+
 #include <memory>
 #include <string>
 #include <string_view>

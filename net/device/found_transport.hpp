@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace weft::net {
+
+class device;
 
 /// A transport to open a device with.
 struct found_transport {
   std::unique_ptr<transport> made;
   std::string passed_over{};  ///< why it is not a better one: device::passed_over()
 };
+
+/// Opens a device of the transports that device::open() has found, or of others.
+[[nodiscard]] device open_found(std::vector<found_transport> found, const device_options& options = {});
 
 /// What "auto" stands for: an RDMA device where one is ready, else iWARP in user space. `open_rdma` yields null where
 /// there is no device; if it throws errc::not_supported, none of them is ready. `open_iwarp` yields null in a build

@@ -10,6 +10,10 @@ check.py code ROOT COMPILER [OPTION...]
     it as one translation unit. A fragment finds what it does not declare itself in surroundings.hpp. CMake, JSON, YAML,
     TOML and shell blocks parse. The options are the compiler's, behind -I and the like.
 
+check.py names ROOT
+    The members that sentences name, in the pages as `error::posted()` or `slice.size()` and in the comments of public
+    headers, are declared somewhere in the project.
+
 check.py commands ROOT BUILD
     The commands in the pages that are the project's exist, and know the words and options that they are given.
 
@@ -339,6 +343,65 @@ def check_commands(root, build):
     return wrong or not checked
 
 
+# Names.
+
+FOREIGN = {"std", "asio", "boost", "ibv", "fmt", "tcp", "io_context", "duration", "time_point"}
+
+
+class Declarations:
+    """What the sources declare, as far as braces tell."""
+
+    def __init__(self):
+        self.bodies, self.bases, self.functions = {}, {}, set()
+        for layer in ("runtime", "mr", "net", "examples", "tests"):
+            for path in (project / layer).rglob("*.[hc]pp"):
+                self.read(re.sub(r"//.*", "", path.read_text()))
+
+    def read(self, code):
+        self.functions |= set(re.findall(r"(\w+)\(", code))
+        for match in re.finditer(r"\b(?:class|struct|union|namespace|enum(?:\s+class)?)\s+(?:\[\[[^]]*\]\]\s+)?(?:\w+::)*(\w+)\s*"
+                                 r"(?:final\s*)?(:[^;{()]*)?\{", code):
+            depth, end = 1, match.end()
+            while depth and end < len(code):
+                depth += {"{": 1, "}": -1}.get(code[end], 0)
+                end += 1
+            self.bodies[match[1]] = self.bodies.get(match[1], "") + code[match.end():end]
+            self.bases.setdefault(match[1], set()).update(re.findall(r"\w+", match[2] or ""))
+
+    def has(self, scope, name, seen=()):
+        return scope not in seen and (re.search(rf"\b{name}\b", self.bodies.get(scope, "")) is not None
+                                      or any(self.has(base, name, (*seen, scope)) for base in self.bases.get(scope, ())))
+
+    def faults_of(self, sentence):
+        for match in re.finditer(r"(?<![\w:.])((?:[a-z_]\w*::)+)~?([a-z_]\w*)", sentence):
+            scopes = match[1].split("::")[:-1]
+            if scopes[0] not in FOREIGN and not self.has(scopes[-1], match[2]):
+                yield f"there is no {match[0]}"
+        for match in re.finditer(r"(?<![\w:.])[a-z_]\w*(?:\.|->)([a-z_]\w*)\(\)", sentence):
+            if match[1] not in self.functions:
+                yield f"there is no {match[0]}"
+
+
+def sentences(root):
+    """Where each is that may name something, and what it says."""
+    for page in pages(root):
+        is_code = False
+        for number, line in enumerate((root / page).read_text().splitlines(), 1):
+            is_code ^= re.match(r" *(```|~~~)", line) is not None
+            if not is_code:
+                yield f"{page}:{number}", " ".join(re.findall(r"`([^`]+)`", line))
+    for header in public_headers(root):
+        for number, line in enumerate((root / header).read_text().splitlines(), 1):
+            yield f"{header}:{number}", line.partition("//")[2]
+
+
+def check_names(root):
+    known = Declarations()
+    wrong = [f"{where}: {what}" for where, sentence in sentences(root) for what in known.faults_of(sentence)]
+    print("\n".join(wrong) or "every member that is named is declared")
+    return wrong
+
+
 def check_program(readme, program):
     block = re.search(r"```cpp\n(.*?)```", readme.read_text(), re.DOTALL)
     if block is None or block.group(1) != program.read_text():
@@ -349,6 +412,8 @@ def check_program(readme, program):
 
 if sys.argv[1] == "code":
     sys.exit(1 if check_code(Path(sys.argv[2]).resolve(), sys.argv[3], sys.argv[4:]) else 0)
+if sys.argv[1] == "names":
+    sys.exit(1 if check_names(Path(sys.argv[2]).resolve()) else 0)
 if sys.argv[1] == "commands":
     sys.exit(1 if check_commands(Path(sys.argv[2]).resolve(), Path(sys.argv[3])) else 0)
 sys.exit(1 if check_program(*map(Path, sys.argv[1:])) else 0)

@@ -55,7 +55,7 @@ net::device open_fabrics(std::initializer_list<reach> fabrics) {
   for (const reach how : fabrics) {
     all.push_back({.made = std::make_unique<named_fabric>("fabric" + std::to_string(all.size()), how)});
   }
-  return net::device::open(std::move(all));
+  return net::open_found(std::move(all));
 }
 
 class fabrics : public testing::Test {

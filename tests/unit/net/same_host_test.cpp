@@ -267,7 +267,7 @@ net::device open_two_domains() {
   std::vector<net::found_transport> all;
   all.push_back({.made = net::shm::open_transport({})});
   all.push_back({.made = net::iwarp::open_transport()});
-  return net::device::open(std::move(all));
+  return net::open_found(std::move(all));
 }
 
 TEST_F(same_host, receives_are_shared_by_connections_of_each_kind_where_these_have_domains_of_their_own) {
@@ -316,7 +316,7 @@ TEST_F(same_host, whose_receives_cannot_be_shared_over_each_kind_has_none) {
   std::vector<net::found_transport> all;
   all.push_back({.made = net::shm::open_transport({})});
   all.push_back({.made = std::make_unique<without_shared_receives>()});
-  net::device device = net::device::open(std::move(all));
+  net::device device = net::open_found(std::move(all));
   run([&]() -> task<> {
     EXPECT_EQ(co_await code_of(device.share_receives({.receive_size = 1024, .depth = 8})), errc::not_supported);
     EXPECT_EQ(device.pool().statistics().receive.in_use_bytes, 0u);

@@ -211,7 +211,7 @@ net::device opened_automatically(fake_libraries& libraries, fake_libraries* seco
   const auto open_other = [&] { return second_best != nullptr ? open_transport("", *second_best) : nullptr; };
   std::vector<found_transport> found;
   found.push_back(find_transport(open_rdma, open_other));
-  return net::device::open(std::move(found));
+  return net::open_found(std::move(found));
 }
 
 std::string words_of_opening_automatically(fake_libraries& libraries) {
