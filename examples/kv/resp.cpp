@@ -331,14 +331,14 @@ std::span<const resp_session::command> resp_session::commands() noexcept {
       {"hello", -1, &self::hello, false, 0, 0, 0, "connection", "Chooses RESP2 or RESP3."},
       {"client", -2, &self::client, false, 0, 0, 0, "connection",
        "Tells of clients: ID, GETNAME, SETNAME, SETINFO, LIST, INFO."},
-      {"select", 2, &self::select, false, 0, 0, 0, "connection", "Chooses the database, of which there is one."},
+      {"select", 2, &self::select, false, 0, 0, 0, "connection", "Chooses one of 16 databases."},
       {"quit", -1, &self::quit, false, 0, 0, 0, "connection", "Ends the connection."},
       {"info", -1, &self::info, false, 0, 0, 0, "server", "Tells of the server."},
       {"command", -1, &self::command_about, false, 0, 0, 0, "server", "Tells of commands: COUNT, DOCS, INFO, LIST."},
       {"config", -2, &self::config, false, 0, 0, 0, "server", "Tells of the configuration: GET."},
-      {"dbsize", 1, &self::dbsize, false, 0, 0, 0, "server", "Counts the keys."},
-      {"flushall", -1, &self::flush, true, 0, 0, 0, "server", "Removes all keys."},
-      {"flushdb", -1, &self::flush, true, 0, 0, 0, "server", "Removes all keys."},
+      {"dbsize", 1, &self::dbsize, false, 0, 0, 0, "server", "Counts the keys of the database."},
+      {"flushall", -1, &self::flush, true, 0, 0, 0, "server", "Removes the keys of all databases."},
+      {"flushdb", -1, &self::flush, true, 0, 0, 0, "server", "Removes the keys of the database."},
   };
   return all;
 }
@@ -377,7 +377,7 @@ void resp_session::unknown(words said, resp_writer& out) {
 
 void resp_session::get(words said, resp_writer& out) {
   value found;
-  if (!service_.data_.get(said[1], found, now_)) return out.null();
+  if (!service_.data_.get(in(said[1]), found, now_)) return out.null();
   out.bulk(found.view());
 }
 
@@ -434,7 +434,7 @@ void resp_session::set(words said, resp_writer& out) {
   set_choice how;
   if (said.size() > 3 && !parse_set(said, how, out)) return;
   if (const std::string_view wrong = why_not(said[1], said[2]); !wrong.empty()) return out.error(wrong);
-  table::entry place(service_.data_, said[1], now_);
+  table::entry place(service_.data_, in(said[1]), now_);
   const bool there = place.there();
   const bool stores = there ? !how.if_absent : !how.if_there;
   const value old = how.tell_old && there ? place.current() : value();
@@ -448,7 +448,7 @@ void resp_session::set(words said, resp_writer& out) {
 
 void resp_session::setnx(words said, resp_writer& out) {
   if (const std::string_view wrong = why_not(said[1], said[2]); !wrong.empty()) return out.error(wrong);
-  table::entry place(service_.data_, said[1], now_);
+  table::entry place(service_.data_, in(said[1]), now_);
   if (place.there()) return out.integer(0);
   place.store(said[2], {});
   out.integer(1);
@@ -458,7 +458,7 @@ void resp_session::set_with_expiry(words said, bool seconds, resp_writer& out) {
   moment expires = 0;
   if (!parse_expiry(said[2], seconds, now_, seconds ? "setex" : "psetex", expires, out)) return;
   if (const std::string_view wrong = why_not(said[1], said[3]); !wrong.empty()) return out.error(wrong);
-  service_.data_.set(said[1], said[3], {.expires = expires}, now_);
+  service_.data_.set(in(said[1]), said[3], {.expires = expires}, now_);
   out.simple("OK");
 }
 
@@ -469,7 +469,7 @@ void resp_session::del(words said, resp_writer& out) {
   std::int64_t removed = 0;
   for (const std::string_view key : said.subspan(1)) {
     if (!fits_key(key)) continue;
-    table::entry place(service_.data_, key, now_);
+    table::entry place(service_.data_, in(key), now_);
     removed += place.there();
     place.erase();
   }
@@ -478,14 +478,14 @@ void resp_session::del(words said, resp_writer& out) {
 
 void resp_session::exists(words said, resp_writer& out) {
   value found;
-  const auto there = [&](std::string_view key) { return service_.data_.get(key, found, now_); };
+  const auto there = [&](std::string_view key) { return service_.data_.get(in(key), found, now_); };
   out.integer(std::count_if(said.begin() + 1, said.end(), there));
 }
 
 // What was there keeps its expiry and its flags.
 void resp_session::add(std::string_view key, std::int64_t what, resp_writer& out) {
   if (const std::string_view wrong = why_not(key, {}); !wrong.empty()) return out.error(wrong);
-  table::entry place(service_.data_, key, now_);
+  table::entry place(service_.data_, in(key), now_);
   const auto before = place.there() ? integer_of(place.current().view()) : std::int64_t{0};
   if (!before) return out.error(not_an_integer);
   std::int64_t sum = 0;
@@ -515,7 +515,7 @@ void resp_session::mget(words said, resp_writer& out) {
   out.array(said.size() - 1);
   for (const std::string_view key : said.subspan(1)) {
     value found;
-    service_.data_.get(key, found, now_) ? out.bulk(found.view()) : out.null();
+    service_.data_.get(in(key), found, now_) ? out.bulk(found.view()) : out.null();
   }
 }
 
@@ -525,7 +525,7 @@ void resp_session::mset(words said, resp_writer& out) {
   for (std::size_t i = 1; i < said.size(); i += 2) {
     if (const std::string_view wrong = why_not(said[i], said[i + 1]); !wrong.empty()) return out.error(wrong);
   }
-  for (std::size_t i = 1; i < said.size(); i += 2) service_.data_.set(said[i], said[i + 1], {}, now_);
+  for (std::size_t i = 1; i < said.size(); i += 2) service_.data_.set(in(said[i]), said[i + 1], {}, now_);
   out.simple("OK");
 }
 
@@ -572,7 +572,7 @@ void resp_session::expire_by(words said, bool seconds, resp_writer& out) {
   const auto when = *number > 0 ? moment_after(now_, *number, seconds) : now_;
   if (!when || (seconds && *number < least)) return out.error(invalid_expiry(seconds ? "expire" : "pexpire"));
   if (!fits_key(said[1])) return out.integer(0);
-  table::entry place(service_.data_, said[1], now_);
+  table::entry place(service_.data_, in(said[1]), now_);
   if (!place.there()) return out.integer(0);
   attributes beside = place.beside();
   const moment before = beside.expires != 0 ? beside.expires : latest_moment + 1;
@@ -595,7 +595,7 @@ void resp_session::left(words said, bool seconds, resp_writer& out) {
   constexpr std::int64_t no_key = -2;
   constexpr std::int64_t no_expiry = -1;
   if (!fits_key(said[1])) return out.integer(no_key);
-  const table::entry place(service_.data_, said[1], now_);
+  const table::entry place(service_.data_, in(said[1]), now_);
   if (!place.there()) return out.integer(no_key);
   const moment expires = place.beside().expires;
   if (expires == 0) return out.integer(no_expiry);
@@ -608,7 +608,7 @@ void resp_session::pttl(words said, resp_writer& out) { left(said, false, out); 
 
 void resp_session::persist(words said, resp_writer& out) {
   if (!fits_key(said[1])) return out.integer(0);
-  table::entry place(service_.data_, said[1], now_);
+  table::entry place(service_.data_, in(said[1]), now_);
   if (!place.there() || place.beside().expires == 0) return out.integer(0);
   place.store(place.current().view(), {.flags = place.beside().flags});
   out.integer(1);
@@ -645,8 +645,10 @@ void resp_session::info(words said, resp_writer& out) {
   if (wanted("keyspace")) {
     text += "# Keyspace\r\n";
     const table& data = service_.data_;
-    if (const auto keys = data.size(); keys != 0) {
-      fmt::format_to(put, "db0:keys={},expires={},avg_ttl={}\r\n", keys, data.expiring(), data.mean_time_left(now_));
+    for (std::size_t i = 0; i < databases; ++i) {
+      if (data.size(i) == 0) continue;
+      fmt::format_to(put, "db{}:keys={},expires={},avg_ttl={}\r\n", i, data.size(i), data.expiring(i),
+                     data.mean_time_left(now_, i));
     }
   }
   out.verbatim(text);
@@ -696,8 +698,8 @@ bool resp_session::fits_name(std::string_view name, resp_writer& out) {
 }
 
 std::string resp_session::describe() const {
-  return fmt::format("id={} addr={} name={} age={} db=0 resp={}\n", id_, peer_, name_,
-                     (service_.now_() - began_) / 1000, protocol_);
+  return fmt::format("id={} addr={} name={} age={} db={} resp={}\n", id_, peer_, name_,
+                     (service_.now_() - began_) / 1000, database_, protocol_);
 }
 
 void resp_session::client(words said, resp_writer& out) {
@@ -762,8 +764,8 @@ void resp_session::command_about(words said, resp_writer& out) {
 // What redis-benchmark asks for: whether anything is written to a disk.
 void resp_session::config(words said, resp_writer& out) {
   constexpr std::pair<std::string_view, std::string_view> all[] = {
-      {"save", ""}, {"appendonly", "no"}, {"databases", "1"}, {"proto-max-bulk-len", "65536"}};
-  static_assert(longest_command == 65536);
+      {"save", ""}, {"appendonly", "no"}, {"databases", "16"}, {"proto-max-bulk-len", "65536"}};
+  static_assert(longest_command == 65536 && databases == 16);
   if (!is(said[1], "get") || said.size() < 3) {
     return out.error(
         fmt::format("ERR unknown subcommand or wrong number of arguments for '{}'", said[1].substr(0, 128)));
@@ -782,15 +784,19 @@ void resp_session::config(words said, resp_writer& out) {
 void resp_session::select(words said, resp_writer& out) {
   const auto number = integer_of(said[1]);
   if (!number) return out.error(not_an_integer);
-  *number == 0 ? out.simple("OK") : out.error("ERR DB index is out of range");
+  if (*number < 0 || *number >= static_cast<std::int64_t>(databases)) return out.error("ERR DB index is out of range");
+  database_ = static_cast<std::size_t>(*number);
+  out.simple("OK");
 }
 
-void resp_session::dbsize(words, resp_writer& out) { out.integer(static_cast<std::int64_t>(service_.data_.size())); }
+void resp_session::dbsize(words, resp_writer& out) {
+  out.integer(static_cast<std::int64_t>(service_.data_.size(database_)));
+}
 
 void resp_session::flush(words said, resp_writer& out) {
   const bool known = said.size() == 1 || (said.size() == 2 && (is(said[1], "sync") || is(said[1], "async")));
   if (!known) return out.error(syntax_error);
-  flushing_.emplace(service_.data_);
+  flushing_.emplace(service_.data_, is(said[0], "flushdb") ? std::optional(database_) : std::nullopt);
   go_on_flushing(out);
 }
 

@@ -158,6 +158,7 @@ class resp_session {
   bool fits_name(std::string_view name, resp_writer& out);
   bool parse_expire_flags(words said, expire_flags& into, resp_writer& out);
   bool go_on_flushing(resp_writer& out);
+  [[nodiscard]] key_in in(std::string_view key) const noexcept { return {key, database_}; }
   [[nodiscard]] std::string describe() const;
 
   resp_service& service_;
@@ -165,6 +166,7 @@ class resp_session {
   std::string peer_;
   std::string name_;
   std::string fault_;
+  std::size_t database_ = 0;
   int protocol_ = 2;
   bool ended_ = false;
   bool wants_turn_ = false;

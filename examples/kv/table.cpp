@@ -33,6 +33,7 @@ struct head {
   std::uint16_t expires_high = 0;
 
   [[nodiscard]] bool empty() const noexcept { return key_size_and_1 == 0; }
+  [[nodiscard]] std::size_t database() const noexcept { return version % databases; }
   /// Of one that is not empty.
   [[nodiscard]] std::size_t key_size() const noexcept { return key_size_and_1 - std::size_t{1}; }
   [[nodiscard]] moment expires() const noexcept { return moment{expires_high} << 32 | expires_low; }
@@ -78,8 +79,9 @@ struct table::slot {
   [[nodiscard]] std::string_view text(std::size_t offset, std::size_t size) const noexcept {
     return {reinterpret_cast<const char*>(bytes.data()) + head_bytes + offset, size};
   }
-  [[nodiscard]] bool has(const kv::head& of, std::string_view key) const noexcept {
-    return !of.empty() && of.key_size() == key.size() && text(0, key.size()) == key;
+  [[nodiscard]] bool has(const kv::head& of, key_in key) const noexcept {
+    return !of.empty() && of.database() == key.database && of.key_size() == key.text.size() &&
+           text(0, key.text.size()) == key.text;
   }
   [[nodiscard]] value content(const kv::head& of) const noexcept {
     return value(text(of.key_size(), of.value_size), of.flags);
@@ -98,8 +100,8 @@ bool is_key(std::string_view text) noexcept {
   return !text.empty() && fits_key(text) && std::all_of(text.begin(), text.end(), printable);
 }
 
-places places_of(std::string_view key, std::uint64_t buckets) noexcept {
-  const std::uint64_t hash = crc(0, key.data(), key.size());
+places places_of(key_in key, std::uint64_t buckets) noexcept {
+  const std::uint64_t hash = crc(key.database, key.text.data(), key.text.size());
   const auto scale = [buckets](std::uint64_t half) { return static_cast<std::uint64_t>(half * buckets >> 32); };
   const std::uint64_t first = scale(hash & UINT32_MAX);
   const std::uint64_t second = scale(hash >> 32);
@@ -115,7 +117,7 @@ outcome find_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t n
     if (each.empty()) continue;
     if (!each.is_whole(number)) {
       torn = true;
-    } else if (each.key() == key) {
+    } else if (each.database() == 0 && each.key() == key) {
       if (each.has_expired(now)) return outcome::absent;
       into = value(each.bytes(), each.flags);
       return outcome::found;
@@ -137,60 +139,64 @@ std::uint64_t table::bucket_of(const slot& place) const noexcept {
   return static_cast<std::uint64_t>(&place - slots_) / slots_in_bucket;
 }
 
-void table::write(slot& where, std::string_view key, std::string_view bytes, const attributes& beside) noexcept {
+void table::write(slot& where, key_in key, std::string_view bytes, const attributes& beside) noexcept {
   image made;
   made.set_expires(beside.expires);
   made.flags = beside.flags;
-  made.version = version_.fetch_add(1, std::memory_order_relaxed) + 1;
-  made.key_size_and_1 = static_cast<std::uint8_t>(key.size() + 1);
+  made.version = (version_.fetch_add(1, std::memory_order_relaxed) + 1) * databases + key.database;
+  made.key_size_and_1 = static_cast<std::uint8_t>(key.text.size() + 1);
   made.value_size = static_cast<std::uint8_t>(bytes.size());
-  char* const end = std::copy(bytes.begin(), bytes.end(), std::copy(key.begin(), key.end(), made.room.begin()));
+  char* const end =
+      std::copy(bytes.begin(), bytes.end(), std::copy(key.text.begin(), key.text.end(), made.room.begin()));
   std::fill(end, std::to_address(made.room.end()), '\0');
   made.check = made.check_in(bucket_of(where));
-  count_expiry(where.head().expires(), beside.expires);
+  count_expiry(where.head().database(), where.head().expires(), false);
+  count_expiry(key.database, beside.expires, true);
   where.store(made);
 }
 
 void table::empty(slot& where) noexcept {
   image nothing;
   nothing.room = {};
-  count_expiry(where.head().expires(), 0);
+  const head gone = where.head();
+  count_expiry(gone.database(), gone.expires(), false);
   where.store(nothing);
-  size_.fetch_sub(1, std::memory_order_relaxed);
+  counts_[gone.database()].size.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// One key's, of a slot that is written.
-void table::count_expiry(moment gone, moment come) noexcept {
-  const auto add = [](std::atomic<std::uint64_t>& to, std::uint64_t what) {
-    to.fetch_add(what, std::memory_order_relaxed);
+// One key's, of a slot that is written; 0 if it does not expire.
+void table::count_expiry(std::size_t database, moment when, bool comes) noexcept {
+  if (when == 0) return;
+  counts& of = counts_[database];
+  const auto add = [comes](std::atomic<std::uint64_t>& to, std::uint64_t what) {
+    to.fetch_add(comes ? what : std::uint64_t{0} - what, std::memory_order_relaxed);
   };
-  if (gone != 0) {
-    add(expiring_, std::uint64_t{0} - 1);
-    add(seconds_of_expiries_, std::uint64_t{0} - gone / 1000);
-    add(milliseconds_of_expiries_, std::uint64_t{0} - gone % 1000);
-  }
-  if (come != 0) {
-    add(expiring_, 1);
-    add(seconds_of_expiries_, come / 1000);
-    add(milliseconds_of_expiries_, come % 1000);
-  }
+  add(of.expiring, 1);
+  add(of.seconds, when / 1000);
+  add(of.milliseconds, when % 1000);
 }
 
-moment table::mean_time_left(moment now) const noexcept {
-  const std::uint64_t count = expiring();
+std::uint64_t table::size() const noexcept {
+  std::uint64_t all = 0;
+  for (std::size_t i = 0; i < databases; ++i) all += size(i);
+  return all;
+}
+
+moment table::mean_time_left(moment now, std::size_t database) const noexcept {
+  const std::uint64_t count = expiring(database);
   if (count == 0) return 0;
-  const std::uint64_t seconds = seconds_of_expiries_.load(std::memory_order_relaxed);
-  const std::uint64_t milliseconds = milliseconds_of_expiries_.load(std::memory_order_relaxed);
+  const std::uint64_t seconds = counts_[database].seconds.load(std::memory_order_relaxed);
+  const std::uint64_t milliseconds = counts_[database].milliseconds.load(std::memory_order_relaxed);
   const moment mean = seconds / count * 1000 + (seconds % count * 1000 + milliseconds) / count;
   return mean > now ? mean - now : 0;
 }
 
-void table::set(std::string_view key, std::string_view bytes, const attributes& beside, moment now) noexcept {
+void table::set(key_in key, std::string_view bytes, const attributes& beside, moment now) noexcept {
   entry(*this, key, now).store(bytes, beside);
 }
 
-bool table::get(std::string_view key, value& into, moment now) noexcept {
-  if (!fits_key(key)) return false;
+bool table::get(key_in key, value& into, moment now) noexcept {
+  if (!fits_key(key.text)) return false;
   const places where = places_of(key, buckets_);
   for (const std::uint64_t bucket : {where.first, where.second}) {
     const std::lock_guard lock(mutexes_[bucket % locks]);
@@ -209,11 +215,16 @@ bool table::get(std::string_view key, value& into, moment now) noexcept {
   return false;
 }
 
-table::clearing::clearing(table& of) noexcept
-    : of_(of), last_version_(of.version_.load(std::memory_order_relaxed)), next_(of.size() == 0 ? of.buckets_ : 0) {
-  std::uint64_t before = of.cleared_version_.load(std::memory_order_relaxed);
-  while (before < last_version_ &&
-         !of.cleared_version_.compare_exchange_weak(before, last_version_, std::memory_order_relaxed)) {
+table::clearing::clearing(table& of, std::optional<std::size_t> database) noexcept
+    : of_(of),
+      database_(database),
+      last_version_(of.version_.load(std::memory_order_relaxed)),
+      next_((database ? of.size(*database) : of.size()) == 0 ? of.buckets_ : 0) {
+  for (std::size_t i = database.value_or(0); i <= database.value_or(databases - 1); ++i) {
+    std::atomic<std::uint64_t>& cleared = of.counts_[i].cleared;
+    std::uint64_t before = cleared.load(std::memory_order_relaxed);
+    while (before < last_version_ && !cleared.compare_exchange_weak(before, last_version_, std::memory_order_relaxed)) {
+    }
   }
 }
 
@@ -223,14 +234,14 @@ bool table::clearing::go_on(std::uint64_t buckets) noexcept {
     const std::lock_guard lock(of_.mutexes_[next_ % locks]);
     for (slot& each : of_.slots_of(next_)) {
       const head what = each.head();
-      if (!what.empty() && what.version <= last_version_) of_.empty(each);
+      if (!what.empty() && removes(what.version)) of_.empty(each);
     }
   }
   return next_ != of_.buckets_;
 }
 
-table::entry::entry(table& of, std::string_view key, moment now) noexcept : of_(of), key_(key) {
-  assert(fits_key(key));
+table::entry::entry(table& of, key_in key, moment now) noexcept : of_(of), key_(key) {
+  assert(fits_key(key.text));
   const places where = places_of(key, of.buckets_);
   std::mutex& first = of.mutexes_[where.first % locks];
   std::mutex& second = of.mutexes_[where.second % locks];
@@ -287,7 +298,11 @@ attributes table::entry::beside() const noexcept {
 
 void table::entry::store(std::string_view bytes, const attributes& beside) noexcept {
   assert(bytes.size() <= longest_value && beside.expires <= latest_moment);
-  if (!mine_ && place_->head().empty()) of_.size_.fetch_add(1, std::memory_order_relaxed);
+  if (!mine_) {
+    const head gone = place_->head();
+    if (!gone.empty()) of_.counts_[gone.database()].size.fetch_sub(1, std::memory_order_relaxed);
+    of_.counts_[key_.database].size.fetch_add(1, std::memory_order_relaxed);
+  }
   of_.write(*place_, key_, bytes, beside);
 }
 

@@ -618,6 +618,40 @@ TEST_F(kv_resp, an_expiry_may_be_as_far_away_as_redis_takes_it) {
   EXPECT_EQ(say("pexpire a -9223372036854775808\nget a"), ":1\r\n$-1\r\n");
 }
 
+TEST_F(kv_resp, each_database_has_keys_of_its_own) {
+  value got;
+  EXPECT_EQ(say("set a 0\nselect 1\nget a\nset a 1 px 5\nset b 1\ndbsize\nselect 15\nset a 15\nget a"),
+            "+OK\r\n+OK\r\n$-1\r\n+OK\r\n+OK\r\n:2\r\n+OK\r\n+OK\r\n$2\r\n15\r\n");
+  EXPECT_EQ(look("a", got, now_), outcome::found);
+  EXPECT_EQ(got.view(), "0");
+  EXPECT_EQ(look("b", got, now_), outcome::absent);
+  EXPECT_TRUE(say("info keyspace")
+                  .ends_with("db0:keys=1,expires=0,avg_ttl=0\r\ndb1:keys=2,expires=1,avg_ttl=5\r\n"
+                             "db15:keys=1,expires=0,avg_ttl=0\r\n\r\n"));
+  EXPECT_NE(say("client list").find(" db=15 "), std::string::npos);
+  resp_session other(service_, "other:1");
+  EXPECT_EQ(say_in_pieces(other, "get a\r\n", 7).answers, "$1\r\n0\r\n");
+  EXPECT_EQ(say("del a\nselect 1\nget a\nflushdb\ndbsize\nget b\nset c 1\nselect 0\nget a\nincr a"),
+            ":1\r\n+OK\r\n$1\r\n1\r\n+OK\r\n:0\r\n$-1\r\n+OK\r\n+OK\r\n$1\r\n0\r\n:1\r\n");
+  EXPECT_EQ(say("flushall\nselect 1\ndbsize\nget c\nselect 0\nget a"), "+OK\r\n+OK\r\n:0\r\n$-1\r\n+OK\r\n$-1\r\n");
+  EXPECT_EQ(table_.size(), 0u);
+}
+
+TEST_F(kv_table, keys_are_counted_where_they_are_whatever_takes_their_places) {
+  for (std::uint64_t i = 0; i < 10 * buckets * slots_in_bucket; ++i) {
+    table_.set({bench_key(i), i % databases}, "x", {.expires = now_ + 1 + i % 7}, now_ + i % 3);
+  }
+  std::vector<std::uint64_t> found(databases);
+  for (std::uint64_t i = 0; i < 10 * buckets * slots_in_bucket; ++i) {
+    value got;
+    found[i % databases] += table_.get({bench_key(i), i % databases}, got, 0);
+  }
+  for (std::size_t i = 0; i < databases; ++i) {
+    EXPECT_EQ(table_.size(i), found[i]) << i;
+    EXPECT_EQ(table_.expiring(i), found[i]) << i;
+  }
+}
+
 TEST_F(kv_resp, a_line_may_have_words_in_quotes) {
   const auto echoed = [&](const std::string& word) {
     return say_in_pieces(lasting_, "echo " + word + "\r\n", 1).answers;
@@ -720,8 +754,10 @@ TEST_F(kv_resp, clients_are_told_of_the_server_and_of_each_other) {
   EXPECT_EQ(say("info keyspace"), "$12\r\n# Keyspace\r\n\r\n");
   EXPECT_EQ(say("set a 1 ex 10\nset b 1 px 20001\nset c 1\ninfo keyspace\nflushall"),
             "+OK\r\n+OK\r\n+OK\r\n$48\r\n# Keyspace\r\ndb0:keys=3,expires=2,avg_ttl=15000\r\n\r\n+OK\r\n");
-  EXPECT_EQ(say("select 0\nselect 1\necho hi\nping hi\nping a b"),
-            "+OK\r\n-ERR DB index is out of range\r\n$2\r\nhi\r\n$2\r\nhi\r\n-ERR wrong number of arguments for 'ping' "
+  EXPECT_EQ(say("select 0\nselect 16\nselect -1\nselect x\necho hi\nping hi\nping a b"),
+            "+OK\r\n-ERR DB index is out of range\r\n-ERR DB index is out of range\r\n"
+            "-ERR value is not an integer or out of range\r\n$2\r\nhi\r\n$2\r\nhi\r\n-ERR wrong number of arguments "
+            "for 'ping' "
             "command\r\n");
   EXPECT_EQ(say("nosuch a\nget"),
             "-ERR unknown command 'nosuch', with args beginning with: 'a' \r\n"
