@@ -54,8 +54,8 @@ class stream {
   /// A stream that is not connected, like one that was moved from: operations end with errc::closed when they are
   /// awaited, peer() is empty, and close(), abort() and cancel() do nothing.
   stream() noexcept = default;
-  /// Over a connection that carries nothing else. With a peer that is not weft, messages of at most 4096 bytes are
-  /// sent.
+  /// Over a connection that carries nothing else; errc::closed for one that was moved from. With a peer that is not
+  /// weft, messages of at most 4096 bytes are sent.
   explicit stream(connection over);
   stream(stream&&) noexcept = default;
   stream& operator=(stream&& other) noexcept;
@@ -99,12 +99,14 @@ class stream {
   [[nodiscard]] task<> write(mr::buffer&& what);
 
   /// Ends the writing: the peer reads the end of the stream after all that was written. The stream can still be read.
-  /// Once.
+  /// Once. errc::busy beside a write.
   [[nodiscard]] task<> shutdown_send();
 
   /// Ends the stream, in order and in the background: what was written arrives, operations in progress end with
   /// errc::closed, what is not read is dropped. `co_await stream.close()` waits until that is done; a stop ends only
-  /// the wait. executor::run() returns after it.
+  /// the wait. executor::run() returns after it. Over plain TCP it is done when the peer's machine has all of it, and,
+  /// if the peer goes on sending, when that has ended too; connection_options::close_timeout without progress ends the
+  /// wait, and what is left is the kernel's.
   closing close() noexcept;
   /// The same in the form that Asio's functions call; there is never an error.
   void close(std::error_code& none) noexcept {
@@ -145,8 +147,8 @@ class stream {
   /// shutdown_send() with a completion token: void(std::error_code).
   template <class ShutdownToken>
   auto async_shutdown_send(ShutdownToken&& token);
-  /// asio::socket_base::shutdown_send and shutdown_both are shutdown_send() in the background: what the peer sends is
-  /// not turned away before close().
+  /// asio::socket_base::shutdown_send and shutdown_both are shutdown_send() in the background, and nothing
+  /// beside a write: what the peer sends is not turned away before close().
   template <class ShutdownType>
   void shutdown(ShutdownType what);
   /// The same; `none` is cleared.

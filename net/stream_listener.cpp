@@ -40,15 +40,15 @@ task<stream> accept_over(task<connection> accepted) {
 
 task<stream> stream_request::accept(connection_options options) {
   if (request_) return accept_over(request_->accept(options));
-  return accept_plain(std::exchange(plain_, nullptr), options.dead_peer_after);
+  return accept_plain(std::exchange(plain_, nullptr), options);
 }
 
-task<stream> stream_request::accept_plain(std::unique_ptr<plain> from, std::chrono::milliseconds dead_peer_after) {
+task<stream> stream_request::accept_plain(std::unique_ptr<plain> from, connection_options options) {
   if (from == nullptr) throw error(errc::invalid_argument, "this stream request was answered before");
   try {
-    prepare_socket(from->peer->socket, dead_peer_after);
-    const stream_ref made(*new tcp_stream(std::move(from->peer->socket), from->name, *from->pool, dead_peer_after,
-                                          std::move(from->peer->place)));
+    prepare_socket(from->peer->socket, options.dead_peer_after);
+    const stream_ref made(
+        *new tcp_stream(std::move(from->peer->socket), from->name, *from->pool, options, std::move(from->peer->place)));
     co_return stream(made);
   } catch (const error& why) {
     throw why.within(fmt::format("accept {} over tcp", from->name));
@@ -109,7 +109,7 @@ task<std::optional<stream_request>> stream_listener::next_over(task<std::optiona
 
 task<std::optional<stream>> stream_listener::accept(connection_options options) {
   if (over_) return accept_over(over_->accept(options));
-  return accept_next_plain(plain_, *pool_, options.dead_peer_after);
+  return accept_next_plain(plain_, *pool_, options);
 }
 
 task<std::optional<stream>> stream_listener::accept_over(task<std::optional<connection>> next) {
@@ -119,12 +119,12 @@ task<std::optional<stream>> stream_listener::accept_over(task<std::optional<conn
 }
 
 task<std::optional<stream>> stream_listener::accept_next_plain(std::shared_ptr<tcp_acceptor> source, mr::pool& pool,
-                                                               std::chrono::milliseconds dead_peer_after) {
+                                                               connection_options options) {
   for (;;) {
     auto request = co_await next_plain(source, pool);
     if (!request) co_return std::nullopt;
     try {
-      co_return co_await stream_request::accept_plain(std::move(request->plain_), dead_peer_after);
+      co_return co_await stream_request::accept_plain(std::move(request->plain_), options);
     } catch (const error& why) {  // the peer has gone meanwhile: it concerns nobody else
       report_failed_set_up(why);
     }

@@ -37,8 +37,7 @@ class stream_request {
   explicit stream_request(connection_request request) noexcept;
   explicit stream_request(std::unique_ptr<plain> peer) noexcept;
 
-  [[nodiscard]] static task<stream> accept_plain(std::unique_ptr<plain> from,
-                                                 std::chrono::milliseconds dead_peer_after);
+  [[nodiscard]] static task<stream> accept_plain(std::unique_ptr<plain> from, connection_options options);
 
   std::optional<connection_request> request_;
   std::unique_ptr<plain> plain_;
@@ -74,8 +73,7 @@ class stream_listener {
   [[nodiscard]] static task<std::optional<stream_request>> next_over(task<std::optional<connection_request>> next);
   [[nodiscard]] static task<std::optional<stream>> accept_over(task<std::optional<connection>> next);
   [[nodiscard]] static task<std::optional<stream>> accept_next_plain(std::shared_ptr<tcp_acceptor> source,
-                                                                     mr::pool& pool,
-                                                                     std::chrono::milliseconds dead_peer_after);
+                                                                     mr::pool& pool, connection_options options);
 
   mr::pool* pool_;
   std::string address_;

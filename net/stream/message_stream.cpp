@@ -27,7 +27,7 @@ std::size_t largest_message(const capabilities& link) noexcept {
 }  // namespace
 
 message_stream::message_stream(connection over)
-    : stream_core(over.core_->home(), over.core_->pool(), std::string(over.peer())),
+    : stream_core(over.checked().home(), over.checked().pool(), std::string(over.peer())),
       connection_(std::move(over)),
       largest_(largest_message(connection_->capabilities())) {}
 

@@ -2,15 +2,20 @@
 #include <weft/net/device/try_addresses.hpp>
 #include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/net/tcp/tcp_stream.hpp>
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/sleep.hpp>
 
 #include <fmt/core.h>
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <new>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -50,17 +55,18 @@ class tcp_stream::user {
   user(const user&) = delete;
   user& operator=(const user&) = delete;
   ~user() {
-    if (--of_.users_ == 0 && of_.ended_) of_.wire_.reset();
+    if (--of_.users_ == 0 && of_.ended_ && !of_.finishing_) of_.wire_.reset();
   }
 
  private:
   tcp_stream& of_;
 };
 
-tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after,
+tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool, const connection_options& options,
                        std::unique_ptr<connection_place> place)
     : stream_core(*executor_core::current(), pool, std::move(peer)),
-      wire_(std::make_unique<wire>(home_, std::move(socket), dead_peer_after, std::move(place))) {}
+      close_timeout_(options.close_timeout),
+      wire_(std::make_unique<wire>(home_, std::move(socket), options.dead_peer_after, std::move(place))) {}
 
 void tcp_stream::check(const char* what) const {
   check_thread(what);
@@ -168,8 +174,11 @@ void tcp_stream::check_sendable() const {
 }
 
 task<> tcp_stream::shutdown_send(stream_ref) {
-  check("end the writing to a stream");
-  if (std::exchange(output_ended_, true)) co_return;
+  constexpr const char* words = "end the writing to a stream";
+  check(words);
+  if (output_ended_) co_return;
+  turn mine(co_await weft::detail::current_promise(), writing_, words);
+  output_ended_ = true;
   const int result = wire_->socket.calls().shutdown(wire_->socket.fd(), SHUT_WR);
   // The peer may have gone: then there is nobody to tell.
   if (result < 0 && result != -ENOTCONN) throw failure(-result, "end the writing to");
@@ -177,12 +186,32 @@ task<> tcp_stream::shutdown_send(stream_ref) {
 
 // ---- the end ----
 
-void tcp_stream::end(bool abruptly) noexcept {
+// Elsewhere than on the executor, or without memory for the task, nobody waits for what was written.
+void tcp_stream::close() noexcept {
   if (std::exchange(ended_, true)) return;
-  if (abruptly) {
-    const linger at_once{.l_onoff = 1, .l_linger = 0};  // a reset instead of an end: see socket(7)
-    wire_->socket.calls().setsockopt(wire_->socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  try {
+    if (home_.on_own_thread()) {
+      finishing_ = true;
+      run_in_background(home_, finish(stream_ref(*this)), "close a stream");
+      return cancel();
+    }
+  } catch (const std::bad_alloc&) {
+    finishing_ = false;
   }
+  end();
+}
+
+void tcp_stream::abort() noexcept {
+  if (wire_ == nullptr || (std::exchange(ended_, true) && !finishing_)) return;
+  const linger at_once{.l_onoff = 1, .l_linger = 0};  // a reset instead of an end: see socket(7)
+  system_calls& calls = wire_->socket.calls();
+  calls.setsockopt(wire_->socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  wire_->is_aborted = true;
+  if (!finishing_) return end();
+  calls.shutdown(wire_->socket.fd(), SHUT_RDWR);  // wakes finish()
+}
+
+void tcp_stream::end() noexcept {
   if (users_ == 0) {
     wire::close(std::move(wire_));
   } else {
@@ -191,10 +220,65 @@ void tcp_stream::end(bool abruptly) noexcept {
   closed_.set();
 }
 
+task<> tcp_stream::finish(stream_ref) {
+  {
+    const user here(*this);
+    wire_->socket.calls().shutdown(wire_->socket.fd(), SHUT_WR);
+    try {
+      co_await wire_->wait_until_arrived(close_timeout_);
+    } catch (const std::bad_alloc&) {  // then it is the kernel's
+    }
+    finishing_ = false;
+  }
+  closed_.set();
+}
+
+// A socket that is closed with bytes unread, or that bytes come to later, resets its connection, and what was written
+// and is on its way is lost.
+bool tcp_stream::wire::drop_input() noexcept {
+  constexpr int most_calls = 64;  // others have their turns
+  std::array<std::byte, 4096> room{};
+  message_header header{writable_ranges(std::span(room))};
+  for (int i = 0; i < most_calls; ++i) {
+    const ssize_t count = socket.calls().recvmsg(socket.fd(), &header.get(), MSG_DONTWAIT);
+    if (count == -EAGAIN) return true;
+    if (count <= 0 && count != -EINTR) return false;
+    has_dropped_ = true;
+  }
+  return true;
+}
+
+// The kernel tells nobody that all has been acknowledged: so it is asked again and again.
+task<> tcp_stream::wire::wait_until_arrived(std::chrono::milliseconds patience) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds longest_pause{64};
+  milliseconds pause{1};
+  std::optional<std::uint64_t> acknowledged;
+  time_point deadline = later(home_.now(), patience);
+  while (drop_input() && home_.now() < deadline) {
+    if (!has_dropped_ && !window.has_unacknowledged()) co_return;
+    const std::optional<std::uint64_t> now_acknowledged = window.acknowledged_bytes();
+    if (now_acknowledged != acknowledged) deadline = later(home_.now(), patience);
+    acknowledged = now_acknowledged;
+    try {
+      co_await net::wait_for_input(socket, "close", std::min(deadline, later(home_.now(), pause)));
+    } catch (const error& why) {
+      if (why.code() != errc::timed_out) co_return;
+    }
+    pause = std::min(2 * pause, longest_pause);
+  }
+}
+
+void tcp_stream::wire::close_at_home() noexcept {
+  if (is_aborted) return;
+  socket.calls().shutdown(socket.fd(), SHUT_WR);
+  static_cast<void>(drop_input());
+}
+
 // The timer is the executor's.
 void tcp_stream::wire::close(std::unique_ptr<wire> item) noexcept {
   executor_core& home = item->home_;
-  if (home.on_own_thread() || home.belongs_to_this_thread()) return;
+  if (home.on_own_thread() || home.belongs_to_this_thread()) return item->close_at_home();
   home.submit(*item.release());
 }
 
@@ -210,7 +294,7 @@ task<stream_ref> connect_to(const socket_address& target, std::span<const socket
   bind_source(socket, target, sources);
   co_await connect_socket(socket, target, deadline);
   executor_core::current()->io().forget(socket);  // the descriptor moves, so the driver must not know its place
-  co_return stream_ref(*new tcp_stream(std::move(socket), target.to_string(), pool, options.dead_peer_after));
+  co_return stream_ref(*new tcp_stream(std::move(socket), target.to_string(), pool, options));
 }
 
 }  // namespace

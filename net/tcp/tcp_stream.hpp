@@ -24,7 +24,7 @@ namespace weft::net {
 class tcp_stream final : public stream_core {
  public:
   /// On the executor that is to own it.
-  tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after,
+  tcp_stream(descriptor socket, std::string peer, mr::pool& pool, const connection_options& options,
              std::unique_ptr<connection_place> place = nullptr);
 
   [[nodiscard]] task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
@@ -34,9 +34,9 @@ class tcp_stream final : public stream_core {
   [[nodiscard]] task<> write(stream_ref self, mr::buffer what) override;
   [[nodiscard]] task<> shutdown_send(stream_ref self) override;
 
-  void close() noexcept override { end(false); }
-  void abort() noexcept override { end(true); }
-  void drop() noexcept override { end(false); }
+  void close() noexcept override;
+  void abort() noexcept override;
+  void drop() noexcept override { close(); }
   [[nodiscard]] bool is_open() const noexcept override { return !ended_; }
 
  private:
@@ -49,24 +49,39 @@ class tcp_stream final : public stream_core {
         : place(std::move(taken)), socket(std::move(opened)), window(home, socket, dead_peer_after), home_(home) {}
     static void close(std::unique_ptr<wire> item) noexcept;
 
+    /// Drops what has come and will not be read. False once the peer has ended.
+    [[nodiscard]] bool drop_input() noexcept;
+    /// After the end of what was written: waits until that has arrived. If the peer goes on sending, until it has ended
+    /// as well; in any case no longer than `patience` without progress.
+    [[nodiscard]] task<> wait_until_arrived(std::chrono::milliseconds patience);
+
     std::unique_ptr<connection_place> place;  // at its listener, until the socket is closed
     descriptor socket;
     tcp_window_watch window;
+    bool is_aborted = false;
 
    private:
-    void run_on_executor() noexcept override { delete this; }
+    void run_on_executor() noexcept override {
+      close_at_home();
+      delete this;
+    }
+    void close_at_home() noexcept;
     executor_core& home_;
+    bool has_dropped_ = false;  // input
   };
 
   void check(const char* what) const;
   task<> wait_for_input();
   void check_sendable() const;
   [[nodiscard]] error failure(int number, const char* what) const;
-  void end(bool abruptly) noexcept;
+  void end() noexcept;
+  task<> finish(stream_ref self);
 
+  const std::chrono::milliseconds close_timeout_;
   std::unique_ptr<wire> wire_;  // until it has ended
   unsigned users_ = 0;          // coroutines that may have something in progress on it
   bool ended_ = false;          // by us
+  bool finishing_ = false;      // finish() has the socket
   bool output_ended_ = false;
 };
 

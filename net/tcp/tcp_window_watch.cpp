@@ -38,6 +38,11 @@ std::optional<std::uint64_t> tcp_window_watch::acknowledged_bytes() const noexce
   return about.tcpi_bytes_acked;
 }
 
+bool tcp_window_watch::has_unacknowledged() const noexcept {
+  tcp_info about{};
+  return ask(socket_, about) && (about.tcpi_unacked != 0 || about.tcpi_notsent_bytes != 0);
+}
+
 // If there is no memory for the timer, the next send arms it.
 void tcp_window_watch::arm() noexcept {
   static_cast<void>(home_.try_arm(*this, later(home_.now(), std::max<duration>(between_looks(), milliseconds(1)))));

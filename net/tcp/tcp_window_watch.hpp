@@ -42,6 +42,8 @@ class tcp_window_watch final : private detail::timer {
   [[nodiscard]] bool has_given_up() const noexcept;
   /// How many bytes the peer's machine has acknowledged, ever. Empty if the kernel does not say.
   [[nodiscard]] std::optional<std::uint64_t> acknowledged_bytes() const noexcept;
+  /// Whether the peer's machine has not acknowledged all that was sent, the end included.
+  [[nodiscard]] bool has_unacknowledged() const noexcept;
   /// The socket is about to be closed.
   void stop() noexcept {
     if (timer::armed()) home_.disarm(*this);

@@ -136,6 +136,17 @@ TEST_F_TASK(misuse, an_operation_of_a_connection_is_awaited_once) {
   EXPECT_EQ(sizes, (std::vector<std::size_t>{64, 64, 1})) << "the connection is none the worse";
 }
 
+TEST_F(misuse, a_stream_over_a_connection_that_was_moved_from_is_refused_with_words) {
+  const auto script = [&]() -> task<> {
+    auto both = co_await connected();
+    const net::connection kept = std::move(both.first);
+    const auto failure = failure_thrown_by([&] { const net::stream over(std::move(both.first)); });
+    EXPECT_TRUE(failure && failure->code() == errc::closed);
+    EXPECT_TRUE(contains(failure, "a connection that was moved from"));
+  };
+  run(script);
+}
+
 TEST_F(misuse, listeners_that_were_moved_from_say_so) {
   const auto script = [&]() -> task<> {
     auto first = co_await listen();

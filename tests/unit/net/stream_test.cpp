@@ -239,6 +239,63 @@ TEST_P_STREAMS(stream_test, the_peers_close_is_the_end_behind_what_it_wrote) {
   co_await a.close();  // again: waits for the first
 }
 
+// Bytes that come and are not read must not cost those that were written.
+TEST_P_STREAMS(stream_test, closes_behind_what_was_written_although_the_peer_says_more_than_is_read,
+               {.close_timeout = 30s}) {
+  constexpr std::size_t much = 8 << 20;
+  const content words = bytes_from(0, much);
+  const content chatter = bytes_from(3, 1000);
+  const auto answer = [&]() -> task<> {
+    co_await a.write(words);
+    co_await a.close();
+  };
+  std::size_t got = 0;
+  const auto ask = [&]() -> task<> {
+    co_await b.write(chatter);
+    for (int i = 0; i < 10; ++i) co_await settle();
+    content room(100'000);
+    for (;;) {
+      const std::size_t count = co_await b.read_some(room);
+      if (count == 0) break;
+      if (got == 0) co_await b.write(chatter);
+      got += count;
+    }
+    co_await b.close();
+  };
+  co_await when_all(answer(), ask());
+  EXPECT_EQ(got, much);
+}
+
+TEST_P_STREAMS(stream_test, an_end_of_the_writing_beside_a_write_is_refused_and_loses_nothing) {
+  constexpr std::size_t much = 16 << 20;
+  const content words = bytes_from(0, much);
+  std::size_t got = 0;
+  const auto end = [&]() -> task<> {
+    co_await settle();
+    EXPECT_EQ(co_await code_of(a.shutdown_send()), errc::busy);
+    content room(100'000);
+    while (got < much) got += co_await b.read_some(room);
+  };
+  co_await when_all(a.write(words), end());
+  co_await a.shutdown_send();
+  content room(1);
+  EXPECT_EQ(co_await b.read_some(room), 0u);
+}
+
+TEST_P_STREAMS(stream_test, can_be_aborted_while_it_closes, {.close_timeout = 1h}) {
+  const content words = bytes_from(0, 8'000'000);
+  const auto write = [&]() -> task<> { static_cast<void>(co_await as_result(a.write(words))); };
+  const auto end = [&]() -> task<> {
+    co_await settle();
+    a.close();
+    co_await settle();
+    a.abort();
+    co_await a.close();
+  };
+  co_await when_all(write(), end());
+  b.abort();
+}
+
 TEST_P_STREAMS(stream_test, no_room_and_no_bytes_are_no_end) {
   EXPECT_EQ(co_await a.write_some(std::span<const std::byte>()), 0u);
   co_await a.write(std::span<const std::byte>());
