@@ -18,7 +18,9 @@ struct cuda_options {
 /// The device uses the primary context of the GPU, as the CUDA runtime API does, so that memory of cudaMalloc() is its
 /// memory. It retains the context (cuDevicePrimaryCtxRetain) and releases it when the last owner of the device lets go.
 /// A program that resets the context meanwhile (cudaDeviceReset, cuDevicePrimaryCtxReset) ends the device: its calls
-/// then throw errc::closed. No call changes the context that is current for the calling thread.
+/// then throw errc::closed, and what it had (streams, memory) may be destroyed at any time. Another device is for the
+/// context that comes after; a driver before CUDA 12 cannot tell the two contexts apart, and there nothing of the old
+/// one may be used or destroyed then. No call changes the context that is current for the calling thread.
 ///
 /// From any thread, outside executors: the call loads a library, and may take seconds where it creates the context.
 /// A process that has forked since the first call needs a new program (execve(2)): the driver does not survive a fork.

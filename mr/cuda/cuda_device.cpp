@@ -32,7 +32,6 @@ class opened_handle {
       : driver_(context.functions()) {
     const status code = driver_.ipc_open_mem_handle(&base_, {shared.handle}, ipc_lazy_enable_peer_access);
     if (code == status::success) return;
-    context.check_active(attempt);
     // The driver says invalid_context for a handle of this very process.
     const bool bad = code == status::invalid_context || code == status::invalid_handle || code == status::map_failed;
     throw bad ? context.failure_as(errc::invalid_argument, code, attempt) : context.failure(code, attempt);
@@ -78,7 +77,6 @@ device_allocation cuda_device::find(std::span<const std::byte> memory) {
                      "it is managed memory, which moves between the GPU and the host; take memory of cudaMalloc()");
   }
   if (found.memory_type != memory_type_device) {
-    context_->check_active(attempt);
     context_->refuse(errc::invalid_argument, attempt, "it is not memory of a device, or has been freed");
   }
   if (found.ordinal != context_->ordinal()) {
@@ -116,7 +114,7 @@ bool cuda_device::pin(std::span<std::byte> host) {
 
 void cuda_device::unpin(std::span<std::byte> host) noexcept {
   const current_context here = context_->enter();
-  static_cast<void>(driver_.mem_host_unregister(host.data()));
+  if (here) static_cast<void>(driver_.mem_host_unregister(host.data()));
 }
 
 void cuda_device::make_writes_visible() {
@@ -211,7 +209,7 @@ void cuda_device::close_share(std::byte* memory) noexcept {
     opened_.erase(found);
   }
   const current_context here = context_->enter();
-  static_cast<void>(driver_.ipc_close_mem_handle(base));
+  if (here) static_cast<void>(driver_.ipc_close_mem_handle(base));
 }
 
 std::byte* cuda_device::do_allocate(std::size_t bytes) {
@@ -225,7 +223,7 @@ std::byte* cuda_device::do_allocate(std::size_t bytes) {
 
 void cuda_device::do_free(std::byte* memory) noexcept {
   const current_context here = context_->enter();
-  static_cast<void>(driver_.mem_free(address_of(memory)));
+  if (here) static_cast<void>(driver_.mem_free(address_of(memory)));
 }
 
 auto cuda_device::attributes_of(const void* memory, std::string_view attempt) const -> attributes {
@@ -246,7 +244,6 @@ std::span<std::byte> cuda_device::allocation_around(const void* memory, std::str
   std::size_t bytes = 0;
   const status code = driver_.mem_get_address_range(&base, &bytes, address_of(memory));
   if (code == status::invalid_value || code == status::not_found) {
-    context_->check_active(attempt);
     context_->refuse(errc::invalid_argument, attempt, "no allocation is there");
   }
   context_->check(code, attempt);

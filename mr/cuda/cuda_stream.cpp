@@ -49,6 +49,7 @@ cuda_stream::cuda_stream(std::shared_ptr<const primary_context> context, stream_
 
 cuda_stream::~cuda_stream() {
   const current_context here = context_->enter();
+  if (!here) return;  // the context has taken along what it had
   if (!failed_ && !all_done()) wait_for_device();
   for (auto* event : events_) {
     if (event != nullptr) static_cast<void>(driver_.event_destroy(event));
@@ -119,9 +120,7 @@ bool cuda_stream::notify(int event) noexcept {
 }
 
 void cuda_stream::synchronize() noexcept {
-  if (failed_) return;
-  const current_context here = context_->enter();
-  wait_for_device();
+  if (!failed_) wait_for_device();
 }
 
 // Doubles the room when all events are in use, so that each finds its place by its mark again.
@@ -141,8 +140,10 @@ status cuda_stream::record(std::uint64_t mark) noexcept {
 }
 
 // An error here is that of an earlier copy: the device has given up, and touches nothing any more. If the call itself
-// has failed instead, the one for the whole context waits at least as long.
+// has failed instead, the one for the whole context waits at least as long. A context that is gone has ended them all.
 void cuda_stream::wait_for_device() noexcept {
+  const current_context here = context_->enter();
+  if (!here) return;
   if (driver_.stream_synchronize(stream_) == status::success) return;
   static_cast<void>(driver_.ctx_synchronize());
 }

@@ -76,6 +76,7 @@ std::unique_ptr<const driver> load(const char* path) {
   from.find("cuEventDestroy_v2", made->event_destroy);
   from.find("cuEventRecord", made->event_record);
   from.find("cuEventQuery", made->event_query);
+  from.find_optional("cuCtxGetId", made->ctx_get_id);
   from.find_optional("cuFlushGPUDirectRDMAWrites", made->flush_gpu_direct_rdma_writes);
   from.find_optional("cuMemGetHandleForAddressRange", made->mem_get_handle_for_address_range);
   from.find_optional("cuIpcGetMemHandle", made->ipc_get_mem_handle);

@@ -116,6 +116,7 @@ struct driver {
   status (*event_query)(event_handle event) = nullptr;
 
   // Null in a driver that lacks them.
+  status (*ctx_get_id)(context_handle context, unsigned long long* id) = nullptr;
   status (*flush_gpu_direct_rdma_writes)(int target, int scope) = nullptr;
   status (*mem_get_handle_for_address_range)(void* handle, device_address memory, std::size_t bytes, int type,
                                              unsigned long long flags) = nullptr;
@@ -140,6 +141,8 @@ class current_context {
  public:
   current_context(const driver& functions, context_handle context) noexcept
       : functions_(functions), code_(functions.ctx_push_current(context)) {}
+  /// Makes none current, and says why.
+  current_context(const driver& functions, status refused) noexcept : functions_(functions), code_(refused) {}
   current_context(const current_context&) = delete;
   current_context& operator=(const current_context&) = delete;
   ~current_context();

@@ -42,9 +42,29 @@ primary_context::primary_context(const driver& functions, int ordinal)
   }
   check(driver_.device_get(&device_, ordinal), "open the device");
   check(driver_.device_primary_ctx_retain(&context_, device_), "retain the primary context");
+  if (driver_.ctx_get_id != nullptr && driver_.ctx_get_id(context_, &id_) != status::success) id_ = 0;
 }
 
+// A reset does not release it: cuDevicePrimaryCtxReset.
 primary_context::~primary_context() { static_cast<void>(driver_.device_primary_ctx_release(device_)); }
+
+current_context primary_context::enter() const noexcept {
+  if (is_gone()) return current_context(driver_, status::context_is_destroyed);
+  return current_context(driver_, context_);
+}
+
+// Once and for all, so that a context that was retained anew is not taken for this one where it has no id.
+bool primary_context::is_gone() const noexcept {
+  if (gone_.load(std::memory_order_relaxed)) return true;
+  unsigned flags = 0;
+  int active = 1;
+  unsigned long long id = id_;
+  static_cast<void>(driver_.device_primary_ctx_get_state(device_, &flags, &active));
+  if (active != 0 && id_ != 0) static_cast<void>(driver_.ctx_get_id(context_, &id));
+  if (active != 0 && id == id_) return false;
+  gone_.store(true, std::memory_order_relaxed);
+  return true;
+}
 
 error primary_context::failure(status code, std::string_view attempt) const noexcept {
   return driver_.failure(code, attempt, name_);
@@ -55,15 +75,10 @@ error primary_context::failure_as(errc meaning, status code, std::string_view at
 }
 
 void primary_context::check(status code, std::string_view attempt) const {
-  if (code != status::success) throw failure(code, attempt);
-}
-
-void primary_context::check_active(std::string_view attempt) const {
-  unsigned flags = 0;
-  int active = 0;
-  check(driver_.device_primary_ctx_get_state(device_, &flags, &active), attempt);
-  if (active == 0)
+  if (code == status::success) return;
+  if (code == status::context_is_destroyed)
     refuse(errc::closed, attempt, "the program has reset the context (cudaDeviceReset), and its memory is gone");
+  throw failure(code, attempt);
 }
 
 void primary_context::refuse(errc code, std::string_view attempt, std::string_view why) const {

@@ -4,6 +4,7 @@
 #include <weft/mr/cuda/driver.hpp>
 #include <weft/runtime/error.hpp>
 
+#include <atomic>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,9 @@ namespace weft::mr::cuda {
 
 /// The primary context of a GPU, retained for as long as this lives. The device and its streams share it.
 ///
-/// From any thread. The program can reset the context, which is then no longer active though retained.
+/// From any thread. The program can reset the context, which is then no longer active though retained. All that it had
+/// is gone, also once somebody retains it anew: its handle is the same then, and cuCtxGetId() tells the two apart. A
+/// driver before CUDA 12 does not have that, and there a reset shows only until then.
 class primary_context {
  public:
   /// Starts the driver. Throws as open_cuda() does.
@@ -27,8 +30,9 @@ class primary_context {
   /// "cuda:0".
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
 
-  /// Makes the context current: check what it says by its code().
-  [[nodiscard]] current_context enter() const noexcept { return current_context(driver_, context_); }
+  /// Makes the context current: check what it says by its code(). After a reset that is status::context_is_destroyed,
+  /// and then the driver must not be called for anything that the context had: it may crash.
+  [[nodiscard]] current_context enter() const noexcept;
 
   /// The error for what the driver said to `attempt`: "copy" becomes "copy on cuda:0: ...".
   [[nodiscard]] error failure(status code, std::string_view attempt) const noexcept;
@@ -36,18 +40,19 @@ class primary_context {
   [[nodiscard]] error failure_as(errc meaning, status code, std::string_view attempt) const noexcept;
   /// Throws the error unless the code is a success.
   void check(status code, std::string_view attempt) const;
-  /// Throws errc::closed if the program has reset the context. The driver calls the addresses of its memory unknown
-  /// then.
-  void check_active(std::string_view attempt) const;
   /// Throws an error for what weft itself does not accept.
   [[noreturn]] void refuse(errc code, std::string_view attempt, std::string_view why) const;
 
  private:
+  [[nodiscard]] bool is_gone() const noexcept;
+
   const driver& driver_;
   int ordinal_;
   std::string name_;
   device_handle device_ = 0;
   context_handle context_ = nullptr;
+  unsigned long long id_ = 0;  // 0: unknown
+  mutable std::atomic<bool> gone_ = false;
 };
 
 }  // namespace weft::mr::cuda

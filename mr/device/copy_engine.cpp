@@ -48,6 +48,11 @@ void lane_operation::leave() noexcept {
 
 void lane_operation::begin() { lane_->start(*this); }
 
+void lane_operation::throw_failure() const {
+  if (failure_) throw *failure_;
+  throw error(errc::canceled, fmt::format("{}: stopped before it began", describe()));
+}
+
 // ---- a stream ----
 
 copy_lane::copy_lane(copy_engine& engine, std::unique_ptr<copy_stream> stream, owner whose) noexcept

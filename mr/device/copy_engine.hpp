@@ -21,6 +21,7 @@ class copy_engine;
 class copy_lane;
 
 /// A wait for the end of what has been queued to a stream. It is not interrupted by a stop, because the device goes on.
+/// After a stop nothing is queued, and it throws errc::canceled.
 class [[nodiscard]] lane_operation : public weft::detail::operation_base {
  public:
   lane_operation(lane_operation&&) noexcept = default;
@@ -28,7 +29,8 @@ class [[nodiscard]] lane_operation : public weft::detail::operation_base {
 
   /// Throws weft::error.
   void await_resume() const {
-    if (failure_) throw *failure_;
+    if (failure_ || !begun()) [[unlikely]]
+      throw_failure();
   }
   [[nodiscard]] std::string describe() const override;
 
@@ -48,6 +50,7 @@ class [[nodiscard]] lane_operation : public weft::detail::operation_base {
 
  private:
   friend class copy_lane;
+  [[noreturn, gnu::cold]] void throw_failure() const;
   void end() noexcept {
     let_go();
     finish();

@@ -118,6 +118,26 @@ TEST_F(cuda_device, whose_context_was_reset_is_closed) {
   expect_refusal(errc::closed, [&] { return gpu->export_dmabuf(memory.bytes()); });
 }
 
+TEST_F(cuda_device, of_a_context_that_was_reset_does_nothing_to_the_next_one) {
+  auto memory = gpu->allocate(4096);
+  std::vector<std::byte> host(4096);
+  ASSERT_TRUE(gpu->pin(host));
+  driver.destroy_context(0);
+  const auto anew = open_stand_in();
+  const auto next = anew->allocate(4096);
+  ASSERT_EQ(next.data(), memory.data());
+  ASSERT_TRUE(anew->pin(host));
+  expect_refusal_to_find(errc::closed, memory.bytes(), {"cudaDeviceReset"});
+  expect_refusal(errc::closed, [&] { return gpu->allocate(4096); });
+  memory = {};
+  gpu->unpin(host);
+  EXPECT_EQ(driver.counts().allocations, 1U);
+  EXPECT_EQ(driver.counts().pinned, 1U);
+  gpu = nullptr;
+  EXPECT_NO_THROW(static_cast<void>(anew->find(next.bytes())));
+  anew->unpin(host);
+}
+
 TEST_F(cuda_device, opened_anew_after_a_reset_works) {
   driver.destroy_context(0);
   gpu = open_stand_in();

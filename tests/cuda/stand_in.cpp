@@ -10,10 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -85,7 +88,8 @@ status injected(world& all, const char* name) {
     all.fail_next.erase(found);
     return result;
   }
-  const bool counts = std::strncmp(name, "cuCtxPushCurrent", std::strlen("cuCtxPushCurrent")) != 0;
+  const std::string_view which = name;
+  const bool counts = which != "cuCtxPushCurrent_v2" && which != "cuCtxGetId" && which != "cuDevicePrimaryCtxGetState";
   if (!counts || all.fail_nth == 0 || --all.fail_nth > 0) return status::success;
   return all.nth_result;
 }
@@ -108,6 +112,16 @@ status call(const char* name, needs what, effect when_failing, Body body) {
   const status done = body(all, locked);
   if (told != status::success) return told;
   return can != status::success ? can : done;
+}
+
+/// Of a stream or an event.
+void crash_if_gone(const void* handle) {
+  world& all = world::get();
+  if (all.started_by != ::getpid()) return;
+  const locked_world locked(all.lock);
+  if (!all.gone.contains(reinterpret_cast<std::uintptr_t>(handle))) return;
+  std::fputs("the CUDA driver without a GPU: called for a stream or an event whose context is gone\n", stderr);
+  std::abort();
 }
 
 template <class Body>
@@ -290,7 +304,10 @@ status cuDevicePrimaryCtxRetain(context_handle* made, device_handle device) {
   return call("cuDevicePrimaryCtxRetain", needs::driver, [&](world& all, locked_world&) {
     if (device < 0 || device >= all.devices) return status::invalid_device;
     context& ours = context_of(all, device);
-    if (!ours.active) ours.failed = status::success;
+    if (!ours.active) {
+      ours.failed = status::success;
+      ours.id = ++all.last_id;
+    }
     ours.active = true;
     ++ours.retained;
     *made = handle_of(ours);
@@ -330,6 +347,16 @@ status cuCtxPopCurrent_v2(context_handle* context) {
   return call("cuCtxPopCurrent_v2", needs::driver, effect::always, [&](world&, locked_world&) {
     if (current.count == 0) return status::invalid_context;
     *context = current.contexts[--current.count];
+    return status::success;
+  });
+}
+
+status cuCtxGetId(context_handle context, unsigned long long* id) {
+  return call("cuCtxGetId", needs::driver, [&](world& all, locked_world&) {
+    const int device = device_of(all, context);
+    if (device < 0) return status::invalid_context;
+    if (!context_of(all, device).active) return status::context_is_destroyed;
+    *id = context_of(all, device).id;
     return status::success;
   });
 }
@@ -434,6 +461,7 @@ status cuMemHostUnregister(void* memory) {
 }
 
 status cuMemcpyAsync(device_address to, device_address from, std::size_t bytes, stream_handle handle) {
+  crash_if_gone(handle);
   return call("cuMemcpyAsync", needs::context, [&](world& all, locked_world&) {
     const auto stream = all.find_stream(handle, current_device(all));
     if (stream == nullptr) return status::invalid_handle;
@@ -460,6 +488,7 @@ status cuStreamCreate(stream_handle* made, unsigned /*flags*/) {
 }
 
 status cuStreamDestroy_v2(stream_handle handle) {
+  crash_if_gone(handle);
   return call("cuStreamDestroy_v2", needs::context, effect::always, [&](world& all, locked_world&) {
     const auto found = all.streams.find(number_of(handle));
     if (found == all.streams.end()) return status::invalid_handle;
@@ -470,6 +499,7 @@ status cuStreamDestroy_v2(stream_handle handle) {
 }
 
 status cuStreamGetCtx(stream_handle handle, context_handle* context) {
+  crash_if_gone(handle);
   return call("cuStreamGetCtx", needs::context, [&](world& all, locked_world&) {
     const auto found = all.find_stream(handle, current_device(all));
     if (found == nullptr) return status::invalid_handle;
@@ -479,6 +509,7 @@ status cuStreamGetCtx(stream_handle handle, context_handle* context) {
 }
 
 status cuStreamQuery(stream_handle handle) {
+  crash_if_gone(handle);
   return call("cuStreamQuery", needs::context, [&](world& all, locked_world&) {
     const auto found = all.find_stream(handle, current_device(all));
     if (found == nullptr) return status::invalid_handle;
@@ -487,6 +518,7 @@ status cuStreamQuery(stream_handle handle) {
 }
 
 status cuStreamSynchronize(stream_handle handle) {
+  crash_if_gone(handle);
   return call("cuStreamSynchronize", needs::context, [&](world& all, locked_world& locked) {
     const auto found = all.find_stream(handle, current_device(all));
     if (found == nullptr) return status::invalid_handle;
@@ -496,6 +528,7 @@ status cuStreamSynchronize(stream_handle handle) {
 }
 
 status cuLaunchHostFunc(stream_handle handle, host_function function, void* user_data) {
+  crash_if_gone(handle);
   return call("cuLaunchHostFunc", needs::context, [&](world& all, locked_world&) {
     const auto stream = all.find_stream(handle, current_device(all));
     if (stream == nullptr) return status::invalid_handle;
@@ -518,12 +551,15 @@ status cuEventCreate(event_handle* made, unsigned /*flags*/) {
 }
 
 status cuEventDestroy_v2(event_handle handle) {
+  crash_if_gone(handle);
   return call("cuEventDestroy_v2", needs::context, effect::always, [&](world& all, locked_world&) {
     return all.events.erase(number_of(handle)) == 1 ? status::success : status::invalid_handle;
   });
 }
 
 status cuEventRecord(event_handle handle, stream_handle stream) {
+  crash_if_gone(handle);
+  crash_if_gone(stream);
   return call("cuEventRecord", needs::context, [&](world& all, locked_world&) {
     const auto to = all.find_stream(stream, current_device(all));
     const auto found = all.find_event(handle);
@@ -538,6 +574,7 @@ status cuEventRecord(event_handle handle, stream_handle stream) {
 }
 
 status cuEventQuery(event_handle handle) {
+  crash_if_gone(handle);
   return call("cuEventQuery", needs::context, [&](world& all, locked_world&) {
     const auto found = all.find_event(handle);
     if (found == nullptr) return status::invalid_handle;
@@ -546,6 +583,7 @@ status cuEventQuery(event_handle handle) {
 }
 
 status cuEventSynchronize(event_handle handle) {
+  crash_if_gone(handle);
   return call("cuEventSynchronize", needs::context, [&](world& all, locked_world& locked) {
     const auto found = all.find_event(handle);
     if (found == nullptr) return status::invalid_handle;

@@ -49,8 +49,8 @@ std::size_t stand_in_outstanding();
 /// gives something back does so nevertheless, because the driver reports the error of an earlier copy there.
 void stand_in_fail_next(const char* function, int result);
 /// The n-th call from now on of any function, likewise; 0: none, and none of stand_in_fail_next() either.
-/// cuCtxPushCurrent does not count, because it fails only where the context is gone for good, nor do the functions for
-/// words.
+/// cuCtxPushCurrent, cuCtxGetId and cuDevicePrimaryCtxGetState do not count, because they fail only where the context
+/// is gone for good, nor do the functions for words.
 void stand_in_fail_nth(std::uint64_t n, int result);
 /// Whether no call is left that is to fail.
 bool stand_in_has_failed();
@@ -58,7 +58,8 @@ bool stand_in_has_failed();
 std::uint64_t stand_in_calls();
 
 /// Does as cuDevicePrimaryCtxReset(): all that the context has is gone, and calls yield CUDA_ERROR_CONTEXT_IS_DESTROYED
-/// until somebody retains the context anew.
+/// until somebody retains the context anew, which then has the same handle and another id. A call for a stream or an
+/// event of before ends the program, because the real driver crashes in cuStreamDestroy().
 void stand_in_destroy_context(int device);
 void stand_in_set_driver_version(int version);
 void stand_in_set_device_count(int count);

@@ -112,15 +112,15 @@ allocation* world::add(std::unique_ptr<allocation> made) {
   return added;
 }
 
-void world::remove(allocation& gone) {
-  if (gone.kind != memory_kind::imported) std::memset(gone.alias, 0xdd, gone.page_bytes);
-  ::munmap(gone.alias, gone.page_bytes);
-  ::close(gone.memfd);
-  void* const reserved = ::mmap(pages_at(gone.pages), gone.page_bytes, PROT_NONE,
+void world::remove(allocation& old) {
+  if (old.kind != memory_kind::imported) std::memset(old.alias, 0xdd, old.page_bytes);
+  ::munmap(old.alias, old.page_bytes);
+  ::close(old.memfd);
+  void* const reserved = ::mmap(pages_at(old.pages), old.page_bytes, PROT_NONE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (reserved == MAP_FAILED) std::abort();
-  spaces_[static_cast<std::size_t>(gone.device)].freed[gone.page_bytes].push_back(gone.pages);
-  allocations.erase(gone.base);
+  spaces_[static_cast<std::size_t>(old.device)].freed[old.page_bytes].push_back(old.pages);
+  allocations.erase(old.base);
 }
 
 allocation* world::find(device_address where) {
@@ -205,17 +205,20 @@ std::size_t world::clear(int device) {
     one->queue.clear();
     one->destroyed = true;
   }
-  std::size_t gone = std::erase_if(streams, [device](const auto& one) { return one.second->device == device; });
-  gone += std::erase_if(events, [device](const auto& one) { return one.second->device == device; });
-  gone += std::erase_if(pinned, [device](const auto& one) { return one.second.device == device; });
+  const auto goes = [this, device](const auto& one) {
+    return one.second->device == device && gone.insert(one.first).second;
+  };
+  std::size_t count = std::erase_if(streams, goes);
+  count += std::erase_if(events, goes);
+  count += std::erase_if(pinned, [device](const auto& one) { return one.second.device == device; });
   for (auto next = allocations.begin(); next != allocations.end();) {
     allocation& one = *(next++)->second;
     if (one.device != device) continue;
     remove(one);
-    ++gone;
+    ++count;
   }
   changed.notify_all();
-  return gone;
+  return count;
 }
 
 void world::carry_out() {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -103,6 +104,7 @@ struct stream {
 
 struct context {
   std::size_t retained = 0;
+  std::uint64_t id = 0;  // since it has been active
   bool active = false;
   status failed = status::success;  // for good: CUDA calls that sticky
   std::shared_ptr<stream> default_stream;
@@ -116,7 +118,7 @@ class world {
   // Memory.
   [[nodiscard]] allocation* make(int device, std::size_t bytes, memory_kind kind);
   [[nodiscard]] allocation* import(const handle_content& handle, int memfd);
-  void remove(allocation& gone);
+  void remove(allocation& old);
   /// The allocation that `where` lies in, or null.
   [[nodiscard]] allocation* find(device_address where);
   [[nodiscard]] bool is_device_address(device_address where) const noexcept;
@@ -140,6 +142,7 @@ class world {
   std::map<device_address, pinned_range> pinned;                      // by their beginning
   std::map<std::uintptr_t, std::shared_ptr<stream>> streams;
   std::map<std::uintptr_t, std::shared_ptr<event>> events;
+  std::set<std::uintptr_t> gone;                 // handles of streams and events that went with their context
   std::vector<std::shared_ptr<stream>> working;  // all streams, also destroyed ones that still hold something
   std::mt19937_64 random{1};
   bool held = false;

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies that a GPU carries out late: when they are there, and what becomes of them when something fails.
 #include <weft/mr/cuda/driver.hpp>
+#include <weft/mr/device_copy.hpp>
+#include <weft/runtime/executor.hpp>
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <stop_token>
 
 #include "failing_calls.hpp"
 #include "support.hpp"
@@ -305,6 +309,71 @@ TEST_F(cuda_stream, whose_context_was_reset_is_closed) {
   ASSERT_FALSE(reached);
   EXPECT_EQ(reached.error().code(), errc::closed);
   stream->synchronize();
+}
+
+TEST_F(cuda_stream, ends_without_the_driver_once_its_context_is_gone) {
+  std::vector<std::byte> host(4096);
+  const auto leave = [&](bool is_retained_anew) {
+    gpu = open_stand_in();
+    auto memory = gpu->allocate(4096);
+    auto own = gpu->open_stream();
+    auto borrowed = gpu->borrow_stream(nullptr);
+    own->copy(memory.data(), host.data(), 4096).value();
+    own->mark().value();
+    borrowed->mark().value();
+    driver.destroy_context(0);
+    const auto anew = is_retained_anew ? open_stand_in() : nullptr;
+    EXPECT_EQ(own->copy(memory.data(), host.data(), 4096).error().code(), errc::closed);
+    EXPECT_EQ(borrowed->mark().error().code(), errc::closed);
+    EXPECT_FALSE(own->notify(0));
+    own->synchronize();
+    own = nullptr;
+    borrowed = nullptr;
+  };
+  stream = nullptr;
+  leave(false);
+  leave(true);
+}
+
+TEST_F(cuda_stream, ends_without_the_driver_also_where_a_reset_shows_only_until_the_context_is_retained_anew) {
+  gpu = mr::open_cuda({.library = STAND_IN_CUDA_WITHOUT_SHARING});
+  const auto control = [](const char* name) {
+    void* const library = ::dlopen(STAND_IN_CUDA_WITHOUT_SHARING, RTLD_NOW | RTLD_NOLOAD);
+    return reinterpret_cast<void (*)(int)>(::dlsym(library, name));
+  };
+  stream = gpu->open_stream();
+  stream->mark().value();
+  control("stand_in_destroy_context")(0);
+  EXPECT_EQ(stream->mark().error().code(), errc::closed);
+  const auto anew = mr::open_cuda({.library = STAND_IN_CUDA_WITHOUT_SHARING});
+  stream = nullptr;
+}
+
+TEST_F(cuda_stream, and_the_executor_that_copied_with_it_end_after_a_reset) {
+  executor home;
+  const auto memory = gpu->allocate(4096);
+  std::vector<std::byte> host(4096);
+  home.run(mr::device_copy(gpu, memory.data(), host.data(), 4096));
+  home.run(mr::stream_finished(gpu, nullptr));
+  driver.destroy_context(0);
+  const auto anew = open_stand_in();
+  expect_refusal(errc::closed, [&] { home.run(mr::device_copy(gpu, memory.data(), host.data(), 4096)); }, {"reset"});
+  expect_refusal(errc::closed, [&] { home.run(mr::stream_finished(gpu, nullptr)); }, {"reset"});
+}
+
+TEST_F(cuda_stream, a_task_that_was_told_to_stop_hears_that_nothing_was_copied) {
+  executor home;
+  const auto memory = gpu->allocate(16);
+  std::vector<std::byte> host(16);
+  home.run(mr::device_copy(gpu, host.data(), memory.data(), 16));  // the engine is there from now on
+  driver.poke(memory.bytes(), random_bytes(16, 1));
+  std::stop_source source;
+  source.request_stop();
+  const auto stopped = [&](task<> what) { home.run(std::move(what), source.get_token()); };
+  const auto before = host;
+  expect_refusal(errc::canceled, [&] { stopped(mr::device_copy(gpu, host.data(), memory.data(), 16)); }, {"a copy by"});
+  EXPECT_EQ(host, before);
+  expect_refusal(errc::canceled, [&] { stopped(mr::stream_finished(gpu, nullptr)); });
 }
 
 TEST_F(cuda_stream, borrowed_tells_how_far_the_program_is_and_stays_the_program_s) {
