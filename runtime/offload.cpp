@@ -6,7 +6,10 @@ namespace weft::detail {
 
 worker_pool& offload_base::workers() const { return for_resources_ ? resource_workers(&home()) : home().workers(); }
 
-void offload_base::begin() { workers().submit(*this); }
+void offload_base::begin() {
+  ran_ = false;
+  workers().submit(*this);
+}
 
 offload_base::~offload_base() {
   if (!waiting() || workers().withdraw(*this)) return;
@@ -25,7 +28,7 @@ void offload_base::cancel() noexcept {
 }
 
 void offload_base::throw_if_canceled() const {
-  if (!ran_) throw error(errc::canceled, "offload");
+  if (!begun() || !ran_) throw error(errc::canceled, "offload");
 }
 
 }  // namespace weft::detail

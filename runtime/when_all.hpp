@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/result.hpp>
 #include <weft/runtime/scope.hpp>
 
 #include <tuple>
@@ -25,6 +26,20 @@ value_or_nothing<T> take_value(spawned<T>& ended) {
   }
 }
 
+template <class T>
+result<T> take_result(spawned<T>& ended) {
+  try {
+    if constexpr (std::is_void_v<T>) {
+      ended.take();
+      return {};
+    } else {
+      return ended.take();
+    }
+  } catch (const error& failure) {
+    return failure;
+  }
+}
+
 template <class... T>
 task<std::tuple<value_or_nothing<T>...>> run_all(task<T>... tasks) {
   std::tuple<spawned<T>...> handles;
@@ -37,10 +52,26 @@ task<std::tuple<value_or_nothing<T>...>> run_all(task<T>... tasks) {
   co_return std::apply(take, handles);
 }
 
+template <class... T>
+task<std::tuple<result<T>...>> run_all_results(task<T>... tasks) {
+  std::tuple<spawned<T>...> handles;
+  const auto spawn_all = [&](scope& children) -> task<> {
+    std::apply([&](auto&... handle) { ((handle = children.spawn(std::move(tasks))), ...); }, handles);
+    co_return;
+  };
+  try {
+    co_await with_scope(on_failure::stop_siblings, spawn_all);
+  } catch (const error&) {  // the handles have it
+  }
+  const auto take = [](auto&... handle) { return std::tuple<result<T>...>(take_result(handle)...); };
+  co_return std::apply(take, handles);
+}
+
 }  // namespace detail
 
 /// Runs tasks and operations side by side and yields all results as a tuple (an empty struct for what yields nothing).
-/// If one fails, the others are stopped and awaited, and then the first failure is rethrown.
+/// If one fails, the others are stopped and awaited, and then the first failure is rethrown. What the others had
+/// yielded by then is dropped: when_all_results() keeps it.
 ///
 ///     auto both = co_await when_all(peer.recv(), device.pool().allocate(4096));
 ///
@@ -80,6 +111,16 @@ template <detail::is_awaitable Operation>
   requires(!detail::is_task<Operation>)
 auto when_all(std::vector<Operation> operations) {
   return when_all(detail::as_tasks(std::move(operations)));
+}
+
+/// Like when_all(), but yields for each a result, its value or its failure, instead of throwing: so what others had
+/// received when one failed, or the caller was stopped, is not lost. The first failure stops the others here as well.
+/// All exceptions other than weft::error are thrown.
+///
+///     auto [heard, taken] = co_await when_all_results(peer.recv(), jobs.receive());
+template <detail::is_awaitable... Operation>
+auto when_all_results(Operation&&... operations) {
+  return detail::run_all_results(detail::as_task(std::forward<Operation>(operations))...);
 }
 
 }  // namespace weft

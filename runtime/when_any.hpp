@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <new>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -15,10 +16,13 @@ namespace weft {
 /// What when_any() yields.
 template <class Values>
 struct when_any_result {
-  std::size_t index;  ///< of the one that ended first
+  /// Of the one that ended first. If that one failed, of the first of the others that yielded a value.
+  std::size_t index;
   /// In the order of the arguments: the value of the first to end, and those of others that completed before the stop
   /// reached them, so that nothing received is lost. Empty for the rest.
   Values values;
+  /// Of the one that ended first, if it failed while others yielded values; else null.
+  std::exception_ptr failure;
 };
 
 namespace detail {
@@ -27,15 +31,20 @@ class race {
  public:
   explicit race(scope& racers) noexcept : racers_(racers) {}
 
-  void ended(std::size_t index, std::exception_ptr failure) noexcept {
-    if (first_) return;
-    first_ = index;
-    failure_ = std::move(failure);
+  /// Behind a failure only a value counts, for it would be lost.
+  void yielded(std::size_t index, bool is_value) noexcept {
+    if (!first_ && (!failure_ || is_value)) first_ = index;
     racers_.request_stop();
   }
-  [[nodiscard]] std::size_t first() const {
-    if (failure_) std::rethrow_exception(failure_);
-    return *first_;
+  void failed(std::exception_ptr failure) noexcept {
+    if (!first_ && !failure_) failure_ = std::move(failure);
+    racers_.request_stop();
+  }
+  template <class Values>
+  void decide(when_any_result<Values>& outcome) const {
+    if (!first_) std::rethrow_exception(failure_);
+    outcome.index = *first_;
+    outcome.failure = failure_;
   }
 
  private:
@@ -59,9 +68,9 @@ task<> run_racer(task<T> source, std::optional<value_or_nothing<T>>& value, std:
                  std::size_t index) {
   try {
     co_await keep_value(std::move(source), value);
-    all->ended(index, nullptr);
+    all->yielded(index, !std::is_void_v<T>);
   } catch (...) {
-    all->ended(index, std::current_exception());
+    all->failed(std::current_exception());
   }
 }
 
@@ -81,11 +90,15 @@ task<when_any_result<std::tuple<std::optional<value_or_nothing<T>>...>>> run_any
     all.emplace(racers);
     std::size_t index = 0;
     const auto spawn = [&](auto&... value) { (spawn_racer(racers, tasks, value, all, index++), ...); };
-    std::apply(spawn, outcome.values);
+    try {
+      std::apply(spawn, outcome.values);
+    } catch (const std::bad_alloc&) {  // those that have been spawned may yield values
+      all->failed(std::current_exception());
+    }
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, spawn_all);
-  outcome.index = all->first();
+  all->decide(outcome);
   co_return std::move(outcome);
 }
 
@@ -93,11 +106,13 @@ task<when_any_result<std::tuple<std::optional<value_or_nothing<T>>...>>> run_any
 
 /// Runs tasks and operations side by side until one ends; then the others are stopped *and awaited*, so that nothing of
 /// theirs goes on. Yields the first one's value (an empty struct if it yields nothing), or throws its failure; failures
-/// of the others are dropped.
+/// of the others are dropped. A failure is not thrown while others have yielded values, which would be lost: then it
+/// stands in when_any_result::failure beside these.
 ///
 ///     auto first = co_await when_any(peer.recv(), shut_down.wait(), sleep_for(30s));
 ///
-/// An operation that is given as an lvalue is awaited in its place, and outlives the call; a task is moved.
+/// An operation that is given as an lvalue is awaited in its place, and outlives the call; a task is moved. as_result()
+/// around each operation yields the failures of all.
 template <detail::is_awaitable... Operation>
   requires(sizeof...(Operation) > 0)
 auto when_any(Operation&&... operations) {
@@ -113,13 +128,17 @@ task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> w
   std::optional<detail::race> all;
   const auto spawn_all = [&](scope& racers) -> task<> {
     all.emplace(racers);
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      detail::spawn_racer(racers, tasks[i], outcome.values[i], all, i);
+    try {
+      for (std::size_t i = 0; i < tasks.size(); ++i) {
+        detail::spawn_racer(racers, tasks[i], outcome.values[i], all, i);
+      }
+    } catch (const std::bad_alloc&) {  // those that have been spawned may yield values
+      all->failed(std::current_exception());
     }
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, spawn_all);
-  outcome.index = all->first();
+  all->decide(outcome);
   co_return std::move(outcome);
 }
 

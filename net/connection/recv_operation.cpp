@@ -14,6 +14,8 @@ void recv_operation::throw_failure() const {
 void recv_operation::begin() {
   if (owner_ == nullptr) [[unlikely]]
     return fail_without_owner();
+  message_.reset();  // of an earlier await
+  failure_.reset();
   owner_->start(*this);
 }
 

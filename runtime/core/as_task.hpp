@@ -5,6 +5,7 @@
 #include <weft/runtime/task.hpp>
 
 #include <functional>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -16,13 +17,23 @@ inline constexpr bool is_task = false;
 template <class T>
 inline constexpr bool is_task<task<T>> = true;
 
-/// Awaits an operation that it keeps meanwhile, or refers to if `Operation` is a reference.
+/// Awaits an operation that it keeps meanwhile.
 template <class Operation>
 task<std::decay_t<await_result<Operation>>> await_kept(Operation operation) {
   if constexpr (std::is_void_v<await_result<Operation>>) {
-    co_await std::forward<Operation>(operation);
+    co_await std::move(operation);
   } else {
-    co_return co_await std::forward<Operation>(operation);
+    co_return co_await std::move(operation);
+  }
+}
+
+/// Awaits an operation in its place. By a pointer, because GCC 12 copies what a reference parameter refers to.
+template <class Operation>
+task<std::decay_t<await_result<Operation&>>> await_in_place(Operation* operation) {
+  if constexpr (std::is_void_v<await_result<Operation&>>) {
+    co_await *operation;
+  } else {
+    co_return co_await *operation;
   }
 }
 
@@ -34,7 +45,11 @@ task<T> as_task(task<T>&& given) noexcept {
 template <is_awaitable Operation>
   requires(!is_task<std::remove_cvref_t<Operation>>)
 auto as_task(Operation&& operation) {
-  return await_kept<Operation>(std::forward<Operation>(operation));
+  if constexpr (std::is_lvalue_reference_v<Operation>) {
+    return await_in_place(std::addressof(operation));
+  } else {
+    return await_kept<Operation>(std::move(operation));
+  }
 }
 
 /// What that task yields.

@@ -19,7 +19,11 @@ namespace weft::detail {
 /// The usual life of an awaiter: it suspends a coroutine, hears of a stop, and resumes the coroutine once.
 ///
 /// Derived classes write begin(), which starts the operation, and cancel(), which asks it to end early; whoever ends it
-/// calls finish(). With a stop already requested begin() is not called, and canceled() tells await_resume().
+/// calls finish(). With a stop already requested begin() is not called, and canceled() tells await_resume(), which must
+/// not take that for a success: an operation that a stop does not interrupt asks begun().
+///
+/// One that has ended may be awaited again, unless the class says otherwise; begin() makes its state new. errc::busy
+/// while a task awaits it.
 class operation_base : private stop_callback {
  public:
   operation_base() = default;
@@ -48,7 +52,11 @@ class operation_base : private stop_callback {
 
   /// Makes `waiter` wait for this. False after a stop that came before: then it has finished. Else the caller begins,
   /// which is for those whose beginning throws nothing and needs no virtual call.
-  [[nodiscard]] bool may_begin(promise_base& waiter) noexcept {
+  [[nodiscard]] bool may_begin(promise_base& waiter) {
+    if (waiter_ != nullptr) [[unlikely]]
+      throw_misuse(errc::busy, "await an operation that another task awaits");
+    canceled_ = false;
+    begun_ = false;
     home_ = executor_core::current();
     assert(home_ != nullptr && "an operation was awaited outside of an executor");
     waiter_ = &waiter;

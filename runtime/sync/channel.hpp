@@ -109,6 +109,8 @@ class channel<T>::send_operation final : public detail::remote_waiter {
     if (this->waiting() && !target_->give_up(target_->senders_, *this)) detail::remote_waiters::forget(*this);
   }
   bool await_ready() noexcept {
+    if (this->waiting()) return false;  // another task awaits it
+    outcome_ = outcome::pending;
     detail::remote_wake_ups woken;
     const std::lock_guard lock(target_->mutex_);
     if (target_->is_others_turn()) return false;
@@ -153,6 +155,8 @@ class channel<T>::receive_operation final : public detail::remote_waiter {
     if (outcome_ == outcome::woken) target_->break_promise();
   }
   bool await_ready() noexcept {
+    if (this->waiting()) return false;  // another task awaits it
+    outcome_ = outcome::pending;
     detail::remote_wake_ups woken;
     const std::lock_guard lock(target_->mutex_);
     if (target_->is_others_turn()) return false;

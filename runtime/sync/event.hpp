@@ -44,6 +44,7 @@ class event {
    private:
     friend class event;
     void begin() override {
+      next_ = nullptr;
       previous_ = target_->last_;
       (previous_ != nullptr ? previous_->next_ : target_->first_) = this;
       target_->last_ = this;

@@ -59,6 +59,7 @@ class semaphore {
    private:
     friend class semaphore;
     void begin() override {
+      next_ = nullptr;
       previous_ = target_->last_;
       (previous_ != nullptr ? previous_->next_ : target_->first_) = this;
       target_->last_ = this;

@@ -33,6 +33,7 @@ extern executor ex, home;
 extern executor_group group;
 extern scope children, peers, tasks;
 extern event shut_down;
+extern channel<int> jobs;
 
 extern net::message message;
 extern mr::buffer buffer, mine, pages, payload, room, source;

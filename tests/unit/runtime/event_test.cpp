@@ -87,5 +87,31 @@ TEST(event, one_that_is_set_and_stopped_in_the_same_turn_resumes_its_waiter_once
   EXPECT_EQ(resumed, 1);
 }
 
+TEST(event, a_wait_that_was_stopped_can_be_awaited_again) {
+  test::simulated_executor home;
+  event gate;
+  std::vector<int> record;
+  const auto other = [&]() -> task<> {
+    co_await sleep_for(1ms);
+    co_await gate.wait();
+    record.push_back(2);
+  };
+  const auto patient = [&]() -> task<> {
+    auto wait = gate.wait();
+    const auto first = co_await when_any(wait, sleep_for(5ms));
+    EXPECT_EQ(first.index, 1U);
+    co_await wait;
+    record.push_back(1);
+  };
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(patient());
+    children.spawn(other());
+    co_await sleep_for(1s);
+    EXPECT_TRUE(record.empty());
+    gate.set();
+  }));
+  EXPECT_EQ(record, (std::vector<int>{2, 1}));
+}
+
 }  // namespace
 }  // namespace weft

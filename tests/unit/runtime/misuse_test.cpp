@@ -29,6 +29,24 @@ TASK_TEST(task, one_that_is_awaited_a_second_time_says_that_it_is_empty) {
   EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "a task that is empty"));
 }
 
+TEST(operation, that_another_task_awaits_is_refused) {
+  event gate;
+  channel<int> numbers(1);
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    auto wait = gate.wait();
+    auto number = numbers.receive();
+    children.spawn(wait);
+    auto received = children.spawn(number);
+    co_await yield();
+    EXPECT_TRUE(failed_with(co_await failure_of(when_any(wait)), errc::busy, "another task awaits"));
+    EXPECT_TRUE(failed_with(co_await failure_of(when_any(number)), errc::busy, "another task awaits"));
+    EXPECT_TRUE(numbers.try_send(7));
+    EXPECT_EQ(co_await received, 7);
+    gate.set();
+    co_await when_any(wait);
+  }));
+}
+
 TEST(task, an_empty_one_is_refused_wherever_tasks_are_taken) {
   executor home;
   const auto refused = [&](auto&& use) { return test::code_thrown_by(use) == errc::invalid_argument; };

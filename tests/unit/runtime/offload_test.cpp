@@ -150,6 +150,26 @@ TEST(offload, is_not_begun_under_a_stop_that_was_requested_before) {
   EXPECT_FALSE(ran);
 }
 
+TEST(offload, after_one_that_was_withdrawn_the_same_can_be_awaited_again) {
+  worker_pool pool(1);
+  executor home(on(pool));
+  std::binary_semaphore release{0};
+  const auto block = [&] { release.acquire(); };
+  int count = 0;
+  const auto job = [&] { return ++count; };
+  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    auto counting = offload(job);
+    EXPECT_EQ(co_await counting, 1);
+    auto blocked = children.spawn(offload(block));
+    co_await yield();
+    co_await when_any(yield(), counting);
+    EXPECT_EQ(count, 1) << "it was withdrawn";
+    release.release();
+    co_await blocked;
+    EXPECT_EQ(co_await counting, 2);
+  }));
+}
+
 TEST(offload, thousands_of_small_jobs_come_home) {
   worker_pool pool(3);
   executor home(on(pool));

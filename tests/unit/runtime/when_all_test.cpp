@@ -86,12 +86,64 @@ TEST(when_all, takes_operations_and_handles_as_they_are) {
   }));
 }
 
+TEST(when_all, awaits_a_named_operation_in_its_place) {
+  test::simulated_executor home;
+  channel<int> numbers(1);
+  home.run([&]() -> task<> {
+    auto nap = sleep_for(2s);
+    auto number = numbers.receive();
+    EXPECT_TRUE(numbers.try_send(5));
+    const auto all = co_await when_all(nap, number);
+    EXPECT_EQ(std::get<1>(all), 5);
+    EXPECT_EQ(home.world.elapsed(), 2s);
+  }());
+}
+
 TEST(when_all, a_failing_operation_stops_the_others) {
   channel<int> closed(1);
   closed.close();
   event never;
   int number = 1;
   EXPECT_EQ(test::run(test::code_of(when_all(never.wait(), closed.send(std::move(number))))), errc::closed);
+}
+
+TASK_TEST(when_all_results, a_failure_does_not_lose_what_another_has_received) {
+  channel<int> jobs(1);
+  EXPECT_TRUE(jobs.try_send(42));
+  event never;
+  const auto fail = []() -> task<int> {
+    throw error(errc::peer_vanished, "receive");
+    co_return 0;
+  };
+  const auto all = co_await when_all_results(fail(), jobs.receive(), never.wait());
+  EXPECT_EQ(std::get<0>(all).error().code(), errc::peer_vanished);
+  EXPECT_EQ(std::get<1>(all).value(), 42);
+  EXPECT_EQ(std::get<2>(all).error().code(), errc::canceled);
+}
+
+TEST(when_all_results, a_stop_does_not_lose_what_has_come) {
+  channel<int> jobs(1);
+  event never;
+  std::optional<int> received;
+  const auto both = [&]() -> task<> {
+    const auto all = co_await when_all_results(jobs.receive(), never.wait());
+    received = *std::get<0>(all).value();
+    EXPECT_EQ(std::get<1>(all).error().code(), errc::canceled);
+  };
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
+    tasks.spawn(both());
+    for (int i = 0; i < 10; ++i) co_await yield();
+    EXPECT_TRUE(jobs.try_send(42));
+    tasks.request_stop();
+  }));
+  EXPECT_EQ(received, 42);
+}
+
+TEST(when_all_results, other_exceptions_are_thrown) {
+  const auto run = [] {
+    static_cast<void>(test::run(when_all_results(test::fail_after(1), test::number_after(2, 1))));
+  };
+  EXPECT_THROW(run(), std::runtime_error);
 }
 
 }  // namespace

@@ -42,6 +42,51 @@ TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
   EXPECT_TRUE(ended);
 }
 
+TASK_TEST(when_any, a_failure_does_not_lose_what_another_has_received) {
+  channel<int> jobs(1);
+  EXPECT_TRUE(jobs.try_send(42));
+  auto first = co_await when_any(test::fail_after(0), jobs.receive());
+  EXPECT_EQ(first.index, 1U);
+  EXPECT_FALSE(std::get<0>(first.values));
+  EXPECT_EQ(std::get<1>(first.values)->value(), 42);
+  EXPECT_THROW(std::rethrow_exception(first.failure), std::runtime_error);
+
+  std::vector<task<int>> tasks;
+  tasks.push_back(test::fail_after(1));
+  tasks.push_back(test::number_after(1, 7));
+  tasks.push_back(test::number_after(1, 8));
+  const auto several = co_await when_any(std::move(tasks));
+  EXPECT_EQ(several.index, 1U);
+  EXPECT_EQ(several.values[1], 7);
+  EXPECT_EQ(several.values[2], 8);
+  EXPECT_TRUE(several.failure);
+}
+
+TEST(when_any, a_stop_does_not_lose_what_another_thread_has_sent) {
+  channel<int> a(1);
+  channel<int> b(1);
+  std::optional<int> received;
+  const auto race = [&]() -> task<> {
+    const auto first = co_await when_any(a.receive(), b.receive());
+    EXPECT_EQ(first.index, 1U);
+    EXPECT_TRUE(detail::is_stop(first.failure));
+    received = *std::get<1>(first.values);
+  };
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
+    tasks.spawn(race());
+    for (int i = 0; i < 10; ++i) co_await yield();
+    std::thread([&] { EXPECT_TRUE(b.try_send(42)); }).join();
+    tasks.request_stop();
+  }));
+  EXPECT_EQ(received, 42);
+}
+
+TEST(when_any, throws_a_failure_although_one_that_yields_nothing_has_ended_with_it) {
+  const auto nothing = []() -> task<> { co_await yield(); };
+  const auto run = [&] { test::run(when_any(test::fail_after(1), nothing())); };
+  EXPECT_THROW(run(), std::runtime_error);
+}
+
 TASK_TEST(when_any, drops_the_failure_of_one_that_came_too_late) {
   const auto first = co_await when_any(test::number_after(1, 1), test::fail_after(2));
   EXPECT_EQ(first.index, 0);
@@ -102,6 +147,10 @@ TEST(when_any, takes_operations_and_handles_as_they_are) {
     const auto third = co_await when_any(child, sleep_for(duration::zero()), test::number_after(900, 1));
     EXPECT_EQ(third.index, 1U);
     EXPECT_EQ(co_await child, 9) << "a handle that is named can be awaited again";
+    auto nap = sleep_for(2s);
+    const auto fourth = co_await when_any(nap, never.wait());
+    EXPECT_EQ(fourth.index, 0U);
+    EXPECT_EQ(home.world.elapsed(), 5s);
     std::vector<sleep_operation> naps;
     for (int i = 5; i > 0; --i) naps.push_back(sleep_for(std::chrono::seconds(i)));
     EXPECT_EQ((co_await when_any(std::move(naps))).index, 4U);
