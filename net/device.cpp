@@ -88,7 +88,7 @@ namespace {
 // Receives are found for each attempt: what has failed may keep those that it was given for a while.
 task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state> state, std::size_t fabric,
                                                     std::string_view address, std::string passed_over,
-                                                    connection_options options) {
+                                                    connection_options options, bool is_last) {
   const auto group = find_shared_receives(options, *state);
   auto shared = group != nullptr ? group->on(fabric) : nullptr;
   if (shared != nullptr) options.receive_size = shared->options().receive_size;
@@ -99,6 +99,7 @@ task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state
   auto receives = co_await find_receives(*state, options, std::move(shared), set_up.deadline);
   set_up.first_receives = receives.own;
   set_up.pool = &state->pool();
+  set_up.may_go_elsewhere = !is_last;
   new_link established = co_await way.connect(address, set_up);
   established.fabric = fabric;
   established.passed_over = std::move(passed_over);
@@ -138,18 +139,18 @@ task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state
     const duration share = share_of_time(deadline, left--) - executor_core::current()->now();
     options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(share);
     try {
-      co_return co_await connect_over(state, fabric, address, failures, options);
+      co_return co_await connect_over(state, fabric, address, failures, options, false);
     } catch (const error& why) {
       if (!may_reach_otherwise(why)) throw why.within(over);
       failures += fmt::format("{}{}: {}", failures.empty() ? "" : "; ", over, why.what());
     }
   }
-  if (failures.empty()) co_return co_await connect_over(std::move(state), last, address, {}, options);
+  if (failures.empty()) co_return co_await connect_over(std::move(state), last, address, {}, options, true);
   const duration rest = deadline - executor_core::current()->now();
   options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(std::max(rest, duration::zero()));
   const std::string over = fmt::format("{}; over {}", failures, state->fabric(last).name());
   try {
-    co_return co_await connect_over(state, last, address, std::move(failures), options);
+    co_return co_await connect_over(state, last, address, std::move(failures), options, true);
   } catch (const error& why) {
     throw why.within(over);
   }

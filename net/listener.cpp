@@ -122,8 +122,9 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     if (!greeting::unpack(said)) set_up.private_data = hello.user_data();
     std::vector<std::byte> peer_data(said.begin(), said.end());
     if (shared == nullptr) warn_of_little_room(*device, options);
-    // The peer's time ends about when this end's does: half of it is left to tell the peer.
-    const time_point patience = later(executor_core::current()->now(), options.set_up_timeout / 2);
+    // The peer's time ends about when this end's does, and a peer that could come over another fabric gives each half
+    // of it: the rest is left to tell the peer.
+    const time_point patience = later(executor_core::current()->now(), options.set_up_timeout / 4);
     receive_memory receives;
     std::optional<error> full;
     if (shared == nullptr) full = too_many_wait(*place, *device, options);

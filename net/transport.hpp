@@ -288,6 +288,7 @@ struct set_up_options {
   /// How long a link of several rails waits for one of them once all are lost. Zero: not at all.
   std::chrono::milliseconds resume_within{};
   std::size_t max_peer_exposures = 65536;  ///< connection_options::max_peer_exposures
+  bool may_go_elsewhere = false;           ///< another fabric is tried next: no long wait for a listener that is busy
 };
 
 /// An established link with what the peer said to it.

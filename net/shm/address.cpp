@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/checked.hpp>
+#include <weft/net/shm/set_up.hpp>
 #include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
@@ -119,9 +120,11 @@ socket_address bind_free_port(const descriptor& socket, const socket_address& ad
 }
 
 enum class holder : std::uint8_t {
-  nobody,  // listens there
-  dead,    // somebody did
-  alive,   // somebody does, or what is there is no socket of this kind
+  nobody,    // listens there
+  dead,      // somebody did
+  alive,     // somebody does, or what is there is no socket of this kind
+  stranger,  // a process of another user listens, and peers of this user pass it by
+  silent,    // whoever listens takes no peers
 };
 
 // Who has a name that cannot be bound. Only a connection tells: a listener answers as long as it lives. One that was
@@ -130,11 +133,18 @@ holder holder_of(const unix_name& name, system_calls& calls) {
   const descriptor probe = open_unix_socket(calls, SOCK_NONBLOCK);
   const int result = calls.connect(probe.fd(), name.data(), name.size());
   if (result == -ECONNREFUSED) return holder::nobody;
+  if (result == -EAGAIN) return holder::silent;
   if (result < 0) return holder::alive;
   ucred who{};
   socklen_t length = sizeof who;
   const int asked = calls.getsockopt(probe.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length);
-  return asked == 0 && who.pid > 0 && calls.kill(who.pid, 0) == -ESRCH ? holder::dead : holder::alive;
+  if (asked == 0 && who.pid > 0 && calls.kill(who.pid, 0) == -ESRCH) return holder::dead;
+  return asked == 0 && !is_same_user(who) ? holder::stranger : holder::alive;
+}
+
+bool is_left_over(const unix_name& name, system_calls& calls) {
+  const holder who = holder_of(name, calls);
+  return who == holder::nobody || who == holder::dead;
 }
 
 bool is_socket(const std::string& path, system_calls& calls) noexcept {
@@ -148,7 +158,8 @@ task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
   for (;;) {
     const int result = bind_name(socket, name);
     if (result != -EADDRINUSE || executor_core::current()->now() >= deadline) co_return result;
-    if (holder_of(name, socket.calls()) == holder::alive) co_return result;
+    const holder who = holder_of(name, socket.calls());
+    if (who == holder::alive || who == holder::stranger) co_return result;
     co_await sleep_for(pause);
   }
 }
@@ -250,7 +261,14 @@ task<listening_socket> listen_at(const socket_address& address) {
   descriptor socket = open_unix_socket(calls);
   socket_address chosen = address;
   if (address.port() != 0) {
-    checked(co_await bind_in_time(socket, unix_name::of(address)), "bind the address");
+    const unix_name name = unix_name::of(address);
+    const int result = co_await bind_in_time(socket, name);
+    // Any user can take a name. That keeps nobody from the address over another fabric, unless peers would come to
+    // whoever has it.
+    if (result == -EADDRINUSE && holder_of(name, calls) != holder::alive) {
+      throw system_error(EACCES, "bind the address: a process that peers of this user cannot reach has its name");
+    }
+    checked(result, "bind the address");
   } else {
     chosen = bind_free_port(socket, address);
   }
@@ -265,7 +283,7 @@ task<listening_socket> listen_at_path(std::string path) {
   const descriptor lock = co_await lock_directory_of(path, calls);
   descriptor socket = open_unix_socket(calls);
   int result = bind_name(socket, name);
-  if (result == -EADDRINUSE && lock && is_socket(path, calls) && holder_of(name, calls) != holder::alive) {
+  if (result == -EADDRINUSE && lock && is_socket(path, calls) && is_left_over(name, calls)) {
     checked(calls.unlink(path.c_str()), "remove the socket that a dead listener has left");
     result = bind_name(socket, name);
   }

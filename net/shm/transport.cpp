@@ -17,6 +17,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,10 +31,13 @@ namespace {
 constexpr auto shortest_pause = std::chrono::milliseconds(1);
 constexpr auto longest_pause = std::chrono::milliseconds(32);
 constexpr const char* connect_step = "connect to the listener's socket";
+constexpr const char* busy_step = "connect to the listener's socket: it has as many peers waiting as it may";
 constexpr const char* answer_step = "wait for the answer";
 // To be told from a peer in another container of this machine, which has an address there as well.
 constexpr const char* elsewhere = "the peer is on another machine, or in another network namespace (see unix:PATH)";
 constexpr const char* nobody_there = "in this network namespace (unix:PATH reaches others)";
+// For a listener that has many peers waiting, where the peer may be reached over another fabric.
+constexpr auto patience_with_busy_ones = std::chrono::milliseconds(250);
 
 class transport final : public net::transport {
  public:
@@ -74,34 +79,61 @@ task<> check_source(const set_up_options& options) {
   if (result < 0) throw system_error(-result, fmt::format("bind the source address {}", sources.back().to_string()));
 }
 
-// Connects; null if nobody listens there. The socket does not wait for anything while it connects: one that did would
-// wait for a listener that does not accept.
-task<std::unique_ptr<descriptor>> try_name(const unix_name& name, time_point deadline) {
+enum class found : std::uint8_t {
+  listener,
+  nobody,
+  no_room,  // who listens there has as many peers waiting as it may
+};
+
+// Connects. The socket does not wait for anything meanwhile: one that did would wait for a listener that does not
+// accept.
+found try_name(const unix_name& name, descriptor& socket) {
+  system_calls& calls = socket.calls();
+  int result = -EINTR;
+  while (result == -EINTR) result = calls.connect(socket.fd(), name.data(), name.size());
+  if (result == -ECONNREFUSED || result == -ENOENT) return found::nobody;
+  if (result == -EAGAIN) return found::no_room;
+  if (result == 0) result = calls.fcntl(socket.fd(), F_SETFL, 0);  // as descriptor has it
+  if (result < 0) throw system_error(-result, connect_step);
+  return found::listener;
+}
+
+// What is wrong with who listens there; nothing if it is of this process's user.
+std::optional<error> stranger_at(const descriptor& socket) {
+  const ucred who = peer_of(socket);
+  if (is_same_user(who)) return std::nullopt;
+  if (has_no_number(who)) {
+    return system_error(EACCES, "who listens there has no number in this user namespace, and may be anybody");
+  }
+  return system_error(EACCES, fmt::format("what listens there belongs to user {}, and this process runs as user {}",
+                                          who.uid, ::geteuid()));
+}
+
+// Connects to the first of the names at which somebody listens. Any user can take an abstract name, and leave those who
+// come to it waiting: what is wrong with one name is no matter of the others.
+task<std::unique_ptr<descriptor>> find_listener(const std::vector<unix_name>& names, bool any_user,
+                                                time_point deadline) {
   system_calls& calls = executor_core::current()->calls();
-  auto socket = std::make_unique<descriptor>(open_unix_socket(calls, SOCK_NONBLOCK));
   auto pause = shortest_pause;
   for (;;) {
-    const int result = calls.connect(socket->fd(), name.data(), name.size());
-    if (result == -ECONNREFUSED || result == -ENOENT) co_return nullptr;
-    if (result < 0 && result != -EAGAIN && result != -EINTR) throw system_error(-result, connect_step);
-    if (result == 0) break;
-    if (executor_core::current()->now() >= deadline) throw error(errc::timed_out, connect_step);
+    std::optional<error> stranger;
+    bool is_busy = false;
+    for (const unix_name& name : names) {
+      auto socket = std::make_unique<descriptor>(open_unix_socket(calls, SOCK_NONBLOCK));
+      const found what = try_name(name, *socket);
+      is_busy = is_busy || what == found::no_room;
+      if (what != found::listener) continue;
+      if (any_user) co_return socket;
+      auto failure = stranger_at(*socket);
+      if (!failure) co_return socket;
+      stranger = std::move(failure);
+    }
+    if (!is_busy && stranger) throw error(*stranger);
+    if (!is_busy) co_return nullptr;
+    if (executor_core::current()->now() >= deadline) throw error(errc::timed_out, busy_step);
     co_await sleep_for(pause);
     pause = std::min(2 * pause, longest_pause);
   }
-  const int result = calls.fcntl(socket->fd(), F_SETFL, 0);  // as descriptor has it
-  if (result < 0) throw system_error(-result, connect_step);
-  co_return socket;
-}
-
-void check_listener(const descriptor& socket) {
-  const ucred who = peer_of(socket);
-  if (is_same_user(who)) return;
-  if (has_no_number(who)) {
-    throw system_error(EACCES, "who listens there has no number in this user namespace, and may be anybody");
-  }
-  throw system_error(EACCES, fmt::format("what listens there belongs to user {}, and this process runs as user {}",
-                                         who.uid, ::geteuid()));
 }
 
 error rejected(const frame& answer) {
@@ -142,7 +174,8 @@ task<new_link> transport::connect(std::string_view address, const set_up_options
 
 task<new_link> transport::connect_to_path(std::string_view path, const set_up_options& options) {
   const unix_name name = unix_name::of_path(path);
-  auto socket = co_await try_name(name, options.deadline);
+  const std::vector<unix_name> only(1, name);
+  auto socket = co_await find_listener(only, true, options.deadline);
   if (socket == nullptr) throw system_error(ECONNREFUSED, connect_step);
   co_return co_await set_up(std::move(socket), fmt::format("unix:{}", path), options);
 }
@@ -152,13 +185,13 @@ task<new_link> transport::connect_here(const socket_address& address, time_point
   const int here = find_here(address, executor_core::current()->calls());
   if (here == -EADDRNOTAVAIL) throw error(errc::wrong_device, elsewhere);
   if (here < 0) throw system_error(-here, "find out whether the peer is on this machine");
-  for (const unix_name& name : names_of(address)) {
-    auto socket = co_await try_name(name, connected_by);
-    if (socket == nullptr) continue;
-    check_listener(*socket);
-    co_return co_await set_up(std::move(socket), address.to_string(), options);
+  if (options.may_go_elsewhere) {
+    connected_by = std::min(connected_by, executor_core::current()->now() + patience_with_busy_ones);
   }
-  throw system_error(ECONNREFUSED, nobody_there);
+  const std::vector<unix_name> names = names_of(address);
+  auto socket = co_await find_listener(names, false, connected_by);
+  if (socket == nullptr) throw system_error(ECONNREFUSED, nobody_there);
+  co_return co_await set_up(std::move(socket), address.to_string(), options);
 }
 
 task<new_link> transport::set_up(std::unique_ptr<descriptor> socket, std::string peer, const set_up_options& options) {

@@ -15,6 +15,40 @@ class all_strangers final : public system_calls {
   }
 };
 
+/// Says that whoever listens at 127.0.0.1 is of another user.
+class stranger_at_loopback final : public system_calls {
+ public:
+  int getsockopt(int fd, int level, int name, void* value, unsigned* length) noexcept override {
+    const int result = system_calls::getsockopt(fd, level, name, value, length);
+    sockaddr_un peer{};
+    socklen_t peer_length = sizeof peer;
+    const bool is_named = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0;
+    const std::string_view path(peer.sun_path + 1, is_named ? sizeof peer.sun_path - 1 : 0);
+    if (name == SO_PEERCRED && result == 0 && path.starts_with("weft/127.0.0.1")) static_cast<ucred*>(value)->uid += 1;
+    return result;
+  }
+};
+
+/// Listens under the name of an address, and takes nobody: its backlog is full.
+class deaf_name {
+ public:
+  explicit deaf_name(const shm::unix_name& name) {
+    const int type = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
+    listening_ = descriptor(::socket(AF_UNIX, type, 0), system_calls::kernel());
+    EXPECT_EQ(::bind(listening_.fd(), name.data(), name.size()), 0);
+    EXPECT_EQ(::listen(listening_.fd(), 0), 0);
+    int result = 0;
+    while (result == 0) {
+      waiting_.emplace_back(::socket(AF_UNIX, type, 0), system_calls::kernel());
+      result = ::connect(waiting_.back().fd(), name.data(), name.size());
+    }
+  }
+
+ private:
+  descriptor listening_;
+  std::vector<descriptor> waiting_;
+};
+
 class shm_devices : public testing::Test {
  protected:
   /// What connects `from` with a listener of `to`.
@@ -46,6 +80,66 @@ TEST_F(shm_devices, pass_other_users_on_to_the_next_fabric) {
   net::device other = net::device::open("shm,iwarp");
   all_strangers calls;
   EXPECT_EQ(fabric_between(one, other, calls), "iwarp");
+}
+
+// It may cost them shared memory, and not the service.
+TEST_F(shm_devices, listen_over_the_next_fabric_where_another_user_has_the_name) {
+  net::device both = net::device::open("shm,iwarp");
+  net::device memory = net::device::open("shm");
+  all_strangers calls;
+  executor_options chosen;
+  chosen.system_calls = &calls;
+  executor home(chosen);
+  const auto body = [&]() -> task<> {
+    auto stranger = co_await memory.listen("127.0.0.1:0");
+    auto listener = co_await both.listen(std::string(stranger.address()));
+    auto connecting = both.connect(std::string(listener.address()));
+    auto accepting = listener.accept();
+    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_EQ(std::get<0>(ends).fabric(), "iwarp");
+    std::get<0>(ends).abort();
+  };
+  home.run(body());
+}
+
+TEST_F(shm_devices, are_not_kept_waiting_by_a_listener_that_takes_nobody) {
+  net::device both = net::device::open("shm,iwarp");
+  net::device network = net::device::open("iwarp");
+  executor home;
+  const auto body = [&]() -> task<> {
+    std::optional<net::listener> chosen(co_await network.listen("127.0.0.1:0"));
+    const std::string address(chosen->address());
+    const deaf_name silent(shm::unix_name::of((co_await resolve(address, false)).front()));
+    chosen.reset();
+    auto listener = co_await both.listen(address);
+    auto connecting = both.connect(address, {.set_up_timeout = 60s});
+    auto accepting = listener.accept({.set_up_timeout = 60s});
+    const auto start = std::chrono::steady_clock::now();
+    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 25s) << "half of its time was spent waiting";
+    EXPECT_EQ(std::get<0>(ends).fabric(), "iwarp");
+    std::get<0>(ends).abort();
+  };
+  home.run(body());
+}
+
+TEST_F(shm_devices, pass_by_another_users_name_where_one_of_their_own_user_listens_at_all_addresses) {
+  net::device memory = net::device::open("shm");
+  stranger_at_loopback calls;
+  executor_options chosen;
+  chosen.system_calls = &calls;
+  executor home(chosen);
+  const auto body = [&]() -> task<> {
+    auto stranger = co_await memory.listen("127.0.0.1:0");
+    const std::string address(stranger.address());
+    auto listener = co_await memory.listen("0.0.0.0" + address.substr(address.rfind(':')));
+    auto connecting = memory.connect(address);
+    auto accepting = listener.accept();
+    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_EQ(std::get<0>(ends).fabric(), "shm");
+    std::get<0>(ends).abort();
+  };
+  home.run(body());
 }
 
 TEST_F(shm_devices, are_opened_by_their_name) {
