@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/shared_words.hpp>
 #include <weft/net/iwarp/crc32c.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/engine_parts.hpp>
@@ -32,6 +33,11 @@ std::size_t payload_limit(std::size_t max_ulpdu, std::size_t header_bytes) noexc
 std::size_t without_a_cut_word(std::uint64_t offset, std::size_t bytes) noexcept {
   assert(bytes >= word_bytes);
   return bytes - static_cast<std::size_t>((offset + bytes) % word_bytes);
+}
+
+/// Whether a peer may change the memory, also while it is sent.
+bool may_change(const mr::slice& source) noexcept {
+  return mr::overlaps(source.usage(), mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window);
 }
 
 opcode opcode_of(const request& request) noexcept {
@@ -196,13 +202,22 @@ std::size_t engine::gather_payload(output_batch& batch, request& request, std::s
 std::size_t engine::gather_pieces(output_batch& batch, request& request, std::size_t limit) noexcept {
   std::size_t gathered = 0;
   while (gathered < limit && batch.segment_room() > 1) {  // one is for the trailer
-    const auto piece = piece_at(request, request.at_, limit - gathered);
-    if (piece.size() > inline_bytes)
+    auto piece = piece_at(request, request.at_, limit - gathered);
+    const bool is_tail = request.at_.segment == request.local.size();
+    // A checksum of memory that changes before it is sent is that of other bytes: both come from one copy then.
+    // defect: send what may have changed
+    const bool by_copy = crc_ && !is_tail && may_change(request.local[request.at_.segment]);
+    if (piece.size() > inline_bytes && !by_copy) {
       batch.refer(piece);
-    else if (batch.storage_room() >= piece.size() + trailer_bytes)
-      batch.append(piece);
-    else
-      break;
+    } else {
+      const std::size_t room = batch.storage_room() - std::min(batch.storage_room(), trailer_bytes);
+      if (by_copy) piece = piece.first(std::min(piece.size(), room));
+      if (piece.empty() || piece.size() > room) break;
+      if (by_copy)
+        mr::load_shared(piece, {batch.append(piece.size()), piece.size()});
+      else
+        batch.append(piece);
+    }
     request.at_.offset += piece.size();
     gathered += piece.size();
   }

@@ -72,6 +72,8 @@ lose a credit when a receiver is stopped: after --state_.receivable when state_.
 forget timers that are due together: skip when count == 1
 leave who waits for a buffer when one comes back: skip
 take an FPDU for whole that was damaged on its way: always
+send what may have changed since its checksum was taken: -> false
+    by unit/iwarp_tests *engine.a_source_that_peers_may_change_is_sent_as_it_was_checked*
 lose an arena that was given back: before static_cast<void>(memory_.release())
 lose the wake-up of another executor: skip when current_ != nullptr
 stop a task of another executor on this one: instead stop()

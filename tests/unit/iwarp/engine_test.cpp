@@ -926,6 +926,57 @@ TEST(engine, a_wrong_crc_terminates_before_anything_is_placed) {
   }
 }
 
+/// What `posted` sends from memory of that kind is changed between the checksum and the call to the kernel.
+void expect_whole_although_it_changes(request_kind kind, const mr::memory_record& record, std::size_t size) {
+  bytes memory = pattern(size);
+  const std::array<mr::slice, 2> segments{mr::slice(std::span(memory).first(3), &record),
+                                          mr::slice(std::span(memory).subspan(3), &record)};
+  request posted;
+  posted.kind = kind;
+  posted.local = segments;
+  side engine(alone());
+  ASSERT_TRUE(engine.machine.post(posted));
+  bytes wire;
+  while (engine.machine.has_output() || !engine.batch.empty()) {
+    if (engine.batch.empty()) ASSERT_TRUE(engine.machine.gather(engine.batch));
+    for (std::byte& one : memory) one ^= std::byte{0xFF};
+    append(wire, engine.transmit());
+  }
+  side peer(alone());
+  peer.regions[0] = {.memory = bytes(size)};
+  peer.receive(size);
+  peer.feed(wire);
+  EXPECT_FALSE(peer.end) << peer.end->text.c_str();
+  EXPECT_TRUE(peer.inbox.empty());
+}
+
+TEST(engine, a_source_that_peers_may_change_is_sent_as_it_was_checked) {
+  mr::memory_record record;
+  for (const std::size_t size : {1'000u, 5'001u, 1'000'000u}) {
+    for (const request_kind kind : {request_kind::send, request_kind::write}) {
+      record.usage = mr::usage::write_src | mr::usage::write_dst;
+      expect_whole_although_it_changes(kind, record, size);
+      record.usage = mr::usage::write_src | mr::usage::bind_window;
+      expect_whole_although_it_changes(kind, record, size);
+    }
+  }
+}
+
+TEST(engine, a_source_that_no_peer_may_change_is_sent_from_where_it_is) {
+  mr::memory_record record;
+  record.usage = mr::usage::send | mr::usage::write_src | mr::usage::read_src;
+  bytes memory = pattern(1000);
+  const mr::slice whole(memory, &record);
+  request posted;
+  posted.kind = request_kind::write;
+  posted.local = {&whole, 1};
+  side engine(alone());
+  ASSERT_TRUE(engine.machine.post(posted));
+  ASSERT_TRUE(engine.machine.gather(engine.batch));
+  const auto is_its = [&](const iovec& part) { return part.iov_base == memory.data(); };
+  EXPECT_TRUE(std::ranges::any_of(engine.batch.pending(), is_its));
+}
+
 TEST(engine, without_crcs_that_field_may_hold_anything) {
   side engine(alone(false));
   engine.regions[1] = {.memory = bytes(100)};
