@@ -49,11 +49,12 @@ class marker final : public completion_sink {
   ~marker() { queue_.detach(tag_); }
   [[nodiscard]] std::uint64_t tag() const noexcept { return tag_; }
   [[nodiscard]] event::wait_operation wait() noexcept { return seen_.wait(); }
-  [[nodiscard]] bool succeeded() const noexcept { return succeeded_; }
+  /// None before it has completed, or if the queue has failed.
+  [[nodiscard]] std::optional<ibv_wc_status> status() const noexcept { return status_; }
 
  private:
   void on_completion(const ibv_wc& what, std::uint32_t) noexcept override {
-    succeeded_ = what.status == IBV_WC_SUCCESS;
+    status_ = what.status;
     seen_.set();
   }
   void on_queue_failure(const error&) noexcept override { seen_.set(); }
@@ -61,7 +62,7 @@ class marker final : public completion_sink {
   completion_queue& queue_;
   std::uint64_t tag_;
   event seen_;
-  bool succeeded_ = false;
+  std::optional<ibv_wc_status> status_;
 };
 
 // Returns what ibv_post_send(3) does.
@@ -308,7 +309,7 @@ task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step,
   co_return what;
 }
 
-task<bool> endpoint::ask_with_nothing(time_point deadline) {
+task<endpoint::sign_of_life> endpoint::ask_with_nothing(time_point deadline) {
   marker question(*queue_);
   check(post_empty_write(calls(), pair_, question.tag()), "ask for a sign of life");
   try {
@@ -316,7 +317,11 @@ task<bool> endpoint::ask_with_nothing(time_point deadline) {
   } catch (const error& why) {
     if (why.code() != errc::timed_out) throw;
   }
-  co_return question.succeeded();
+  if (question.status() == IBV_WC_SUCCESS) co_return sign_of_life::answered;
+  const bool has_left = std::any_of(events_.begin(), events_.end(),
+                                    [](const cm_event& each) { return each.type == RDMA_CM_EVENT_DISCONNECTED; });
+  const bool got_no_answer = question.status().value_or(IBV_WC_RETRY_EXC_ERR) == IBV_WC_RETRY_EXC_ERR;
+  co_return got_no_answer && !has_left && !lost_ ? sign_of_life::lost : sign_of_life::undone;
 }
 
 // ---- the end ----

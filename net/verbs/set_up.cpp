@@ -113,22 +113,26 @@ bool has_to_find_out(const device& home, const set_up_options& options, std::spa
          !has_landing_place(said);
 }
 
-// How a peer without a place for a byte can be asked. Nothing: it has been asked here, which the connection did not
-// survive.
-task<std::optional<bool>> find_out(endpoint& self, std::string_view peer, duration patience, time_point deadline) {
+// How a peer without a place for a byte can be asked, by a request without bytes, and what has become of that one.
+struct finding {
+  bool asks_with_nothing = false;
+  endpoint::sign_of_life asked_here = endpoint::sign_of_life::answered;
+};
+
+task<finding> find_out(endpoint& self, std::string_view peer, duration patience, time_point deadline) {
   const executor_core& running = *executor_core::current();
   const device& home = self.home();
   const std::string_view host = host_of(peer);
   const auto known = home.empty_requests().to(host);
-  if (known != empty_requests::fate::unknown) co_return known == empty_requests::fate::arrive;
-  const bool arrives = co_await self.ask_with_nothing(std::min(later(running.now(), patience), deadline));
-  if (arrives) {
-    home.empty_requests().note_arrival(host);
-    co_return true;
+  if (known != empty_requests::fate::unknown) co_return finding{known == empty_requests::fate::arrive};
+  const auto sign = co_await self.ask_with_nothing(std::min(later(running.now(), patience), deadline));
+  const bool arrives = sign == endpoint::sign_of_life::answered;
+  if (arrives) home.empty_requests().note_arrival(host);
+  if (sign == endpoint::sign_of_life::lost) {
+    if (running.now() >= deadline) throw error(errc::timed_out, no_sign_of_life);
+    if (home.empty_requests().note_loss(host)) warn_of_lost_requests(home, host);
   }
-  if (running.now() >= deadline) throw error(errc::timed_out, no_sign_of_life);
-  if (home.empty_requests().note_loss(host)) warn_of_lost_requests(home, host);
-  co_return std::nullopt;
+  co_return finding{arrives, sign};
 }
 
 sockaddr* address_of(socket_address& address) { return const_cast<sockaddr*>(address.data()); }
@@ -216,13 +220,13 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   std::string peer = target.to_string();
   if (has_to_find_out(*home, options, peer_data)) {
     const duration patience = std::min(saturated(options.dead_peer_after) / 2, patience_of_connects);
-    const auto arrive = co_await find_out(*self.operator->(), peer, patience, options.deadline);
-    if (!arrive) {  // the next one uses the same receives
+    const finding what = co_await find_out(*self.operator->(), peer, patience, options.deadline);
+    if (what.asked_here == endpoint::sign_of_life::lost) {  // the next one uses the same receives
       const std::unique_ptr<endpoint> gone = self.take();
       co_await gone->destroy();
       co_return new_link(nullptr, {});
     }
-    agreed.asks_with_nothing = *arrive;
+    agreed.asks_with_nothing = what.asks_with_nothing;  // one that the peer has left tells its user so by itself
   }
   auto ready = std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed, false);
   co_return new_link(std::move(ready), std::move(peer_data));
@@ -295,9 +299,9 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
   static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ESTABLISHED, accepting, options.deadline));
   if (has_to_find_out(*home, options, asked.said())) {
     const duration patience = saturated(options.dead_peer_after);
-    const auto arrive = co_await find_out(*self.operator->(), peer, patience, options.deadline);
-    if (!arrive) throw error(errc::peer_vanished, no_sign_of_life);
-    agreed.asks_with_nothing = *arrive;
+    const finding what = co_await find_out(*self.operator->(), peer, patience, options.deadline);
+    if (what.asked_here != endpoint::sign_of_life::answered) throw error(errc::peer_vanished, no_sign_of_life);
+    agreed.asks_with_nothing = what.asks_with_nothing;
   }
   const bool listens_first = home->traits().initiator_speaks_first;
   co_return std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed, listens_first);

@@ -40,6 +40,7 @@ struct rdma_traits {
   // Of all others.
   unsigned one_answer_lost_in = 0;   ///< and those that follow, until it asks again; 0: none is
   bool loses_empty_packets = false;  ///< the network between, as some clouds' do
+  bool leaves_at_once = false;       ///< what it has accepted, as a server that has changed its mind
   std::uint64_t bytes_per_us = 0;    ///< of a connection in one direction; 0: as much as there is
 
   // Of an RNIC.

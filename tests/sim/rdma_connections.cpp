@@ -408,6 +408,11 @@ int rdma::establish(rdma_cm_id* item) noexcept {
   if (which.now != identity::state::heard) return -EINVAL;
   if (fails()) return -ENOMEM;
   which.now = identity::state::connected;
+  if (identity* const server = traits_.leaves_at_once ? find_id(which.peer) : nullptr) {
+    if (pair* const theirs = find_pair(server->own_pair, server->own_life)) fail_pair(*theirs);
+    leave(*server);
+    return 0;
+  }
   const auto hears = [this](identity& server) {
     if (server.now != identity::state::replied) return;
     server.now = identity::state::connected;

@@ -981,6 +981,28 @@ TEST_F(foreign_peers, that_vanish_are_noticed_where_packets_without_payload_arri
   EXPECT_TRUE(said.all().empty());
 }
 
+// A server that has changed its mind leaves requests unanswered, whatever the network is like.
+TEST_F(foreign_peers, that_leave_what_they_have_accepted_say_nothing_of_the_network) {
+  open({.leaves_at_once = true});
+  const warnings said;
+  executor running(place.options(false));
+  const auto root = [&]() -> task<> {
+    net::connection_options options = usual();
+    options.profile = net::profile::interop;
+    net::listener from = co_await home->listen(address);
+    const auto serving = [&]() -> task<> {
+      while (auto request = co_await from.next()) static_cast<void>(co_await as_result(request->accept(options)));
+    };
+    co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+      all.spawn(serving());
+      for (int i = 0; i < 8; ++i) static_cast<void>(co_await as_result(home->connect(address, options)));
+      from.close();
+    });
+  };
+  running.run(root());
+  EXPECT_TRUE(said.all().empty()) << said.all().front();
+}
+
 // The descriptor of a completion channel is readable for good once the device has gone, and receives that connections
 // are to share may stay for as long as their user likes.
 TEST_F(simulated_rdma, a_device_that_has_gone_lets_its_executor_sleep) {
