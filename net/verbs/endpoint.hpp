@@ -113,10 +113,11 @@ class endpoint final : private cm_handler,
   /// The next event of the set-up if it is `expected`. Any other is an error, and so is its absence; both name `step`.
   [[nodiscard]] task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
   /// What has become of a request without bytes that asks the peer for a sign of life.
-  ///   answered
-  ///   lost      the device has given up asking, or there is no answer in time: the network, or a peer that has
-  ///   vanished undone    the connection has ended for another reason, as when the peer has left it
-  enum class sign_of_life : std::uint8_t { answered, lost, undone };
+  enum class sign_of_life : std::uint8_t {
+    answered,
+    lost,  ///< the device has given up asking, or there is no answer in time: the network, or a peer that has vanished
+    undone,  ///< the connection has ended for another reason, as when the peer has left it
+  };
   [[nodiscard]] task<sign_of_life> ask_with_nothing(time_point deadline);
   /// From now on events go there; those that nobody has asked for at once.
   void hand_events_to(endpoint_events* handler) noexcept { handler_ = handler; }
