@@ -10,9 +10,12 @@
 #include <sched.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <exception>
 #include <future>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -47,8 +50,32 @@ class executor_group::member final : private detail::remote_work {
   member(const member&) = delete;
   member& operator=(const member&) = delete;
   ~member() {
-    core_of(home).submit(*this);
+    if (!thread_.joinable()) return;
+    begin_to_end();
+    wait_until_it_rests();
+    command_.store(command::leave, std::memory_order_release);
+    command_.notify_one();
     thread_.join();
+  }
+
+  /// Lets run() return, once what works in the background has ended.
+  void begin_to_end() noexcept {
+    if (!std::exchange(is_ending_, true)) core_of(home).submit(*this);
+  }
+  /// After begin_to_end().
+  void wait_until_it_rests() const noexcept {
+    for (command now = command_.load(std::memory_order_acquire); now != command::none;
+         now = command_.load(std::memory_order_acquire)) {
+      command_.wait(now, std::memory_order_acquire);
+    }
+  }
+  /// While all rest: has the executor run what others have sent it. False if there was nothing.
+  [[nodiscard]] bool serve_mail() noexcept {
+    if (!core_of(home).work_waits()) return false;
+    command_.store(command::serve, std::memory_order_release);
+    command_.notify_one();
+    wait_until_it_rests();
+    return true;
   }
 
   void pin(int processor) {
@@ -71,6 +98,10 @@ class executor_group::member final : private detail::remote_work {
   executor home;
 
  private:
+  // To the thread, whose run() has returned: none, it rests and waits for one; serve, run what is in the mailbox;
+  // leave. It is `run` until then.
+  enum class command : std::uint8_t { run, none, serve, leave };
+
   // What run() throws it throws before running_ has its value. NOLINTNEXTLINE(bugprone-exception-escape)
   void run() noexcept {
     const auto wait_for_the_end = [this]() -> task<> {
@@ -80,8 +111,21 @@ class executor_group::member final : private detail::remote_work {
     try {
       home.run(wait_for_the_end());
     } catch (...) {  // it has not begun: the thread cannot use the event driver, or there is no memory for a frame
-      running_.set_exception(std::current_exception());
+      return running_.set_exception(std::current_exception());
     }
+    while (next_command() == command::serve) serve();
+  }
+  // Its run() serves what is in the mailbox.
+  void serve() noexcept try {
+    home.run([]() -> task<> { co_return; }());
+  } catch (const std::bad_alloc&) {
+    detail::terminate_because("an executor_group could not end: there is no memory for a coroutine");
+  }
+  command next_command() noexcept {
+    command_.store(command::none, std::memory_order_release);
+    command_.notify_one();
+    command_.wait(command::none, std::memory_order_acquire);
+    return command_.load(std::memory_order_acquire);
   }
   // For top(1) and debuggers.
   void name_thread(std::size_t index) noexcept {
@@ -95,6 +139,8 @@ class executor_group::member final : private detail::remote_work {
   member* left_before_ = nullptr;
   std::promise<void> running_;
   event ending_;
+  std::atomic<command> command_{command::run};
+  bool is_ending_ = false;
   detail::owned_thread thread_;  // the last: it uses the others
 };
 
@@ -107,8 +153,16 @@ executor_group::executor_group(executor_group_options options) {
   }
 }
 
+// None of them goes before all have ended, and nobody sends anything to another any more.
 executor_group::~executor_group() {
   for (std::unique_ptr<member>& item : members_) member::leave_if_parents(item);
+  std::erase(members_, nullptr);
+  for (const std::unique_ptr<member>& item : members_) item->begin_to_end();
+  for (const std::unique_ptr<member>& item : members_) item->wait_until_it_rests();
+  for (bool served = true; served;) {
+    served = false;
+    for (const std::unique_ptr<member>& item : members_) served = item->serve_mail() || served;
+  }
 }
 
 executor& executor_group::operator[](std::size_t index) const {

@@ -25,7 +25,8 @@ static_assert(std::is_trivially_destructible_v<executor_group_options>);
 ///     executor here;
 ///     here.run(serve(group));      // co_await run_on(group[i], ...)
 ///
-/// The destructor waits until all that runs there has ended; it is not called from there. In a child of fork(2), where
+/// The destructor waits until all that runs there has ended, and until no function that one of them has posted to
+/// another is left; then it destroys them. It is not called from there. In a child of fork(2), where
 /// its threads do not run, it waits for nothing, and leaves the executors as they are.
 class executor_group {
  public:

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/run_on.hpp>
 
 #include <sched.h>
+
+#include <semaphore>
 
 #include "kit/expect_failure.hpp"
 #include "kit/failing_system_calls.hpp"
@@ -226,6 +229,34 @@ TEST(executor_group, ends_those_that_run_when_another_cannot_be_had) {
   options.each.system_calls = &calls;
   EXPECT_TRUE(test::failed_with(test::failure_thrown_by([&] { executor_group group(options); }),
                                 std::errc::too_many_files_open, "create an eventfd"));
+}
+
+TEST(executor_group, none_is_destroyed_while_another_may_post_to_it) {
+  std::vector<int> ran;
+  std::binary_semaphore begun(0);
+  std::optional<executor_group> group(executor_group_options{.size = 3});
+  executor& first = (*group)[0];
+  executor& last = (*group)[2];
+  const auto note = [&](const executor& here, int number) {
+    ran.push_back(executor::current() == &here ? number : -number);
+  };
+  const auto third = [&] { note(first, 3); };
+  const auto second = [&] {
+    note(last, 2);
+    first.post(third);
+  };
+  const auto work = [&]() -> task<> {
+    begun.release();
+    co_await sleep_for(20ms);  // meanwhile the others have nothing left to do, and are told to end
+    first.post([&] {
+      note(first, 1);
+      last.post(second);
+    });
+  };
+  last.post([&] { run_in_background(*executor_core::current(), work()); });
+  begun.acquire();
+  group.reset();
+  EXPECT_EQ(ran, (std::vector<int>{1, 2, 3}));
 }
 
 }  // namespace
