@@ -15,8 +15,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace weft::net {
@@ -225,14 +227,16 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
   // A peer whose connection nobody has taken learns that it was not served: it is aborted, not closed in order.
   void close() noexcept {
     if (!home.belongs_to_this_thread()) return home.post([self = shared_from_this()] { self->close(); });
-    if (std::exchange(closed, true)) return;
+    if (closed.exchange(true)) return;
     ended.request_stop();
     for (connection& each : ready) each.abort();
     ready.clear();
     changed.set();
+    open.reset();
   }
 
   executor_core& home = *executor_core::current();
+  std::optional<executor_core::dependent> open{std::in_place, home};
   std::shared_ptr<device_state> device;
   std::shared_ptr<link_listener> source;
   std::shared_ptr<connection_places> places;
@@ -243,9 +247,9 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
   stop_source ended;                        // stops the set-ups
   std::optional<stop_source> nobody_waits;  // stops the wait for a request
   std::size_t callers = 0;
-  std::size_t in_progress = 0;  // set-ups
-  bool taking = false;          // a task waits for a request
-  bool closed = false;
+  std::size_t in_progress = 0;      // set-ups
+  bool taking = false;              // a task waits for a request
+  std::atomic<bool> closed{false};  // then home may be gone
 };
 
 /// The options of one call of accept(), with what they refer to: a set-up may begin after the call has returned.
@@ -388,7 +392,9 @@ task<std::optional<connection_request>> listener::next_request(std::shared_ptr<d
 
 void listener::close() noexcept {
   if (source_ == nullptr) return;
-  source_->close();
+  link_listener& source = *source_;  // first: this tells a duplicate of the handle
+  if (set_ups_->closed) return;      // the executor may be gone
+  source.close();
   set_ups_->close();
 }
 

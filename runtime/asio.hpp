@@ -39,6 +39,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <list>
 #include <memory>
 #include <new>
 #include <optional>
@@ -147,6 +148,12 @@ class asio_nudge {
   asio_reserve* memory_;
 };
 
+/// The calls that one request_stop() stops.
+struct asio_wave {
+  stop_source stop;
+  std::size_t calls = 0;  ///< that have not ended
+};
+
 /// An operation of weft whose end an Asio handler waits for. It owns itself.
 class asio_call_base : protected root_observer {
  public:
@@ -182,6 +189,7 @@ class asio_call_base : protected root_observer {
   void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept final;
 
   std::shared_ptr<asio_loop> loop_;
+  asio_wave* wave_ = nullptr;               // from start() on
   std::optional<linked_stop_source> stop_;  // from start() on, for a call that may be stopped without the others
   bool stops_alone_ = false;
   bool stopped_early_ = false;      // a stop before start()
@@ -218,7 +226,10 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     asio::post(*context_, asio_nudge(shared_from_this(), &asio_loop::kicked, kick_memory_));
   }
   void request_stop() {
-    core_of(guest_).visit([this] { stop_.request_stop(); });
+    asio_wave& stopped = waves_.back();
+    if (stopped.calls == 0) return;
+    waves_.emplace_back();
+    core_of(guest_).visit([&stopped] { stopped.stop.request_stop(); });
     kick();
   }
 
@@ -261,7 +272,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
 
   asio::io_context* context_;  // null: finished
   executor guest_;
-  stop_source stop_;  // of all calls
+  std::list<asio_wave> waves_{1};  // the last is that of calls to come
   // Made before asio_service, so that they may still be used when that is shut down. Empty: finished.
   std::optional<asio::posix::stream_descriptor> descriptor_;  // the event driver's, from the first turn on
   std::optional<asio::steady_timer> timer_;
@@ -281,7 +292,8 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   bool some_ended_ = false;  // there are such calls: the step that ends them ends, too
 };
 
-/// Finishes the loops that an io_context leaves behind.
+/// Finishes the loops that an io_context leaves behind, and keeps those whose connections or listeners are left: Asio's
+/// coroutines hold these until the io_context destroys its handlers.
 class asio_service final : public asio::execution_context::service {
  public:
   using key_type = asio_service;
@@ -289,9 +301,13 @@ class asio_service final : public asio::execution_context::service {
 
   explicit asio_service(asio::execution_context& owner) : service(owner) {}
   void add(const std::shared_ptr<asio_loop>& loop) {
+    std::erase_if(kept_, [](const auto& item) { return !core_of(item->guest()).has_dependents(); });
     std::erase_if(loops_, [](const auto& item) { return item.expired(); });
     loops_.push_back(loop);
+    kept_.reserve(loops_.size() + kept_.size());
   }
+  /// Keeps a loop that has finished.
+  void keep(std::shared_ptr<asio_loop> loop) { kept_.push_back(std::move(loop)); }
 
  private:
   void shutdown() noexcept override {
@@ -301,6 +317,7 @@ class asio_service final : public asio::execution_context::service {
   }
 
   std::vector<std::weak_ptr<asio_loop>> loops_;
+  std::vector<std::shared_ptr<asio_loop>> kept_;
 };
 
 inline void asio_loop::pump() {
@@ -394,7 +411,7 @@ inline void asio_loop::deliver(bool later) {
 }
 
 inline task<> asio_loop::end_all() {
-  stop_.request_stop();
+  for (asio_wave& each : waves_) each.stop.request_stop();
   if (calls_ != 0) co_await all_ended_.wait();
 }
 
@@ -412,7 +429,8 @@ inline void asio_loop::finish() noexcept try {
   if (descriptor_->is_open()) descriptor_->release();
   descriptor_.reset();
   timer_.reset();
-  context_ = nullptr;
+  asio::io_context& context = *std::exchange(context_, nullptr);
+  if (core_of(guest_).has_dependents()) asio::use_service<asio_service>(context).keep(shared_from_this());
 } catch (...) {
   terminate_because("an asio_host could not be destroyed: there is no memory for its last task, or for a handler");
 }
@@ -421,7 +439,9 @@ inline void asio_call_base::start() noexcept {
   asio_loop& loop = *loop_;
   if (loop.finishing_) return abandon();
   ++loop.calls_;
-  stop_token token = loop.stop_.get_token();
+  wave_ = &loop.waves_.back();
+  ++wave_->calls;
+  stop_token token = wave_->stop.get_token();
   if (stops_alone_) {
     stop_.emplace(token);
     if (stopped_early_) stop_->request_stop();
@@ -452,6 +472,8 @@ inline void asio_call_base::ended(std::exception_ptr failure, const char*, std::
   (loop.last_ended_ != nullptr ? loop.last_ended_->next_ : loop.first_ended_) = this;
   loop.last_ended_ = this;
   loop.some_ended_ = true;
+  const bool is_over = --wave_->calls == 0 && wave_ != &loop.waves_.back();
+  if (is_over) loop.waves_.remove_if([this](const asio_wave& each) { return &each == wave_; });
   if (--loop.calls_ == 0 && loop.finishing_) loop.all_ended_.set();
 }
 
@@ -777,8 +799,9 @@ auto start_asio_operation(std::shared_ptr<asio_loop>&& home, Operation&& operati
 ///
 /// Destroying the host, or the io_context before it, stops what has not ended and waits until it has, at most as long
 /// as connections take to close; the handlers are queued in the io_context. On that one's thread, and in no task;
-/// elsewhere only once there is no work. Connections and listeners go before it, as they do before
-/// any executor.
+/// elsewhere only once there is no work. Connections and listeners go before it, as they do before any executor, but
+/// for those that handlers of the io_context hold, such as coroutines of Asio's: they go with these, at the latest when
+/// the io_context is destroyed, on that same thread.
 class asio_host {
  public:
   /// Throws weft::error if there is no event driver.
@@ -822,7 +845,7 @@ class asio_host {
     return detail::start_asio_call<std::exception_ptr>(std::shared_ptr(loop_), std::move(work), token);
   }
 
-  /// Asks everything that has been started here to stop. From the io_context's thread.
+  /// Asks everything that has been started here so far to stop. From the io_context's thread.
   void request_stop() { loop_->request_stop(); }
 
  private:

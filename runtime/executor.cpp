@@ -33,6 +33,7 @@ void executor::run_to_end(detail::root_task& root, std::stop_token token) {
   if (is_driven()) throw error(errc::wrong_thread, "run an executor that another loop drives");
   attach_thread();
   const entered guard(this);
+  ended_.store(false, std::memory_order_relaxed);
   go_on();
 
   stop_source stop;
@@ -44,7 +45,7 @@ void executor::run_to_end(detail::root_task& root, std::stop_token token) {
     root.start(*this, end, stop.get_token());
     run_until(end.done);
   }
-  run_all_mail();  // a stop that came too late is there still
+  executor_core::end();  // a stop that came too late is there still
   run_until(end.done);
   unwatch_all();
 }

@@ -89,7 +89,7 @@ class run_on_operation final : public run_on_base {
 ///
 /// A stop here stops the task there; run_on() still waits until it has ended. So what the task refers to stays alive,
 /// but it is the other executor's thread that uses it. The run() of that executor does not return before the task has
-/// ended.
+/// ended. Before the first run() the task waits for it; errc::executor_stopped if the last one has returned.
 template <class T>
 [[nodiscard]] detail::run_on_operation<T> run_on(executor& where, task<T> what) noexcept {
   return detail::run_on_operation<T>(where, std::move(what));

@@ -30,7 +30,8 @@ class blocked_caller final : public remote_call_base::caller {
 }  // namespace
 
 void block_until_ended(remote_call_base& call, executor_core& where) {
-  if (executor_core::current() != nullptr) throw error(errc::wrong_thread, "block an executor's thread with sync_wait");
+  const bool is_executors = executor_core::current() != nullptr || executor_core::driven_here() != nullptr;
+  if (is_executors) throw error(errc::wrong_thread, "block an executor's thread with sync_wait");
   blocked_caller here;
   call.start(where, here, "sync_wait");
   here.wait();

@@ -21,8 +21,9 @@ void block_until_ended(remote_call_base& call, executor_core& where);
 ///     executor_group group;
 ///     const int answer = sync_wait(group[0], compute());
 ///
-/// Yields what the task yields or throws. errc::wrong_thread on a thread that runs an executor, which must not block.
-/// Blocks for ever if nobody runs `where`.
+/// Yields what the task yields or throws. errc::wrong_thread on a thread that runs an executor, which must not block,
+/// also in a handler of an asio_host's io_context. errc::executor_stopped if the run() of `where` has returned. Blocks
+/// for ever if nobody calls it.
 template <class T>
 T sync_wait(executor& where, task<T> what) {
   detail::remote_call<T> call(std::move(what));

@@ -31,7 +31,9 @@ task<> hand_over(background_job* item) {
 }  // namespace
 
 void run_on_worker(std::unique_ptr<background_job> job) noexcept {
-  if (executor_core* const home = executor_core::current()) {
+  executor_core* const running = executor_core::current();
+  // Handlers of another library's loop run between the steps of its executor.
+  if (executor_core* const home = running != nullptr ? running : executor_core::driven_here()) {
     try {
       run_in_background(*home, hand_over(job.get()));
       static_cast<void>(job.release());

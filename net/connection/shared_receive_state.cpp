@@ -63,6 +63,7 @@ void shared_receive_state::close() noexcept {
   }
   closed_ = true;
   stop_if_unused();
+  open_.reset();
 }
 
 void shared_receive_state::stop_if_unused() noexcept {

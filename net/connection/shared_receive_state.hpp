@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   receive_refill refill_;
   std::vector<user*> users_;
   bool closed_ = false;
+  std::optional<executor_core::dependent> open_{std::in_place, home_};  // until it has closed
   std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
 };
 

@@ -383,6 +383,7 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
 
 void tcp_acceptor::close() noexcept {
   if (std::exchange(closed_, true)) return;
+  open_.reset();
   if (waiting_ == nullptr) return socket_.close();
   const auto stop = [this] { waiting_->request_stop(); };
   home_.on_own_thread() ? stop() : home_.visit(stop);

@@ -68,6 +68,7 @@ class tcp_stream final : public stream_core {
     void close_at_home() noexcept;
     executor_core& home_;
     bool has_dropped_ = false;  // input
+    executor_core::dependent open_{home_};
   };
 
   void check(const char* what) const;
@@ -110,6 +111,7 @@ class tcp_acceptor final {
   socket_address address_;
   stop_source* waiting_ = nullptr;  // of next()
   bool closed_ = false;
+  std::optional<executor_core::dependent> open_{std::in_place, home_};  // until close()
 };
 
 /// Connects over plain TCP, trying each address of a name. Throws weft::error.

@@ -62,14 +62,14 @@ constexpr unsigned most_sleeps_with_many_frames = 4096;
 // While pollers are asleep that may lose events, look at them this often all the same.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
 
-// Never given twice, unlike std::thread::id: a ring knows the thread that has ended from the one that came after it.
-std::uint64_t this_thread_number() noexcept {
+}  // namespace
+
+std::uint64_t detail::this_thread_number() noexcept {
   static constinit std::atomic<std::uint64_t> last{0};
-  thread_local const std::uint64_t mine = ++last;
+  static constinit thread_local std::uint64_t mine = 0;
+  if (mine == 0) mine = ++last;
   return mine;
 }
-
-}  // namespace
 
 constinit thread_local executor_core* executor_core::current_ = nullptr;
 
@@ -297,13 +297,29 @@ executor_core::executor_core(executor_options options)
 
 executor_core::~executor_core() {
   drop_attachment(&detail::listed_executor::key);  // first: from now on no other executor asks for a dump
-  run_all_mail();
+  end();
+  if (has_dependents() && !birthplace_.is_parents()) {
+    detail::terminate_because(
+        "an executor was destroyed before a connection, listener, stream or shared receives that belong to it: let go "
+        "of those first");
+  }
   while (!attachments_.empty()) attachments_.pop_back();  // the youngest first: it may stand on the others
-  // In a child of fork(2), threads that were inside then are not there to leave.
-  while (submitting_.load(std::memory_order_acquire) != 0 && !birthplace_.is_parents()) std::this_thread::yield();
+  await_submitters();
   assert(ready_.empty() && "an executor ended with tasks that could go on");
   assert(late_.empty() && "an executor ended with work that was put off");
   assert(pollers_.empty() && "an executor ended with pollers attached");
+}
+
+// In a child of fork(2), threads that were inside then are not there to leave.
+void executor_core::await_submitters() const noexcept {
+  while (submitting_.load(std::memory_order_acquire) != 0 && !birthplace_.is_parents()) std::this_thread::yield();
+}
+
+// Whoever is inside submit_unless_ended() has not seen it ended, or not submitted.
+void executor_core::end() noexcept {
+  ended_.store(true, std::memory_order_seq_cst);
+  await_submitters();
+  run_all_mail();
 }
 
 void executor_core::background_observer::ended(std::exception_ptr failure, const char*, std::source_location) noexcept {
@@ -320,9 +336,9 @@ detail::root_observer& executor_core::begin_background() {
 
 void executor_core::attach_thread() {
   check_thread("run an executor on a second thread");
-  if (thread_ != 0) return;
+  if (thread_.load(std::memory_order_relaxed) != 0) return;
   driver_->attach_thread();
-  thread_ = this_thread_number();
+  thread_.store(detail::this_thread_number(), std::memory_order_relaxed);
 }
 
 // Called when the loop has rested and serves again.
@@ -339,7 +355,9 @@ void executor_core::unwatch_all() noexcept {
 }
 
 // Refuses the threads that are not ours; before the first run() nobody knows which that will be.
-bool executor_core::belongs_to_this_thread() const noexcept { return thread_ == 0 || thread_ == this_thread_number(); }
+bool executor_core::belongs_to_this_thread() const noexcept {
+  return thread_.load(std::memory_order_relaxed) == 0 || runs_on_this_thread();
+}
 
 void executor_core::check_thread(const char* what) const {
   if (!belongs_to_this_thread()) throw error(errc::wrong_thread, what);
@@ -414,6 +432,14 @@ void executor_core::submit(detail::remote_work& work) noexcept {
   // `work` may be gone by now.
   wake();  // defect: lose the wake-up of another executor
   submitting_.fetch_sub(1, std::memory_order_release);
+}
+
+bool executor_core::submit_unless_ended(detail::remote_work& work) noexcept {
+  submitting_.fetch_add(1, std::memory_order_seq_cst);
+  const bool open = !ended_.load(std::memory_order_seq_cst);
+  if (open) submit(work);
+  submitting_.fetch_sub(1, std::memory_order_release);
+  return open;
 }
 
 // Only whoever takes the flag down pays for it.
@@ -657,6 +683,14 @@ void executor_core::watch_pollers() noexcept {
   }
   asleep_with_many_frames_since_ = start;
   return limit ? std::min(*limit, idle_period) : idle_period;
+}
+
+executor_core* executor_core::driven_here() noexcept {
+  executor_core* found = nullptr;
+  detail::listed_executor::for_each([&found](executor_core& each) {
+    if (each.is_driven() && each.runs_on_this_thread()) found = &each;
+  });
+  return found;
 }
 
 void executor_core::drive_from(outer_loop* loop) noexcept {

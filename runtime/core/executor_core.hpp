@@ -37,6 +37,9 @@ class worker_pool;
 
 namespace detail {
 
+/// Never given twice, unlike std::thread::id: a ring knows the thread that has ended from the one that came after it.
+[[nodiscard]] std::uint64_t this_thread_number() noexcept;
+
 class root_task;
 
 }  // namespace detail
@@ -57,6 +60,13 @@ class executor_core {
   [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
   /// From any thread: see executor::belongs_to_this_thread().
   [[nodiscard]] bool belongs_to_this_thread() const noexcept;
+  /// From any thread: whether this one runs it, or has run it.
+  [[nodiscard]] bool runs_on_this_thread() const noexcept {
+    return thread_.load(std::memory_order_relaxed) == detail::this_thread_number();
+  }
+  /// The core of an executor that another library's loop drives on this thread, or null: between its steps it is not
+  /// the current one.
+  [[nodiscard]] static executor_core* driven_here() noexcept;
 
   /// The time of executor_options::clock.
   [[nodiscard]] time_point now() const noexcept { return clock_->now(); }
@@ -106,6 +116,11 @@ class executor_core {
 
   /// From any thread: has `work` run here.
   void submit(detail::remote_work& work) noexcept;
+  /// Likewise, unless the executor has ended: then false, and `work` is not touched. What it takes it runs, at the
+  /// latest at its end, when has_ended() is true.
+  [[nodiscard]] bool submit_unless_ended(detail::remote_work& work) noexcept;
+  /// From any thread: whether run() has returned, and has not been called again.
+  [[nodiscard]] bool has_ended() const noexcept { return ended_.load(std::memory_order_acquire); }
   /// See executor::post(). Allocates; work that recurs derives from detail::remote_work.
   template <std::invocable Function>
   void post(Function function) {
@@ -154,19 +169,33 @@ class executor_core {
   /// run_in_background(). errc::wrong_thread elsewhere than on this executor.
   [[nodiscard]] detail::root_observer& begin_background();
 
+  /// Something that uses the executor for as long as it lives, also between two runs: a connection, a listener. An
+  /// executor that is destroyed before it ends the program in words. From any thread.
+  class dependent {
+   public:
+    /// Depends on `home` from now on.
+    explicit dependent(executor_core& home) noexcept : home_(home) {
+      home_.dependents_.fetch_add(1, std::memory_order_relaxed);
+    }
+    dependent(const dependent&) = delete;
+    dependent& operator=(const dependent&) = delete;
+    ~dependent() { home_.dependents_.fetch_sub(1, std::memory_order_release); }
+
+   protected:
+    executor_core& home_;  ///< on which it depends
+  };
   /// Keeps step() serving, although no task waits: an open connection answers its peer. Made and destroyed on the
   /// executor's thread.
-  class held_open {
+  class held_open : private dependent {
    public:
     /// Keeps `home` open for as long as this object lives.
-    explicit held_open(executor_core& home) noexcept : home_(home) { ++home_.held_open_; }
+    explicit held_open(executor_core& home) noexcept : dependent(home) { ++home_.held_open_; }
     held_open(const held_open&) = delete;
     held_open& operator=(const held_open&) = delete;
     ~held_open() { --home_.held_open_; }
-
-   private:
-    executor_core& home_;
   };
+  /// Whether something depends on it.
+  [[nodiscard]] bool has_dependents() const noexcept { return dependents_.load(std::memory_order_acquire) != 0; }
 
   // The loop of another library drives this executor, on one thread, instead of run(): see asio_host.
 
@@ -282,6 +311,8 @@ class executor_core {
   }
   void run_mail(std::size_t budget) noexcept;
   void run_all_mail() noexcept;
+  void end() noexcept;
+  void await_submitters() const noexcept;
   void take_mail() noexcept;
   void resume_ready() noexcept;
   std::size_t resume(detail::promise_base& first, std::size_t budget) noexcept;
@@ -304,7 +335,7 @@ class executor_core {
   std::string driver_reason_;
   std::unique_ptr<event_driver> owned_driver_;
   event_driver* driver_;
-  std::uint64_t thread_ = 0;  // the number of the thread that runs us; 0: none yet
+  std::atomic<std::uint64_t> thread_{0};  // the number of the thread that runs us; 0: none yet
 
   detail::ready_queue ready_;
   detail::late_list late_;
@@ -323,6 +354,7 @@ class executor_core {
   unsigned at_once_ = 0;                                     // counts operations that have completed without suspending
   time_point coarse_now_{};
   unsigned held_open_ = 0;
+  std::atomic<std::size_t> dependents_{0};
   bool has_stepped_ = false;                // step() has been called
   bool stepping_asleep_ = false;            // step() has left us asleep
   std::optional<time_point> idle_since_;    // as step() sees it
@@ -340,6 +372,7 @@ class executor_core {
   std::atomic<outer_loop*> outer_{nullptr};  // null: whoever takes the flag down wakes the driver
   // How many threads are inside submit(): what one of them has pushed may end the executor before it has left.
   std::atomic<unsigned> submitting_{0};
+  std::atomic<bool> ended_{false};
   const detail::birthplace birthplace_;
 };
 

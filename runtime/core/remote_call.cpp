@@ -2,20 +2,22 @@
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/remote_call.hpp>
+#include <weft/runtime/error.hpp>
 
 namespace weft::detail {
 
-void remote_call_base::start(executor_core& where, caller& waiting, const char* name) noexcept {
+void remote_call_base::start(executor_core& where, caller& waiting, const char* name) {
   where_ = &where;
   caller_ = &waiting;
   name_ = name;
-  where.submit(*this);
+  if (!where.submit_unless_ended(*this)) throw error(errc::executor_stopped, name);
 }
 
 void remote_call_base::run_on_executor() noexcept {
   try {
+    if (where_->has_ended()) throw error(errc::executor_stopped, name_);
     run_in_background(*where_, drive(*this), name_);
-  } catch (...) {  // no memory for a frame
+  } catch (...) {  // it has ended, or there is no memory for a frame
     keep_failure();
     caller_->call_ended();
   }

@@ -31,7 +31,8 @@ class remote_call_base : private remote_work {
   };
 
   /// From any thread, once: has the task run in the background of `where`. Dumps show `name`, a string literal.
-  void start(executor_core& where, caller& waiting, const char* name) noexcept;
+  /// errc::executor_stopped, now or as what take() throws, if `where` has ended.
+  void start(executor_core& where, caller& waiting, const char* name);
   /// On the task's executor, before the end: asks the task to stop.
   void request_stop() noexcept { stop_.request_stop(); }
 

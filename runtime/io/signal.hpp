@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/sync/mutex.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <csignal>
@@ -19,7 +20,8 @@ class signal_set {
   signal_set& operator=(const signal_set&) = delete;
   ~signal_set();
 
-  /// Waits for the next of the signals and yields its number; errc::canceled if stopped.
+  /// Waits for the next of the signals and yields its number; errc::canceled if stopped. Several tasks may wait, and
+  /// get one each, first come, first served.
   [[nodiscard]] task<int> next();
   /// One that has come already, without waiting; 0: none.
   [[nodiscard]] int try_next() noexcept;
@@ -33,6 +35,7 @@ class signal_set {
 
  private:
   descriptor descriptor_;
+  mutex mutex_;  // of next()
   sigset_t before_;
   bool blocks_ = true;
 };

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/one_thread.hpp>
 #include <weft/runtime/core/operation.hpp>
 
 namespace weft {
 
-/// A flag that tasks of one executor wait for. Set, it lets everybody through until it is reset.
+/// A flag that tasks of one executor wait for. Set, it lets everybody through until it is reset. Who uses it on another
+/// thread while a task waits gets errc::wrong_thread: post() to the executor, or a channel, leads there.
 class event {
  public:
   event() = default;
@@ -18,8 +20,9 @@ class event {
   /// Whether it is set.
   [[nodiscard]] bool is_set() const noexcept { return set_; }
 
-  /// Resumes, in the order of their coming, all that wait.
-  void set() noexcept {
+  /// Resumes, in the order of their coming, all that wait. errc::wrong_thread if they do on another thread.
+  void set() {
+    waiters_thread_.check(first_ != nullptr, "set an event for which tasks of another executor wait");
     set_ = true;
     while (first_ != nullptr) first_->grant();
   }
@@ -44,6 +47,7 @@ class event {
    private:
     friend class event;
     void begin() override {
+      target_->waiters_thread_.enter(target_->first_ != nullptr, "wait for an event of another executor");
       next_ = nullptr;
       previous_ = target_->last_;
       (previous_ != nullptr ? previous_->next_ : target_->first_) = this;
@@ -69,6 +73,7 @@ class event {
 
  private:
   bool set_ = false;
+  detail::shared_on_one_thread waiters_thread_;
   wait_operation* first_ = nullptr;
   wait_operation* last_ = nullptr;
 };

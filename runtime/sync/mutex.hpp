@@ -9,7 +9,8 @@
 namespace weft {
 
 /// Lets one task of an executor at a time into a section that has a co_await in it. A section without one needs no
-/// mutex: nothing else runs on its executor meanwhile. First come, first served.
+/// mutex: nothing else runs on its executor meanwhile. First come, first served. errc::wrong_thread for a task that
+/// would have to wait for one on another thread; a lock that is let go there ends the program.
 class mutex {
  public:
   /// Holds the mutex until it is destroyed. Move-only; it does not outlive the mutex.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/one_thread.hpp>
 #include <weft/runtime/core/operation.hpp>
 
 #include <cassert>
@@ -10,7 +11,8 @@
 namespace weft {
 
 /// A number of permits that tasks of one executor share. First come, first served: one that waits for many is not
-/// overtaken by those that want few.
+/// overtaken by those that want few. errc::wrong_thread for a task that would have to wait for permits that were last
+/// taken on another thread.
 class semaphore {
  public:
   /// Begins with so many permits.
@@ -28,11 +30,14 @@ class semaphore {
   [[nodiscard]] bool try_acquire(std::size_t permits = 1) noexcept {
     if (first_ != nullptr || permits > available_) return false;
     available_ -= permits;
+    users_thread_.enter();
     return true;
   }
 
   /// Gives permits back, or adds new ones; resumes those that can go on, in the order of their coming.
-  void release(std::size_t permits = 1) noexcept {
+  /// errc::wrong_thread if tasks wait on another thread.
+  void release(std::size_t permits = 1) {
+    users_thread_.check(first_ != nullptr, "release a semaphore or mutex for which tasks of another executor wait");
     assert(permits <= std::numeric_limits<std::size_t>::max() - available_);
     available_ += permits;
     grant();
@@ -59,6 +64,7 @@ class semaphore {
    private:
     friend class semaphore;
     void begin() override {
+      target_->users_thread_.enter(true, "wait for a semaphore or mutex of another executor");
       next_ = nullptr;
       previous_ = target_->last_;
       (previous_ != nullptr ? previous_->next_ : target_->first_) = this;
@@ -96,6 +102,7 @@ class semaphore {
   }
 
   std::size_t available_;
+  detail::shared_on_one_thread users_thread_;
   acquire_operation* first_ = nullptr;
   acquire_operation* last_ = nullptr;
 };

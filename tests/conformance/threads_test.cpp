@@ -283,6 +283,35 @@ TEST_P(threads, a_connection_that_is_destroyed_on_another_after_the_last_run_is_
   std::thread([&] { kept.clear(); }).join();
 }
 
+TEST_P(threads, an_executor_that_is_destroyed_before_a_connection_or_a_listener_ends_the_program_in_words) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto keep = [this](bool a_listener) {
+    std::optional<net::listener> listener;
+    std::vector<net::connection> kept;
+    run([&]() -> task<> {
+      listener.emplace(co_await device().listen(std::string(GetParam().any_address)));
+      auto ends = co_await connect_pair();
+      kept.push_back(std::move(ends.client));
+      if (!a_listener) co_return;
+      kept.clear();
+    });
+    if (!a_listener) listener.reset();
+    open_executor({});
+  };
+  EXPECT_DEATH(keep(false), "weft: an executor was destroyed before a connection, listener");
+  EXPECT_DEATH(keep(true), "weft: an executor was destroyed before a connection, listener");
+}
+
+TEST_P(threads, a_listener_that_was_closed_may_outlive_its_executor) {
+  std::optional<net::listener> listener;
+  run([&]() -> task<> {
+    listener.emplace(co_await device().listen(std::string(GetParam().any_address)));
+    listener->close();
+  });
+  open_executor({});
+  listener.reset();
+}
+
 TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   run([&]() -> task<> {

@@ -158,5 +158,62 @@ TEST_F(net_asio_test, aborting_in_a_handler_ends_what_a_task_waits_for) {
   EXPECT_EQ(ended, make_error_code(errc::closed));
 }
 
+class net_asio_end : public testing::TestWithParam<const char*> {
+ protected:
+  // Accepts one peer and holds it until its receive has ended.
+  static awaitable<void> hold(asio_host& host, net::listener& listener, net::connection peer) {
+    static_cast<void>(listener);
+    co_await host.async(peer.recv(), use_awaitable);
+  }
+  static awaitable<void> call(asio_host& host, net::device& device, std::string address) {
+    auto peer = co_await host.async(device.connect(address), use_awaitable);
+    co_await host.async(peer->recv(), use_awaitable);
+  }
+  // Stops the io_context while coroutines of Asio's hold a listener and both ends of a connection.
+  static awaitable<void> serve(asio::io_context& io, asio_host& host, net::device& device) {
+    auto listener = co_await host.async(device.listen("127.0.0.1:0"), use_awaitable);
+    asio::co_spawn(io, call(host, device, std::string(listener->address())), asio::detached);
+    auto peer = co_await host.async(listener->accept(), use_awaitable);
+    asio::co_spawn(io, hold(host, *listener, *std::move(peer)), asio::detached);
+    co_await asio::post(io, use_awaitable);
+    io.stop();
+    asio::steady_timer never(io, asio::steady_timer::time_point::max());
+    co_await never.async_wait(use_awaitable);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(over, net_asio_end, testing::Values("iwarp", "shm"),
+                         [](const auto& what) { return what.param; });
+
+TEST_P(net_asio_end,
+       of_a_stopped_io_context_in_the_natural_order_of_declaration_with_a_connection_and_a_listener_left) {
+  auto device = net::device::open(GetParam());
+  asio::io_context io{1};
+  asio_host host(io);
+  asio::co_spawn(io, serve(io, host, device), asio::detached);
+  io.run();
+  EXPECT_TRUE(io.stopped());
+}
+
+TEST_P(net_asio_end, of_the_io_context_before_its_host_with_a_connection_and_a_listener_left) {
+  auto device = net::device::open(GetParam());
+  auto io = std::make_unique<asio::io_context>(1);
+  asio_host host(*io);
+  asio::co_spawn(*io, serve(*io, host, device), asio::detached);
+  io->run();
+  EXPECT_TRUE(io->stopped());
+  io.reset();
+}
+
+TEST_P(net_asio_end, of_a_host_whose_io_context_goes_on_ends_what_its_coroutines_hold) {
+  auto device = net::device::open(GetParam());
+  asio::io_context io{1};
+  std::optional<asio_host> host(io);
+  asio::co_spawn(io, serve(io, *host, device), asio::detached);
+  io.run();
+  host.reset();
+  io.restart();
+  EXPECT_GT(io.poll(), 0U) << "the coroutines learn of it, and let their connections go";
+}
+
 }  // namespace
 }  // namespace weft

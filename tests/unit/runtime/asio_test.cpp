@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/asio.hpp>
+#include <weft/runtime/sync_wait.hpp>
 
 #include <asio.hpp>
 #include <asio/experimental/as_tuple.hpp>
@@ -743,6 +744,35 @@ TEST_F(asio_host_test, a_slot_at_every_step_loses_no_completion) {
     if (over) break;
     ASSERT_LT(steps, 100'000);
   }
+}
+
+TEST_F(asio_host_test, sync_wait_in_a_handler_is_refused) {
+  std::optional<std::error_code> code;
+  host_->async(nothing(),
+               [&](std::error_code) { code = test::code_thrown_by([&] { sync_wait(host_->executor(), nothing()); }); });
+  io_.run();
+  EXPECT_EQ(code, errc::wrong_thread);
+}
+
+TEST_F(asio_host_test, request_stop_leaves_what_is_started_after_it_alone) {
+  std::vector<std::error_code> codes;
+  const auto keep = [&](std::error_code code) { codes.push_back(code); };
+  host_->async(for_ever(), keep);
+  host_->async(for_ever(), [&](std::error_code code) {
+    keep(code);
+    host_->async(sleep_for(1us), keep);
+  });
+  io_.poll();
+  host_->request_stop();
+  host_->async(sleep_for(1us), [&](std::error_code code) {
+    keep(code);
+    host_->async(for_ever(), keep);
+    host_->request_stop();
+  });
+  io_.run();
+  ASSERT_EQ(codes.size(), 5U);
+  EXPECT_EQ(std::count(codes.begin(), codes.end(), asio::error::operation_aborted), 3);
+  EXPECT_EQ(std::count(codes.begin(), codes.end(), std::error_code()), 2);
 }
 
 }  // namespace

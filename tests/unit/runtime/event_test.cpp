@@ -113,5 +113,18 @@ TEST(event, a_wait_that_was_stopped_can_be_awaited_again) {
   EXPECT_EQ(record, (std::vector<int>{2, 1}));
 }
 
+TASK_TEST(event, that_is_set_on_another_thread_while_a_task_waits_says_so) {
+  event done;
+  const auto set = [&] { EXPECT_EQ(test::code_thrown_by([&] { done.set(); }), errc::wrong_thread); };
+  const auto wait = [&]() -> task<> { co_await done.wait(); };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(wait());
+    co_await yield();
+    std::thread(set).join();
+    done.set();
+  });
+  std::thread([&] { done.set(); }).join();  // nobody waits
+}
+
 }  // namespace
 }  // namespace weft

@@ -2,6 +2,7 @@
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/run_on.hpp>
+#include <weft/runtime/sync_wait.hpp>
 
 #include <sched.h>
 
@@ -257,6 +258,38 @@ TEST(executor_group, none_is_destroyed_while_another_may_post_to_it) {
   begun.acquire();
   group.reset();
   EXPECT_EQ(ran, (std::vector<int>{1, 2, 3}));
+}
+
+TASK_TEST(run_on, an_executor_that_has_ended_says_so) {
+  const auto one = []() -> task<int> { co_return 1; };
+  executor there;
+  std::thread([&] { there.run(one()); }).join();
+  auto work = one();
+  EXPECT_EQ(co_await test::code_of(run_on(there, std::move(work))), errc::executor_stopped);
+}
+
+TEST(run_on, an_executor_that_is_destroyed_before_it_runs_says_so) {
+  executor_group waiting({.size = 1});
+  const auto one = []() -> task<int> { co_return 1; };
+  auto there = std::make_unique<executor>();
+  const auto ask = [&]() -> task<> {
+    auto work = one();
+    EXPECT_EQ(co_await test::code_of(run_on(*there, std::move(work))), errc::executor_stopped);
+  };
+  std::binary_semaphore asked(0);
+  event ended;
+  const auto wait = [&]() -> task<> {
+    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+      children.spawn(ask());
+      co_await yield();
+      co_await yield();
+      asked.release();
+    });
+  };
+  std::thread caller([&] { sync_wait(waiting[0], wait()); });
+  asked.acquire();
+  there.reset();
+  caller.join();
 }
 
 }  // namespace

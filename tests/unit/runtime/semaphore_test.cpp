@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/run_on.hpp>
 #include <weft/runtime/sync/mutex.hpp>
 #include <weft/runtime/sync/semaphore.hpp>
 
@@ -176,6 +178,32 @@ TEST(mutex, one_that_gives_up_waiting_leaves_it_to_the_next) {
   home.run(root());
   EXPECT_EQ(entered, 1);
   EXPECT_FALSE(door.is_locked());
+}
+
+TASK_TEST(mutex, that_is_held_on_another_executor_is_refused_in_words) {
+  mutex one;
+  executor_group group({.size = 1});
+  const auto wait = [&]() -> task<> { const auto guard = co_await one.lock(); };
+  {
+    const auto guard = co_await one.lock();
+    auto work = wait();
+    EXPECT_EQ(co_await test::code_of(run_on(group[0], std::move(work))), errc::wrong_thread);
+  }
+  auto work = wait();
+  co_await run_on(group[0], std::move(work));  // one after another is fine
+  co_await wait();
+}
+
+TASK_TEST(semaphore, that_is_released_on_another_thread_while_a_task_waits_says_so) {
+  semaphore permits(0);
+  const auto release = [&] { EXPECT_EQ(test::code_thrown_by([&] { permits.release(); }), errc::wrong_thread); };
+  const auto wait = [&]() -> task<> { co_await permits.acquire(); };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(wait());
+    co_await yield();
+    std::thread(release).join();
+    permits.release();
+  });
 }
 
 }  // namespace

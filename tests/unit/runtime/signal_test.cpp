@@ -51,6 +51,31 @@ TEST(signal_set, a_stop_ends_the_wait_and_a_later_signal_is_not_lost) {
   EXPECT_EQ(home.run(signals.next()), SIGUSR1);
 }
 
+TEST(signal_set, several_tasks_get_one_each_and_a_stop_ends_the_rest) {
+  signal_set signals({SIGUSR1});
+  std::vector<int> heard;
+  int stopped = 0;
+  const auto listen = [&]() -> task<> {
+    const result<int> got = co_await as_result(signals.next());
+    if (got) {
+      heard.push_back(*got);
+    } else {
+      ++stopped;
+    }
+  };
+  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    for (int i = 0; i < 3; ++i) children.spawn(listen());
+    for (std::size_t n = 1; n <= 2; ++n) {
+      co_await yield();
+      raise(SIGUSR1);
+      while (heard.size() < n) co_await yield();
+    }
+    children.request_stop();
+  }));
+  EXPECT_EQ(heard, (std::vector<int>{SIGUSR1, SIGUSR1}));
+  EXPECT_EQ(stopped, 1);
+}
+
 TEST(signal_set, gives_the_thread_its_signals_back) {
   ASSERT_FALSE(blocked(SIGUSR1));
   {

@@ -55,6 +55,12 @@ TEST(sync_wait, on_the_thread_of_an_executor_is_refused) {
   EXPECT_EQ(test::code_thrown_by([&] { test::run(block()); }), errc::wrong_thread);
 }
 
+TEST(sync_wait, an_executor_that_has_ended_says_so) {
+  executor there;
+  std::thread([&] { static_cast<void>(there.run(where_am_i())); }).join();
+  EXPECT_EQ(test::code_thrown_by([&] { sync_wait(there, where_am_i()); }), errc::executor_stopped);
+}
+
 TEST(sync_wait, has_destroyed_the_task_when_it_returns) {
   executor_group group({.size = 2});
   const auto alive = std::make_shared<int>(0);

@@ -525,10 +525,20 @@ TEST_F(shm_undead, listeners_keep_an_address_until_they_are_gone) {
 class strangers : public system_calls {
  public:
   bool all = false;
+  bool at_loopback = false;  // those that listen there
   int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept override {
     const int result = system_calls::getsockopt(fd, level, name, value, length);
-    if (all && name == SO_PEERCRED && result == 0) static_cast<ucred*>(value)->uid += 1;
+    const bool is_other = all || (at_loopback && peer_is_at_loopback(fd));
+    if (is_other && name == SO_PEERCRED && result == 0) static_cast<ucred*>(value)->uid += 1;
     return result;
+  }
+
+ private:
+  static bool peer_is_at_loopback(int fd) noexcept {
+    sockaddr_un peer{};
+    socklen_t length = sizeof peer;
+    const bool is_named = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+    return is_named && std::string_view(peer.sun_path + 1, sizeof peer.sun_path - 1).starts_with("weft/127.0.0.1");
   }
 };
 
@@ -540,6 +550,7 @@ class shm_users : private with_strangers, public shm_set_up {
  protected:
   shm_users() : shm_set_up(calls) {}
   void let_all_be_strangers() noexcept { calls.all = true; }
+  void let_those_at_loopback_be_strangers() noexcept { calls.at_loopback = true; }
   scratch_directory directory;
 };
 
@@ -550,6 +561,19 @@ TEST_F(shm_users, that_listen_under_an_address_and_are_others_get_nothing_from_u
     const auto failure = co_await failure_of(connect(std::string(listener->address())));
     EXPECT_EQ(failure->code(), std::errc::permission_denied);
     EXPECT_TRUE(contains(failure, "what listens there belongs to user"));
+  });
+}
+
+TEST_F(shm_users, that_are_others_are_passed_by_where_our_own_listens_at_all_addresses) {
+  run([&]() -> task<> {
+    const auto stranger = co_await listen();
+    const std::string address(stranger->address());
+    const auto own = co_await listen("0.0.0.0" + address.substr(address.rfind(':')));
+    let_those_at_loopback_be_strangers();
+    auto connecting = connect(address);
+    auto accepting = accept(*own);
+    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_TRUE(std::get<0>(both).link != nullptr && std::get<1>(both) != nullptr);
   });
 }
 
