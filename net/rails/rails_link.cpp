@@ -798,7 +798,11 @@ void rails_link::expired() noexcept {
 
 std::optional<time_point> rails_link::next_look() const noexcept {
   std::optional<time_point> next;
-  const auto look_at = [&](time_point when) { next = std::min(next.value_or(when), when); };
+  // What is over stays so until its link has ended.
+  const time_point soonest = home_.now() + watch_period;
+  const auto look_at = [&](time_point when) {
+    next = std::min(next.value_or(time_point::max()), std::max(when, soonest));
+  };
   if (lost_since_ && !awaits_answers()) look_at(later(*lost_since_, time_to_resume()));
   for (const place& each : rails_) {
     if (each.awaits_answers_until) look_at(*each.awaits_answers_until);

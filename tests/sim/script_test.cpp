@@ -139,6 +139,10 @@ TEST(scripts, nobody_waits_for_memory_of_a_tight_pool_with_some_in_his_hands) {
   static_cast<void>(play_seed(900'101'287, fabric::simulated_rdma));
 }
 
+TEST(scripts, a_rail_that_is_given_up_is_not_looked_at_without_a_pause_until_it_has_ended) {
+  static_cast<void>(play_seed(130, fabric::simulated_rails));
+}
+
 TEST(scripts, a_device_of_rails_has_room_for_the_deepest_connection) {
   static_cast<void>(play_seed(15'006'710, fabric::simulated_rails));
 }
