@@ -6,6 +6,7 @@
 #include <weft/mr/memory_record.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
 
 #include <sys/wait.h>
 #include <unistd.h>
