@@ -227,10 +227,15 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   }
   void request_stop() {
     asio_wave& stopped = waves_.back();
-    if (stopped.calls == 0) return;
-    waves_.emplace_back();
+    if (stopped.calls == 0) return kick();
+    if (next_wave_.empty()) next_wave_.emplace_back();
+    waves_.splice(waves_.end(), next_wave_);
     core_of(guest_).visit([&stopped] { stopped.stop.request_stop(); });
     kick();
+    try {
+      next_wave_.emplace_back();
+    } catch (const std::bad_alloc&) {  // then the next time
+    }
   }
 
   /// Stops all tasks, waits for their end, and leaves the io_context. Ends the program on another thread if there are
@@ -272,7 +277,8 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
 
   asio::io_context* context_;  // null: finished
   executor guest_;
-  std::list<asio_wave> waves_{1};  // the last is that of calls to come
+  std::list<asio_wave> waves_{1};      // the last is that of calls to come
+  std::list<asio_wave> next_wave_{1};  // so that to stop them takes no memory
   // Made before asio_service, so that they may still be used when that is shut down. Empty: finished.
   std::optional<asio::posix::stream_descriptor> descriptor_;  // the event driver's, from the first turn on
   std::optional<asio::steady_timer> timer_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/checked.hpp>
-#include <weft/net/shm/set_up.hpp>
+#include <weft/net/shm/peer_user.hpp>
 #include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>

@@ -5,6 +5,7 @@
 #include <weft/net/shm/handshake.hpp>
 #include <weft/net/shm/link.hpp>
 #include <weft/net/shm/packets.hpp>
+#include <weft/net/shm/peer_user.hpp>
 #include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/task.hpp>
@@ -41,18 +42,6 @@ void check_kind(const frame& got, frame_kind wanted, const char* step);
 int try_send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors = {}) noexcept;
 /// Throws weft::error.
 void send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors, const char* step);
-
-/// Who is at the other end: for an acceptor who has connected, for a connector who listens, as it was then. Throws
-/// weft::error. See SO_PEERCRED of unix(7).
-[[nodiscard]] ucred peer_of(const descriptor& socket);
-/// Whether it may be any user without a number in the user namespace of this process. It is said to be the overflow
-/// user: see user_namespaces(7).
-[[nodiscard]] bool has_no_number(const ucred& peer) noexcept;
-/// Whether it has the rights of this process. Without a path there are no permissions to say who may connect, and any
-/// user may take any name: so a peer has to be of the same user, root included, who would otherwise trust a name that
-/// somebody else has taken. One who has no number in the user namespace of this process is not, because all who have
-/// none appear as the same user, and this process itself may.
-[[nodiscard]] bool is_same_user(const ucred& peer) noexcept;
 
 /// Has the event driver forget the socket, and makes the link, on the executor that calls.
 [[nodiscard]] std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed,
