@@ -3,7 +3,6 @@
 #include <weft/mr/region/mapped_ranges.hpp>
 
 #include <fcntl.h>
-#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -739,26 +738,29 @@ class held_threads {
     action.sa_handler = [](int) {
       const int saved = errno;
       char byte = 0;
-      static_cast<void>(::write(arrived[1], &byte, 1) + ::read(let_go[0], &byte, 1));
+      static_cast<void>(::write(arrived[1], &byte, 1) + ::read(let_go[0], &byte, 1) + ::write(arrived[1], &byte, 1));
       errno = saved;
     };
     EXPECT_EQ(::sigaction(SIGUSR1, &action, &before_), 0);
     for (const pid_t each : which) EXPECT_EQ(::syscall(SYS_tgkill, ::getpid(), each, SIGUSR1), 0);
-    char byte = 0;
-    for (std::size_t i = 0; i < count_; ++i) EXPECT_EQ(::read(arrived[0], &byte, 1), 1);
+    hear_of_all();
   }
   held_threads(const held_threads&) = delete;
   held_threads& operator=(const held_threads&) = delete;
   ~held_threads() {
     const std::vector<char> bytes(count_);
     EXPECT_EQ(::write(let_go[1], bytes.data(), count_), static_cast<ssize_t>(count_));
-    // All have read theirs before anything else gets the pipe's number.
-    for (int unread = 1; unread != 0; std::this_thread::yield()) ::ioctl(let_go[0], FIONREAD, &unread);
+    hear_of_all();  // before anything else gets the numbers of the pipes
     ::sigaction(SIGUSR1, &before_, nullptr);
     for (const int fd : {arrived[0], arrived[1], let_go[0], let_go[1]}) ::close(fd);
   }
 
  private:
+  void hear_of_all() const {
+    char byte = 0;
+    for (std::size_t i = 0; i < count_; ++i) EXPECT_EQ(::read(arrived[0], &byte, 1), 1);
+  }
+
   static inline std::array<int, 2> arrived{};
   static inline std::array<int, 2> let_go{};
 

@@ -56,6 +56,7 @@ TASK_TEST(offload, moves_its_result_and_lets_its_exception_through) {
 }
 
 TEST(offload, without_a_thread_for_it_fails_with_an_error_of_ours) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the child begins threads
   EXPECT_EXIT(open_without_threads(), testing::ExitedWithCode(0), "start a thread: Resource temporarily unavailable");
 }
 
