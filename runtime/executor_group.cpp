@@ -16,7 +16,6 @@
 #include <exception>
 #include <future>
 #include <new>
-#include <system_error>
 #include <utility>
 
 namespace weft {

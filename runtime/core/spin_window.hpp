@@ -8,7 +8,8 @@
 namespace weft::detail {
 
 /// How long an executor under poll_policy::adaptive looks for completions before it sleeps: for twice as long as they
-/// lately took to come. After several looks in vain it sleeps at once for a while: where both ends of a connection
+/// lately took to come, within bounds: a short look costs less than the sleep that it spares. After several looks in
+/// vain it sleeps at once for a while: where both ends of a connection
 /// share a core, or a container has one, the peer cannot answer while this end looks.
 class spin_window {
  public:

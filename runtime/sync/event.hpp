@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/core/one_thread.hpp>
 #include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/core/shared_on_one_thread.hpp>
 
 namespace weft {
 

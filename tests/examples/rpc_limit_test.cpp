@@ -5,31 +5,24 @@
 
 #include <gtest/gtest.h>
 
-#include <linux/capability.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <string_view>
 
+#include "kit/locked_memory.hpp"
 #include "rdma.hpp"
 #include <rpc/client.hpp>
 
 namespace rpc {
 namespace {
 
-// In a process of its own, without the right to lock as much as one likes, which root has.
 TEST(rpc_limits, room_that_the_locked_memory_limit_forbids_is_refused_with_that_reason) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-    __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
-    ::syscall(SYS_capset, &header, none);
-    const rlimit limit{.rlim_cur = 8 << 20, .rlim_max = 8 << 20};
-    ::setrlimit(RLIMIT_MEMLOCK, &limit);
+    weft::test::limit_locked_memory(8 << 20);
     weft::sim::world place(1, {});
     weft::sim::rdma below(place, weft::sim::rdma_traits{});
     weft::net::device_options options;

@@ -4,16 +4,14 @@
 #include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/observe/report.hpp>
 
-#include <linux/capability.h>
 #include <linux/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../sim/loose_task.hpp"
 #include "kit/clock.hpp"
 #include "kit/expect_failure.hpp"
+#include "kit/locked_memory.hpp"
 #include "kit/report_list.hpp"
 #include "mr/support.hpp"
 #include "sanitized.hpp"
@@ -1048,12 +1046,7 @@ TEST(pool, of_a_domain_that_pins_respects_the_locked_memory_limit_and_says_so) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    // Without the right to lock as much as one likes, which root has.
-    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-    __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
-    ::syscall(SYS_capset, &header, none);
-    const rlimit limit{.rlim_cur = mib, .rlim_max = mib};
-    ::setrlimit(RLIMIT_MEMLOCK, &limit);
+    test::limit_locked_memory(mib);
     domain_capabilities capabilities = recording_domain::everything;
     const pool unpinned(std::make_shared<recording_domain>(capabilities), {.max_bytes = 8 * mib});
     capabilities.pins = true;

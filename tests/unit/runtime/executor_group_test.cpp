@@ -248,7 +248,7 @@ TEST(executor_group, none_is_destroyed_while_another_may_post_to_it) {
   };
   const auto work = [&]() -> task<> {
     begun.release();
-    co_await sleep_for(20ms);  // meanwhile the others have nothing left to do, and are told to end
+    while (!core_of(first).has_ended()) co_await yield();  // all are told to end, and that one has nothing left to do
     first.post([&] {
       note(first, 1);
       last.post(second);

@@ -754,34 +754,44 @@ class lent_to_hostile : public direct_order {
     co_await settle();
     co_return made.number;
   }
+
+  /// A page that is exposed, and offered to the peer under this number.
+  struct borrowed_page {
+    borrowed_page(mr::region memory, net::exposure exposed, std::uint32_t name)
+        : region(std::move(memory)), open(std::move(exposed)), number(name) {}
+    mr::region region;
+    net::exposure open;
+    std::uint32_t number;
+  };
+  task<borrowed_page> borrow_page(manual_end& hand, net::connection& victim) {
+    auto region = co_await lend(device(), page, usage::bind_window);
+    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
+    const auto where = open.remote();
+    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    co_return borrowed_page(std::move(region), std::move(open), number);
+  }
 };
 WEFT_ON_BOTH_ENDS(lent_to_hostile);
 
 TEST_P(lent_to_hostile, peers_is_revoked_when_they_are_outside_whatever_they_say) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto region = co_await lend(device(), page, usage::bind_window);
-    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
-    const auto where = open.remote();
-    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
-    co_await open.revoke();  // although nothing has been said
-    EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
-    EXPECT_EQ((co_await next(hand, record_kind::withdrawn)).number, number);
-    hand.say({.kind = record_kind::returned, .number = number});
+    auto lent = co_await borrow_page(hand, victim);
+    co_await lent.open.revoke();  // although nothing has been said
+    EXPECT_EQ(hand.other().lent[lent.number], shm::end_words::shut);
+    EXPECT_EQ((co_await next(hand, record_kind::withdrawn)).number, lent.number);
+    hand.say({.kind = record_kind::returned, .number = lent.number});
     co_await settle();
-    co_await region.release();
+    co_await lent.region.release();
   });
 }
 
 TEST_P(lent_to_hostile, peers_is_not_revoked_before_they_are_outside) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto region = co_await lend(device(), page, usage::bind_window);
-    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
-    const auto where = open.remote();
-    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    auto lent = co_await borrow_page(hand, victim);
     hand.own().turn = 1;
     bool revoked = false;
     const auto revoke = [&]() -> task<> {
-      co_await open.revoke();
+      co_await lent.open.revoke();
       revoked = true;
     };
     const auto leave = [&]() -> task<> {
@@ -789,20 +799,17 @@ TEST_P(lent_to_hostile, peers_is_not_revoked_before_they_are_outside) {
       co_await settle();
       EXPECT_FALSE(revoked) << "the peer is in the middle of an access";
       hand.own().turn = 2;
-      hand.say({.kind = record_kind::returned, .number = number});
+      hand.say({.kind = record_kind::returned, .number = lent.number});
     };
     co_await when_all(revoke(), leave());
     EXPECT_TRUE(revoked);
-    co_await region.release();
+    co_await lent.region.release();
   });
 }
 
 TEST_P(lent_to_hostile, peers_is_not_given_back_by_the_end_of_the_connection_before_they_are_outside) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto region = co_await lend(device(), page, usage::bind_window);
-    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
-    const auto where = open.remote();
-    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    auto lent = co_await borrow_page(hand, victim);
     hand.own().turn = 1;
     int over = 0;
     const auto count = [&over](auto what) -> task<> {
@@ -811,30 +818,27 @@ TEST_P(lent_to_hostile, peers_is_not_given_back_by_the_end_of_the_connection_bef
     };
     const auto leave = [&]() -> task<> {
       victim.abort();
-      EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
+      EXPECT_EQ(hand.other().lent[lent.number], shm::end_words::shut);
       co_await hand.socket().receive_to_the_end();  // it is told of the end all the same
       co_await settle();
       EXPECT_EQ(over, 0) << "the peer is in the middle of an access";
       hand.own().turn = 2;
       hand.wake();
     };
-    co_await when_all(count(open.ended()), count(victim.close()), leave());
+    co_await when_all(count(lent.open.ended()), count(victim.close()), leave());
     EXPECT_EQ(over, 2);
-    co_await open.revoke();
-    co_await region.release();
+    co_await lent.open.revoke();
+    co_await lent.region.release();
   });
 }
 
 TEST_P(lent_to_hostile, peers_that_is_revoked_already_is_not_given_back_by_the_end_of_the_connection_either) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto region = co_await lend(device(), page, usage::bind_window);
-    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
-    const auto where = open.remote();
-    static_cast<void>(co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address()));
+    auto lent = co_await borrow_page(hand, victim);
     hand.own().turn = 1;
     bool revoked = false;
     const auto revoke = [&]() -> task<> {
-      co_await open.revoke();
+      co_await lent.open.revoke();
       revoked = true;
     };
     const auto leave = [&]() -> task<> {
@@ -847,25 +851,22 @@ TEST_P(lent_to_hostile, peers_that_is_revoked_already_is_not_given_back_by_the_e
     };
     co_await when_all(revoke(), leave());
     EXPECT_TRUE(revoked);
-    co_await region.release();
+    co_await lent.region.release();
   });
 }
 
 TEST_P(lent_to_hostile, peers_comes_back_from_those_that_die_inside) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto region = co_await lend(device(), page, usage::bind_window);
-    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
-    const auto where = open.remote();
-    static_cast<void>(co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address()));
+    auto lent = co_await borrow_page(hand, victim);
     hand.own().turn = 1;
-    const auto revoke = [&]() -> task<> { co_await open.revoke(); };
+    const auto revoke = [&]() -> task<> { co_await lent.open.revoke(); };
     const auto die = [&]() -> task<> {
       victim.abort();
       co_await settle();
       ::shutdown(hand.socket().fd(), SHUT_RDWR);  // as the kernel does for a process that is no more
     };
     co_await when_all(revoke(), die());
-    co_await region.release();
+    co_await lent.region.release();
   });
 }
 
