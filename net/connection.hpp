@@ -155,9 +155,9 @@ class connection {
   // The end.
 
   /// Sends what was posted, tells the peer, and waits until both sides are done, at most close_timeout; then it aborts.
-  /// That takes longer only while the peer is in the middle of a direct access to memory that it was lent (docs/shm.md).
-  /// Waiting receives end with errc::closed; messages that still come are dropped. If stopped, it aborts at once and
-  /// throws errc::canceled.
+  /// That takes longer only while the peer is in the middle of a direct access to memory that it was lent
+  /// (docs/shm.md). Waiting receives end with errc::closed; messages that still come are dropped. If stopped, it aborts
+  /// at once and throws errc::canceled.
   [[nodiscard]] task<> close();
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """count.py FAILED_STEPS BUILD_DIR...: adds up what CTest ran in some build directories.
 
+FAILED_STEPS are the names of the other steps that failed, one on each line; each counts as one failed case.
+
 A GoogleTest program counts as the cases in the report it wrote, or in those in a folder of its name if it was several,
 any other test as one case. A program that failed although its report shows no failure (it died before it could write
 one, or a sanitizer spoke at its end) counts as one failed case more. What failed comes last, with what it said. The last
@@ -48,8 +50,9 @@ def cases(build):
 
 
 def main():
-    counts = {"passed": 0, "skipped": 0, "failed": int(sys.argv[1])}
+    counts = {"passed": 0, "skipped": 0, "failed": 0}
     found = [case for build in map(Path, sys.argv[2:]) for case in cases(build)]
+    found += [(step, "failed", "") for step in sys.argv[1].splitlines()]
     for name, outcome, reason in sorted(found, key=lambda case: case[1] == "failed"):  # what failed comes last
         counts[outcome] += 1
         if outcome != "passed":
