@@ -7,6 +7,7 @@
 #include <linux/seccomp.h>
 #include <net/if.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -315,9 +316,18 @@ bool memory_group::make_below(const std::string& directory, const char* limit, c
   write_setting("memory.swappiness", "0");
   write_setting("memory.swap.max", "0");
   const bool has_limit = ::access(limit_.c_str(), W_OK) == 0 && ::access(usage_.c_str(), R_OK) == 0;
-  if (has_limit && (when_short_ == shortage::kills || write_setting("memory.oom_control", "1"))) return true;
+  if (has_limit && (when_short_ == shortage::kills || watch_waiters())) return true;
   ::rmdir(path_.c_str());
   return false;
+}
+
+// cgroups(7) of version 1: the kernel tells of them, because somebody else has to help.
+bool memory_group::watch_waiters() {
+  if (!write_setting("memory.oom_control", "1")) return false;
+  waited_for_ = owned(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const descriptor control = owned(::open((path_ + "/memory.oom_control").c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string both = std::to_string(waited_for_.fd()) + " " + std::to_string(control.fd());
+  return write_setting("cgroup.event_control", both.c_str());
 }
 
 bool memory_group::write_setting(const char* name, const char* value) const {
@@ -331,6 +341,18 @@ memory_group::~memory_group() {
 
 void memory_group::lift_limit() const {
   EXPECT_TRUE(write_file(limit_.c_str(), "-1") || write_file(limit_.c_str(), "max"));
+}
+
+task<> memory_group::feed() {
+  constexpr std::size_t little = std::size_t{256} << 10;
+  for (;;) {
+    weft::detail::io_wait waited(io_kind::readable, waited_for_);
+    const int result = co_await waited;
+    if (result < 0) co_return;
+    std::uint64_t times = 0;
+    static_cast<void>(::read(waited_for_.fd(), &times, sizeof times) != 0);
+    leave(little);
+  }
 }
 
 std::string memory_group::state() const {

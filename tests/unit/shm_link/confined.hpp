@@ -53,8 +53,13 @@ class memory_group {
   /// Why there is none; empty if there is.
   [[nodiscard]] const std::string& why_not() const noexcept { return why_not_; }
   [[nodiscard]] confinement inside() const;
+  /// Whether it is of shortage::is_said.
+  [[nodiscard]] bool says_so() const noexcept { return when_short_ == shortage::is_said; }
   /// From now on it may have so much more than it has.
   void leave(std::size_t more) const;
+  /// Until it is stopped, gives a little more to whoever waits for a page of its own: where the kernel kills nobody,
+  /// that is for ever.
+  task<> feed();
   /// And from now on as much as it likes.
   void lift_limit() const;
   /// What the kernel says of its memory, for messages of tests.
@@ -63,8 +68,10 @@ class memory_group {
  private:
   [[nodiscard]] bool make_below(const std::string& directory, const char* limit, const char* usage);
   bool write_setting(const char* name, const char* value) const;
+  [[nodiscard]] bool watch_waiters();
 
   shortage when_short_;
+  descriptor waited_for_;  // of shortage::is_said: readable when a process begins to wait for a page
   std::string path_;
   std::string limit_;
   std::string usage_;
