@@ -938,7 +938,9 @@ void expect_whole_although_it_changes(request_kind kind, const mr::memory_record
   ASSERT_TRUE(engine.machine.post(posted));
   bytes wire;
   while (engine.machine.has_output() || !engine.batch.empty()) {
-    if (engine.batch.empty()) ASSERT_TRUE(engine.machine.gather(engine.batch));
+    if (engine.batch.empty()) {
+      ASSERT_TRUE(engine.machine.gather(engine.batch));
+    }
     for (std::byte& one : memory) one ^= std::byte{0xFF};
     append(wire, engine.transmit());
   }
