@@ -95,14 +95,25 @@ task<> region::reregister(std::span<std::byte> memory, registration_options opti
     throw error(errc::invalid_argument, "register again a region that peers may use directly");
   }
   const detail::change going_on(target, "register again");
+  bool registered = false;
+  const struct outcome {  // also where the frame is destroyed meanwhile
+    detail::region_state& target;
+    std::span<std::byte> memory;
+    const registration_options& options;
+    const bool& registered;
+    ~outcome() {
+      if (!registered) return;
+      target.bytes = memory;
+      target.set(options);
+    }
+  } written{target, memory, options, registered};
   std::optional<registration> item(target.registration);
-  const auto work = [&item, &target, memory, &options] {
+  const auto work = [&item, &target, memory, &options, &registered] {
     target.end_last_uses();
     target.domain->reregister_now(item, target, memory, options);
+    registered = true;
   };
   co_await detail::work_on(target, item, {&memory, 1}, options, work);
-  target.bytes = memory;
-  target.set(options);
 }
 
 task<> region::release() {

@@ -11,14 +11,17 @@ void offload_base::begin() {
   workers().submit(*this);
 }
 
-offload_base::~offload_base() {
-  if (!waiting() || workers().withdraw(*this)) return;
-  terminate_because("a task was destroyed while a worker thread runs its offloaded function");
+void offload_base::withdraw() noexcept {
+  if (workers().withdraw(*this)) return;
+  if (!for_resources_) terminate_because("a task was destroyed while a worker thread runs its offloaded function");
+  ran_.wait(false);
+  home().withdraw(*this);
 }
 
 void offload_base::run() noexcept {
   invoke();
   ran_ = true;
+  ran_.notify_one();
   home().submit(*this);
 }
 

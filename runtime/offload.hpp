@@ -6,6 +6,7 @@
 #include <weft/runtime/core/remote_work.hpp>
 #include <weft/runtime/worker_pool.hpp>
 
+#include <atomic>
 #include <exception>
 #include <optional>
 #include <type_traits>
@@ -24,14 +25,20 @@ class offload_base : public operation_base, private worker_job, private remote_w
   explicit offload_base(bool for_resources) noexcept : for_resources_(for_resources) {}
   offload_base(offload_base&& other) noexcept
       : operation_base(std::move(other)), for_resources_(other.for_resources_) {}
-  ~offload_base();
+  ~offload_base() = default;
 
   void throw_if_canceled() const;
+  /// For a destructor, before the function goes. One that has begun for the library's own sake is waited for, because
+  /// it uses what goes with the frame that awaits it; a user's own ends the program.
+  void leave() noexcept {
+    if (waiting()) withdraw();
+  }
 
   /// The function itself; keeps its result or exception.
   virtual void invoke() noexcept = 0;
 
  private:
+  void withdraw() noexcept;
   void begin() final;
   void cancel() noexcept final;
   void run() noexcept final;                           // worker thread
@@ -40,7 +47,7 @@ class offload_base : public operation_base, private worker_job, private remote_w
   [[nodiscard]] worker_pool& workers() const;
 
   const bool for_resources_;
-  bool ran_ = false;
+  std::atomic<bool> ran_ = false;
 };
 
 template <class Function>
@@ -58,6 +65,7 @@ class offload_operation final : public offload_base {
   offload_operation(offload_operation&& other) noexcept
       : offload_base(std::move(other)), function_(std::forward<Function>(other.function_)) {}
   offload_operation& operator=(offload_operation&&) = delete;
+  ~offload_operation() { leave(); }
 
   value await_resume() {
     throw_if_canceled();
@@ -98,7 +106,7 @@ template <class Function>
 namespace detail {
 
 /// Like offload(), but on worker_pool::for_resources(): the end of a connection or a region must not wait behind
-/// other jobs.
+/// other jobs. A frame that is destroyed meanwhile waits for the function: what may take long is for apart().
 template <class Function>
   requires pinned<Function>
 [[nodiscard]] auto offload_for_resources(Function&& function) {

@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <span>
 
@@ -42,26 +41,27 @@ class change {
 };
 
 /// Has a worker run `work`, which makes of `item` another registration of these ranges, once their pages are there;
-/// empty if there is none left. The state itself is written here alone, on its executor, and not by the worker.
+/// empty if there is none left. The state itself is written here alone, on its executor, and not by the worker, also
+/// where the frame is destroyed meanwhile.
 template <class Work>
 task<> work_on(region_state& target, std::optional<registration>& item, std::span<const std::span<std::byte>> ranges,
                const registration_options& options, Work& work) {
+  const struct outcome {
+    region_state& target;
+    const std::optional<registration>& item;
+    ~outcome() {
+      if (item) {
+        target.registration = *item;
+        return;
+      }
+      target.registered = false;
+      target.bytes = {};
+      target.usage = target.options.usage = mr::usage::none;
+    }
+  } written{target, item};
   const weft::detail::stop_shield shield(co_await weft::detail::current_promise());
-  std::exception_ptr failure;
-  try {
-    co_await populate(*target.domain, ranges, options);
-    co_await weft::detail::offload_for_resources(work);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  if (item) {
-    target.registration = *item;
-  } else {
-    target.registered = false;
-    target.bytes = {};
-    target.usage = target.options.usage = mr::usage::none;
-  }
-  if (failure) std::rethrow_exception(failure);
+  co_await populate(*target.domain, ranges, options);
+  co_await weft::detail::offload_for_resources(work);
 }
 
 }  // namespace weft::mr::detail

@@ -68,10 +68,7 @@ class request final : public net::link_request {
     } catch (...) {
       failure = std::current_exception();
     }
-    if (link != nullptr) {
-      co_await conclude(*link, failure);
-      co_return link;
-    }
+    if (link != nullptr) co_return co_await conclude(std::move(link), failure);
     if (made.endpoint != nullptr) {
       co_await give_up(std::move(made.endpoint));
     } else {

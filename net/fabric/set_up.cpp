@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/set_up.hpp>
 #include <weft/net/tcp/tcp_socket.hpp>
+#include <weft/runtime/core/apart.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/system_calls.hpp>
@@ -16,6 +17,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -103,41 +105,66 @@ void try_send_frame(const descriptor& socket, const frame& what) noexcept {
   socket.calls().sendmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-task<std::unique_ptr<endpoint>> make_endpoint(std::shared_ptr<const device> home, const descriptor& socket,
-                                              const set_up_options& options, const frame* peer) {
-  const socket_address own = any_port_of(address_of(socket));
-  const std::uint16_t requests = options.max_requests;
-  const std::uint16_t receives = options.max_receives;
-  std::unique_ptr<endpoint> made;
-  const auto work = [&made, &home, &own, requests, receives, peer] {
-    made = std::make_unique<endpoint>(home, own.data(), own.size(), requests, receives);
-    if (peer != nullptr) made->insert(peer->address());
-  };
-  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
-  {
-    const weft::detail::stop_shield shield(promise);  // or a stop would leave it to this thread
-    co_await weft::detail::offload_for_resources(work);
-  }
-  if (promise.get_stop_token().stop_requested()) {
-    co_await give_up(std::move(made));
-    throw error(errc::canceled, "stopped");
-  }
-  co_return made;
-}
+namespace {
 
-task<> insert_peer(endpoint& self, const frame& peer) {
-  const auto work = [&self, &peer] { self.insert(peer.address()); };
-  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
-  const weft::detail::stop_shield shield(promise);
-  co_await weft::detail::offload_for_resources(work);
-}
-
-task<> give_up(std::unique_ptr<endpoint> gone) {
+task<> close_on_worker(std::unique_ptr<endpoint> gone) {
   const auto work = [&gone] { gone.reset(); };
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   const weft::detail::stop_shield shield(promise);
   co_await weft::detail::offload_for_resources(work);
 }
+
+// Has a worker do it with `self`, which goes if that fails, or if there was a stop.
+template <class Work>
+task<std::unique_ptr<endpoint>> work_on(std::unique_ptr<endpoint>& self, Work& work) {
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  std::exception_ptr failure;
+  try {
+    const weft::detail::stop_shield shield(promise);  // or a stop would leave it to this thread
+    co_await weft::detail::offload_for_resources(work);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const bool stopped = promise.get_stop_token().stop_requested();
+  if (failure == nullptr && !stopped) co_return std::move(self);
+  if (self != nullptr) co_await close_on_worker(std::move(self));
+  if (failure != nullptr) std::rethrow_exception(failure);
+  throw error(errc::canceled, "stopped");
+}
+
+task<std::unique_ptr<endpoint>> make_on_worker(std::shared_ptr<const device> home, socket_address own,
+                                               std::uint16_t requests, std::uint16_t receives,
+                                               std::optional<frame> peer) {
+  std::unique_ptr<endpoint> made;
+  auto work = [&made, &home, &own, requests, receives, &peer] {
+    made = std::make_unique<endpoint>(home, own.data(), own.size(), requests, receives);
+    if (peer) made->insert(peer->address());
+  };
+  co_return co_await work_on(made, work);
+}
+
+task<std::unique_ptr<endpoint>> insert_on_worker(std::unique_ptr<endpoint> self, frame peer) {
+  auto work = [&self, &peer] { self->insert(peer.address()); };
+  co_return co_await work_on(self, work);
+}
+
+task<> close_on_worker(std::unique_ptr<fabric_link> gone) { co_await gone->give_up(); }
+
+}  // namespace
+
+task<std::unique_ptr<endpoint>> make_endpoint(std::shared_ptr<const device> home, const descriptor& socket,
+                                              const set_up_options& options, const frame* peer) {
+  std::optional<frame> known;
+  if (peer != nullptr) known = *peer;
+  return weft::detail::apart(make_on_worker(std::move(home), any_port_of(address_of(socket)), options.max_requests,
+                                            options.max_receives, known));
+}
+
+task<std::unique_ptr<endpoint>> insert_peer(std::unique_ptr<endpoint> self, const frame& peer) {
+  return weft::detail::apart(insert_on_worker(std::move(self), peer));
+}
+
+task<> give_up(std::unique_ptr<endpoint> gone) { return weft::detail::apart(close_on_worker(std::move(gone))); }
 
 std::unique_ptr<fabric_link> make_link(established& made) {
   auto link = std::make_unique<fabric_link>(std::move(made));
@@ -145,12 +172,12 @@ std::unique_ptr<fabric_link> make_link(established& made) {
   return link;
 }
 
-task<> conclude(fabric_link& link, const std::exception_ptr& failure) {
-  co_await link.end_set_up();
-  if (failure == nullptr) co_return;
-  co_await link.give_up();
-  if (link.was_late())
-    throw error(errc::timed_out, "wait for a peer that may use memory which is taken back meanwhile");
+task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link, const std::exception_ptr& failure) {
+  co_await link->end_set_up();
+  if (failure == nullptr) co_return link;
+  const bool was_late = link->was_late();
+  co_await weft::detail::apart(close_on_worker(std::move(link)));
+  if (was_late) throw error(errc::timed_out, "wait for a peer that may use memory which is taken back meanwhile");
   std::rethrow_exception(failure);
 }
 

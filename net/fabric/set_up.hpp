@@ -14,7 +14,8 @@
 #include <exception>
 #include <memory>
 
-// The I/O of a connection's set-up, over the TCP socket beside the fabric.
+// The I/O of a connection's set-up, over the TCP socket beside the fabric. What a worker does owns what it uses:
+// libfabric may block, and the frame that waits for it may be destroyed meanwhile.
 namespace weft::net::fabric {
 
 /// Waits for the peer's next frame, and takes no byte behind it. Throws weft::error: errc::peer_vanished,
@@ -31,14 +32,15 @@ void try_send_frame(const descriptor& socket, const frame& what) noexcept;
 [[nodiscard]] task<std::unique_ptr<endpoint>> make_endpoint(std::shared_ptr<const device> home,
                                                             const descriptor& socket, const set_up_options& options,
                                                             const frame* peer);
-/// Puts the peer's endpoint into the address vector, on a worker.
-[[nodiscard]] task<> insert_peer(endpoint& self, const frame& peer);
+/// Puts the peer's endpoint into the address vector, on a worker. Throws weft::error, and then the endpoint has gone.
+[[nodiscard]] task<std::unique_ptr<endpoint>> insert_peer(std::unique_ptr<endpoint> self, const frame& peer);
 /// Ends an endpoint that no link has taken, on a worker.
 [[nodiscard]] task<> give_up(std::unique_ptr<endpoint> gone);
 /// Makes a link of it, whose set-up goes on. It is as it was if there is no memory: throws std::bad_alloc.
 [[nodiscard]] std::unique_ptr<fabric_link> make_link(established& made);
-/// Ends a set-up that has come as far as a link: with a failure, gives the link up and throws it on.
-[[nodiscard]] task<> conclude(fabric_link& link, const std::exception_ptr& failure);
+/// Ends a set-up that has come as far as a link, and yields that: with a failure, gives it up and throws that on.
+[[nodiscard]] task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link,
+                                                          const std::exception_ptr& failure);
 
 /// Random, for frame::token. Throws weft::error.
 [[nodiscard]] std::uint64_t draw_token();

@@ -2,6 +2,7 @@
 #include <weft/mr/region/background.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/net/verbs/words.hpp>
+#include <weft/runtime/core/apart.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
@@ -69,6 +70,10 @@ void receive_request::fill(const receive_work& work, std::size_t fabric, std::ui
 }
 
 task<std::unique_ptr<net::receive_queue>> receive_queue::make(executor_state& shared, std::uint16_t depth) {
+  return weft::detail::apart(make_now(shared, depth));
+}
+
+task<std::unique_ptr<net::receive_queue>> receive_queue::make_now(executor_state& shared, std::uint16_t depth) {
   const std::shared_ptr<device> home = shared.home();
   check_depth(*home, depth);
   completion_queue* const completions = co_await shared.reserve(depth);

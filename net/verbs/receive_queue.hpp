@@ -65,6 +65,7 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
     receive_sink* sink = nullptr;
   };
 
+  static task<std::unique_ptr<net::receive_queue>> make_now(executor_state& shared, std::uint16_t depth);
   void on_completion(const ibv_wc& what, std::uint32_t slot) noexcept override;
   void on_queue_failure(const error& why) noexcept override { fail(why); }
   void on_async_event(ibv_event_type what, int port) noexcept override;

@@ -4,6 +4,7 @@
 #include <weft/net/verbs/rdma_link.hpp>
 #include <weft/net/verbs/set_up.hpp>
 #include <weft/net/verbs/words.hpp>
+#include <weft/runtime/core/apart.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/observe/report.hpp>
 #include <weft/runtime/offload.hpp>
@@ -27,8 +28,11 @@ constexpr int ports_to_try = 8;
 class guarded_endpoint {
  public:
   guarded_endpoint(executor_state& shared, cm_id id) : endpoint_(std::make_unique<endpoint>(shared, std::move(id))) {}
-  guarded_endpoint(const guarded_endpoint&) = delete;
-  guarded_endpoint& operator=(const guarded_endpoint&) = delete;
+  guarded_endpoint(guarded_endpoint&&) noexcept = default;
+  guarded_endpoint& operator=(guarded_endpoint&& other) noexcept {
+    std::swap(endpoint_, other.endpoint_);
+    return *this;
+  }
   ~guarded_endpoint() { endpoint::dispose(std::move(endpoint_)); }
   endpoint* operator->() const noexcept { return endpoint_.get(); }
   [[nodiscard]] std::unique_ptr<endpoint> take() noexcept { return std::move(endpoint_); }
@@ -184,12 +188,35 @@ error real_reason(const error& why, stop_token stop) {
   return why;
 }
 
-// A call that blocks goes to a worker, because whatever wakes this thread, as io_uring may, would begin it anew.
-task<int> ask_to_connect(endpoint& self, rdma_conn_param& wanted) {
-  const auto work = [&self, &wanted] { return self.calls().connect(self.id().get(), &wanted); };
-  if (!self.home().traits().connect_blocks) co_return work();
-  co_return co_await offload(work);
+// Steps that take a worker. Each owns the endpoint meanwhile, and yields it: the frame that waits may be destroyed.
+
+task<guarded_endpoint> make_pair(guarded_endpoint self, set_up_options options) {
+  co_await self->make_pair(options);
+  co_return self;
 }
+
+task<guarded_endpoint> make_ready(guarded_endpoint self, agreement agreed) {
+  co_await self->make_ready(agreed);
+  co_return self;
+}
+
+// A call that blocks goes to a worker, because whatever wakes this thread, as io_uring may, would begin it anew.
+task<guarded_endpoint> ask_to_connect(guarded_endpoint self, rdma_conn_param wanted, const char* step) {
+  const auto* const said = static_cast<const std::byte*>(wanted.private_data);
+  const std::vector<std::byte> kept(said, said + wanted.private_data_len);
+  wanted.private_data = kept.data();
+  const auto work = [&self, &wanted] { return self->calls().connect(self->id().get(), &wanted); };
+  int result = 0;
+  if (self->home().traits().connect_blocks) {
+    result = co_await offload(work);
+  } else {
+    result = work();
+  }
+  check(result, step);
+  co_return self;
+}
+
+task<> destroy_endpoint(std::unique_ptr<endpoint> gone) { co_await gone->destroy(); }
 
 // Without a link if the connection did not survive the question whether requests without bytes get through.
 task<new_link> connect_step_by_step(const socket_address* source, std::shared_ptr<device> home,
@@ -204,16 +231,16 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   const char* const routing = "resolve the route";
   check(self->calls().resolve_route(self->id().get(), milliseconds_left(options.deadline)), routing);
   static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ROUTE_RESOLVED, routing, options.deadline));
-  co_await self->make_pair(options);
+  self = co_await weft::detail::apart(make_pair(std::move(self), options));
   const agreement ours = offer(*home, options);
-  rdma_conn_param wanted = parameters(*self.operator->(), options, ours);
+  const rdma_conn_param wanted = parameters(*self.operator->(), options, ours);
   const char* const connecting = "RDMA connection";
-  check(co_await ask_to_connect(*self.operator->(), wanted), connecting);
+  self = co_await weft::detail::apart(ask_to_connect(std::move(self), wanted, connecting));
   const bool is_driven = home->traits().kernel_drives_pair;
   const auto expected = is_driven ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE;
   const cm_event answer = co_await self->wait_for(expected, connecting, options.deadline);
   agreement agreed = narrowed(ours, answer);
-  co_await self->make_ready(agreed);
+  self = co_await weft::detail::apart(make_ready(std::move(self), agreed));
   if (!is_driven) check(self->calls().establish(self->id().get()), "confirm the RDMA connection");
   const auto said = answer.said();
   std::vector<std::byte> peer_data(said.begin(), said.end());
@@ -222,8 +249,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
     const duration patience = std::min(saturated(options.dead_peer_after) / 2, patience_of_connects);
     const finding what = co_await find_out(*self.operator->(), peer, patience, options.deadline);
     if (what.asked_here == endpoint::sign_of_life::lost) {  // the next one uses the same receives
-      const std::unique_ptr<endpoint> gone = self.take();
-      co_await gone->destroy();
+      co_await weft::detail::apart(destroy_endpoint(self.take()));
       co_return new_link(nullptr, {});
     }
     agreed.asks_with_nothing = what.asks_with_nothing;  // one that the peer has left tells its user so by itself
@@ -291,8 +317,8 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
   check(id.migrate(shared.channel().handle()), "move the request to this executor");
   guarded_endpoint self(shared, std::move(id));
   self->set_traffic_class(options.traffic_class ? options.traffic_class : traffic_class);
-  co_await self->make_pair(options);
-  co_await self->make_ready(agreed);
+  self = co_await weft::detail::apart(make_pair(std::move(self), options));
+  self = co_await weft::detail::apart(make_ready(std::move(self), agreed));
   rdma_conn_param wanted = parameters(*self.operator->(), options, agreed);
   const char* const accepting = "accept the RDMA connection";
   check(self->calls().accept(self->id().get(), &wanted), accepting);

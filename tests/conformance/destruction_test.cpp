@@ -395,7 +395,6 @@ sim::loose_task fail_or_succeed(Operation operation) {
 
 // Whatever the other end has seen of it, the next peer is served.
 TEST_P(destruction, of_a_task_that_sets_a_connection_up_at_any_turn_leaves_nothing_of_it) {
-  if (!GetParam().sets_up_quickly) GTEST_SKIP() << "a worker takes part, and its task may not be destroyed meanwhile";
   std::array<std::byte, 1> mark{std::byte{1}};
   auto marked = options();
   marked.private_data = mark;

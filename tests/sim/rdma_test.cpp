@@ -20,10 +20,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "../unit/stag_of.hpp"
+#include "kit/held_workers.hpp"
 #include "loose_task.hpp"
 
 namespace weft::sim {
@@ -116,7 +118,7 @@ class simulated_rdma : public ::testing::Test {
   /// Both ends of a connection, in one executor.
   template <class Server, class Client>
   void run(Server server, Client client, const net::connection_options& options = usual()) {
-    executor running(place.options(false));
+    executor running(executor_options_);
     const auto serving = [&](net::listener& from) -> task<> {
       auto request = co_await from.next();
       co_await server(*request, options);
@@ -136,6 +138,7 @@ class simulated_rdma : public ::testing::Test {
 
   std::string source = "127.0.0.1:" + std::to_string(client_port);
   world place{1, {}};
+  executor_options executor_options_ = place.options(false);
   std::optional<rdma> below;
   std::optional<net::device> home;
 };
@@ -820,6 +823,103 @@ TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_no
   };
   run(serve, ask);
   EXPECT_EQ(exchanged, 81);
+}
+
+// The window's memory goes with the frame.
+TEST_F(simulated_rdma, an_exposure_that_is_destroyed_while_a_worker_makes_its_window_waits_for_that) {
+  open({});
+  test::held_workers workers;
+  executor_options_.workers = &workers;
+  const auto ask = [&](net::connection& peer) -> task<> {
+    auto memory = co_await home->pool().allocate(64);
+    {
+      const loose_task lending = lend_loosely(peer, std::move(memory));
+      workers.hold_next_until_waited_for();
+      lending.start(*executor::current());
+      while (!workers.hold_it() || !lending.at_rest()) co_await yield();
+      EXPECT_EQ(below->windows(), 0U);
+    }
+    EXPECT_FALSE(workers.hold_it());
+    EXPECT_EQ(below->windows(), 0U);
+    co_await peer.close();
+  };
+  run(serve_until_it_closes, ask);
+}
+
+loose_task register_loosely(net::device& device, std::span<std::byte> memory) {
+  const auto region = co_await device.register_memory(memory, {.usage = mr::usage::write_src});
+}
+
+TEST_F(simulated_rdma, a_registration_that_is_destroyed_while_a_worker_is_at_it_waits_for_that) {
+  open({});
+  test::held_workers workers;
+  executor_options_.workers = &workers;
+  executor running(executor_options_);
+  const auto root = [&]() -> task<> {
+    std::vector<std::byte> memory(100);
+    const loose_task registering = register_loosely(*home, memory);
+    workers.hold_next_until_waited_for();
+    registering.start(running);
+    while (!workers.hold_it() || !registering.at_rest()) co_await yield();
+  };
+  running.run(root());
+  EXPECT_FALSE(workers.hold_it());
+}
+
+template <class Operation>
+loose_task succeed_or_fail(Operation operation) {
+  static_cast<void>(co_await as_result(std::move(operation)));
+}
+
+// What takes a worker: the completion queue, the queue pair, its states, an RNIC's rdma_connect(3), shared receives.
+TEST_F(simulated_rdma, a_set_up_that_is_destroyed_while_a_worker_is_at_any_job_leaves_nothing) {
+  // Destroys the set-up of one end while a worker is at its `number`-th job. True if it had ended before.
+  const auto destroy = [&](test::held_workers& workers, bool of_client) -> task<bool> {
+    net::listener from = co_await home->listen(address);
+    bool ended = false;
+    const auto meet = [&](scope& tasks) -> task<> {
+      const auto accept = [&]() -> task<> {
+        auto request = co_await from.next();
+        auto accepting = request->accept(usual());
+        static_cast<void>(co_await std::move(accepting));
+      };
+      const auto connect = [&]() -> task<> {
+        auto connecting = home->connect(address, usual());
+        static_cast<void>(co_await std::move(connecting));
+      };
+      const auto other = [&]() -> task<> {
+        auto trying = of_client ? accept() : connect();
+        static_cast<void>(co_await as_result(std::move(trying)));
+      };
+      tasks.spawn(other());
+      {
+        const loose_task victim = succeed_or_fail(of_client ? connect() : accept());
+        victim.start(*executor::current());
+        while (!(workers.hold_it() && victim.at_rest()) && !victim.ended()) co_await yield();
+        ended = victim.ended();
+      }
+      workers.let_go();
+      tasks.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, meet);
+    co_return ended;
+  };
+  for (const rdma_traits& like : {rdma_traits(), rnic()}) {
+    for (const bool of_client : {true, false}) {
+      bool ended = false;
+      for (std::size_t number = 0; !ended; ++number) {
+        open(like);
+        test::held_workers workers(number);
+        executor_options_.workers = &workers;
+        {
+          executor running(executor_options_);
+          const auto root = [&]() -> task<> { ended = co_await destroy(workers, of_client); };
+          running.run(root());
+        }
+        close();
+      }
+    }
+  }
 }
 
 // InfiniBand's standard has it, and a peer that is not weft has told nothing.

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/held_workers.hpp"
 #include "peers.hpp"
 #include "shim_library.hpp"
 
@@ -444,6 +445,73 @@ TEST(fabric_set_up, of_a_connector_that_is_destroyed_while_its_peer_is_silent_cl
     };
     home.run(with_timeout(patience, body()));
   }
+}
+
+// Destroys the set-up of one end while a worker is at its `number`-th job. True if it had ended before.
+task<bool> destroy_set_up(net::device& device, held_workers& workers, executor& home, bool of_client) {
+  net::listener listener = co_await device.listen("127.0.0.1:0");
+  const std::string address(listener.address());
+  bool ended = false;
+  const auto meet = [&](scope& tasks) -> task<> {
+    const auto accept_other = [&]() -> task<> { static_cast<void>(co_await as_result(accept_one(listener))); };
+    const auto connect_other = [&]() -> task<> {
+      static_cast<void>(co_await as_result(device.connect(address, few_receives())));
+    };
+    tasks.spawn(of_client ? accept_other() : connect_other());
+    const auto accept_next = [&]() -> sim::loose_task {
+      auto request = co_await listener.next();
+      static_cast<void>(co_await failure_of(request->accept(few_receives())));
+    };
+    {
+      const sim::loose_task victim = of_client ? connect_loosely(device, address) : accept_next();
+      victim.start(home);
+      while (!(workers.hold_it() && victim.at_rest()) && !victim.ended()) co_await yield();
+      ended = victim.ended();
+    }
+    workers.let_go();
+    tasks.request_stop();
+  };
+  co_await with_scope(on_failure::stop_siblings, meet);
+  co_return ended;
+}
+
+TEST(fabric_set_up, that_is_destroyed_while_a_worker_is_at_any_job_leaves_nothing) {
+  net::device device = net::device::open("fabric:net");
+  for (const bool of_client : {true, false}) {
+    bool ended = false;
+    for (std::size_t number = 0; !ended; ++number) {
+      held_workers workers(number);
+      executor home({.workers = &workers});
+      const auto body = [&]() -> task<> {
+        ended = co_await destroy_set_up(device, workers, home, of_client);
+        co_await between(device, exchange);
+      };
+      home.run(with_timeout(patience, body()));
+    }
+  }
+}
+
+sim::loose_task expose_loosely(net::connection& peer, mr::buffer memory) {
+  const net::exposure open = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+}
+
+// The memory goes with the frame.
+TEST(fabric_exposure, that_is_destroyed_while_a_worker_registers_it_waits_for_that) {
+  net::device device = net::device::open("fabric:net");
+  held_workers workers;
+  executor home({.workers = &workers});
+  const auto script = [&](net::connection& client, net::connection& server, mr::pool& pool) -> task<> {
+    auto memory = co_await pool.allocate(100);
+    {
+      const sim::loose_task exposing = expose_loosely(server, std::move(memory));
+      workers.hold_next_until_waited_for();
+      exposing.start(home);
+      while (!workers.hold_it() || !exposing.at_rest()) co_await yield();
+    }
+    EXPECT_FALSE(workers.hold_it());
+    co_await exchange(client, server, pool);
+  };
+  home.run(with_timeout(patience, between(device, script)));
 }
 
 TEST(fabric_set_up, answers_a_peer_only_once_its_endpoint_is_known) {

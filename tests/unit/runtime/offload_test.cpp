@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/as_result.hpp>
+#include <weft/runtime/core/apart.hpp>
 #include <weft/runtime/io/file.hpp>
 #include <weft/runtime/offload.hpp>
 
@@ -11,6 +12,8 @@
 #include <cstdio>
 #include <semaphore>
 
+#include "../../sim/loose_task.hpp"
+#include "kit/held_workers.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -168,6 +171,70 @@ TEST(offload, after_one_that_was_withdrawn_the_same_can_be_awaited_again) {
     co_await blocked;
     EXPECT_EQ(co_await counting, 2);
   }));
+}
+
+sim::loose_task use_on_worker(std::vector<int> numbers, int& sum) {
+  const auto job = [&] {
+    for (const int each : numbers) sum += each;
+  };
+  co_await detail::offload_for_resources(job);
+}
+
+TEST(offload, for_the_library_is_waited_for_by_a_frame_that_is_destroyed) {
+  test::held_workers workers;
+  executor home(on(workers));
+  int sum = 0;
+  const auto root = [&]() -> task<> {
+    const auto waiting = use_on_worker({1, 2, 4}, sum);
+    workers.hold_next_until_waited_for();
+    waiting.start(home);
+    while (!workers.hold_it() || !waiting.at_rest()) co_await yield();
+    EXPECT_EQ(sum, 0);
+  };
+  home.run(root());
+  EXPECT_EQ(sum, 7);
+}
+
+task<std::unique_ptr<int>> make_on_worker(int* from) {
+  const auto make = [from] { return std::make_unique<int>(*from); };
+  co_return co_await offload(make);
+}
+
+sim::loose_task make_apart(int& number, int& made) { made = *co_await detail::apart(make_on_worker(&number)); }
+
+TEST(apart, a_step_goes_on_to_its_end_although_the_frame_that_waits_is_destroyed) {
+  test::held_workers workers(0);
+  executor home(on(workers));
+  int number = 7;
+  int made = 0;
+  const auto root = [&]() -> task<> {
+    {
+      const auto waiting = make_apart(number, made);
+      waiting.start(home);
+      while (!workers.hold_it() || !waiting.at_rest()) co_await yield();
+    }
+    EXPECT_TRUE(workers.hold_it());
+    workers.let_go();
+  };
+  home.run(root());
+  EXPECT_EQ(made, 0);
+}
+
+TEST(apart, a_step_yields_its_value_or_failure_and_hears_of_a_stop) {
+  executor home;
+  event never;
+  const auto yield_one = []() -> task<int> { co_return 1; };
+  const auto fail = []() -> task<> {
+    co_await yield();
+    throw error(errc::busy, "a step");
+  };
+  const auto wait = [&]() -> task<> { co_await never.wait(); };
+  const auto root = [&]() -> task<> {
+    EXPECT_EQ(co_await detail::apart(yield_one()), 1);
+    EXPECT_EQ((co_await as_result(detail::apart(fail()))).error().code(), errc::busy);
+    EXPECT_EQ((co_await as_result(with_timeout(duration(), detail::apart(wait())))).error().code(), errc::timed_out);
+  };
+  home.run(root());
 }
 
 TEST(offload, thousands_of_small_jobs_come_home) {
