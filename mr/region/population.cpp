@@ -2,13 +2,20 @@
 #include <weft/mr/region/page.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/mr/registrar.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/core/remote_work.hpp>
+#include <weft/runtime/error.hpp>
 #include <weft/runtime/io/system_calls.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/scope.hpp>
+#include <weft/runtime/worker_pool.hpp>
 
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <exception>
+#include <string>
 
 // Since Linux 5.14; the C library may be older.
 #ifndef MADV_POPULATE_WRITE
@@ -90,22 +97,95 @@ void population::provide(std::span<std::byte> memory) const noexcept {
   }
 }
 
-// More at a time than the memory's bandwidth is good for would keep the workers from others.
+namespace {
+
+// Workers that provide pages, each a piece at a time so that others get their turn. A frame that is destroyed meanwhile
+// waits for those that have begun: the memory goes with it.
+class provision final : public weft::detail::operation_base {
+ public:
+  explicit provision(population& pages) noexcept : pages_(pages) {}
+  provision(provision&&) = delete;
+  provision& operator=(provision&&) = delete;
+  ~provision() {
+    for (helper& each : helpers_) each.leave();
+  }
+
+  void await_resume() const {
+    if (canceled()) throw error(errc::canceled, "provide the pages of memory");
+  }
+  [[nodiscard]] std::string describe() const override { return "the pages of memory"; }
+
+ private:
+  // More at a time than the memory's bandwidth is good for would keep the workers from others.
+  static constexpr std::size_t most_at_a_time = 4;
+
+  class helper final : private weft::detail::worker_job, private weft::detail::remote_work {
+   public:
+    // Where no thread can be had, the pages are left to the others, or to the device.
+    void begin(provision& owner) noexcept try {
+      owner_ = &owner;
+      ended_ = false;
+      resource_workers(&owner.home()).submit(*this);
+      is_busy_ = true;
+      ++owner.busy_;
+    } catch (const std::exception&) {
+    }
+    // False if it has begun.
+    bool withdraw() noexcept {
+      if (!is_busy_ || !resource_workers(&owner_->home()).withdraw(*this)) return false;
+      is_busy_ = false;
+      --owner_->busy_;
+      return true;
+    }
+    void leave() noexcept {
+      if (withdraw() || !is_busy_) return;
+      ended_.wait(false);
+      owner_->home().withdraw(*this);
+    }
+
+   private:
+    void run() noexcept override {
+      more_ = owner_->pages_.next();
+      ended_ = true;
+      ended_.notify_one();
+      owner_->home().submit(*this);
+    }
+    void run_on_executor() noexcept override {
+      is_busy_ = false;
+      --owner_->busy_;
+      if (more_ && !owner_->canceled()) begin(*owner_);
+      if (owner_->busy_ == 0) owner_->finish();
+    }
+
+    provision* owner_ = nullptr;
+    bool is_busy_ = false;
+    bool more_ = false;
+    std::atomic<bool> ended_ = false;
+  };
+
+  void begin() override {
+    const std::size_t count = std::min(most_at_a_time, pages_.pieces());
+    for (std::size_t i = 0; i != count; ++i) helpers_[i].begin(*this);
+    if (busy_ == 0) finish();
+  }
+  void cancel() noexcept override {
+    for (helper& each : helpers_) each.withdraw();
+    if (busy_ == 0) finish();
+  }
+
+  population& pages_;
+  std::array<helper, most_at_a_time> helpers_;
+  std::size_t busy_ = 0;
+};
+
+}  // namespace
+
 task<> populate(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                 const registration_options& options) {
-  constexpr std::size_t most_at_a_time = 4;
   if (!population::wanted(home, ranges, options)) co_return;
   population pages(ranges, options);
-  const auto some = [](population& all) -> task<> {
-    bool more = true;
-    const auto work = [&] { more = all.next(); };
-    while (more) co_await weft::detail::offload_for_resources(work);
-  };
-  const auto body = [&](scope& children) -> task<> {
-    for (std::size_t i = 0; i < std::min(most_at_a_time, pages.pieces()); ++i) children.spawn(some(pages));
-    co_return;
-  };
-  co_await with_scope(on_failure::stop_siblings, body, "populate");
+  provision working(pages);
+  co_await working;
 }
 
 }  // namespace weft::mr::detail

@@ -18,7 +18,9 @@
 #include <csignal>
 #include <map>
 
+#include "../../sim/loose_task.hpp"
 #include "kit/failure.hpp"
+#include "kit/held_workers.hpp"
 #include "mr/support.hpp"
 
 #ifndef MADV_POPULATE_WRITE
@@ -314,6 +316,26 @@ TEST_F(population_test, can_be_broken_off_between_two_pieces) {
   EXPECT_EQ(stopped, errc::canceled);
   EXPECT_EQ(domain->registered, 0);
   EXPECT_LT(kernel.populated.size(), space.bytes().size() / detail::population::call_bytes);
+}
+
+sim::loose_task register_loosely(mr::domain& domain, std::span<std::byte> memory, registration_options wanted) {
+  const region made = co_await domain.register_memory(memory, wanted);
+}
+
+// The memory goes with the frame.
+TEST_F(population_test, is_waited_for_by_a_frame_that_is_destroyed) {
+  test::held_workers workers;
+  executor home({.workers = &workers});
+  const auto root = [&]() -> task<> {
+    const address_space space(100 * mebibyte);
+    const auto registering = register_loosely(*domain, space.bytes(), options());
+    workers.hold_next_until_waited_for();
+    registering.start(home);
+    while (!workers.hold_it() || !registering.at_rest()) co_await yield();
+  };
+  home.run(root());
+  EXPECT_FALSE(workers.hold_it());
+  EXPECT_EQ(domain->registered, 0);
 }
 
 TEST_F(population_test, of_a_submission_is_broken_off_when_its_handle_goes) {
