@@ -2,7 +2,9 @@
 #include <weft/mr/porting/porting.hpp>
 #include <weft/runtime/when_all.hpp>
 
+#include "../../sim/loose_task.hpp"
 #include "kit/failure.hpp"
+#include "kit/held_workers.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {
@@ -237,6 +239,36 @@ TEST(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
     co_return;
   };
   look_at_a_region_while(*domain, refresh, move_and_destroy);
+  EXPECT_EQ(domain->registered, 2);
+  EXPECT_EQ(domain->deregistered, 2);
+}
+
+sim::loose_task register_again_loosely(region& target, std::span<std::byte> memory) {
+  co_await target.reregister(memory, {.usage = usage::send});
+}
+
+TEST(region, that_is_registered_again_by_a_task_that_is_destroyed_has_what_the_worker_has_made) {
+  const auto domain = std::make_shared<recording_domain>();
+  test::held_workers workers;
+  executor home({.workers = &workers});
+  page first;
+  std::array<page, 2> second;
+  const std::span<std::byte> whole(second[0].bytes.data(), sizeof second);
+  const auto root = [&]() -> task<> {
+    const std::span<std::byte> before(first.bytes);
+    region made = co_await domain->register_memory(before, {.usage = usage::send});
+    {
+      const auto registering = register_again_loosely(made, whole);
+      workers.hold_next_until_waited_for();
+      registering.start(home);
+      while (!workers.hold_it() || !registering.at_rest()) co_await yield();
+    }
+    EXPECT_EQ(made.data(), whole.data());
+    EXPECT_EQ(made.size(), whole.size());
+    EXPECT_EQ(made.slice().record()->registration.local_key, 2u);
+    co_await made.release();
+  };
+  home.run(root());
   EXPECT_EQ(domain->registered, 2);
   EXPECT_EQ(domain->deregistered, 2);
 }
