@@ -61,8 +61,10 @@ class connection {
   [[nodiscard]] transfer send(const payload& what, const send_options& how = {});
 
   /// Waits for the peer's next message. The result is empty once the peer has closed in order, and errc::peer_vanished
-  /// is thrown if it died instead; messages that came before are yielded first. Stopping loses nothing: the message
-  /// goes to the next recv(). See rdma_post_recv(3), RFC 5041 section 5.3.
+  /// is thrown if it died instead; messages that came before are yielded first. Over iWARP a peer that is not weft may
+  /// end its direction alone (a FIN, RFC 5041 section 6.2.1): the result is empty then, reads and atomic operations are
+  /// errc::peer_closed, and sends and writes go on until close(). Stopping loses nothing: the message goes to the next
+  /// recv(). See rdma_post_recv(3), RFC 5041 section 5.3.
   [[nodiscard]] recv_operation recv();
   /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
   [[nodiscard]] recv_or_throw_operation recv_or_throw();

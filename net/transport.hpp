@@ -116,6 +116,9 @@ class link_events {
   virtual void received(receive_work& work, const arrival& what) noexcept = 0;
   /// The receive will get no message, because the link has ended.
   virtual void receive_flushed(receive_work& work) noexcept = 0;
+  /// The peer, which is not weft, has finished sending, between messages, and takes what is sent to it until
+  /// shut_down(); at most once. No link has to tell of that.
+  virtual void input_over() noexcept {}
   /// The link has ended; once, before anything is flushed. `orderly`: the peer has finished sending, between messages
   /// and with nothing outstanding. Else `why` is the reason, without naming the peer.
   virtual void ended(bool orderly, const error& why) noexcept = 0;

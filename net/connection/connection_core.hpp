@@ -96,6 +96,7 @@ class connection_core final : public operation_owner,
   void run_advanced(work_run& run, std::size_t count, work_status status) noexcept override;
   void received(receive_work& work, const arrival& what) noexcept override;
   void receive_flushed(receive_work& work) noexcept override { receiving_.flushed(work); }
+  void input_over() noexcept override { end_.input_over(); }
   void ended(bool orderly, const error& why) noexcept override { end_.link_ended(orderly, why); }
   void closed() noexcept override;
   [[gnu::cold]] void came_late(std::uint64_t key, exposure_end how) noexcept override;

@@ -46,6 +46,12 @@ void connection_end::peer_has_closed() noexcept {
   advance();
 }
 
+void connection_end::input_over() noexcept {
+  state_.input_over = true;
+  in_.stop_refilling();
+  in_.deliver();
+}
+
 void connection_end::link_ended(bool orderly, const error& why) noexcept {
   const bool finished = orderly && !state_.properties().native;  // there is no message that says so
   if (!state_.failure) {

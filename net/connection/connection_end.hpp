@@ -30,6 +30,8 @@ class connection_end {
   }
   /// The peer has said that it sends no more.
   void peer_has_closed() noexcept;
+  /// The peer, not weft, sends no more: see link_events::input_over().
+  void input_over() noexcept;
   /// The link has ended, see link_events::ended().
   void link_ended(bool orderly, const error& why) noexcept;
   /// The link has let go of everything, and there is no other.

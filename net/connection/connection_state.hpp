@@ -35,6 +35,8 @@ struct connection_state {
   [[nodiscard]] const capabilities& properties() const noexcept { return carrier.properties; }
 
   [[nodiscard]] bool has_ended() const noexcept { return failure || closing || peer_closed; }
+  /// Nothing more will be received, or answered.
+  [[nodiscard]] bool input_has_ended() const noexcept { return has_ended() || input_over; }
   /// The cause alone: whoever passes it on says, once, what was tried and with whom.
   [[nodiscard]] error why_ended() const noexcept;
   /// Tells it from all other connections of the process, also from those that had keys which are open still.
@@ -68,7 +70,8 @@ struct connection_state {
   // The end.
   std::optional<error> failure;  // why the connection is over; set once
   bool closing = false;          // we close in order
-  bool peer_closed = false;      // the peer has, or (not weft) has finished sending
+  bool input_over = false;       // the peer, not weft, sends no more, and takes what we send
+  bool peer_closed = false;      // the peer has closed, and takes no more either
   bool shut_down = false;        // the link was told to
   bool close_sent = false;
   bool aborted = false;  // by us

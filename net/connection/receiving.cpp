@@ -139,7 +139,7 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
     receiver.finish();
     refill(oldest);
   }
-  if (first_receiver_ != nullptr && state_.has_ended()) [[unlikely]]
+  if (first_receiver_ != nullptr && state_.input_has_ended()) [[unlikely]]
     end_receivers();
 }
 
@@ -156,7 +156,7 @@ receive_slot& receiving::hand_over(recv_operation& receiver) noexcept {
 }
 
 [[gnu::noinline]] void receiving::end_receivers() noexcept {
-  if (state_.peer_closed) return end_receivers(nullptr);
+  if (state_.peer_closed || state_.input_over) return end_receivers(nullptr);
   const error why = describe(state_.why_ended());
   end_receivers(&why);
 }
@@ -186,7 +186,7 @@ void receiving::start(recv_operation& item) {
   item.previous_ = last_receiver_;
   (last_receiver_ != nullptr ? last_receiver_->next_ : first_receiver_) = &item;
   last_receiver_ = &item;
-  if (!inbox_.empty() || state_.has_ended()) deliver();
+  if (!inbox_.empty() || state_.input_has_ended()) deliver();
 }
 
 // Whoever takes one message after another does so in one turn, so that what he posts for each of them goes out
@@ -217,7 +217,7 @@ void receiving::post(receive_slot& slot) noexcept {
 // connection's credits.
 void receiving::refill(receive_slot& slot) noexcept {
   if (shared_ != nullptr) shared_->refill(slot);
-  if (state_.has_ended()) return;
+  if (state_.input_has_ended()) return;
   if (shared_ == nullptr) return refill_.try_fill(slot) ? post_refilled(slot) : refill_.add(slot);
   ++state_.receivable;
   offer_credits();

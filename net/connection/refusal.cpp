@@ -58,6 +58,7 @@ refusal::reason refusal::missing_capability() const noexcept {
   const bool writes = item_.kind_ == transfer_kind::write;
   const bool is_answered = item_.kind_ != transfer_kind::send && !writes;
   if (item_.is_atomic() && !can.atomics) return reason::no_atomics;
+  if (is_answered && state_.input_over) return reason::ended;
   if (is_answered && can.outgoing_reads == 0) return reason::no_answers;
   if (item_.how_.immediate && !(writes ? can.write_immediate : can.immediate)) return reason::no_immediate;
   if (item_.how_.invalidate && !can.invalidate) return reason::no_invalidation;

@@ -51,6 +51,9 @@ bool engine::post(request& request) noexcept {
   requests_.push(request);
   if (!open_) return flush(), true;
   if (next_ == nullptr) next_ = &request;
+  if (input_over_ && is_query(request.kind)) [[unlikely]]
+    end(ending_reason::connection_lost, std::nullopt,
+        words::format("the peer can answer nothing more: it has closed its direction"));
   return true;
 }
 

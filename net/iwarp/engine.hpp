@@ -30,7 +30,7 @@ using software::words;
 ///
 /// Input: whenever TCP has delivered something, hand the unconsumed bytes to consume(), which takes whole FPDUs; keep
 /// the rest in a staging area of at least mpa::max_fpdu_bytes. While needs_receive(), it takes nothing: stop reading
-/// and try again after post_receive(). On FIN, end_of_stream().
+/// and try again after post_receive(). On FIN, end_of_stream(); behind this end's own, end_of_output().
 ///
 /// Large payloads need not pass through that area. While placement() is not empty, the next bytes of the stream may be
 /// received there, to be reported with placed(); what comes behind them is for consume() again.
@@ -84,10 +84,14 @@ class engine {
   /// TCP has delivered its last byte, and consume() has left `unconsumed_bytes`. A message that waits for a receive is
   /// among those: report the end only after it.
   void end_of_stream(std::size_t unconsumed_bytes) noexcept;
+  /// This end's FIN is out as well, behind all of its output. Ends a stream that engine_options::half_close has left
+  /// open at the peer's.
+  void end_of_output() noexcept;
 
   /// Ends the stream without another byte; `why` goes into ending::text. Does nothing on a stream that has ended.
   void abort(const words& why) noexcept;
-  /// Ends the stream with a Terminate to the peer, which has broken a rule of the protocol above.
+  /// Ends the stream with a Terminate to the peer, which has broken a rule of the protocol above. From inside
+  /// engine_host::received() the Terminate carries the header of that message.
   void refuse(terminate_code code, const words& why) noexcept;
 
   /// From now on no ULPDU of ours is larger. For when TCP's segments change their size.
@@ -206,7 +210,6 @@ class engine {
   void terminate(terminate_code code, std::span<const std::byte> ulpdu, const words& why,
                  const std::optional<read_request>& read = std::nullopt, std::size_t ulpdu_bytes = 0) noexcept;
   [[nodiscard]] bool waits_for_an_answer() const noexcept;
-  void end_if_nothing_is_owed() noexcept;
   void end(ending_reason reason, std::optional<terminate_code> code, const words& why) noexcept;
 
   engine_host& host_;
@@ -221,8 +224,10 @@ class engine {
   const std::size_t place_early_bytes_;
 
   bool open_ = true;
-  bool heard_ = false;          // the peer's first FPDU is in: a responder may speak
-  bool input_over_ = false;     // the peer has ended its direction, and is owed something
+  bool heard_ = false;          // the peer's first FPDU is in, and is one: a responder may speak
+  bool is_first_ = false;       // it is the one that is being handled
+  bool input_over_ = false;     // the peer has ended its direction
+  bool output_over_ = false;    // and so has this end
   bool needs_receive_ = false;  // consume() stands before a message that nobody takes yet
   bool terminate_due_ = false;  // terminate_ has to be sent
   bool late_access_ = false;    // terminate_ is about a key that this end has revoked: ending::late_access
@@ -257,6 +262,8 @@ class engine {
   bool write_begun_ = false;
   opcode message_opcode_ = opcode::send;
   early_segment early_;
+  std::span<const std::byte> delivered_;  // the front of the segment whose message host_ is being told of
+  std::size_t delivered_bytes_ = 0;       // all of that segment
   incoming_requests incoming_;
 };
 

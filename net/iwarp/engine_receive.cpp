@@ -46,9 +46,8 @@ using software::copy_into;
 bool engine::handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_bytes) noexcept {
   const std::size_t covered = fpdu.size() - mpa::crc_bytes;
   if (crc_ && !require_crc(&fpdu[covered], crc32c_of(fpdu.first(covered)), fpdu.size())) return true;
-  const bool taken = handle_ulpdu(fpdu.subspan(mpa::length_bytes, ulpdu_bytes));
-  heard_ = true;
-  return taken;
+  is_first_ = !std::exchange(heard_, true);
+  return handle_ulpdu(fpdu.subspan(mpa::length_bytes, ulpdu_bytes));
 }
 
 bool engine::require_crc(const std::byte* field, std::uint32_t computed, std::size_t fpdu_bytes) noexcept {
@@ -250,7 +249,10 @@ void engine::deliver(const untagged_header& header, std::span<const std::byte> f
   ++expected_send_;
   message_bytes_ = 0;
   message_begun_ = false;
+  delivered_ = front;
+  delivered_bytes_ = ulpdu_bytes;
   host_.received(receive, info);
+  delivered_ = {};
 }
 
 bool engine::require_message(const untagged_header& header, std::span<const std::byte> ulpdu, std::size_t body_bytes,

@@ -70,7 +70,7 @@ void engine::handle_terminate(std::span<const std::byte> ulpdu) noexcept {
 
   // The reversed bit fields of siw, in a message without headers, look like the two causes that only an initiator has,
   // and that only ahead of everything else.
-  const bool may_refuse_set_up = !initiator_ && !heard_;
+  const bool may_refuse_set_up = !initiator_ && is_first_;
   if (!may_refuse_set_up &&
       (message->code == cause::insufficient_ird || message->code == cause::no_common_ready_signal))
     message->code = {.layer = 0, .type = 2, .code = message->code.code};
@@ -177,7 +177,7 @@ void engine::terminate(terminate_code code, std::span<const std::byte> ulpdu, co
 }
 
 void engine::refuse(terminate_code code, const words& why) noexcept {
-  if (open_) terminate(code, {}, why);
+  if (open_) terminate(code, delivered_, why, std::nullopt, delivered_bytes_);
 }
 
 void engine::abort(const words& why) noexcept {
@@ -196,9 +196,9 @@ void engine::end_of_stream(std::size_t unconsumed_bytes) noexcept {
   const bool in_vain = half_close_ ? waits_for_an_answer() : !requests_.empty();
   if (in_vain || reads_in_flight_ != 0)
     return end(ending_reason::connection_lost, std::nullopt, closed_with_operations());
-  if (half_close_) {
+  if (half_close_ && !output_over_) {
     input_over_ = true;
-    return end_if_nothing_is_owed();
+    return host_.input_over();
   }
   if (!incoming_.empty() || gathered_ != sent_)
     return end(ending_reason::connection_lost, std::nullopt,
@@ -214,10 +214,9 @@ bool engine::waits_for_an_answer() const noexcept {
   return false;
 }
 
-void engine::end_if_nothing_is_owed() noexcept {
-  if (!open_) return;
-  if (waits_for_an_answer()) return end(ending_reason::connection_lost, std::nullopt, closed_with_operations());
-  if (requests_.empty() && incoming_.empty() && gathered_ == sent_)
+void engine::end_of_output() noexcept {
+  output_over_ = true;
+  if (open_ && input_over_)
     end(ending_reason::peer_closed, std::nullopt, words::format("the peer closed the connection"));
 }
 

@@ -344,7 +344,6 @@ void engine::sent(output_batch& batch, std::size_t bytes) noexcept {
     retire();
   else
     flush();
-  if (input_over_) end_if_nothing_is_owed();
 }
 
 }  // namespace weft::net::iwarp

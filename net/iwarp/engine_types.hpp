@@ -110,7 +110,7 @@ struct received_info {
 };
 
 enum class ending_reason : std::uint8_t {
-  peer_closed,      ///< TCP's FIN, between messages, with nothing outstanding
+  peer_closed,      ///< TCP's FIN, between messages, with nothing outstanding; with half_close, both FINs
   connection_lost,  ///< TCP ended in the middle of something
   terminated,       ///< by us: the peer broke a rule; `code` says which
   peer_terminated,  ///< by the peer; `code` says why
@@ -170,6 +170,8 @@ class engine_host {
   /// The stream ended before this receive was used. Each receive that was posted ends by received() or by flushed(), in
   /// their order.
   virtual void flushed(receive_request& receive) noexcept = 0;
+  /// The peer has sent its last, in order, and still takes what is sent to it; at most once, before ended().
+  virtual void input_over() noexcept {}
   /// The stream has ended. Called once, before anything is flushed.
   virtual void ended(const ending& ending) noexcept = 0;
 
@@ -191,8 +193,9 @@ struct engine_options {
   std::uint32_t ord = 16;                     ///< ours at a time; 0: post() refuses them
   std::uint32_t sink_stag_seed = 1;           ///< names our read sinks on the wire; random
   std::uint32_t first_sequence = 1;           ///< MSN; always 1 but for tests of its wrap
-  /// The peer may end its direction and still take what it has asked for, and what we send (RFC 5041 section 6.2.1).
-  /// Weft peers end theirs only once they want nothing more.
+  /// The peer's FIN ends its direction alone (RFC 5041 section 6.2.1): engine_host::input_over(). What it has asked for
+  /// is answered and requests are sent, but for reads and atomics, until engine::end_of_output(). Weft peers send
+  /// theirs only once they want nothing more.
   bool half_close = false;
   /// An FPDU of which at least this much is still to come is placed as it comes: see engine::placement(). With CRCs
   /// that places bytes before their CRC is verified, which RFC 5044 section 6 does not allow: only if the user wants

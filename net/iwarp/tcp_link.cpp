@@ -513,6 +513,7 @@ void tcp_link::advance_end() noexcept {
   if (!aborted_ && all_sent && !output_closed_ && (shutting_down_ || ended_)) {
     output_closed_ = true;
     socket_->calls().shutdown(socket_->fd(), SHUT_WR);  // defect: forget to say
+    engine_->end_of_output();
   }
   if (!ended_) return;
   if (aborted_ || (input_ended_ && output_closed_)) return stop_io();

@@ -101,6 +101,7 @@ class tcp_link final : public net::link,
   void received(receive_request& item, const received_info& info) noexcept override;
   receive_request* take_receive() noexcept override;
   void flushed(receive_request& item) noexcept override;
+  void input_over() noexcept override { events_->input_over(); }
   void ended(const ending& how) noexcept override;
 
   void await_input() noexcept;

@@ -188,6 +188,8 @@ class side : public engine_host {
 
   void flushed(receive_request& /*receive*/) noexcept override { ++flushed_receives; }
 
+  void input_over() noexcept override { ++heard_input_over; }
+
   void ended(const ending& ending) noexcept override {
     EXPECT_FALSE(end.has_value()) << "reported twice: " << ending.text.c_str();
     EXPECT_FALSE(ending.text.empty());
@@ -333,6 +335,7 @@ class side : public engine_host {
   std::vector<std::pair<request*, completion>> completions;
   std::vector<message> messages;
   std::size_t flushed_receives = 0;
+  std::size_t heard_input_over = 0;
   std::optional<ending> end;
   std::size_t completions_before_end = 0;
   bool repost_receives = false;
@@ -1308,6 +1311,24 @@ std::vector<violation> violations() {
   return rows;
 }
 
+// RFC 5044 section 7.1.2, rule 4: a responder may speak once MPA has validated a frame, whatever is in it.
+TEST(engine, a_responder_tells_what_is_wrong_with_the_first_frame) {
+  for (const violation& row : violations()) {
+    SCOPED_TRACE(row.name);
+    engine_options options = row.agreed ? extended() : alone();
+    options.initiator = false;
+    side engine(options);
+    engine.regions[1] = {.memory = bytes(100), .shared = true};
+    engine.regions[2] = {.memory = bytes(100), .writable = false, .atomic = false};
+    engine.regions[3] = {.memory = bytes(100), .readable = false};
+    engine.regions[4] = {.memory = bytes(100), .foreign = true};
+    engine.receive(10);
+    engine.feed(framed(row.ulpdu));
+    const auto sent = engine.transmitted_terminate();
+    EXPECT_TRUE(sent && sent->code == row.expected);
+  }
+}
+
 class engine_placing : public testing::TestWithParam<bool> {
  protected:
   static engine_options options(bool crc = true, bool agreed = false) {
@@ -1763,6 +1784,56 @@ TEST(engine, a_fin_between_messages_is_an_orderly_close) {
   EXPECT_TRUE(engine.machine.finished());
 }
 
+/// A peer that is not weft.
+engine_options half_closing() {
+  engine_options options = alone();
+  options.half_close = true;
+  return options;
+}
+
+TEST(engine, a_fin_of_a_peer_that_may_half_close_ends_its_direction_alone) {
+  side engine(half_closing());
+  engine.regions[1] = {.memory = pattern(10)};
+  engine.receive(10);
+  engine.feed(framed(read_of({.size = 10, .source_stag = 1})));
+  engine.machine.end_of_stream(0);
+  EXPECT_EQ(engine.heard_input_over, 1U);
+  EXPECT_FALSE(engine.end);
+
+  request& behind = engine.send(pattern(3));
+  const auto sent = engine.transmitted();
+  ASSERT_EQ(sent.size(), 2U);
+  EXPECT_EQ(control_of(sent[0]).opcode, opcode::send);
+  EXPECT_EQ(control_of(sent[1]).opcode, opcode::read_response);
+  EXPECT_EQ(engine.status_of(behind), completion_status::ok);
+  EXPECT_FALSE(engine.end) << "this end has not said its last";
+
+  engine.machine.end_of_output();
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->reason, ending_reason::peer_closed);
+  EXPECT_EQ(engine.flushed_receives, 1U);
+  EXPECT_TRUE(engine.machine.finished());
+}
+
+TEST(engine, a_fin_behind_this_ends_own_is_the_end) {
+  side engine(half_closing());
+  engine.machine.end_of_output();
+  EXPECT_FALSE(engine.end);
+  engine.machine.end_of_stream(0);
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->reason, ending_reason::peer_closed);
+  EXPECT_EQ(engine.heard_input_over, 0U);
+}
+
+TEST(engine, a_read_that_the_peer_can_answer_no_more_is_a_loss) {
+  side engine(half_closing());
+  engine.machine.end_of_stream(0);
+  request& read = engine.read(10, 1, 0);
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->reason, ending_reason::connection_lost);
+  EXPECT_EQ(engine.status_of(read), completion_status::flushed);
+}
+
 TEST(engine, a_fin_in_the_middle_of_anything_is_a_loss) {
   const auto lost = [](auto&& prepare, std::size_t unconsumed = 0) {
     side engine(alone());
@@ -1802,6 +1873,45 @@ TEST(engine, an_abort_completes_everything_once_in_order_and_says_nothing_more) 
   engine.receive(1);
   EXPECT_TRUE(engine.completed_in_order());
   EXPECT_EQ(engine.flushed_receives, 2U);
+}
+
+/// The protocol above takes no message at all.
+class refuser : public side {
+ public:
+  using side::side;
+  void received(receive_request& receive, const received_info& info) noexcept override {
+    side::received(receive, info);
+    machine.refuse(cause::untagged_too_long, words::format("too long"));
+  }
+};
+
+// RFC 5040 figure 10: an error of DDP.
+TEST_P(engine_placing, a_message_that_the_protocol_above_refuses_is_named_in_the_terminate) {
+  refuser engine(options());
+  engine.receive(50);
+  engine.receive(50);
+  const bytes first = untagged({.last = false, .opcode = opcode::send}, pattern(8));
+  const bytes last = untagged({.opcode = opcode::send, .offset = 8}, pattern(40));
+  engine.feed(framed(first));
+  const bytes wire = framed(last);
+  engine.feed(std::span(wire).first(24));
+  engine.feed_in_place(std::span(wire).subspan(24));
+  EXPECT_TRUE(engine.ended_with(cause::untagged_too_long));
+  const auto sent = engine.transmitted_terminate();
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(sent->segment_bytes, last.size());
+  ASSERT_EQ(sent->segment_header_bytes, untagged_header::bytes);
+  EXPECT_TRUE(std::equal(sent->segment_header.begin(), sent->segment_header.end(), last.begin()));
+}
+
+TEST(engine, a_refusal_behind_a_message_names_none) {
+  side engine(alone());
+  engine.receive(50);
+  engine.feed(framed(send_of(pattern(8))));
+  engine.machine.refuse(cause::stream_catastrophic, words::format("enough"));
+  const auto sent = engine.transmitted_terminate();
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(sent->segment_header_bytes, 0U);
 }
 
 TEST(engine, memory_in_the_kernels_hands_is_not_given_back_by_an_abort) {

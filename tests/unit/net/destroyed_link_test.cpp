@@ -29,6 +29,7 @@ class destroyer final : public net::link_events {
   void completed(net::work_request&, net::work_status) noexcept override {}
   void received(net::receive_work&, const net::arrival&) noexcept override {}
   void receive_flushed(net::receive_work&) noexcept override {}
+  void input_over() noexcept override { link_->shut_down(); }
   void ended(bool orderly, const error&) noexcept override {
     if (orderly) link_->shut_down();
   }

@@ -275,9 +275,13 @@ TEST_F(foreign_peer, that_closes_its_direction_gets_all_that_it_has_asked_for) {
         got += ulpdu.size() - tagged_header::bytes;
       }
     };
-    const auto both = co_await when_all(ask_and_listen(), failure_of(ours.recv()));
+    const auto hear_and_close = [&]() -> task<> {
+      EXPECT_FALSE(co_await ours.recv());  // it ends in order
+      co_await ours.close();
+    };
+    const auto both = co_await when_all(ask_and_listen(), failure_of(hear_and_close()));
     EXPECT_EQ(std::get<0>(both), size);
-    EXPECT_FALSE(std::get<1>(both)) << std::get<1>(both)->what();  // it ends in order
+    EXPECT_FALSE(std::get<1>(both)) << std::get<1>(both)->what();
     co_await region.release();
   });
 }
@@ -299,11 +303,51 @@ TEST_F(foreign_peer, that_closes_its_direction_gets_what_had_been_sent_to_it) {
         got += ulpdu.size() - untagged_header::bytes;
       }
     };
-    std::vector<task<>> sends;
-    for (std::size_t i = 0; i < count; ++i) sends.push_back(send_one(i));
-    const auto both = co_await when_all(failure_of(when_all(std::move(sends))), finish_and_listen());
+    const auto send_and_close = [&]() -> task<> {
+      std::vector<task<>> sends;
+      for (std::size_t i = 0; i < count; ++i) sends.push_back(send_one(i));
+      co_await when_all(std::move(sends));
+      co_await ours.close();
+    };
+    const auto both = co_await when_all(failure_of(send_and_close()), finish_and_listen());
     EXPECT_FALSE(std::get<0>(both)) << std::get<0>(both)->what();
     EXPECT_EQ(std::get<1>(both), count * size);
+  });
+}
+
+TEST_F(foreign_peer, that_closes_its_direction_is_sent_what_follows_until_this_end_closes_its_own) {
+  accept_foreign({}, {}, [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
+    bytes place(8);
+    auto memory = co_await device().domain().register_memory(
+        std::span(place), {.usage = mr::usage::read_src | mr::usage::write_dst | mr::usage::read_dst});
+    co_await raw.send_message(text("question"));
+    raw.finish();
+    EXPECT_EQ((co_await ours.recv_or_throw()).size(), 8U);
+    EXPECT_FALSE(co_await ours.recv());
+    EXPECT_FALSE(co_await ours.recv()) << "it is asked again";
+
+    auto answer = co_await pool().allocate(6);
+    std::ranges::copy(text("answer"), answer.bytes().begin());
+    co_await ours.send(std::move(answer));
+    const bytes sent = co_await raw.receive_fpdu();
+    EXPECT_EQ(bytes(sent.begin() + untagged_header::bytes, sent.end()), text("answer"));
+    const auto answered = co_await failure_of(ours.read(memory.slice(), memory.remote()));
+    EXPECT_TRUE(failed_with(answered, errc::peer_closed)) << "nobody will answer that";
+
+    const auto wait_for_the_end = [&]() -> task<> { EXPECT_EQ(co_await raw.receive_rest(), nothing); };
+    co_await when_all(ours.close(), wait_for_the_end());
+    co_await memory.release();
+  });
+}
+
+TEST_F(foreign_peer, that_closes_its_direction_and_goes_is_noticed_by_a_send) {
+  accept_foreign({}, {}, [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
+    raw.close();
+    EXPECT_FALSE(co_await ours.recv());
+    std::optional<error> failure;
+    while (!failure) failure = co_await failure_of(ours.send(co_await pool().allocate(1)));
+    EXPECT_TRUE(failed_with(failure, errc::peer_vanished));
+    EXPECT_FALSE(co_await ours.recv()) << "it had ended in order";
   });
 }
 
