@@ -12,7 +12,8 @@ namespace weft::mr {
 /// A buffer that is no longer written and has many holders: one payload for many peers, say. It goes back to the pool
 /// when the last copy, and the last operation that uses it, has ended.
 ///
-/// Copies are counted without atomics: all belong to one executor.
+/// Each copy belongs to one executor at a time, and different ones may belong to different executors: they are counted
+/// by atomics, and the last one gives the buffer back on whatever thread it goes.
 class shared_buffer {
  public:
   shared_buffer() noexcept = default;

@@ -59,7 +59,8 @@ class stream {
   explicit stream(connection over);
   stream(stream&&) noexcept = default;
   stream& operator=(stream&& other) noexcept;
-  /// Like close(), but nobody can wait for it. On the executor's thread, or anywhere when no operation is in progress.
+  /// Like close(), but nobody can wait for it. On the executor's thread, or anywhere when no operation is in progress:
+  /// its executor closes it in its next turn then, in order all the same.
   ~stream();
 
   /// Connects to "HOST:PORT" through the device, to "SCHEME://HOST:PORT" through it if SCHEME is the name of one of its

@@ -65,8 +65,7 @@ class tcp_stream::user {
 tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool, const connection_options& options,
                        std::unique_ptr<connection_place> place)
     : stream_core(*executor_core::current(), pool, std::move(peer)),
-      close_timeout_(options.close_timeout),
-      wire_(std::make_unique<wire>(home_, std::move(socket), options.dead_peer_after, std::move(place))) {}
+      wire_(std::make_unique<wire>(home_, std::move(socket), options, std::move(place))) {}
 
 void tcp_stream::check(const char* what) const {
   check_thread(what);
@@ -186,7 +185,7 @@ task<> tcp_stream::shutdown_send(stream_ref) {
 
 // ---- the end ----
 
-// Elsewhere than on the executor, or without memory for the task, nobody waits for what was written.
+// Elsewhere than on the executor wire::close() does it, and so it does without memory for the task.
 void tcp_stream::close() noexcept {
   if (std::exchange(ended_, true)) return;
   try {
@@ -225,7 +224,7 @@ task<> tcp_stream::finish(stream_ref) {
     const user here(*this);
     wire_->socket.calls().shutdown(wire_->socket.fd(), SHUT_WR);
     try {
-      co_await wire_->wait_until_arrived(close_timeout_);
+      co_await wire_->wait_until_arrived();
     } catch (const std::bad_alloc&) {  // then it is the kernel's
     }
     finishing_ = false;
@@ -249,16 +248,16 @@ bool tcp_stream::wire::drop_input() noexcept {
 }
 
 // The kernel tells nobody that all has been acknowledged: so it is asked again and again.
-task<> tcp_stream::wire::wait_until_arrived(std::chrono::milliseconds patience) {
+task<> tcp_stream::wire::wait_until_arrived() {
   using std::chrono::milliseconds;
   constexpr milliseconds longest_pause{64};
   milliseconds pause{1};
   std::optional<std::uint64_t> acknowledged;
-  time_point deadline = later(home_.now(), patience);
+  time_point deadline = later(home_.now(), patience_);
   while (drop_input() && home_.now() < deadline) {
     if (!has_dropped_ && !window.has_unacknowledged()) co_return;
     const std::optional<std::uint64_t> now_acknowledged = window.acknowledged_bytes();
-    if (now_acknowledged != acknowledged) deadline = later(home_.now(), patience);
+    if (now_acknowledged != acknowledged) deadline = later(home_.now(), patience_);
     acknowledged = now_acknowledged;
     try {
       co_await net::wait_for_input(socket, "close", std::min(deadline, later(home_.now(), pause)));
@@ -273,6 +272,28 @@ void tcp_stream::wire::close_at_home() noexcept {
   if (is_aborted) return;
   socket.calls().shutdown(socket.fd(), SHUT_WR);
   static_cast<void>(drop_input());
+}
+
+// It has gone on another thread: nobody waits here for what was written, but it arrives all the same.
+void tcp_stream::wire::run_on_executor() noexcept {
+  try {
+    if (!is_aborted && home_.on_own_thread()) {
+      run_in_background(home_, end_in_background(*this), "close a stream");
+      return;
+    }
+  } catch (const std::bad_alloc&) {  // then it is the kernel's
+  }
+  close_at_home();
+  delete this;
+}
+
+task<> tcp_stream::wire::end_in_background(wire& self) {
+  const std::unique_ptr<wire> owned(&self);
+  self.socket.calls().shutdown(self.socket.fd(), SHUT_WR);
+  try {
+    co_await self.wait_until_arrived();
+  } catch (const std::bad_alloc&) {  // then it is the kernel's
+  }
 }
 
 // The timer is the executor's.

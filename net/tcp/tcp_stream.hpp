@@ -44,16 +44,21 @@ class tcp_stream final : public stream_core {
   // The socket, and who looks after it on the executor's thread, where both end.
   class wire final : private detail::remote_work {
    public:
-    wire(executor_core& home, descriptor opened, std::chrono::milliseconds dead_peer_after,
+    wire(executor_core& home, descriptor opened, const connection_options& options,
          std::unique_ptr<connection_place> taken) noexcept
-        : place(std::move(taken)), socket(std::move(opened)), window(home, socket, dead_peer_after), home_(home) {}
+        : place(std::move(taken)),
+          socket(std::move(opened)),
+          window(home, socket, options.dead_peer_after),
+          home_(home),
+          patience_(options.close_timeout) {}
+    /// On any thread: its executor does it.
     static void close(std::unique_ptr<wire> item) noexcept;
 
     /// Drops what has come and will not be read. False once the peer has ended.
     [[nodiscard]] bool drop_input() noexcept;
     /// After the end of what was written: waits until that has arrived. If the peer goes on sending, until it has ended
-    /// as well; in any case no longer than `patience` without progress.
-    [[nodiscard]] task<> wait_until_arrived(std::chrono::milliseconds patience);
+    /// as well; in any case no longer than close_timeout without progress.
+    [[nodiscard]] task<> wait_until_arrived();
 
     std::unique_ptr<connection_place> place;  // at its listener, until the socket is closed
     descriptor socket;
@@ -61,13 +66,12 @@ class tcp_stream final : public stream_core {
     bool is_aborted = false;
 
    private:
-    void run_on_executor() noexcept override {
-      close_at_home();
-      delete this;
-    }
+    void run_on_executor() noexcept override;
     void close_at_home() noexcept;
+    static task<> end_in_background(wire& self);
     executor_core& home_;
-    bool has_dropped_ = false;  // input
+    const std::chrono::milliseconds patience_;  // close_timeout
+    bool has_dropped_ = false;                  // input
     executor_core::dependent open_{home_};
   };
 
@@ -78,7 +82,6 @@ class tcp_stream final : public stream_core {
   void end() noexcept;
   task<> finish(stream_ref self);
 
-  const std::chrono::milliseconds close_timeout_;
   std::unique_ptr<wire> wire_;  // until it has ended
   unsigned users_ = 0;          // coroutines that may have something in progress on it
   bool ended_ = false;          // by us

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_buffer.hpp>
 
+#include <optional>
+#include <thread>
+#include <vector>
+
 #include "mr/support.hpp"
 
 namespace weft::mr {
@@ -48,6 +52,26 @@ TEST_F(shared_buffer_test, is_kept_by_the_operations_that_use_it) {
     EXPECT_NE(in_use(source), 0u);
     operation.reset();
     EXPECT_EQ(in_use(source), 0u);
+  });
+}
+
+TEST_F(shared_buffer_test, copies_may_be_made_and_go_on_several_threads_at_once) {
+  with_pool([](pool& source) -> task<> {
+    for (int round = 0; round < 100; ++round) {
+      std::optional<shared_buffer> first(co_await source.allocate(100));
+      std::byte* const where = first->slice().data();
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < 3; ++i)
+        threads.emplace_back([copy = *first, where] {
+          for (int turn = 0; turn < 100; ++turn) {
+            const shared_buffer another = copy;
+            EXPECT_EQ(another.slice().data(), where);
+          }
+        });
+      first.reset();  // one of the threads gives it back
+      threads.clear();
+      EXPECT_EQ(in_use(source), 0u);
+    }
   });
 }
 
