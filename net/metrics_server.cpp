@@ -73,11 +73,15 @@ struct request_line {
   std::string_view path;
 };
 
-// RFC 9112 section 3.2: a request of HTTP/1.1 without this field is wrong.
-bool has_host(std::string_view head) noexcept {
+// RFC 9112 section 3.2: a request of HTTP/1.1 has one field Host, and none has several.
+std::size_t count_hosts(std::string_view head) noexcept {
   constexpr std::string_view name = "\r\nhost:";
   const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
-  return std::search(head.begin(), head.end(), name.begin(), name.end(), same) != head.end();
+  std::size_t count = 0;
+  for (const char* at = head.begin();; ++count, ++at) {
+    at = std::search(at, head.end(), name.begin(), name.end(), same);
+    if (at == head.end()) return count;
+  }
 }
 
 std::optional<request_line> parse(std::string_view head) noexcept {
@@ -86,7 +90,9 @@ std::optional<request_line> parse(std::string_view head) noexcept {
   const std::size_t last = line.rfind(' ');
   if (first == 0 || first == std::string_view::npos || last == first) return std::nullopt;
   const std::string_view version = line.substr(last + 1);
-  if (!version.starts_with("HTTP/1.") || (version != "HTTP/1.0" && !has_host(head))) return std::nullopt;
+  const std::size_t hosts = count_hosts(head.substr(0, head.find("\r\n\r\n")));
+  if (hosts > 1 || (hosts == 0 && version != "HTTP/1.0")) return std::nullopt;
+  if (!version.starts_with("HTTP/1.")) return std::nullopt;
   std::string_view target = line.substr(first + 1, last - first - 1);
   if (target.starts_with("http://")) target.remove_prefix(std::min(target.find('/', 7), target.size()));
   if (!target.starts_with('/') || target.find(' ') != std::string_view::npos) return std::nullopt;

@@ -119,6 +119,8 @@ TEST_F(metrics_server_test, answers_what_it_does_not_serve_with_the_status_that_
         {"GET /metricsandmore HTTP/1.0\r\n\r\n", "404 Not Found"},
         {"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"},
         {"GET /metrics HTTP/1.1\r\nAccept: */*\r\n\r\n", "400 Bad Request"},
+        {"GET /metrics HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n", "400 Bad Request"},
+        {"GET /metrics HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", "400 Bad Request"},
         {"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed"},
         {"GET /metrics\r\n\r\n", "400 Bad Request"},
         {"GET  HTTP/1.1\r\n\r\n", "400 Bad Request"},
