@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/domain.hpp>
+#include <weft/mr/pool.hpp>
+#include <weft/mr/region.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/connection.hpp>
 #include <weft/net/device.hpp>
@@ -9,7 +12,10 @@
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include <future>
+#include <memory>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "asio_run.hpp"
 #include "kit/other_thread.hpp"
@@ -142,6 +148,49 @@ TEST_F(net_asio_test, ends_in_order_with_connections_that_close_in_the_backgroun
     kept = std::move(peer);
     kept.reset();  // closes by itself, and does not hold up this handler meanwhile
   }());
+}
+
+/// Knows on which thread it was last asked for something.
+class watched_domain final : public mr::domain {
+ public:
+  watched_domain() : mr::domain("watched", {.usages = mr::known_usages}) {}
+
+  std::thread::id registered_on;
+  std::thread::id deregistered_on;
+
+ private:
+  mr::registration do_register(std::span<std::byte>, const mr::registration_options&) override {
+    registered_on = std::this_thread::get_id();
+    return {.local_key = 1, .remote_key = 1};
+  }
+  void do_deregister(mr::registration&) noexcept override { deregistered_on = std::this_thread::get_id(); }
+};
+
+TEST_F(net_asio_test, memory_that_grows_or_goes_in_a_handler_is_registered_and_let_go_by_a_worker) {
+  const auto domain = std::make_shared<watched_domain>();
+  const auto is_a_workers = [](std::thread::id thread) {
+    return thread != std::thread::id() && thread != std::this_thread::get_id();
+  };
+  const auto in_a_handler = [&](auto what) {
+    asio::post(io_, what);
+    io_.restart();
+    io_.run();
+  };
+  std::optional<mr::pool> source(std::in_place, domain, mr::pool_options{.max_bytes = 4 << 20, .huge_pages = false});
+  in_a_handler([&] { EXPECT_FALSE(source->try_allocate(100)) << "there is no memory yet"; });
+  EXPECT_TRUE(is_a_workers(domain->registered_on));
+  EXPECT_TRUE(source->try_allocate(100));
+  in_a_handler([&] { source.reset(); });
+  EXPECT_TRUE(is_a_workers(std::exchange(domain->deregistered_on, {})));
+
+  host_.async(domain->register_memory(std::vector<std::byte>(1 << 16), {.usage = mr::usage::send}),
+              [](std::error_code failure, mr::region made) {
+                EXPECT_FALSE(failure);
+                const mr::region going = std::move(made);
+              });
+  io_.restart();
+  io_.run();
+  EXPECT_TRUE(is_a_workers(domain->deregistered_on));
 }
 
 TEST_F(net_asio_test, aborting_in_a_handler_ends_what_a_task_waits_for) {

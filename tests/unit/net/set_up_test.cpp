@@ -12,6 +12,7 @@
 #include <map>
 #include <set>
 
+#include "kit/attempt.hpp"
 #include "kit/failing_system_calls.hpp"
 #include "net/support.hpp"
 
@@ -756,6 +757,32 @@ TEST_F_TASK(listening, without_descriptors_it_tells_each_peer_so_and_takes_the_n
 }
 
 // A rejection of MPA's first revision has room for private data as well (RFC 5044 section 7.1.1).
+// A device of two fabrics gives each half of its own time.
+TEST_F(listening, without_room_for_a_peers_receives_it_tells_the_peer_within_a_quarter_of_the_time) {
+  open_device({.pool = {.max_bytes = 4 << 20, .arena_bytes = 1 << 20}});
+  const auto body = [&](scope& tasks) -> task<> {
+    const auto held = co_await pool().allocate(1 << 20, mr::budget::receive);
+    net::connection_options greedy;
+    greedy.receive_size = 60'000;
+    greedy.receive_depth = 26;
+    greedy.set_up_timeout = 400s;
+    net::connection_options half;
+    half.set_up_timeout = 200s;
+    auto listener = co_await listen();
+    attempt connecting(tasks, device().connect(std::string(listener.address()), half));
+    auto request = co_await listener.next();
+    attempt accepting(tasks, request->accept(greedy));
+    co_await settle();
+    jump(90s);
+    co_await settle();
+    EXPECT_FALSE(accepting.ended()) << "the memory may still come back";
+    jump(15s);
+    co_await connecting.end();
+    EXPECT_NE(connecting.words().find("the peer has no receives left"), std::string::npos) << connecting.words();
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
 TEST_F_TASK(listening, with_as_many_connections_as_it_takes_it_tells_a_foreign_peer_so) {
   net::listener_options narrow;
   narrow.max_connections = 1;
