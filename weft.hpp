@@ -32,11 +32,10 @@
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/file.hpp>
 #include <weft/runtime/io/signal.hpp>
-#include <weft/runtime/observe/metrics.hpp>
-#include <weft/runtime/observe/record_traces.hpp>
-#include <weft/runtime/observe/report.hpp>
-#include <weft/runtime/observe/trace_file.hpp>
+#include <weft/runtime/metrics.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/record_traces.hpp>
+#include <weft/runtime/report.hpp>
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/run_on.hpp>
 #include <weft/runtime/run_until_signal.hpp>
@@ -48,6 +47,7 @@
 #include <weft/runtime/sync/semaphore.hpp>
 #include <weft/runtime/sync_wait.hpp>
 #include <weft/runtime/task.hpp>
+#include <weft/runtime/trace_file.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/when_any.hpp>
 #include <weft/runtime/with_timeout.hpp>

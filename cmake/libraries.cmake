@@ -24,7 +24,7 @@ function(weft_library target kind)
   add_library(${target} ${kind} ${layers})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME weft)
   target_compile_features(${target} INTERFACE cxx_std_20)
-  target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+  target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(${target} PUBLIC Threads::Threads PRIVATE ${private_libraries})
 endfunction()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/observe/metrics.hpp>
+#include <weft/runtime/metrics.hpp>
 
 #include <cstdint>
 #include <string_view>

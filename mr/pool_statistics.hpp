@@ -2,8 +2,8 @@
 #pragma once
 
 #include <weft/mr/pool/budget.hpp>
-#include <weft/mr/pool/mapping.hpp>
-#include <weft/runtime/observe/metrics.hpp>
+#include <weft/mr/system/mapping.hpp>
+#include <weft/runtime/metrics.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,10 +2,10 @@
 #include <weft/mr/device/copy_engine.hpp>
 #include <weft/mr/device/device_keys.hpp>
 #include <weft/mr/device_memory.hpp>
-#include <weft/mr/pool/mapping.hpp>
 #include <weft/mr/registrar.hpp>
+#include <weft/mr/system/mapping.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/observe/trace.hpp>
+#include <weft/runtime/trace.hpp>
 
 #include <fmt/core.h>
 

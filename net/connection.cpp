@@ -2,7 +2,7 @@
 #include <weft/net/connection.hpp>
 #include <weft/net/connection/connection_core.hpp>
 #include <weft/net/connection/exposures.hpp>
-#include <weft/net/failed_task.hpp>
+#include <weft/net/link/failed_task.hpp>
 
 #include <exception>
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/connection_core.hpp>
-#include <weft/net/connection/peer_words.hpp>
+#include <weft/net/connection/device_state.hpp>
 #include <weft/net/connection/set_up.hpp>
 #include <weft/net/device.hpp>
-#include <weft/net/device/device_state.hpp>
-#include <weft/net/device/joint_listener.hpp>
 #include <weft/net/device/transports.hpp>
-#include <weft/net/device/try_addresses.hpp>
-#include <weft/net/failed_task.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/net/link/failed_task.hpp>
+#include <weft/net/link/joint_listener.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/try_addresses.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <fmt/core.h>
 

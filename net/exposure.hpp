@@ -6,7 +6,7 @@
 #include <weft/net/exposure_end.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/system/clock.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstdint>

@@ -4,9 +4,9 @@
 #include <weft/mr/region/region_state.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/net/connection/peer_names.hpp>
 #include <weft/net/connection/transfer.hpp>
-#include <weft/net/work_run.hpp>
+#include <weft/net/link/peer_names.hpp>
+#include <weft/net/link/work_run.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
 

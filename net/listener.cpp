@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/connection_core.hpp>
-#include <weft/net/connection/connection_places.hpp>
-#include <weft/net/connection/peer_words.hpp>
-#include <weft/net/connection/receive_memory.hpp>
+#include <weft/net/connection/device_state.hpp>
 #include <weft/net/connection/set_up.hpp>
-#include <weft/net/device/device_state.hpp>
+#include <weft/net/link/connection_places.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/receive_memory.hpp>
 #include <weft/net/listener.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
 #include <weft/runtime/stop_token.hpp>
 #include <weft/runtime/sync/event.hpp>
 

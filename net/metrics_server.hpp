@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/net/stream_listener.hpp>
-#include <weft/runtime/observe/metrics.hpp>
+#include <weft/runtime/metrics.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <chrono>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device.hpp>
-#include <weft/net/failed_task.hpp>
+#include <weft/net/link/failed_task.hpp>
 #include <weft/net/stream.hpp>
 #include <weft/net/stream/destination.hpp>
 #include <weft/net/stream/message_stream.hpp>
-#include <weft/net/tcp/tcp_stream.hpp>
+#include <weft/net/stream/tcp_stream.hpp>
 
 #include <fmt/core.h>
 

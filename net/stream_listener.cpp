@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/set_up.hpp>
 #include <weft/net/device.hpp>
+#include <weft/net/link/tcp_socket.hpp>
 #include <weft/net/stream/destination.hpp>
+#include <weft/net/stream/tcp_stream.hpp>
 #include <weft/net/stream_listener.hpp>
-#include <weft/net/tcp/tcp_socket.hpp>
-#include <weft/net/tcp/tcp_stream.hpp>
 
 #include <fmt/core.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <cstdio>
 #include <exception>

@@ -5,8 +5,8 @@
 #include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/executor_counters.hpp>
 #include <weft/runtime/executor_options.hpp>
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/poller.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/poller.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <concepts>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/core/live_number.hpp>
+#include <weft/runtime/system/live_number.hpp>
 
 #include <cstdint>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/open_driver.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/open_driver.hpp>
 
 #include <chrono>
 #include <cstdint>

@@ -5,7 +5,7 @@
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/pinned.hpp>
 #include <weft/runtime/core/spawned.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <concepts>

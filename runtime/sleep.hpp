@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/runtime/core/operation.hpp>
-#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 namespace weft {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/core/task_name.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
+#include <weft/runtime/task_name.hpp>
 
 namespace weft::detail {
 

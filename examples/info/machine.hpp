@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/net/fabrics.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,8 +2,8 @@
 #include "server.hpp"
 
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/scope.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
 #include <fmt/core.h>

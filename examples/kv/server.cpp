@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/pool/mapping.hpp>
+#include <weft/mr/system/mapping.hpp>
 #include <weft/net/asio.hpp>
 
 #include <asio.hpp>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <weft/mr/device_memory.hpp>
-#include <weft/mr/pool/mapping.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/registration.hpp>
+#include <weft/mr/system/mapping.hpp>
 #include <weft/net/device.hpp>
 #include <weft/runtime/sync/mutex.hpp>
 #include <weft/runtime/task.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/core.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/file.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <atomic>
 #include <cstddef>

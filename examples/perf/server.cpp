@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server.hpp"
 
-#include <weft/mr/pool/mapping.hpp>
+#include <weft/mr/system/mapping.hpp>
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache/cache_core.hpp>
 #include <weft/mr/locked_memory.hpp>
-#include <weft/mr/region/page.hpp>
 #include <weft/mr/region/population.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>

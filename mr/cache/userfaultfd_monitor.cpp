@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache/memory_monitor.hpp>
-#include <weft/mr/region/mapped_ranges.hpp>
-#include <weft/mr/region/page.hpp>
+#include <weft/mr/system/mapped_ranges.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/runtime/core/owned_thread.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cuda/cuda_device.hpp>
 #include <weft/mr/cuda/cuda_stream.hpp>
-#include <weft/mr/region/page.hpp>
+#include <weft/mr/system/page.hpp>
 
 #include <fmt/core.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device/copy_engine.hpp>
-#include <weft/mr/region/background.hpp>
+#include <weft/mr/system/background.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/core.h>
 

@@ -6,8 +6,8 @@
 #include <weft/runtime/core/attachment.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/operation.hpp>
-#include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/poller.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/poller.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>

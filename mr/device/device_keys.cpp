@@ -2,7 +2,7 @@
 #include <weft/mr/device/device_keys.hpp>
 #include <weft/mr/memory_record.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <array>
 #include <cerrno>

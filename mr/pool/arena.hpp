@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
-#include <weft/mr/pool/mapping.hpp>
+#include <weft/mr/system/mapping.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool/depot.hpp>
 #include <weft/mr/pool/poison.hpp>
-#include <weft/mr/region/page.hpp>
+#include <weft/mr/system/page.hpp>
 
 #include <algorithm>
 #include <atomic>

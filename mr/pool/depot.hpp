@@ -4,7 +4,7 @@
 #include <weft/mr/pool/arena.hpp>
 #include <weft/mr/pool/block.hpp>
 #include <weft/mr/pool/size_class.hpp>
-#include <weft/mr/region/background.hpp>
+#include <weft/mr/system/background.hpp>
 
 #include <array>
 #include <atomic>

@@ -2,8 +2,8 @@
 #include <weft/mr/locked_memory.hpp>
 #include <weft/mr/pool/poison.hpp>
 #include <weft/mr/pool/pool_core.hpp>
-#include <weft/mr/region/page.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/mr/system/page.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <fmt/core.h>
 

@@ -9,7 +9,7 @@
 #include <weft/mr/pool/size_class.hpp>
 #include <weft/mr/pool_options.hpp>
 #include <weft/mr/pool_statistics.hpp>
-#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 #include <array>
 #include <atomic>

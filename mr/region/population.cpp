@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/region/page.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/mr/registrar.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/core/remote_work.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 #include <weft/runtime/worker_pool.hpp>
 
 #include <sys/mman.h>

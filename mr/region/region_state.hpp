@@ -2,11 +2,11 @@
 #pragma once
 
 #include <weft/mr/memory_record.hpp>
-#include <weft/mr/region/background.hpp>
 #include <weft/mr/region/peer_gate.hpp>
 #include <weft/mr/region/told_counter.hpp>
 #include <weft/mr/registration.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/mr/system/background.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <atomic>

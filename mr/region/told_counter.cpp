@@ -2,7 +2,7 @@
 #include <weft/mr/region/told_counter.hpp>
 #include <weft/mr/region/write_counter_core.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <array>
 #include <cerrno>

@@ -3,11 +3,11 @@
 
 #include <weft/mr/remote_region.hpp>
 #include <weft/net/capabilities.hpp>
-#include <weft/net/connection/native_features.hpp>
-#include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/connection/operation_owner.hpp>
+#include <weft/net/link/native_features.hpp>
+#include <weft/net/link/native_protocol.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <cstddef>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/connection_core.hpp>
-#include <weft/net/device/device_state.hpp>
+#include <weft/net/connection/device_state.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <fmt/core.h>
 

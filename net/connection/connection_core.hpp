@@ -2,16 +2,16 @@
 #pragma once
 
 #include <weft/net/connection/connection_end.hpp>
-#include <weft/net/connection/connection_places.hpp>
 #include <weft/net/connection/connection_state.hpp>
 #include <weft/net/connection/heartbeat.hpp>
 #include <weft/net/connection/operation_owner.hpp>
-#include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/connection/receiving.hpp>
 #include <weft/net/connection/sending.hpp>
 #include <weft/net/connection/staging.hpp>
+#include <weft/net/link/connection_places.hpp>
+#include <weft/net/link/receive_memory.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/task.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/connection_state.hpp>
-#include <weft/net/device/device_state.hpp>
+#include <weft/net/connection/device_state.hpp>
 
 #include <fmt/core.h>
 

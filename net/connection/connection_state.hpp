@@ -3,10 +3,10 @@
 
 #include <weft/net/connection/attached_link.hpp>
 #include <weft/net/connection/lending.hpp>
-#include <weft/net/connection/live_statistics.hpp>
-#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/link/live_statistics.hpp>
+#include <weft/net/link/native_protocol.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>

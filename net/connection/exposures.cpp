@@ -3,8 +3,8 @@
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/remote_region.hpp>
+#include <weft/net/connection/device_state.hpp>
 #include <weft/net/connection/exposures.hpp>
-#include <weft/net/device/device_state.hpp>
 
 #include <string>
 #include <utility>

@@ -3,7 +3,7 @@
 
 #include <weft/net/connection/connection_state.hpp>
 #include <weft/net/connection/sending.hpp>
-#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 namespace weft::net {
 

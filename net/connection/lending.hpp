@@ -3,12 +3,12 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/region.hpp>
-#include <weft/net/connection/live_statistics.hpp>
 #include <weft/net/exposure_end.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/live_statistics.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
-#include <weft/runtime/io/timer.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 #include <atomic>
 #include <cstddef>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/mr/remote_region.hpp>
-#include <weft/net/connection/peer_names.hpp>
+#include <weft/net/link/peer_names.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <cstdint>

@@ -3,9 +3,9 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/net/connection/live_statistics.hpp>
-#include <weft/net/connection/native_protocol.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/live_statistics.hpp>
+#include <weft/net/link/native_protocol.hpp>
+#include <weft/net/link/transport.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/mr/pool.hpp>
-#include <weft/net/connection/receive_slot.hpp>
+#include <weft/net/link/receive_slot.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/stop_token.hpp>
 #include <weft/runtime/sync/event.hpp>

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <weft/net/connection/connection_state.hpp>
-#include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/connection/receive_refill.hpp>
-#include <weft/net/connection/receive_slot.hpp>
 #include <weft/net/connection/recv_operation.hpp>
 #include <weft/net/connection/sending.hpp>
 #include <weft/net/connection/shared_receive_state.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/receive_memory.hpp>
+#include <weft/net/link/receive_slot.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <cstdint>

@@ -3,14 +3,14 @@
 
 #include <weft/net/batch.hpp>
 #include <weft/net/connection/connection_state.hpp>
-#include <weft/net/connection/live_statistics.hpp>
-#include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/connection/operation_table.hpp>
 #include <weft/net/connection/refusal.hpp>
 #include <weft/net/connection/transfer.hpp>
 #include <weft/net/connection/write_notices.hpp>
+#include <weft/net/link/live_statistics.hpp>
+#include <weft/net/link/native_protocol.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/list.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/receive_slot.hpp>
+#include <weft/net/connection/device_state.hpp>
 #include <weft/net/connection/set_up.hpp>
-#include <weft/net/device/device_state.hpp>
+#include <weft/net/link/receive_slot.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <fmt/core.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/connection/native_protocol.hpp>
-#include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/connection/shared_receive_state.hpp>
+#include <weft/net/link/native_protocol.hpp>
+#include <weft/net/link/receive_memory.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/transport.hpp>
-#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/system/clock.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <exception>

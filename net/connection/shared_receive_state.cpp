@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/native_protocol.hpp>
-#include <weft/net/connection/receive_memory.hpp>
+#include <weft/net/connection/device_state.hpp>
 #include <weft/net/connection/shared_receive_state.hpp>
-#include <weft/net/device/device_state.hpp>
+#include <weft/net/link/native_protocol.hpp>
+#include <weft/net/link/receive_memory.hpp>
 
 #include <fmt/core.h>
 

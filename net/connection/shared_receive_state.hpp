@@ -3,9 +3,9 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/net/connection/receive_refill.hpp>
-#include <weft/net/connection/receive_slot.hpp>
+#include <weft/net/link/receive_slot.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/task.hpp>
 

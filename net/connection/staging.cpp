@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/region/background.hpp>
+#include <weft/mr/system/background.hpp>
 #include <weft/net/connection/connection_end.hpp>
+#include <weft/net/connection/device_state.hpp>
 #include <weft/net/connection/exposures.hpp>
 #include <weft/net/connection/sending.hpp>
 #include <weft/net/connection/staging.hpp>
-#include <weft/net/device/device_state.hpp>
 #include <weft/net/list.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/observe/report.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/report.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
 #include <fmt/core.h>

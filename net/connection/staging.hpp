@@ -4,12 +4,12 @@
 #include <weft/mr/device/copy_engine.hpp>
 #include <weft/mr/region/region_state.hpp>
 #include <weft/net/connection/connection_state.hpp>
-#include <weft/net/connection/device_message.hpp>
 #include <weft/net/connection/operation_owner.hpp>
 #include <weft/net/connection/sending.hpp>
 #include <weft/net/connection/staging_memory.hpp>
 #include <weft/net/connection/transfer.hpp>
 #include <weft/net/exposure.hpp>
+#include <weft/net/link/device_message.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 

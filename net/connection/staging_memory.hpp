@@ -3,8 +3,8 @@
 
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/domain.hpp>
-#include <weft/mr/pool/mapping.hpp>
 #include <weft/mr/region.hpp>
+#include <weft/mr/system/mapping.hpp>
 #include <weft/runtime/sync/mutex.hpp>
 #include <weft/runtime/task.hpp>
 

@@ -4,7 +4,7 @@
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/net/connection/peer_names.hpp>
+#include <weft/net/link/peer_names.hpp>
 #include <weft/net/payload.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/net/connection/connection_state.hpp>
-#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/link/native_protocol.hpp>
 
 #include <cstddef>
 #include <cstdint>

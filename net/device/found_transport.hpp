@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/transport.hpp>
 
 #include <functional>
 #include <memory>

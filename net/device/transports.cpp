@@ -5,7 +5,7 @@
 #include <weft/net/shm/transport.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
 #ifdef WEFT_WITH_IWARP
 #include <weft/net/iwarp/transport.hpp>
 #endif

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <weft/net/device/found_transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/transport.hpp>
 
 #include <string_view>
 #include <vector>

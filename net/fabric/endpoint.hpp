@@ -3,7 +3,7 @@
 
 #include <weft/net/fabric/device.hpp>
 #include <weft/net/fabric/hello.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <array>
 #include <cstddef>

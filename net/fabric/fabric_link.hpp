@@ -3,12 +3,12 @@
 
 #include <weft/net/fabric/domain.hpp>
 #include <weft/net/fabric/endpoint.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
-#include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/poller.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/poller.hpp>
 #include <weft/runtime/worker_pool.hpp>
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/hello.hpp>
-#include <weft/net/little_endian.hpp>
+#include <weft/net/link/little_endian.hpp>
 
 #include <algorithm>
 #include <string_view>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/peer_words.hpp>
-#include <weft/net/device/socket_listener.hpp>
 #include <weft/net/fabric/listener.hpp>
 #include <weft/net/fabric/set_up.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/socket_listener.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <sys/socket.h>

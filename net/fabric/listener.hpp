@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/net/fabric/domain.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 
 #include <memory>

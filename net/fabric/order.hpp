@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/net/fabric/calls.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 
 #include <array>
 #include <cstddef>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/set_up.hpp>
-#include <weft/net/tcp/tcp_socket.hpp>
-#include <weft/runtime/core/apart.hpp>
+#include <weft/net/link/tcp_socket.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/sync/apart.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/core.h>
 

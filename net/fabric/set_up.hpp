@@ -4,10 +4,10 @@
 #include <weft/net/fabric/domain.hpp>
 #include <weft/net/fabric/fabric_link.hpp>
 #include <weft/net/fabric/hello.hpp>
-#include <weft/net/transport.hpp>
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/runtime/io/socket_address.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstdint>

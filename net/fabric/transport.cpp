@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/peer_words.hpp>
-#include <weft/net/device/try_addresses.hpp>
 #include <weft/net/fabric/listener.hpp>
 #include <weft/net/fabric/set_up.hpp>
 #include <weft/net/fabric/transport.hpp>
-#include <weft/net/tcp/tcp_socket.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/tcp_socket.hpp>
+#include <weft/net/link/try_addresses.hpp>
 
 #include <fmt/core.h>
 

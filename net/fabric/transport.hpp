@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 
 #include <memory>
 #include <string>

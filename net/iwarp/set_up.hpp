@@ -2,9 +2,9 @@
 #pragma once
 
 #include <weft/net/iwarp/handshake.hpp>
-#include <weft/net/tcp/tcp_socket.hpp>
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/net/link/tcp_socket.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>

@@ -4,12 +4,12 @@
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
+#include <weft/net/link/tcp_window_watch.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/software/exposed_keys.hpp>
 #include <weft/net/software/receive_queue.hpp>
-#include <weft/net/tcp/tcp_window_watch.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <sys/socket.h>
 

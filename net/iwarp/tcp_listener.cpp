@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/peer_words.hpp>
-#include <weft/net/device/socket_listener.hpp>
 #include <weft/net/iwarp/set_up.hpp>
 #include <weft/net/iwarp/tcp_link.hpp>
 #include <weft/net/iwarp/tcp_listener.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/socket_listener.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <new>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 
 #include <memory>

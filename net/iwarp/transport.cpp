@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/device/try_addresses.hpp>
 #include <weft/net/iwarp/set_up.hpp>
 #include <weft/net/iwarp/tcp_link.hpp>
 #include <weft/net/iwarp/tcp_listener.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/link/try_addresses.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/net/software/receive_queue.hpp>
 

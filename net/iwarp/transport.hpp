@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/net/transport.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <memory>
 

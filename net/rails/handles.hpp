@@ -4,8 +4,8 @@
 #include <weft/mr/region/peer_gate.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/mr/usage.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/rails/control.hpp>
-#include <weft/net/transport.hpp>
 
 #include <algorithm>
 #include <array>

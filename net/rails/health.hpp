@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/rails/line_budget.hpp>
 #include <weft/net/statistics.hpp>
-#include <weft/net/transport.hpp>
-#include <weft/runtime/core/live_number.hpp>
-#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/live_number.hpp>
 
 #include <cstdint>
 #include <mutex>

@@ -3,8 +3,8 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/rails/entry.hpp>
-#include <weft/net/transport.hpp>
 
 #include <cstddef>
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/system/clock.hpp>
 
 #include <algorithm>
 

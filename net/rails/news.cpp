@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/rails/news.hpp>
 #include <weft/net/rails/rail.hpp>
-#include <weft/runtime/observe/report.hpp>
-#include <weft/runtime/observe/trace.hpp>
+#include <weft/runtime/report.hpp>
+#include <weft/runtime/trace.hpp>
 
 #include <fmt/core.h>
 

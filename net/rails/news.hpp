@@ -6,8 +6,8 @@
 #include <weft/net/rails/line_budget.hpp>
 #include <weft/net/rails/rail_owner.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 #include <array>
 #include <string>

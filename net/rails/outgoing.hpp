@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/rails/entry.hpp>
 #include <weft/net/rails/kept_messages.hpp>
 #include <weft/net/rails/rail.hpp>
 #include <weft/net/rails/rail_owner.hpp>
 #include <weft/net/rails/slicing.hpp>
-#include <weft/net/transport.hpp>
 
 #include <cstddef>
 #include <cstdint>

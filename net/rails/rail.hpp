@@ -3,14 +3,14 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/net/connection/receive_slot.hpp>
+#include <weft/net/link/receive_slot.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/control_queue.hpp>
 #include <weft/net/rails/health.hpp>
 #include <weft/net/rails/rail_owner.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/system/clock.hpp>
 
 #include <array>
 #include <cstddef>

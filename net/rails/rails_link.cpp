@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool.hpp>
-#include <weft/net/connection/receive_memory.hpp>
+#include <weft/net/link/receive_memory.hpp>
 #include <weft/net/rails/rails_link.hpp>
 #include <weft/net/rails/random.hpp>
 #include <weft/net/rails/told_address.hpp>

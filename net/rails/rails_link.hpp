@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/back_off.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/handles.hpp>
@@ -12,11 +13,10 @@
 #include <weft/net/rails/rail_owner.hpp>
 #include <weft/net/rails/registry.hpp>
 #include <weft/net/rails/slicing.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
-#include <weft/runtime/io/timer.hpp>
 #include <weft/runtime/stop_token.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 #include <array>
 #include <chrono>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <cerrno>
 #include <cstddef>

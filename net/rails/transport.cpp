@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool.hpp>
-#include <weft/net/connection/native_protocol.hpp>
-#include <weft/net/connection/peer_words.hpp>
-#include <weft/net/connection/receive_memory.hpp>
-#include <weft/net/device/joint_listener.hpp>
+#include <weft/net/link/joint_listener.hpp>
+#include <weft/net/link/native_protocol.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/receive_memory.hpp>
 #include <weft/net/rails/rails_link.hpp>
 #include <weft/net/rails/random.hpp>
 #include <weft/net/rails/registry.hpp>

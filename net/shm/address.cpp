@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/tcp_socket.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/checked.hpp>
 #include <weft/net/shm/peer_user.hpp>
-#include <weft/net/tcp/tcp_socket.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sleep.hpp>

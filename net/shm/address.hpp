@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/socket_address.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <sys/un.h>

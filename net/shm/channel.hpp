@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/pool/mapping.hpp>
+#include <weft/mr/system/mapping.hpp>
 #include <weft/net/shm/ring.hpp>
-#include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <cstddef>
 #include <cstdint>

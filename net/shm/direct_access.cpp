@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/region/page.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/net/shm/direct_access.hpp>
 #include <weft/runtime/error.hpp>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/shm/record.hpp>
 #include <weft/net/shm/ring.hpp>
 #include <weft/net/software/direct_memory.hpp>
 #include <weft/net/software/key_table.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 
 #include <atomic>

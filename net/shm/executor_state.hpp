@@ -5,8 +5,8 @@
 #include <weft/net/software/key_table.hpp>
 #include <weft/runtime/core/attachment.hpp>
 #include <weft/runtime/core/executor_core.hpp>
-#include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/poller.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/poller.hpp>
 
 #include <cstddef>
 #include <cstdint>

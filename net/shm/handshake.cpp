@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/little_endian.hpp>
+#include <weft/net/link/little_endian.hpp>
 #include <weft/net/shm/channel.hpp>
 #include <weft/net/shm/handshake.hpp>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/shm/channel.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/net/transport.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/peer_words.hpp>
-#include <weft/net/device/socket_listener.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/socket_listener.hpp>
 #include <weft/net/shm/listener.hpp>
 #include <weft/net/shm/set_up.hpp>
 #include <weft/runtime/error.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/shm/peer_user.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fcntl.h>
 #include <sys/uio.h>

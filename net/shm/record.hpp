@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/shm/ring.hpp>
-#include <weft/net/transport.hpp>
 
 #include <cstddef>
 #include <cstdint>

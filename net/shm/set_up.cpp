@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/tcp_socket.hpp>
 #include <weft/net/shm/set_up.hpp>
-#include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
 

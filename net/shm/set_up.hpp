@@ -6,8 +6,8 @@
 #include <weft/net/shm/link.hpp>
 #include <weft/net/shm/packets.hpp>
 #include <weft/net/shm/peer_user.hpp>
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <sys/socket.h>

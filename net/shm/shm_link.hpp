@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/shm/direct_access.hpp>
 #include <weft/net/shm/direct_loans.hpp>
 #include <weft/net/shm/executor_state.hpp>
@@ -9,10 +10,9 @@
 #include <weft/net/shm/record.hpp>
 #include <weft/net/software/exposed_keys.hpp>
 #include <weft/net/software/receive_queue.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 #include <array>
 #include <chrono>

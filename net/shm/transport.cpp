@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/peer_words.hpp>
-#include <weft/net/device/try_addresses.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/try_addresses.hpp>
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/listener.hpp>
 #include <weft/net/shm/set_up.hpp>

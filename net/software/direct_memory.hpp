@@ -2,8 +2,8 @@
 #pragma once
 
 #include <weft/mr/memory_record.hpp>
-#include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <condition_variable>
 #include <cstddef>

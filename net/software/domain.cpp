@@ -3,7 +3,7 @@
 #include <weft/net/software/domain.hpp>
 #include <weft/net/software/mapped_memory.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <cstdint>
 #include <functional>

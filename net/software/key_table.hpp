@@ -7,7 +7,7 @@
 #include <weft/net/software/atomic_request.hpp>
 #include <weft/net/software/erased_keys.hpp>
 #include <weft/net/software/key_list.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <array>
 #include <atomic>

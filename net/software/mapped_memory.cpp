@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/region/mapped_ranges.hpp>
-#include <weft/mr/region/page.hpp>
+#include <weft/mr/system/mapped_ranges.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/net/software/mapped_memory.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/core.h>
 

@@ -8,7 +8,7 @@
 namespace weft::net::verbs {
 namespace {
 
-constexpr int event_batch = 16;
+constexpr int async_event_batch = 16;
 
 }  // namespace
 
@@ -56,7 +56,7 @@ void async_audience::forget(void*& context) noexcept {
 }
 
 bool async_events::on_readable() noexcept {
-  for (int i = 0; i < event_batch; ++i) {
+  for (int i = 0; i < async_event_batch; ++i) {
     ibv_async_event event{};
     const int result = audience_.take(calls_, context_, event);
     if (result == -EAGAIN || result == -EINTR) break;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/mr/region.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/offload.hpp>

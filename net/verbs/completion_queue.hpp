@@ -3,7 +3,7 @@
 
 #include <weft/net/verbs/device.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/poller.hpp>
+#include <weft/runtime/system/poller.hpp>
 
 #include <cstddef>
 #include <cstdint>

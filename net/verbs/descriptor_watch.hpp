@@ -3,8 +3,8 @@
 
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/root_task.hpp>
-#include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <cstddef>
 

@@ -3,8 +3,8 @@
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/core.h>
 

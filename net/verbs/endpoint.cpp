@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/receive_slot.hpp>
+#include <weft/net/link/receive_slot.hpp>
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/core/background.hpp>

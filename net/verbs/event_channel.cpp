@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/region/background.hpp>
+#include <weft/mr/system/background.hpp>
 #include <weft/net/verbs/event_channel.hpp>
 #include <weft/runtime/error.hpp>
 

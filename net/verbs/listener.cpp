@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/link/live_statistics.hpp>
 #include <weft/net/verbs/listener.hpp>
 #include <weft/net/verbs/set_up.hpp>
 #include <weft/net/verbs/words.hpp>

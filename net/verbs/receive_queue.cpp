@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/region/background.hpp>
+#include <weft/mr/system/background.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/net/verbs/words.hpp>
-#include <weft/runtime/core/apart.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/sync/apart.hpp>
 
 #include <fmt/core.h>
 

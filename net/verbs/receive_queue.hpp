@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 
 #include <cstdint>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/native_protocol.hpp>
-#include <weft/net/rails/control.hpp>
+#include <weft/net/link/join.hpp>
+#include <weft/net/link/native_protocol.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
 #include <weft/net/verbs/set_up.hpp>
 #include <weft/net/verbs/words.hpp>
-#include <weft/runtime/core/apart.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/observe/report.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/report.hpp>
+#include <weft/runtime/sync/apart.hpp>
 
 #include <fmt/core.h>
 

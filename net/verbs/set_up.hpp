@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/runtime/io/socket_address.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/device/try_addresses.hpp>
+#include <weft/net/link/try_addresses.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/listener.hpp>
 #include <weft/net/verbs/set_up.hpp>

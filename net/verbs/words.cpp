@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool/arena.hpp>
-#include <weft/net/connection/peer_words.hpp>
+#include <weft/net/link/peer_words.hpp>
 #include <weft/net/verbs/words.hpp>
 
 #include <fmt/format.h>

@@ -2,13 +2,13 @@
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/executor_list.hpp>
 #include <weft/runtime/core/frame_allocator.hpp>
-#include <weft/runtime/core/task_name.hpp>
 #include <weft/runtime/core/task_names.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/event_driver.hpp>
-#include <weft/runtime/observe/report.hpp>
-#include <weft/runtime/observe/trace.hpp>
+#include <weft/runtime/report.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/event_driver.hpp>
+#include <weft/runtime/task_name.hpp>
+#include <weft/runtime/trace.hpp>
 #include <weft/runtime/worker_pool.hpp>
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ struct debugger_layout;
 
 }  // namespace weft::detail
 
-// Every program with an executor has what debuggers look for (observe/debugger_layout.cpp), because it is named here.
+// Every program with an executor has what debuggers look for (debugger_layout.cpp), because it is named here.
 extern "C" const weft::detail::debugger_layout weft_debugger_layout;
 [[gnu::used]] static const weft::detail::debugger_layout* const kept_for_debuggers = &weft_debugger_layout;
 

@@ -10,11 +10,11 @@
 #include <weft/runtime/core/spin_window.hpp>
 #include <weft/runtime/executor_counters.hpp>
 #include <weft/runtime/executor_options.hpp>
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/event_driver.hpp>
-#include <weft/runtime/io/poller.hpp>
-#include <weft/runtime/io/system_calls.hpp>
-#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/event_driver.hpp>
+#include <weft/runtime/system/poller.hpp>
+#include <weft/runtime/system/system_calls.hpp>
+#include <weft/runtime/system/timer.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <atomic>

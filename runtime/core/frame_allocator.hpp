@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/core/sanitized.hpp>
+#include <weft/runtime/system/sanitized.hpp>
 
 #include <array>
 #include <cstddef>

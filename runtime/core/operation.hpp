@@ -3,8 +3,8 @@
 
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/task_names.hpp>
-#include <weft/runtime/observe/report.hpp>
-#include <weft/runtime/observe/trace.hpp>
+#include <weft/runtime/report.hpp>
+#include <weft/runtime/trace.hpp>
 
 #include <cassert>
 #include <concepts>

@@ -56,7 +56,7 @@ def layout():
 
 
 def function_name(pretty):
-    """As detail::function_name() of runtime/core/task_name.cpp."""
+    """As detail::function_name() of runtime/task_name.cpp."""
     for what, instead in (("(anonymous namespace)::", ""), ("{anonymous}::", ""), ("(anonymous class)", "lambda"),
                           ("<lambda(", "lambda(")):
         pretty = pretty.replace(what, instead)

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/runtime/core/operation.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <cerrno>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/sync/mutex.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <csignal>

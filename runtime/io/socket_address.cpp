@@ -3,8 +3,8 @@
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/socket_address.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/format.h>
 

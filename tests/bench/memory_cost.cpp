@@ -6,10 +6,10 @@
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool/size_class.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 #include <weft/runtime/worker_pool.hpp>
 
 #include <fmt/core.h>

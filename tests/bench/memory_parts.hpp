@@ -3,7 +3,7 @@
 
 #include <weft/mr/domain.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <sys/mman.h>
 

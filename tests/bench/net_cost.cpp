@@ -2,7 +2,7 @@
 // net_cost OPERATION COUNT [DEVICE]: does so many operations between two connections of one executor, over iwarp or the
 // device that is named, and prints as JSON how often that allocated. `./dev bench net` and `./dev bench shm` run it
 // under callgrind and strace with two counts: the difference is what the operations cost, both ends together.
-#include <weft/mr/pool/mapping.hpp>
+#include <weft/mr/system/mapping.hpp>
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>

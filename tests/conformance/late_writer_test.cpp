@@ -3,9 +3,9 @@
 #include "late_writer.hpp"
 
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/net/transport.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <gtest/gtest.h>
 

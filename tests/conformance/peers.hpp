@@ -2,7 +2,7 @@
 // What the conformance tests share: two peers, on every transport.
 #pragma once
 
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>

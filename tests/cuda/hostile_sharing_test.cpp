@@ -3,8 +3,8 @@
 // request has its answer, or ends the peer's own connection.
 #include <weft/mr/cuda.hpp>
 #include <weft/mr/device_memory.hpp>
-#include <weft/net/connection/device_message.hpp>
-#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/link/device_message.hpp>
+#include <weft/net/link/native_protocol.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a peer says to weft beyond the transport is understood or not, and what is understood can be said again.
-#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/link/native_protocol.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -6,6 +6,10 @@ check_includes.py circles ROOT FOLDER...
     The units of each folder point one way: a unit is a header with the source beside it, and points to those that one of
     the two includes.
 
+check_includes.py floors ROOT LAYER FLOORS
+    Each floor of a layer uses only those before it. FLOORS is a file with a line for each floor, the lowest first: its
+    rooms (folders), none of which uses another, and the units beside the rooms that belong to it.
+
 check_includes.py weft ROOT COMPILE...
     <weft/weft.hpp> brings no headers of the operating system: no header of weft that it reaches includes one, except
     for those in ALLOWED, and the compiler, called as COMPILE, sees none of those in UNWANTED. Nor does it bring what
@@ -80,6 +84,36 @@ def check_circles(root, folders):
     return errors
 
 
+def floors_of(lines):
+    """The floor of each room and of each unit beside the rooms."""
+    floors = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    return {name: number for number, floor in enumerate(floors) for name in floor}
+
+
+def check_floors(root, arguments):
+    layer, file = arguments
+    floor = floors_of(pathlib.Path(file).read_text().splitlines())
+    graph = units_of(root, layer)
+
+    def home_of(unit):
+        """Its room, or the unit itself beside the rooms."""
+        return unit.split("/")[1]
+
+    homes = {home_of(unit) for unit in graph}
+    errors = [f"{file} does not say on which floor {name} is" for name in sorted(homes - floor.keys())]
+    errors += [f"{file} has {name}, which {layer} has not" for name in sorted(floor.keys() - homes)]
+    if errors:
+        return errors
+    rooms = {home_of(unit) for unit in graph if unit.count("/") > 1}
+    for unit, target in ((unit, target) for unit in graph for target in sorted(graph[unit])):
+        ours, theirs = home_of(unit), home_of(target)
+        if floor[theirs] > floor[ours]:
+            errors.append(f"{unit} includes {target}, which is above it")
+        elif floor[theirs] == floor[ours] and ours != theirs and {ours, theirs} <= rooms:
+            errors.append(f"{unit} includes {target}, which is in another room of its floor")
+    return errors
+
+
 def check_weft(root, compile_command):
     errors = []
     seen, waiting = set(), ["weft.hpp"]
@@ -113,7 +147,7 @@ def check_installed(root, headers):
 
 def main():
     what, root, *rest = sys.argv[1:]
-    checks = {"circles": check_circles, "weft": check_weft, "installed": check_installed}
+    checks = {"circles": check_circles, "floors": check_floors, "weft": check_weft, "installed": check_installed}
     errors = checks[what](pathlib.Path(root), rest)
     print("\n".join(errors))
     return 1 if errors else 0

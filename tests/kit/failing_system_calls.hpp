@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/event_driver.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/event_driver.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <sys/epoll.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <exception>
 #include <mutex>

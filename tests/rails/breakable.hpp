@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/mr/usage.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>
 

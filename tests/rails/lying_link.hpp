@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/transport.hpp>
 #include <weft/net/rails/control.hpp>
-#include <weft/net/transport.hpp>
 
 #include <array>
 #include <cstddef>

@@ -3,7 +3,7 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <gtest/gtest.h>
 

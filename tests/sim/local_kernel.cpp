@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local_kernel.hpp"
 
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <fmt/core.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/event_driver.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/event_driver.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <sys/socket.h>
 

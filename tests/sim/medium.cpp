@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "medium.hpp"
 
-#include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/link/native_protocol.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/shm/executor_state.hpp>
 #include <weft/net/shm/handshake.hpp>

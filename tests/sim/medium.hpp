@@ -2,9 +2,9 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/transport.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <cstdint>
 #include <memory>

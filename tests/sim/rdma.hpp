@@ -3,7 +3,7 @@
 
 #include <weft/net/verbs/calls.hpp>
 #include <weft/net/verbs/device.hpp>
-#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/system/clock.hpp>
 
 #include <array>
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/system/clock.hpp>
 
 #include <condition_variable>
 #include <cstddef>

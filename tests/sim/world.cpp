@@ -2,7 +2,7 @@
 #include "world.hpp"
 
 #include <weft/net/software/key_table.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <fmt/core.h>
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/event_driver.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/event_driver.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <cstddef>
 #include <cstdint>

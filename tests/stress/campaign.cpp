@@ -2,8 +2,8 @@
 #include "campaign.hpp"
 
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/event_driver.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/system/event_driver.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/core.h>
 

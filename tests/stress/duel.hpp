@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 #include <array>
 #include <atomic>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "toy_fabric.hpp"
 
-#include <weft/net/connection/live_statistics.hpp>
-#include <weft/net/connection/peer_words.hpp>
-#include <weft/net/device/try_addresses.hpp>
+#include <weft/net/link/live_statistics.hpp>
+#include <weft/net/link/peer_words.hpp>
+#include <weft/net/link/try_addresses.hpp>
 #include <weft/runtime/sync/event.hpp>
 
 #include <fmt/core.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "toy_keys.hpp"
 
-#include <weft/mr/region/page.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache.hpp>
-#include <weft/mr/region/mapped_ranges.hpp>
+#include <weft/mr/system/mapped_ranges.hpp>
 
 #include <fcntl.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/region/mapped_ranges.hpp>
+#include <weft/mr/system/mapped_ranges.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool/size_class.hpp>
-#include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
+#include <weft/runtime/system/clock.hpp>
 
 #include <linux/mman.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arenas and regions in memory that other processes can map, and how a transport finds what to hand to them.
-#include <weft/mr/pool/mapping.hpp>
+#include <weft/mr/system/mapping.hpp>
 
 #include "kit/expect_failure.hpp"
 #include "kit/failing_system_calls.hpp"

@@ -6,11 +6,11 @@
 #include <weft/mr/pool.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
 #include <sys/mman.h>

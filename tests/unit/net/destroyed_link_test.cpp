@@ -2,7 +2,7 @@
 // Links that are destroyed as soon as they say that they are closed. What they would still touch of themselves, the
 // address sanitizer sees.
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 
 #include <gtest/gtest.h>
 

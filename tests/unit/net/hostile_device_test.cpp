@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers that say what makes no sense about memory of devices: their own connection ends.
-#include <weft/net/connection/device_message.hpp>
+#include <weft/net/link/device_message.hpp>
 
 #include "net/support.hpp"
 

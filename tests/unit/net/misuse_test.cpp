@@ -5,7 +5,7 @@
 #include <weft/net/stream.hpp>
 #include <weft/net/stream_listener.hpp>
 #include <weft/runtime/as_result.hpp>
-#include <weft/runtime/observe/trace_file.hpp>
+#include <weft/runtime/trace_file.hpp>
 
 #include <array>
 #include <cstdint>

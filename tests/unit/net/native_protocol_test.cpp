@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/link/native_protocol.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <gtest/gtest.h>

@@ -2,10 +2,10 @@
 // A peer made by hand, for saying what no connection of ours would say.
 #pragma once
 
-#include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/iwarp/handshake.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
-#include <weft/runtime/io/descriptor.hpp>
+#include <weft/net/link/native_protocol.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a person sees of running tasks: dumps, warnings of stalls, traces.
-#include <weft/runtime/core/task_name.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/signal.hpp>
-#include <weft/runtime/observe/metrics.hpp>
-#include <weft/runtime/observe/record_traces.hpp>
-#include <weft/runtime/observe/trace_file.hpp>
+#include <weft/runtime/metrics.hpp>
+#include <weft/runtime/record_traces.hpp>
 #include <weft/runtime/run_on.hpp>
+#include <weft/runtime/task_name.hpp>
+#include <weft/runtime/trace_file.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>

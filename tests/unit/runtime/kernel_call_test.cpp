@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/io/kernel_call.hpp>
+#include <weft/runtime/system/kernel_call.hpp>
 
 #include <gtest/gtest.h>
 

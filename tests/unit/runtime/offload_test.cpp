@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/as_result.hpp>
-#include <weft/runtime/core/apart.hpp>
 #include <weft/runtime/io/file.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/sync/apart.hpp>
 
 #include <signal.h>
 #include <sys/resource.h>

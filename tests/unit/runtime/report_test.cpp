@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program is told that no caller of its is: failures of tasks that are only reported, warnings, dumps, the end.
-#include <weft/runtime/core/task_name.hpp>
-#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/report.hpp>
+#include <weft/runtime/task_name.hpp>
 
 #include <csignal>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What event_driver::spin() tries by itself, and that poll() and wait() still do the rest.
-#include <weft/runtime/io/event_driver.hpp>
+#include <weft/runtime/system/event_driver.hpp>
 
 #include <sys/uio.h>
 #include <unistd.h>

@@ -4,14 +4,14 @@
 
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/io.hpp>
-#include <weft/runtime/observe/report.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/report.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/channel.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/when_any.hpp>
 #include <weft/runtime/with_timeout.hpp>

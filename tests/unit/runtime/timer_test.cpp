@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/system/timer.hpp>
 
 #include <unistd.h>
 

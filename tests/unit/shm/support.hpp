@@ -2,7 +2,7 @@
 // What the tests of set-ups over shared memory share: a transport, an executor, and peers made by hand.
 #pragma once
 
-#include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/link/live_statistics.hpp>
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/handshake.hpp>
 #include <weft/net/shm/transport.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/peer_words.hpp>
 #include <weft/net/device.hpp>
 #include <weft/net/device/found_transport.hpp>
 #include <weft/net/fabrics.hpp>
+#include <weft/net/link/peer_words.hpp>
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/description.hpp>
 #include <weft/net/verbs/device.hpp>

@@ -2,8 +2,8 @@
 // Calls into the RDMA libraries that fail, one after another, in the whole life of a connection: no waiter is left
 // behind, no memory and no descriptor. On the Soft-RoCE device of the virtual machine (tests/vm).
 #include <weft/net/device.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/shared_receives.hpp>
-#include <weft/net/transport.hpp>
 #include <weft/net/verbs/calls.hpp>
 #include <weft/net/verbs/transport.hpp>
 #include <weft/runtime/as_result.hpp>

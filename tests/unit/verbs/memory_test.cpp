@@ -2,7 +2,7 @@
 // Registered memory and memory windows, on the Soft-RoCE device of the virtual machine (tests/vm).
 #include <weft/mr/pool/arena.hpp>
 #include <weft/net/device.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/transport.hpp>

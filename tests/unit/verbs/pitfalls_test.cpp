@@ -2,7 +2,7 @@
 // What the interfaces of RDMA devices make easy to get wrong, on the Soft-RoCE device of the virtual machine
 // (tests/vm).
 #include <weft/net/device.hpp>
-#include <weft/net/transport.hpp>
+#include <weft/net/link/transport.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/transport.hpp>
 #include <weft/runtime/as_result.hpp>

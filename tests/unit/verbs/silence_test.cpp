@@ -8,10 +8,10 @@
 #include <weft/net/verbs/rdma_link.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/clock.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
 

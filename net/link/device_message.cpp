@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/device_message.hpp>
+#include <weft/net/link/little_endian.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <algorithm>
+
+namespace weft::net {
+namespace {
+
+constexpr unsigned flush_bit = 1;
+constexpr unsigned direct_bit = 2;
+constexpr std::size_t handle_at = device_message::head_bytes;
+constexpr std::size_t offset_at = handle_at + sizeof mr::device_share().handle;
+constexpr std::size_t length_at = offset_at + 8;
+constexpr std::size_t share_bytes = length_at + 8;
+static_assert(share_bytes <= device_message::max_bytes);
+
+bool may_be_direct(device_message::verb what) noexcept {
+  return what == device_message::verb::put || what == device_message::verb::get;
+}
+
+}  // namespace
+
+std::size_t device_message::pack(std::span<std::byte> out) const noexcept {
+  std::fill_n(out.begin(), head_bytes, std::byte{0});
+  out[0] = static_cast<std::byte>(what);
+  out[1] = std::byte{slot};
+  out[2] = static_cast<std::byte>(status);
+  out[3] = static_cast<std::byte>((flushes ? flush_bit : 0) | (direct ? direct_bit : 0));
+  little_endian::put(out, 4, bytes);
+  little_endian::put(out, 8, key);
+  little_endian::put(out, 16, offset);
+  if (what == verb::share) {
+    std::copy(shared.handle.begin(), shared.handle.end(), out.subspan(handle_at).begin());
+    little_endian::put(out, offset_at, shared.offset);
+    little_endian::put(out, length_at, shared_bytes);
+    return share_bytes;
+  }
+  if (direct) {
+    little_endian::put(out, head_bytes, shared_offset);
+    return head_bytes + sizeof shared_offset;
+  }
+  if (!region) return head_bytes;
+  const auto packed = region->pack();
+  std::copy(packed.begin(), packed.end(), out.subspan(head_bytes).begin());
+  return head_bytes + packed.size();
+}
+
+std::optional<device_message> device_message::unpack(std::span<const std::byte> packed) noexcept try {
+  if (packed.size() < head_bytes) return std::nullopt;
+  device_message said;
+  said.what = static_cast<verb>(packed[0]);
+  said.slot = std::to_integer<std::uint8_t>(packed[1]);
+  said.status = static_cast<mr::detail::device_access>(packed[2]);
+  const auto flags = std::to_integer<unsigned>(packed[3]);
+  said.flushes = (flags & flush_bit) != 0;
+  said.direct = (flags & direct_bit) != 0;
+  said.bytes = little_endian::get<std::uint32_t>(packed, 4);
+  said.key = little_endian::get<std::uint64_t>(packed, 8);
+  said.offset = little_endian::get<std::uint64_t>(packed, 16);
+  const bool is_known =
+      said.what >= verb::ask && said.what <= verb::unshare && (flags & ~(flush_bit | direct_bit)) == 0;
+  const bool has_slot = said.slot < slots && said.bytes <= (said.direct ? most_direct_bytes : slot_bytes);
+  if (!is_known || !has_slot || said.status > mr::detail::device_access::closing) return std::nullopt;
+  const std::span<const std::byte> rest = packed.subspan(head_bytes);
+  if (said.direct) {
+    if (!may_be_direct(said.what) || said.flushes || rest.size() != sizeof said.shared_offset) return std::nullopt;
+    said.shared_offset = little_endian::get<std::uint64_t>(rest, 0);
+    return said;
+  }
+  if (said.what == verb::share) {
+    if (packed.size() != share_bytes) return std::nullopt;
+    std::copy_n(packed.begin() + handle_at, said.shared.handle.size(), said.shared.handle.begin());
+    said.shared.offset = little_endian::get<std::uint64_t>(packed, offset_at);
+    said.shared_bytes = little_endian::get<std::uint64_t>(packed, length_at);
+    return said;
+  }
+  if (rest.empty()) return said;
+  if (said.what != verb::memory) return std::nullopt;
+  said.region = mr::remote_region::unpack(rest);
+  const bool fits = said.region->size() == slots * slot_bytes && said.region->packed_bytes() == rest.size();
+  return fits ? std::optional(said) : std::nullopt;
+} catch (const error&) {
+  return std::nullopt;
+}
+
+}  // namespace weft::net

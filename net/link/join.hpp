@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/native_features.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace weft::net::rails {
+
+/// Rails of one connection.
+inline constexpr std::size_t max_rails = 4;
+
+/// Which connection a rail is of: drawn by the end that accepts, and told to its peer alone, behind the private data of
+/// its answer to the first rail. Whoever knows it may add a rail.
+using connection_id = std::array<std::byte, 16>;
+
+/// The private data with which a rail joins a connection:
+///
+///   0  4  "wftr"
+///   4  1  version, 1
+///   5  1  rail, 1 to max_rails - 1, or 0 for the first one once it was lost
+///   6  1  the sender's fabric, 0 to 3
+///   7  1  zero
+///   8  4  epoch: more than that of the rail before, and of all that were asked for
+///  12 16  id; zero in the answer
+///  28  4  key of the sender's landing_place on this rail; zero: there is none
+///  32  8  its address
+struct join {
+  static constexpr std::size_t bytes = 40;
+
+  std::uint8_t rail = 0;
+  std::uint8_t fabric = 0;
+  std::uint32_t epoch = 0;
+  connection_id id{};
+  landing_place landing{};
+
+  [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
+  /// Empty if it is none. Connection managers of devices pad private data with zeros.
+  [[nodiscard]] static std::optional<join> unpack(std::span<const std::byte> private_data) noexcept;
+};
+
+}  // namespace weft::net::rails

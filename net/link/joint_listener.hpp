@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/transport.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace weft::net {
+
+/// A listener of one fabric of a device.
+struct fabric_listener {
+  fabric_listener(std::size_t place, std::unique_ptr<link_listener> at) noexcept
+      : fabric(place), source(std::move(at)) {}
+
+  std::size_t fabric;
+  std::unique_ptr<link_listener> source;
+};
+
+/// Listeners of several fabrics as one: its requests come from whichever has the next one. Its address is that of the
+/// first. Closed as soon as one of them is.
+[[nodiscard]] std::unique_ptr<link_listener> join_listeners(std::vector<fabric_listener> parts);
+
+}  // namespace weft::net

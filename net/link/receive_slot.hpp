@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/net/link/transport.hpp>
+
+#include <cstddef>
+#include <vector>
+
+namespace weft::net {
+
+/// A place for one message.
+///
+/// Who may touch its memory:
+///   posted    the transport
+///   arrived   the connection in whose inbox it is
+///   empty     nobody: the message has been received, and there is no memory for another yet
+struct receive_slot {
+  receive_work work;
+  mr::buffer memory;  // empty while there is none to post
+  arrival what;       // of the message that has arrived
+  receive_slot* next = nullptr;
+
+  /// Has the work say where its memory is, so many bytes of it.
+  void prepare(std::size_t bytes) {
+    memory.resize(bytes);
+    work.memory = memory.slice();
+  }
+};
+
+/// The receives of one connection that are its own, from before its set-up on.
+struct own_receives {
+  std::vector<receive_slot> slots;  ///< prepared, and numbered one after another
+};
+
+/// Slots in the order of their coming.
+class receive_slot_queue {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  void push(receive_slot& slot) noexcept {
+    slot.next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = &slot;
+    last_ = &slot;
+  }
+  [[nodiscard]] receive_slot& pop() noexcept {
+    receive_slot& slot = *first_;
+    first_ = slot.next;
+    return slot;
+  }
+
+ private:
+  receive_slot* first_ = nullptr;
+  receive_slot* last_ = nullptr;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/tcp_socket.hpp>
+#include <weft/net/link/transport.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/io/socket_address.hpp>
+#include <weft/runtime/stop_token.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/event_driver.hpp>
+#include <weft/runtime/system/timer.hpp>
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::net {
+
+/// Where a peer comes from, as far as it cannot choose.
+using peer_origin = std::array<std::byte, 8>;
+/// Of a peer over IP: its network, because its host chooses the second half of an IPv6 address.
+[[nodiscard]] peer_origin network_of(const socket_address& from) noexcept;
+
+class half_open_peer;
+
+/// What listeners on sockets have in common: peers are accepted, send their requests, and are handed out.
+///
+/// Requests are received in the background, a bounded number at a time, so that a peer that connects and says nothing
+/// keeps nobody else waiting. Requests that nobody takes keep no peer out that the filter expects. Where the process
+/// has no descriptors left, peers are turned away by one that is kept for that.
+///
+/// A link_listener has one by a shared_ptr and closes it; the set-ups in the background may outlive it for a moment.
+class socket_listener : private io_operation,
+                        private weft::detail::timer,
+                        public std::enable_shared_from_this<socket_listener> {
+ public:
+  socket_listener(const socket_listener&) = delete;
+  socket_listener& operator=(const socket_listener&) = delete;
+
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
+  /// link_listener::next(). `self` is the listener, which its coroutine keeps.
+  [[nodiscard]] static task<std::unique_ptr<link_request>> next(std::shared_ptr<socket_listener> self);
+  /// link_listener::close(), from any thread.
+  void close() noexcept;
+
+ protected:
+  /// On the executor that listens. `socket` listens already; `name` is link_listener::address().
+  socket_listener(descriptor socket, std::string name, const listen_options& options);
+  virtual ~socket_listener() = default;
+
+  [[nodiscard]] executor_core& home() const noexcept { return executor_; }
+
+ private:
+  /// Of a peer that has been accepted, at `from`.
+  [[nodiscard]] virtual peer_origin origin_of(const descriptor& socket, const socket_address& from) const noexcept = 0;
+  /// Waits for a peer's request, and throws if it is none. Runs with a token of its own, and the listener stays until
+  /// it has ended. The event driver must have forgotten the socket by then: the request may be accepted on another
+  /// executor.
+  [[nodiscard]] virtual task<std::unique_ptr<link_request>> receive_request(std::unique_ptr<descriptor> socket,
+                                                                            const socket_address& from,
+                                                                            time_point deadline) = 0;
+  /// Waits for a peer's request and says that there are no descriptors left; throws if that cannot be said.
+  [[nodiscard]] virtual task<> turn_away(descriptor& socket, time_point deadline) = 0;
+  /// The listener closes, and its socket still listens. Once, on its executor.
+  virtual void closing() noexcept {}
+
+  void accept_more() noexcept;
+  [[nodiscard]] bool is_full() const noexcept;
+  void make_room() noexcept;
+  void expired() noexcept override { accept_more(); }
+  void accepted(const std::shared_ptr<socket_listener>& self, descriptor socket) noexcept;
+  void not_accepted(int number) noexcept;
+  // A coroutine begins later than it is called: `self` keeps its owner until then, and until it ends.
+  task<> wait_for_accept(std::shared_ptr<socket_listener> self);
+  void complete(int result) noexcept override;
+  void begin_set_up(const std::shared_ptr<socket_listener>& self, descriptor socket) noexcept;
+  void begin_refusal(const std::shared_ptr<socket_listener>& self, descriptor socket) noexcept;
+  task<> refuse(std::shared_ptr<socket_listener> self, descriptor accepted);
+  task<> reject_request(descriptor& accepted);
+  task<> set_up(std::shared_ptr<socket_listener> self, std::unique_ptr<half_open_peer> place, descriptor accepted,
+                socket_address from);
+  task<> await_request(half_open_peer& place, descriptor& accepted, const socket_address& from);
+
+  executor_core& executor_;
+  descriptor socket_;
+  std::string name_;
+  listen_options options_;
+  // Without descriptors a peer is waited for first, so that the spare one is given up for no longer than it takes to
+  // accept it: then that is its descriptor, and it is turned away, unless another one has come free.
+  spare_descriptor spare_;
+  bool on_spare_ = false;  // the spare descriptor is given up to accept(2)
+  bool refusing_ = false;  // or is that of a peer that is being turned away
+  sockaddr_storage peer_{};
+  std::shared_ptr<socket_listener> accepting_;  // keeps us alive while accept(2) is in progress
+  std::vector<half_open_peer*> half_open_;      // oldest first
+  bool waits_for_room_ = false;  // all places are taken, and a peer is waited for before one of them is cleared
+  std::deque<std::unique_ptr<link_request>> requests_;
+  event changed_;
+  event accept_ended_;  // after close()
+  int failure_ = 0;     // errno of the last accept(2)
+  bool closed_ = false;
+  stop_source stop_;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/connection_places.hpp>
+#include <weft/net/link/tcp_socket.hpp>
+#include <weft/net/link/tcp_window_watch.hpp>
+#include <weft/net/options.hpp>
+#include <weft/net/stream/stream_core.hpp>
+#include <weft/runtime/io/io.hpp>
+#include <weft/runtime/io/socket_address.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace weft::net {
+
+/// A stream over plain TCP, to peers that know nothing of weft.
+class tcp_stream final : public stream_core {
+ public:
+  /// On the executor that is to own it.
+  tcp_stream(descriptor socket, std::string peer, mr::pool& pool, const connection_options& options,
+             std::unique_ptr<connection_place> place = nullptr);
+
+  [[nodiscard]] task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
+  [[nodiscard]] task<received_bytes> read_bytes(stream_ref self) override;
+  [[nodiscard]] task<std::size_t> write_some(stream_ref self, readable_ranges what) override;
+  [[nodiscard]] task<std::size_t> write_some(stream_ref self, mr::slice what) override;
+  [[nodiscard]] task<> write(stream_ref self, mr::buffer what) override;
+  [[nodiscard]] task<> shutdown_send(stream_ref self) override;
+
+  void close() noexcept override;
+  void abort() noexcept override;
+  void drop() noexcept override { close(); }
+  [[nodiscard]] bool is_open() const noexcept override { return !ended_; }
+
+ private:
+  class user;
+  // The socket, and who looks after it on the executor's thread, where both end.
+  class wire final : private detail::remote_work {
+   public:
+    wire(executor_core& home, descriptor opened, const connection_options& options,
+         std::unique_ptr<connection_place> taken) noexcept
+        : place(std::move(taken)),
+          socket(std::move(opened)),
+          window(home, socket, options.dead_peer_after),
+          home_(home),
+          patience_(options.close_timeout) {}
+    /// On any thread: its executor does it.
+    static void close(std::unique_ptr<wire> item) noexcept;
+
+    /// Drops what has come and will not be read. False once the peer has ended.
+    [[nodiscard]] bool drop_input() noexcept;
+    /// After the end of what was written: waits until that has arrived. If the peer goes on sending, until it has ended
+    /// as well; in any case no longer than close_timeout without progress.
+    [[nodiscard]] task<> wait_until_arrived();
+
+    std::unique_ptr<connection_place> place;  // at its listener, until the socket is closed
+    descriptor socket;
+    tcp_window_watch window;
+    bool is_aborted = false;
+
+   private:
+    void run_on_executor() noexcept override;
+    void close_at_home() noexcept;
+    static task<> end_in_background(wire& self);
+    executor_core& home_;
+    const std::chrono::milliseconds patience_;  // close_timeout
+    bool has_dropped_ = false;                  // input
+    executor_core::dependent open_{home_};
+  };
+
+  void check(const char* what) const;
+  task<> wait_for_input();
+  void check_sendable() const;
+  [[nodiscard]] error failure(int number, const char* what) const;
+  void end() noexcept;
+  task<> finish(stream_ref self);
+
+  std::unique_ptr<wire> wire_;  // until it has ended
+  unsigned users_ = 0;          // coroutines that may have something in progress on it
+  bool ended_ = false;          // by us
+  bool finishing_ = false;      // finish() has the socket
+  bool output_ended_ = false;
+};
+
+/// Where plain TCP peers come in. Operations hold it, because its handle may go while one waits.
+class tcp_acceptor final {
+ public:
+  struct peer {
+    std::unique_ptr<connection_place> place;
+    descriptor socket;
+    socket_address address;
+  };
+
+  /// Throws weft::error.
+  tcp_acceptor(const socket_address& address, const listener_options& options);
+
+  [[nodiscard]] const socket_address& address() const noexcept { return address_; }
+  /// Empty after close(). Peers for whom there is no place are let in and closed at once.
+  [[nodiscard]] static task<std::unique_ptr<peer>> next(std::shared_ptr<tcp_acceptor> self);
+  void close() noexcept;
+
+ private:
+  executor_core& home_;
+  std::shared_ptr<connection_places> places_;
+  descriptor socket_;
+  spare_descriptor spare_;
+  socket_address address_;
+  stop_source* waiting_ = nullptr;  // of next()
+  bool closed_ = false;
+  std::optional<executor_core::dependent> open_{std::in_place, home_};  // until close()
+};
+
+/// Connects over plain TCP, trying each address of a name. Throws weft::error.
+[[nodiscard]] task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const connection_options& options);
+/// Listens at the first address of a name that is this machine's. Throws weft::error.
+[[nodiscard]] task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const listener_options& options);
+
+}  // namespace weft::net

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/io/signal.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <string>
+
+namespace weft {
+
+/// Records a trace (trace_file) of a running program each time that one of the signals comes, until the task is
+/// stopped.
+///
+///     signal_set on_demand({SIGUSR2});                               // before other threads start
+///     tasks.spawn(record_traces(on_demand, "/var/log/server.json", 10s));
+///
+/// A recording takes `length`; another of the signals, or a stop, ends it at once. The file appears under its name when
+/// it is whole, in place of the one before; until then it is called PATH.part. The folder should be the program's own,
+/// because whoever may write there chooses what the file is. A file that cannot be written is reported as a warning
+/// (report.hpp), and the next signal tries again. The signals outlive the task, which is the only one that waits for
+/// them.
+[[nodiscard]] task<> record_traces(signal_set& signals, std::string path, duration length);
+
+}  // namespace weft

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/system/event_driver.hpp>
+
+namespace weft {
+
+/// Operations that have ended before their driver's next turn, oldest first: drivers never complete one in start().
+class done_list {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+
+  void push(io_operation& operation, int result) noexcept {
+    operation.result_ = result;
+    operation.next_done_ = nullptr;
+    (first_ == nullptr ? first_ : last_->next_done_) = &operation;
+    last_ = &operation;
+  }
+
+  io_operation& pop(int& result) noexcept {
+    io_operation& operation = *first_;
+    first_ = operation.next_done_;
+    result = operation.result_;
+    return operation;
+  }
+
+ private:
+  io_operation* first_ = nullptr;
+  io_operation* last_ = nullptr;
+};
+
+}  // namespace weft

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/done_list.hpp>
+#include <weft/runtime/system/parked_operations.hpp>
+#include <weft/runtime/system/socket_calls.hpp>
+
+#include <liburing.h>
+
+namespace weft {
+
+/// Completion by io_uring(7): one system call per turn hands over what was started and waits for what ends.
+class io_uring_driver final : public event_driver {
+ public:
+  /// Throws weft::error where the kernel or its policy forbids it.
+  explicit io_uring_driver(system_calls& calls);
+  io_uring_driver(const io_uring_driver&) = delete;
+  io_uring_driver& operator=(const io_uring_driver&) = delete;
+  ~io_uring_driver() override;
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "io_uring"; }
+  void attach_thread() override;
+  void start(io_operation& operation) noexcept override;
+  void cancel(io_operation& operation) noexcept override;
+  std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t spin(std::size_t budget) noexcept override;
+  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
+  void wake() noexcept override;
+  [[nodiscard]] bool prepare_wait() noexcept override;
+  [[nodiscard]] int wait_fd() override;
+  [[nodiscard]] int try_now(io_operation& operation) noexcept override;
+  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
+  [[nodiscard]] bool takes_files() const noexcept override { return true; }
+
+ private:
+  struct completion {
+    std::uint64_t data;
+    int result;
+  };
+
+  io_uring_sqe& next_entry() noexcept;
+  io_uring_sqe& hand_over_for_an_entry() noexcept;
+  [[nodiscard]] bool take(completion& oldest) noexcept;
+  [[nodiscard]] io_operation* operation_of(const completion& what) noexcept;
+  void prepare(io_operation& operation) noexcept;
+  void prepare_parked() noexcept;
+  [[nodiscard]] bool completions_wait() const noexcept;
+  [[nodiscard]] bool try_send(io_operation& operation) noexcept;
+  [[nodiscard]] bool try_input(io_operation& operation) noexcept;
+  void await_wake() noexcept;
+  void set_completions_aside() noexcept;
+  std::size_t take_completions(std::size_t budget) noexcept;
+  std::size_t complete_done(std::size_t budget) noexcept;
+
+  system_calls& calls_;
+  const socket_calls socket_calls_;
+  io_uring ring_{};
+  descriptor wake_;
+  descriptor completed_;          // the kernel writes to it when something completes; from the first wait_fd() on
+  std::uint64_t wake_count_ = 0;  // what the read of wake_ fills in
+  bool wake_awaited_ = false;     // that read is in progress
+  bool received_ = false;         // try_receive() has brought something
+  parked_operations sends_;       // started, and not yet in the ring
+  parked_operations inputs_;      // likewise: what may be tried
+  done_list done_;                // refused before they reached the ring, or taken from it to make room
+};
+
+}  // namespace weft

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/system/clock.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+#include <string_view>
+
+namespace weft {
+
+/// What a trace shows on tracks of their own.
+enum class trace_track : std::uint8_t {
+  tasks,          ///< from their start, in a scope for instance, to their end
+  operations,     ///< what tasks are suspended on: a receive, a write, a sleep
+  registrations,  ///< of memory, at work
+  connections,    ///< what becomes of connections: a rail that is lost, one that is back
+};
+
+/// An observer of running executors: trace_file, or a program's own.
+///
+/// Called from the threads of all executors and workers, and must not throw. Times are the steady clock's.
+class trace_sink {
+ public:
+  /// Something begins now; `item` names it until it has ended.
+  virtual void began(trace_track track, const void* item, std::string_view name) noexcept = 0;
+  /// What began with this `item` has ended.
+  virtual void ended(trace_track track, const void* item) noexcept = 0;
+  /// The calling thread was busy with a task from `start` to `end`.
+  virtual void ran(std::string_view name, time_point start, time_point end) noexcept = 0;
+  /// Something has happened at this moment, which takes no time; what concerns one thing has the same `item`.
+  virtual void happened([[maybe_unused]] trace_track track, [[maybe_unused]] const void* item,
+                        [[maybe_unused]] std::string_view name) noexcept {}
+
+ protected:
+  ~trace_sink() = default;  // nobody owns a sink through this
+};
+
+namespace detail {
+
+inline constinit std::atomic<trace_sink*> active_trace{nullptr};
+
+/// The sink in use; null, as a rule. Checked before each event, which costs a load and a branch.
+[[nodiscard]] inline trace_sink* current_trace() noexcept { return active_trace.load(std::memory_order_acquire); }
+
+/// A span of time that begins and ends with a block. `name()` is called only if there is a sink.
+class trace_span {
+ public:
+  template <class Name>
+  trace_span(trace_track track, const void* item, const Name& name) noexcept
+      : sink_(current_trace()), track_(track), item_(item) {
+    if (sink_ == nullptr) return;
+    try {
+      sink_->began(track_, item_, name());
+    } catch (const std::bad_alloc&) {  // no memory for a name: then it is not shown
+      sink_ = nullptr;
+    }
+  }
+  trace_span(const trace_span&) = delete;
+  trace_span& operator=(const trace_span&) = delete;
+  ~trace_span() {
+    if (sink_ != nullptr) sink_->ended(track_, item_);
+  }
+
+ private:
+  trace_sink* sink_;
+  trace_track track_;
+  const void* item_;
+};
+
+}  // namespace detail
+
+/// Sends all that executors and workers of this process do from now on to `sink`; null ends that.
+/// The sink stays until no executor runs and no worker works that may have seen it.
+inline void set_trace(trace_sink* sink) noexcept { detail::active_trace.store(sink, std::memory_order_release); }
+
+}  // namespace weft
