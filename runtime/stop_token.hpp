@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 namespace weft {
 
@@ -10,7 +11,7 @@ class stop_source;
 /// Something to be told when a stop is requested: a suspended operation, a timer, a narrower stop_source.
 ///
 /// Intrusive and executor-local: linking and unlinking are a few stores. It unlinks itself when destroyed.
-class stop_callback {
+class stop_callback : private detail::list_hook<stop_callback> {
  public:
   stop_callback() = default;
   stop_callback(const stop_callback&) = delete;
@@ -24,19 +25,14 @@ class stop_callback {
 
   /// Listens no more. Does nothing if it does not listen.
   void unlink() noexcept {
-    if (previous_ == nullptr) return;
-    *previous_ = next_;
-    if (next_ != nullptr) next_->previous_ = previous_;
-    previous_ = nullptr;
-    next_ = nullptr;
+    using list = detail::intrusive_list<stop_callback>;
+    if (list::contains(*this)) list::remove(*this);
   }
 
  private:
   friend class stop_source;
   friend class stop_token;
-
-  stop_callback** previous_ = nullptr;  // null: not linked
-  stop_callback* next_ = nullptr;
+  friend class detail::intrusive_list<stop_callback>;
 };
 
 /// A cheap view of a stop_source, inherited by every task from the one that awaits it. Belongs to one executor.
@@ -68,7 +64,7 @@ class stop_source {
   stop_source(const stop_source&) = delete;
   stop_source& operator=(const stop_source&) = delete;
   ~stop_source() {
-    if (callbacks_ != nullptr)
+    if (!callbacks_.empty())
       detail::terminate_because("a stop_source was destroyed while an operation still listens to it");
   }
 
@@ -80,17 +76,13 @@ class stop_source {
   /// Tells every callback, once. Call on the executor's thread.
   void request_stop() noexcept {
     stopped_ = true;
-    while (callbacks_ != nullptr) {
-      stop_callback* const first = callbacks_;
-      first->unlink();
-      first->on_stop();
-    }
+    while (!callbacks_.empty()) callbacks_.pop_front().on_stop();
   }
 
  private:
   friend class stop_token;
 
-  stop_callback* callbacks_ = nullptr;
+  detail::intrusive_list<stop_callback> callbacks_;
   bool stopped_ = false;
 };
 
@@ -119,11 +111,7 @@ class linked_stop_source final : public stop_source, private stop_callback {
 inline bool stop_token::stop_requested() const noexcept { return source_ != nullptr && source_->stop_requested(); }
 
 inline void stop_token::link(stop_callback& callback) const noexcept {
-  if (source_ == nullptr || callback.previous_ != nullptr) return;
-  callback.next_ = source_->callbacks_;
-  callback.previous_ = &source_->callbacks_;
-  if (callback.next_ != nullptr) callback.next_->previous_ = &callback.next_;
-  source_->callbacks_ = &callback;
+  if (source_ != nullptr && !source_->callbacks_.contains(callback)) source_->callbacks_.push_front(callback);
 }
 
 }  // namespace weft

@@ -24,33 +24,30 @@ class worker_pool::all_pools {
     static const int failed = ::pthread_atfork(lock_all, unlock_all, start_anew);
     if (failed != 0) throw std::bad_alloc();
     const std::lock_guard lock(mutex);
-    item.next_ = std::exchange(first, &item);
-    if (item.next_ != nullptr) item.next_->previous_ = &item.next_;
-    item.previous_ = &first;
+    all.push_front(item);
   }
   static void remove(worker_pool& item) noexcept {
     const std::lock_guard lock(mutex);
-    *item.previous_ = item.next_;
-    if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+    all.remove(item);
   }
 
  private:
   static void lock_all() noexcept {
     mutex.lock();
-    for (worker_pool* item = first; item != nullptr; item = item->next_) item->mutex_.lock();
+    for (worker_pool& item : all) item.mutex_.lock();
   }
   static void unlock_all() noexcept {
-    for (worker_pool* item = first; item != nullptr; item = item->next_) item->mutex_.unlock();
+    for (worker_pool& item : all) item.mutex_.unlock();
     mutex.unlock();
   }
   // In the child.
   static void start_anew() noexcept {
-    for (worker_pool* item = first; item != nullptr; item = item->next_) item->start_anew();
+    for (worker_pool& item : all) item.start_anew();
     unlock_all();
   }
 
   static inline constinit std::mutex mutex;
-  static inline constinit worker_pool* first = nullptr;
+  static inline constinit detail::intrusive_list<worker_pool> all;
 };
 
 struct worker_pool::processors {
@@ -69,7 +66,8 @@ worker_pool::worker_pool(std::size_t threads)
 void worker_pool::start_anew() noexcept {
   for (detail::owned_thread& thread : threads_) thread.join();
   threads_.clear();
-  while (first_ != nullptr) unlink(*first_);
+  while (!queue_.empty()) queue_.pop_front();
+  queued_ = 0;
   idle_ = 0;
 }
 
@@ -77,7 +75,7 @@ worker_pool::~worker_pool() {
   all_pools::remove(*this);
   {
     const std::lock_guard lock(mutex_);
-    if (first_ != nullptr) detail::terminate_because("a worker_pool was destroyed with jobs queued");
+    if (!queue_.empty()) detail::terminate_because("a worker_pool was destroyed with jobs queued");
     closing_ = true;
     ++news_;
   }
@@ -121,27 +119,17 @@ void worker_pool::submit(detail::worker_job& job) {
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  job.previous_ = last_;
-  job.next_ = nullptr;
-  job.queued_ = true;
-  (last_ != nullptr ? last_->next_ : first_) = &job;
-  last_ = &job;
+  queue_.push_back(job);
   ++queued_;
   ++news_;
   news_.notify_one();
 }
 
-void worker_pool::unlink(detail::worker_job& job) noexcept {
-  (job.previous_ != nullptr ? job.previous_->next_ : first_) = job.next_;
-  (job.next_ != nullptr ? job.next_->previous_ : last_) = job.previous_;
-  job.queued_ = false;
-  --queued_;
-}
-
 bool worker_pool::withdraw(detail::worker_job& job) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!job.queued_) return false;
-  unlink(job);
+  if (!queue_.contains(job)) return false;
+  queue_.remove(job);
+  --queued_;
   return true;
 }
 
@@ -151,7 +139,7 @@ void worker_pool::work() noexcept {
   if (CPU_COUNT(&usable) != 0) ::sched_setaffinity(0, sizeof usable, &usable);
   std::unique_lock lock(mutex_);
   for (;;) {
-    while (first_ == nullptr) {
+    while (queue_.empty()) {
       if (closing_) return;
       const std::uint32_t last = news_.load(std::memory_order_relaxed);
       ++idle_;
@@ -160,8 +148,8 @@ void worker_pool::work() noexcept {
       lock.lock();
       --idle_;
     }
-    detail::worker_job& job = *first_;
-    unlink(job);
+    detail::worker_job& job = queue_.pop_front();
+    --queued_;
     lock.unlock();
     job.run();
     lock.lock();

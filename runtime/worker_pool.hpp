@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/intrusive_list.hpp>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +19,7 @@ namespace detail {
 class owned_thread;
 
 /// Work for a thread of a worker_pool. Intrusive.
-class worker_job {
+class worker_job : public list_hook<worker_job> {
  public:
   worker_job() = default;
   worker_job(const worker_job&) = delete;
@@ -31,9 +33,6 @@ class worker_job {
 
  private:
   friend class weft::worker_pool;
-  worker_job* previous_ = nullptr;
-  worker_job* next_ = nullptr;
-  bool queued_ = false;  // under the pool's mutex
 };
 
 }  // namespace detail
@@ -46,7 +45,7 @@ class worker_job {
 /// what the parent had submitted is not run there.
 ///
 /// submit() and withdraw() are a seam: a simulated pool decides when its jobs run, on a thread that runs no executor.
-class worker_pool {
+class worker_pool : private detail::list_hook<worker_pool> {
  public:
   /// Starts no thread before it is needed, and at most so many.
   explicit worker_pool(std::size_t threads = 4);
@@ -73,15 +72,11 @@ class worker_pool {
 
  private:
   class all_pools;
+  friend class detail::intrusive_list<worker_pool>;
   struct processors;
 
   void work() noexcept;
-  void unlink(detail::worker_job& job) noexcept;
   void start_anew() noexcept;
-
-  // Among the pools of this process.
-  worker_pool** previous_ = nullptr;
-  worker_pool* next_ = nullptr;
 
   const std::size_t limit_;
   std::unique_ptr<processors> processors_;  // that the threads may use
@@ -89,8 +84,7 @@ class worker_pool {
   // Another number, under the mutex, whenever there is news for threads that wait for it to change. Not a condition
   // variable: those of glibc before 2.41 lose the wake-up of notify_one() where several threads wait (its bug 25847).
   std::atomic<std::uint32_t> news_{0};
-  detail::worker_job* first_ = nullptr;  // the queue, oldest first
-  detail::worker_job* last_ = nullptr;
+  detail::intrusive_list<detail::worker_job> queue_;  // oldest first
   std::size_t queued_ = 0;
   std::size_t idle_ = 0;  // threads that wait for a job
   bool closing_ = false;

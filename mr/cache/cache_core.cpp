@@ -110,10 +110,10 @@ void cache_core::forget_recent(const cache_entry& item) noexcept {
 // ---- registrations under way ----
 
 cache_flight* cache_core::flight_for(const lease_request& waiter) const noexcept {
-  for (cache_flight* item = flights_; item != nullptr; item = item->next_) {
-    const cache_entry& entry = *item->entry_;
-    if (entry.stale || item->unwatched_ || entry.options.usage != waiter.usage_) continue;
-    if (contains(entry.bytes, waiter.memory_)) return item;
+  for (cache_flight& item : flights_) {
+    const cache_entry& entry = *item.entry_;
+    if (entry.stale || item.unwatched_ || entry.options.usage != waiter.usage_) continue;
+    if (contains(entry.bytes, waiter.memory_)) return &item;
   }
   return nullptr;
 }
@@ -142,9 +142,7 @@ bool cache_core::wait(lease_request& waiter) {
     }
     ++counts_.misses;
     join(*made, waiter);
-    made->next_ = flights_;
-    if (flights_ != nullptr) flights_->previous_ = made.get();
-    flights_ = made.get();
+    flights_.push_front(*made);
   }
   try {
     workers_.submit(*made);
@@ -161,11 +159,6 @@ bool cache_core::give_up(lease_request& waiter) noexcept {
   const std::lock_guard lock(mutex_);
   cache_flight* const flight = std::exchange(waiter.flight_, nullptr);
   return flight != nullptr && flight->waiters_.remove(waiter);
-}
-
-void cache_core::unlink(cache_flight& flight) noexcept {
-  (flight.previous_ != nullptr ? flight.previous_->next_ : flights_) = flight.next_;
-  if (flight.next_ != nullptr) flight.next_->previous_ = flight.previous_;
 }
 
 void cache_flight::run() noexcept {
@@ -279,7 +272,7 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
     ++counts_.begun_anew;
     return false;
   }
-  unlink(flight);
+  flights_.remove(flight);
   static_cast<void>(flight.entry_.release());
   list(entry);
   const bool use = !failure && (!flight.waiters_.empty() || !entry.stale);
@@ -426,8 +419,8 @@ void cache_core::visit_overlapping(std::span<const std::byte> range, const Visit
     }
     next = leased_.upper_bound(cache_entry::by_size::place{size_class, highest});
   }
-  for (const cache_flight* item = flights_; item != nullptr; item = item->next_) {
-    if (overlap(item->entry_->bytes, range)) visit(*item->entry_);
+  for (const cache_flight& item : flights_) {
+    if (overlap(item.entry_->bytes, range)) visit(*item.entry_);
   }
 }
 
@@ -489,8 +482,8 @@ void cache_core::close() noexcept {
     closed_ = true;
     dead = std::exchange(dead_, nullptr);
     while (!kept_.empty()) drop(oldest(), dead);
-    for ([[maybe_unused]] const cache_flight* item = flights_; item != nullptr; item = item->next_) {
-      assert(item->waiters_.empty() && "a cache was destroyed while a task waits for a lease");
+    for ([[maybe_unused]] const cache_flight& item : flights_) {
+      assert(item.waiters_.empty() && "a cache was destroyed while a task waits for a lease");
     }
   }
   std::unique_ptr<memory_monitor> monitor;  // goes without the mutexes, which its threads may want

@@ -10,6 +10,7 @@
 #include <weft/runtime/core/birthplace.hpp>
 #include <weft/runtime/core/light_mutex.hpp>
 #include <weft/runtime/core/remote_waiter.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <array>
@@ -111,7 +112,7 @@ class cache_entry final : public region_state, private cache_link {
 
 /// A registration on its way through a worker, and who waits for it. Under the core's mutex but for what the worker
 /// does.
-class cache_flight final : public weft::detail::worker_job {
+class cache_flight final : public weft::detail::worker_job, public weft::detail::list_hook<cache_flight> {
  public:
   cache_flight(std::shared_ptr<cache_core> core, std::unique_ptr<cache_entry> entry) noexcept
       : core_(std::move(core)), entry_(std::move(entry)) {}
@@ -124,8 +125,6 @@ class cache_flight final : public weft::detail::worker_job {
   std::unique_ptr<cache_entry> entry_;
   bool unwatched_ = false;  // so whoever comes when it is under way may mean other pages
   weft::detail::remote_waiters waiters_;
-  cache_flight* previous_ = nullptr;
-  cache_flight* next_ = nullptr;
 };
 
 /// The state behind a cache. Nothing that allocates, frees or calls back happens under the mutex, because unmapping
@@ -199,7 +198,6 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] bool knows_all() const noexcept { return !monitored_ || monitor_->all_told(); }
   [[nodiscard]] cache_flight* flight_for(const lease_request& waiter) const noexcept;
   static void join(cache_flight& flight, lease_request& waiter) noexcept;
-  void unlink(cache_flight& flight) noexcept;
 
   void list(cache_entry& item) noexcept;
   void unlist(cache_entry& item) noexcept;
@@ -257,7 +255,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   std::array<cache_entry*, 4096> recent_{};
   std::size_t bytes_ = 0;
   std::uint64_t registrations_ = 0;
-  cache_flight* flights_ = nullptr;
+  weft::detail::intrusive_list<cache_flight> flights_;
   cache_entry* dead_ = nullptr;  // found by the monitor, which cannot bury
   bool closed_ = false;
   cache_statistics counts_;

@@ -3,6 +3,7 @@
 
 #include <weft/mr/pool/budget.hpp>
 #include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,7 @@ class block_cache;
 
 /// What a pool's core knows of a task that waits for a buffer because there was none at hand, or for several, of which
 /// it takes all or none. An allocate_waiter is one.
-class allocate_request : public weft::detail::operation_base {
+class allocate_request : public weft::detail::operation_base, public weft::detail::list_hook<allocate_request> {
  protected:
   allocate_request(std::size_t count, std::size_t bytes, budget which, std::source_location where) noexcept
       : count_(count), missing_(count), bytes_(bytes), budget_(which), where_(where) {}
@@ -40,8 +41,6 @@ class allocate_request : public weft::detail::operation_base {
   enum class place : std::uint8_t { nowhere, queued, served };
   place place_ = place::nowhere;
   block_cache* cache_ = nullptr;  // of the executor on which it waits
-  allocate_request* previous_ = nullptr;
-  allocate_request* next_ = nullptr;
 };
 
 }  // namespace weft::mr::detail

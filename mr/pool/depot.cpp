@@ -91,24 +91,6 @@ void carved_arena::measure() noexcept {
   }
 }
 
-namespace {
-
-// Lists through members: `before` and `behind` lead to the neighbours.
-template <class Item>
-void push_front(Item*& first, Item& item, Item* Item::*before, Item* Item::*behind) noexcept {
-  item.*before = nullptr;
-  item.*behind = first;
-  if (first != nullptr) first->*before = &item;
-  first = &item;
-}
-template <class Item>
-void take_out(Item*& first, Item& item, Item* Item::*before, Item* Item::*behind) noexcept {
-  (item.*before != nullptr ? item.*before->*behind : first) = item.*behind;
-  if (item.*behind != nullptr) item.*behind->*before = item.*before;
-}
-
-}  // namespace
-
 depot::~depot() { assert(arenas_ == 0 && taken_bytes_ == 0); }
 
 block* depot::take(std::size_t bytes) noexcept {
@@ -134,7 +116,7 @@ std::size_t depot::most_blocks(std::size_t bytes, std::size_t limit) const noexc
 }
 
 block* depot::take_cut(std::size_t size_class) noexcept {
-  slab* const source = with_free_[size_class];
+  slab* const source = with_free_[size_class].first();
   return source != nullptr ? take_from(*source) : nullptr;
 }
 
@@ -143,14 +125,14 @@ block* depot::take_from(slab& source) noexcept {
   block& item = source.take();
   ++source.home_->taken_;
   taken_bytes_ += item.capacity;
-  if (source.free_ == nullptr && source.size_class_ != whole_class) unlink(source);
+  if (source.free_ == nullptr && source.size_class_ != whole_class) with_free_[source.size_class_].remove(source);
   return &item;
 }
 
 block* depot::take_whole(std::size_t bytes) noexcept {
-  for (carved_arena* home = idle_arenas_[1]; home != nullptr; home = home->idle_behind_) {  // trimmed: one or two
-    if (home->bytes_ < bytes) continue;
-    if (slab* const source = home->slabs_[0] ? home->slabs_[0].get() : cut(*home, 0, 1, whole_class, home->bytes_)) {
+  for (carved_arena& home : idle_[1]) {  // trimmed: one or two
+    if (home.bytes_ < bytes) continue;
+    if (slab* const source = home.slabs_[0] ? home.slabs_[0].get() : cut(home, 0, 1, whole_class, home.bytes_)) {
       return take_from(*source);
     }
   }
@@ -163,26 +145,26 @@ void depot::give(block& item) noexcept {
   source.give(item);
   --source.home_->taken_;
   taken_bytes_ -= item.capacity;
-  if (had_none && source.size_class_ != whole_class) link(source);
+  if (had_none && source.size_class_ != whole_class) with_free_[source.size_class_].push_front(source);
   if (source.taken_ == 0) end_use(source);
 }
 
 void depot::begin_use(slab& item) noexcept {
   carved_arena& home = *item.home_;
   if (home.idle()) {
-    take_out(idle_arenas_[home.whole_], home, &carved_arena::idle_before_, &carved_arena::idle_behind_);
+    idle_[home.whole_].remove(home);
   }
   if (item.size_class_ == whole_class) return;
-  take_out(first_idle_slab_, item, &slab::idle_before_, &slab::idle_behind_);
+  idle_slabs_.remove(item);
 }
 
 void depot::end_use(slab& item) noexcept {
   carved_arena& home = *item.home_;
   if (home.idle()) {
-    push_front(idle_arenas_[home.whole_], home, &carved_arena::idle_before_, &carved_arena::idle_behind_);
+    idle_[home.whole_].push_front(home);
   }
   if (item.size_class_ == whole_class) return;
-  push_front(first_idle_slab_, item, &slab::idle_before_, &slab::idle_behind_);
+  idle_slabs_.push_front(item);
 }
 
 slab* depot::cut(std::size_t size_class) noexcept {
@@ -224,8 +206,8 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
   }
   std::fill_n(home.used_.begin() + static_cast<std::ptrdiff_t>(first), chunks, true);
   if (size_class != whole_class) {
-    link(*item);
-    push_front(first_idle_slab_, *item, &slab::idle_before_, &slab::idle_behind_);
+    with_free_[size_class].push_front(*item);
+    idle_slabs_.push_front(*item);
     relist(home);
   }
   return (home.slabs_[first] = std::move(item)).get();
@@ -241,9 +223,9 @@ void depot::relist(carved_arena& item) noexcept {
 // many chunks otherwise.
 bool depot::merge_idle(std::size_t chunks) noexcept {
   bool merged = false;
-  while (first_idle_slab_ != nullptr) {
-    const carved_arena& home = *first_idle_slab_->home_;
-    merge(*first_idle_slab_);
+  while (slab* const item = idle_slabs_.first()) {
+    const carved_arena& home = *item->home_;
+    merge(*item);
     merged = true;
     if (home.longest_run_ >= chunks) break;
   }
@@ -254,20 +236,12 @@ void depot::merge(slab& item) noexcept {
   carved_arena& home = *item.home_;
   const bool shared = item.size_class_ != whole_class;
   if (shared) {
-    unlink(item);
-    take_out(first_idle_slab_, item, &slab::idle_before_, &slab::idle_behind_);
+    with_free_[item.size_class_].remove(item);
+    idle_slabs_.remove(item);
   }
   std::fill_n(home.used_.begin() + static_cast<std::ptrdiff_t>(item.first_chunk_), item.chunks_, false);
   home.slabs_[item.first_chunk_].reset();
   if (shared) relist(home);
-}
-
-void depot::link(slab& item) noexcept {
-  push_front(with_free_[item.size_class_], item, &slab::previous_, &slab::next_);
-}
-
-void depot::unlink(slab& item) noexcept {
-  take_out(with_free_[item.size_class_], item, &slab::previous_, &slab::next_);
 }
 
 std::vector<depot::taken_at> depot::taken() const {
@@ -281,8 +255,8 @@ std::vector<depot::taken_at> depot::taken() const {
     }
     all.push_back({file, line, 1, bytes});
   };
-  for (const carved_arena* home = first_; home != nullptr; home = home->next_) {
-    for (const auto& piece : home->slabs_) {
+  for (const carved_arena& home : all_) {
+    for (const auto& piece : home.slabs_) {
       if (piece == nullptr || piece->origins_ == nullptr) continue;
       for (std::size_t i = 0; i < piece->count_; ++i) {
         const slab::origin& noted = piece->origins_[i];
@@ -299,8 +273,8 @@ void depot::add(std::unique_ptr<carved_arena> item) noexcept {
   total_bytes_ += added.bytes_;
   ++arenas_;
   added.number_ = ++numbers_;
-  push_front(first_, added, &carved_arena::previous_, &carved_arena::next_);
-  push_front(idle_arenas_[added.whole_], added, &carved_arena::idle_before_, &carved_arena::idle_behind_);
+  all_.push_front(added);
+  idle_[added.whole_].push_front(added);
   if (!added.whole_) added.listed_ = by_room_.insert(std::move(added.unlisted_)).position;
 }
 
@@ -310,18 +284,19 @@ std::unique_ptr<carved_arena> depot::remove(carved_arena& item) noexcept {
     if (piece != nullptr) merge(*piece);
   }
   if (!item.whole_) item.unlisted_ = by_room_.extract(item.listed_);
-  take_out(idle_arenas_[item.whole_], item, &carved_arena::idle_before_, &carved_arena::idle_behind_);
-  take_out(first_, item, &carved_arena::previous_, &carved_arena::next_);
+  idle_[item.whole_].remove(item);
+  all_.remove(item);
   total_bytes_ -= item.bytes_;
   --arenas_;
   return std::unique_ptr<carved_arena>(&item);
 }
 
 carved_arena* depot::find_idle(std::size_t keep) const noexcept {
-  if (idle_arenas_[1] != nullptr) return idle_arenas_[1];
-  carved_arena* item = idle_arenas_[0];
-  for (; item != nullptr && keep != 0; --keep) item = item->idle_behind_;
-  return item;
+  if (!idle_[1].empty()) return &idle_[1].front();
+  for (carved_arena& item : idle_[0]) {
+    if (keep-- == 0) return &item;
+  }
+  return nullptr;
 }
 
 }  // namespace weft::mr::detail

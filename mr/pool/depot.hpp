@@ -5,6 +5,7 @@
 #include <weft/mr/pool/block.hpp>
 #include <weft/mr/pool/size_class.hpp>
 #include <weft/mr/system/background.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <array>
 #include <atomic>
@@ -34,8 +35,15 @@ inline constexpr std::size_t chunk_bytes = std::size_t{16} << 10;
 /// For blocks that executors do not keep at hand.
 inline constexpr std::size_t no_stack = 2 * cached_classes;
 
+// Which lists of a depot there are.
+struct slabs_with_free_blocks;  // of one class
+struct idle_slabs;              // that have nothing but free blocks, without those of whole arenas
+struct all_arenas;
+struct idle_arenas;  // of one kind
+
 /// A run of chunks of one arena, cut into blocks of one class; or a whole arena as one block.
-class slab {
+class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
+             public weft::detail::list_hook<slab, idle_slabs> {
  public:
   [[nodiscard]] carved_arena& home() const noexcept { return *home_; }
   [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
@@ -70,12 +78,6 @@ class slab {
   std::size_t count_ = 0;
   block* free_ = nullptr;
   std::size_t taken_ = 0;
-  // Among the slabs of its class that have free blocks.
-  slab* previous_ = nullptr;
-  slab* next_ = nullptr;
-  // Among the slabs of the depot that have nothing but free blocks, without those of whole arenas.
-  slab* idle_before_ = nullptr;
-  slab* idle_behind_ = nullptr;
 };
 
 /// Learns that an arena that was removed from its depot is gone, from any thread.
@@ -88,7 +90,9 @@ class retirement_listener {
 };
 
 /// An arena and what it is cut into. Once removed from its depot it is a job for a worker, which gives the memory back.
-class carved_arena final : public background_job {
+class carved_arena final : public background_job,
+                           public weft::detail::list_hook<carved_arena, all_arenas>,
+                           public weft::detail::list_hook<carved_arena, idle_arenas> {
  public:
   /// `whole`: for one buffer that is too large to share an arena.
   carved_arena(std::unique_ptr<arena> memory, depot& home, bool whole);
@@ -133,10 +137,6 @@ class carved_arena final : public background_job {
   // Of the depot. Its place in the index is made with it, so that nothing behind that allocates.
   index::node_type unlisted_;  // empty while it is listed
   index::iterator listed_;
-  carved_arena* previous_ = nullptr;  // among all
-  carved_arena* next_ = nullptr;
-  carved_arena* idle_before_ = nullptr;  // among the idle ones of its kind
-  carved_arena* idle_behind_ = nullptr;
 };
 
 /// The arenas of one budget of a pool. Under the pool's mutex. Allocates memory for cutting, and does without if there
@@ -206,20 +206,18 @@ class depot {
   void relist(carved_arena& item) noexcept;
   void begin_use(slab& item) noexcept;
   void end_use(slab& item) noexcept;
-  void link(slab& item) noexcept;
-  void unlink(slab& item) noexcept;
 
   static constexpr std::size_t classes = 160;
 
   retirement_listener& listener_;
   const std::uint8_t tag_;
-  carved_arena* first_ = nullptr;  // owned
+  weft::detail::intrusive_list<carved_arena, all_arenas> all_;  // owned
   std::size_t arenas_ = 0;
   std::uint64_t numbers_ = 0;
-  carved_arena::index by_room_;                 // those that buffers share
-  std::array<carved_arena*, 2> idle_arenas_{};  // [1]: whole ones
-  slab* first_idle_slab_ = nullptr;
-  std::array<slab*, classes> with_free_{};
+  carved_arena::index by_room_;                                                  // those that buffers share
+  std::array<weft::detail::intrusive_list<carved_arena, idle_arenas>, 2> idle_;  // [1]: whole ones
+  weft::detail::intrusive_list<slab, idle_slabs> idle_slabs_;
+  std::array<weft::detail::intrusive_list<slab, slabs_with_free_blocks>, classes> with_free_;
   std::size_t total_bytes_ = 0;
   std::size_t taken_bytes_ = 0;
 };

@@ -236,7 +236,8 @@ void pool_core::locked(Function function) noexcept {
 }
 
 void pool_core::perform(pool_core* core, duties& todo) noexcept {
-  resume_all(todo.first_served);
+  // On the executor of them all, on which nothing can destroy one meanwhile.
+  while (!todo.served.empty()) todo.served.pop_front().finish();
   while (todo.retired != nullptr) {
     std::unique_ptr<carved_arena> item(todo.retired);
     todo.retired = item->next_retired;
@@ -255,7 +256,7 @@ void pool_core::perform(pool_core* core, duties& todo) noexcept {
 
 // Exactly one caller sees this become true: whoever is still to come holds a block, is a cache or is a job.
 bool pool_core::finished() const noexcept {
-  return closed_ && jobs_ == 0 && caches_ == nullptr &&
+  return closed_ && jobs_ == 0 && caches_.empty() &&
          std::all_of(budgets_.begin(), budgets_.end(),
                      [](const budget_state& each) { return each.stock.arenas() == 0; });
 }
@@ -276,7 +277,7 @@ block* pool_core::take(std::size_t bytes, budget which, const std::source_locati
   if (item == nullptr) {
     locked([&](duties& todo) {
       budget_state& from = budget_of(which);
-      if (from.first != nullptr) return;  // they came first
+      if (!from.single.empty()) return;  // they came first
       item = from.stock.take(bytes);
       if (item == nullptr) {
         if (from.stock.shares_arena(bytes)) want_arena(from, bytes, todo);
@@ -367,9 +368,7 @@ block_cache* pool_core::attach_cache(executor_core& here) {
   locked([&](duties&) {
     if (closed_) return;
     cache.registered_ = true;
-    cache.next_ = caches_;
-    if (caches_ != nullptr) caches_->previous_ = &cache;
-    caches_ = &cache;
+    caches_.push_front(cache);
     // Those who wait have asked all caches but this one.
     bool wanted = false;
     for (const budget_state& each : budgets_) {
@@ -392,8 +391,7 @@ pool_core::orders pool_core::run_mail(block_cache& cache) noexcept {
     cache.mailed_ = false;
     after.go = closed_;
     if (std::exchange(cache.retry_requested_, false)) after.retry = pause_after(failures_in_a_row_);
-    todo.first_served = std::exchange(cache.first_served_, nullptr);
-    todo.last_served = std::exchange(cache.last_served_, nullptr);
+    todo.served.splice_back(cache.served_);
     if (std::exchange(cache.flush_requested_, false)) take_all(cache, todo);
   });
   return after;
@@ -411,8 +409,7 @@ void pool_core::take_all(block_cache& cache, duties& todo) noexcept {
 
 void pool_core::forget(block_cache& cache) noexcept {
   locked([&](duties&) {
-    (cache.previous_ != nullptr ? cache.previous_->next_ : caches_) = cache.next_;
-    if (cache.next_ != nullptr) cache.next_->previous_ = cache.previous_;
+    caches_.remove(cache);
     for (std::size_t tag = 0; tag < budgets; ++tag) cache.shelf().close(tag);
     cache.shelf_->next = std::move(idle_shelves_);
     idle_shelves_ = std::move(cache.shelf_);
@@ -421,11 +418,11 @@ void pool_core::forget(block_cache& cache) noexcept {
 
 void pool_core::set_direct(budget_state& of, bool direct) noexcept {
   of.direct.store(direct);
-  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) {
+  for (block_cache& cache : caches_) {
     if (direct) {
-      cache->shelf().close(tag_of(of));
+      cache.shelf().close(tag_of(of));
     } else {
-      cache->shelf().open(tag_of(of), cache->home_);
+      cache.shelf().open(tag_of(of), cache.home_);
     }
   }
 }
@@ -433,7 +430,7 @@ void pool_core::set_direct(budget_state& of, bool direct) noexcept {
 void pool_core::request_flush(budget_state& from) noexcept {
   if (from.direct.load()) return;
   set_direct(from, true);
-  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+  for (block_cache& cache : caches_) request_flush(cache);
 }
 
 void pool_core::request_flush(block_cache& cache) noexcept {
@@ -463,11 +460,7 @@ void pool_core::enqueue(allocate_request& waiter) {
   locked([&](duties& todo) {
     budget_state& from = budget_of(waiter.budget_);
     waiter.place_ = allocate_request::place::queued;
-    if (waiter.gathers()) {
-      append(waiter, from.first_gathering, from.last_gathering);
-    } else {
-      append(waiter, from.first, from.last);
-    }
+    (waiter.gathers() ? from.gathering : from.single).push_back(waiter);
     ++from.waiting;
     const bool comes_first = is_first(from, waiter);
     const bool gave_some_back = !comes_first && put_back_gathered(from, waiter);
@@ -495,23 +488,23 @@ bool pool_core::withdraw(allocate_request& waiter) noexcept {
 void pool_core::abandon(allocate_request& waiter) noexcept {
   locked([&](duties&) {
     if (waiter.place_ != allocate_request::place::served) return;
-    remove(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
+    waiter.cache_->served_.remove(waiter);
   });
 }
 
 void pool_core::serve(budget_state& from, duties& todo) noexcept {
-  while (from.first != nullptr) {
-    allocate_request& waiter = *from.first;
+  while (!from.single.empty()) {
+    allocate_request& waiter = from.single.front();
     waiter.block_ = from.stock.take(waiter.bytes_);
     if (waiter.block_ == nullptr) {
-      if (from.first_gathering != nullptr && put_back_gathered(from, *from.first_gathering)) continue;
+      if (!from.gathering.empty() && put_back_gathered(from, from.gathering.front())) continue;
       return wait_for_more(from, waiter.bytes_, todo);
     }
     hand_out(*waiter.block_, waiter);
     resolve(from, waiter, todo);
   }
-  while (from.first_gathering != nullptr) {
-    allocate_request& waiter = *from.first_gathering;
+  while (!from.gathering.empty()) {
+    allocate_request& waiter = from.gathering.front();
     if (!gather(from, waiter)) return wait_for_more(from, waiter.bytes_, todo);
     for (block* item = waiter.block_; item != nullptr; item = item->next) hand_out(*item, waiter);
     resolve(from, waiter, todo);
@@ -563,7 +556,7 @@ bool pool_core::put_back_gathered(budget_state& from, allocate_request& waiter) 
 
 std::size_t pool_core::gathered_bytes(const budget_state& from) noexcept {
   std::size_t sum = 0;
-  const block* item = from.first_gathering != nullptr ? from.first_gathering->block_ : nullptr;
+  const block* item = !from.gathering.empty() ? from.gathering.front().block_ : nullptr;
   for (; item != nullptr; item = item->next) sum += item->capacity;
   return sum;
 }
@@ -572,40 +565,19 @@ std::size_t pool_core::gathered_bytes(const budget_state& from) noexcept {
 void pool_core::resolve(budget_state& from, allocate_request& waiter, duties& todo) noexcept {
   unlink(from, waiter);
   // defect: serve who waits for a buffer
-  if (waiter.home().on_own_thread()) return append(waiter, todo.first_served, todo.last_served);
+  if (waiter.home().on_own_thread()) return todo.served.push_back(waiter);
   waiter.place_ = allocate_request::place::served;
-  append(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
+  waiter.cache_->served_.push_back(waiter);
   mail(*waiter.cache_);
 }
 
 void pool_core::unlink(budget_state& from, allocate_request& waiter) noexcept {
-  if (waiter.gathers()) {
-    remove(waiter, from.first_gathering, from.last_gathering);
-  } else {
-    remove(waiter, from.first, from.last);
-  }
+  (waiter.gathers() ? from.gathering : from.single).remove(waiter);
   waiter.place_ = allocate_request::place::nowhere;
   --from.waiting;
   if (from.waiting != 0) return;
   from.reported = false;
   if (!closed_ && from.direct.load()) set_direct(from, false);
-}
-
-void pool_core::append(allocate_request& item, allocate_request*& first, allocate_request*& last) noexcept {
-  item.previous_ = last;
-  item.next_ = nullptr;
-  (last != nullptr ? last->next_ : first) = &item;
-  last = &item;
-}
-
-void pool_core::remove(allocate_request& item, allocate_request*& first, allocate_request*& last) noexcept {
-  (item.previous_ != nullptr ? item.previous_->next_ : first) = item.next_;
-  (item.next_ != nullptr ? item.next_->previous_ : last) = item.previous_;
-}
-
-// On the executor of them all, on which nothing can destroy one meanwhile.
-void pool_core::resume_all(allocate_request* first) noexcept {
-  while (first != nullptr) std::exchange(first, first->next_)->finish();
 }
 
 // ---- those who wait for too long ----
@@ -618,9 +590,10 @@ std::optional<time_point> pool_core::report_overdue(block_cache& cache) noexcept
   locked([&](duties&) {
     for (budget_state& from : budgets_) {
       const allocate_request* oldest = nullptr;
-      for (const allocate_request* each : {from.first, from.first_gathering}) {
-        while (each != nullptr && each->cache_ != &cache) each = each->next_;
-        if (each != nullptr && (oldest == nullptr || each->since() < oldest->since())) oldest = each;
+      for (const auto* const queue : {&from.single, &from.gathering}) {
+        for (const allocate_request& each : *queue) {
+          if (each.cache_ == &cache && (oldest == nullptr || each.since() < oldest->since())) oldest = &each;
+        }
       }
       if (oldest == nullptr) continue;
       const bool due = later(oldest->since(), patience) <= now;
@@ -785,7 +758,7 @@ void pool_core::trim(budget_state& from, duties& todo) noexcept {
     retire(from, from.stock.remove(*idle), todo);
   }
   if (!load_went_down || closed_) return;
-  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+  for (block_cache& cache : caches_) request_flush(cache);
 }
 
 void pool_core::retire(budget_state& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept {
@@ -840,7 +813,7 @@ void pool_core::close() noexcept {
       request_flush(each);
       trim(each, todo);
     }
-    for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+    for (block_cache& cache : caches_) request_flush(cache);
   });
 }
 
@@ -882,8 +855,7 @@ budget_statistics pool_core::statistics_of(budget which) const noexcept {
   one.max_bytes = from.limit;
   one.arenas = from.stock.arenas();
   one.arena_bytes = from.committed;
-  for (const block_cache* cache = caches_; cache != nullptr; cache = cache->next_)
-    one.cached_bytes += cache->shelf_->bytes(static_cast<std::size_t>(which));
+  for (const block_cache& cache : caches_) one.cached_bytes += cache.shelf_->bytes(static_cast<std::size_t>(which));
   // Caches go on while we look.
   one.in_use_bytes = from.stock.taken_bytes() - std::min(from.stock.taken_bytes(), one.cached_bytes);
   one.waiting = from.waiting;

@@ -9,6 +9,7 @@
 #include <weft/mr/pool/size_class.hpp>
 #include <weft/mr/pool_options.hpp>
 #include <weft/mr/pool_statistics.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/system/timer.hpp>
 
 #include <array>
@@ -75,6 +76,7 @@ class block_shelf {
 /// The part of a pool on one executor: the shelf, and a letter box through which other threads serve tasks that wait
 /// there. Such mail is addressed to the cache, so that a task may be destroyed meanwhile.
 class block_cache final : public weft::detail::attachment,
+                          public weft::detail::list_hook<block_cache>,
                           private weft::detail::remote_work,
                           private weft::detail::timer {
  public:
@@ -115,11 +117,8 @@ class block_cache final : public weft::detail::attachment,
   bool mailed_ = false;  // run_on_executor() is to come
   bool flush_requested_ = false;
   bool retry_requested_ = false;
-  allocate_request* first_served_ = nullptr;  // whom to resume, in order
-  allocate_request* last_served_ = nullptr;
+  weft::detail::intrusive_list<allocate_request> served_;  // whom to resume, in order
   bool registered_ = false;
-  block_cache* previous_ = nullptr;
-  block_cache* next_ = nullptr;
 };
 
 /// What stands behind a pool, and outlives it until the last buffer, cache and job is gone.
@@ -195,12 +194,10 @@ class pool_core final : private retirement_listener {
     bool growing = false;
     bool ahead = true;  // may grow before anybody waits: not after a failure
     // Who waits for one block, in order of coming.
-    allocate_request* first = nullptr;
-    allocate_request* last = nullptr;
+    weft::detail::intrusive_list<allocate_request> single;
     // Who waits for several, likewise. The first of them gathers what nobody in the other queue can use, and gives it
     // back when somebody can: connections that are set up come before those that are being set up.
-    allocate_request* first_gathering = nullptr;
-    allocate_request* last_gathering = nullptr;
+    weft::detail::intrusive_list<allocate_request> gathering;
     std::size_t waiting = 0;  // in both queues
     bool reported = false;    // that somebody has waited for too long, since the first of them came
     // Executors keep nothing at hand, so that what is freed reaches those who wait.
@@ -217,8 +214,7 @@ class pool_core final : private retirement_listener {
 
   /// What is left to do after the mutex is released.
   struct duties {
-    allocate_request* first_served = nullptr;  // on this thread
-    allocate_request* last_served = nullptr;
+    weft::detail::intrusive_list<allocate_request> served;  // on this thread
     carved_arena* retired = nullptr;
     std::array<std::size_t, budgets> grow_bytes{};  // 0: no
     std::array<bool, budgets> grow_whole{};
@@ -257,17 +253,14 @@ class pool_core final : private retirement_listener {
   // False if it had none.
   static bool put_back_gathered(budget_state& from, allocate_request& waiter) noexcept;
   [[nodiscard]] static bool is_first(const budget_state& from, const allocate_request& waiter) noexcept {
-    return (waiter.gathers() ? from.first_gathering : from.first) == &waiter;
+    return (waiter.gathers() ? from.gathering : from.single).first() == &waiter;
   }
   [[nodiscard]] static allocate_request* first_of(const budget_state& from) noexcept {
-    return from.first != nullptr ? from.first : from.first_gathering;
+    return (from.single.empty() ? from.gathering : from.single).first();
   }
   [[nodiscard]] static std::size_t gathered_bytes(const budget_state& from) noexcept;
   void resolve(budget_state& from, allocate_request& waiter, duties& todo) noexcept;
   void unlink(budget_state& from, allocate_request& waiter) noexcept;
-  static void append(allocate_request& item, allocate_request*& first, allocate_request*& last) noexcept;
-  static void remove(allocate_request& item, allocate_request*& first, allocate_request*& last) noexcept;
-  static void resume_all(allocate_request* first) noexcept;
   void want_arena(budget_state& from, std::size_t bytes, duties& todo) noexcept;
   void grow_ahead(budget_state& from, duties& todo) noexcept;
   void start_growth(budget_state& from, std::size_t bytes, bool whole, duties& todo) noexcept;
@@ -305,7 +298,7 @@ class pool_core final : private retirement_listener {
   mutable std::mutex mutex_;
   std::array<std::atomic<bool>, budgets> direct_{};
   std::array<budget_state, budgets> budgets_;
-  block_cache* caches_ = nullptr;
+  weft::detail::intrusive_list<block_cache> caches_;
   std::unique_ptr<block_shelf> idle_shelves_;
   std::size_t jobs_ = 0;  // arenas being made or given back
   bool closed_ = false;

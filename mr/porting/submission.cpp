@@ -43,7 +43,7 @@ bool event_queue_core::try_to_deliver(submission& ended) noexcept {
 }
 
 void event_queue_core::serve(weft::detail::remote_wake_ups& served) noexcept {
-  if (waiters_.empty() || first_ == nullptr) return;
+  if (waiters_.empty() || events_.empty()) return;
   auto& waiter = static_cast<event_request&>(waiters_.pop());
   waiter.received_ = take_first();
   served.add(waiter);
@@ -102,31 +102,24 @@ void event_queue_core::close() noexcept {
 
 void event_queue_core::append(submission& item) noexcept {
   item.progress_ = submission::progress::listed;
-  item.previous_ = last_;
-  item.next_ = nullptr;
-  (last_ != nullptr ? last_->next_ : first_) = &item;
-  last_ = &item;
+  events_.push_back(item);
   ++size_;
 }
 
 void event_queue_core::prepend(submission& item) noexcept {
   item.progress_ = submission::progress::listed;
-  item.previous_ = nullptr;
-  item.next_ = first_;
-  (first_ != nullptr ? first_->previous_ : last_) = &item;
-  first_ = &item;
+  events_.push_front(item);
   ++size_;
 }
 
 void event_queue_core::remove(submission& item) noexcept {
-  (item.previous_ != nullptr ? item.previous_->next_ : first_) = item.next_;
-  (item.next_ != nullptr ? item.next_->previous_ : last_) = item.previous_;
+  events_.remove(item);
   --size_;
 }
 
 std::shared_ptr<submission> event_queue_core::take_first() noexcept {
-  if (first_ == nullptr) return nullptr;
-  submission& item = *first_;
+  if (events_.empty()) return nullptr;
+  submission& item = events_.front();
   remove(item);
   item.progress_ = submission::progress::read;
   return std::move(item.self_);

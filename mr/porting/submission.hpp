@@ -5,6 +5,7 @@
 #include <weft/mr/porting/registration_event.hpp>
 #include <weft/mr/region/region_state.hpp>
 #include <weft/mr/registration.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <cstddef>
@@ -46,15 +47,14 @@ class event_queue_core {
   void serve(weft::detail::remote_wake_ups& served) noexcept;
 
   mutable std::mutex mutex_;  // the states of all submissions, too
-  submission* first_ = nullptr;
-  submission* last_ = nullptr;
+  weft::detail::intrusive_list<submission> events_;
   std::size_t size_ = 0;
   weft::detail::remote_waiters waiters_;  // only while there is no event
   bool closed_ = false;
 };
 
 /// A registration on its way through a worker into an event.
-class submission final : public weft::detail::worker_job {
+class submission final : public weft::detail::worker_job, public weft::detail::list_hook<submission> {
  public:
   submission(std::unique_ptr<mr::detail::region_state> target, const registration_options& options,
              std::shared_ptr<event_queue_core> queue, void* context);
@@ -99,8 +99,6 @@ class submission final : public weft::detail::worker_job {
   bool abandoned_ = false;
   std::uint64_t key_ = 0;
   std::shared_ptr<submission> self_;  // until the event has been read
-  submission* previous_ = nullptr;
-  submission* next_ = nullptr;
 };
 
 }  // namespace weft::mr::porting::detail

@@ -65,7 +65,7 @@ std::condition_variable last_use_ended;
 
 bool detail::region_state::held_by_handle_alone() noexcept {
   const std::lock_guard lock(last_uses_mutex);
-  return holders.load(std::memory_order_acquire) == 1 + last_uses_;
+  return holders.load(std::memory_order_acquire) == 1 + last_use_count_;
 }
 
 void detail::region_state::check_unchanging(const char* what) const {
@@ -84,9 +84,13 @@ error detail::region_state::in_use(std::uint32_t all_holders, const char* what) 
 void detail::region_state::end_last_uses() noexcept {
   if (holders.load(std::memory_order_acquire) <= 1) return;
   std::unique_lock lock(last_uses_mutex);
-  while (first_last_use_ != nullptr) {
-    last_use* item = first_last_use_;
-    while (item != nullptr && !item->withdraw()) item = item->next_;
+  while (!last_uses_.empty()) {
+    last_use* item = nullptr;
+    for (last_use& each : last_uses_) {
+      if (!each.withdraw()) continue;
+      item = &each;
+      break;
+    }
     if (item == nullptr) {
       last_use_ended.wait(lock);
       continue;
@@ -101,10 +105,8 @@ void detail::last_use::begin_last_use(region_pin pin) noexcept {
   if (pin.state_ == nullptr) return;
   const std::lock_guard lock(last_uses_mutex);
   state_ = std::exchange(pin.state_, nullptr);
-  next_ = std::exchange(state_->first_last_use_, this);
-  if (next_ != nullptr) next_->previous_ = this;
-  previous_ = nullptr;
-  ++state_->last_uses_;
+  state_->last_uses_.push_front(*this);
+  ++state_->last_use_count_;
 }
 
 void detail::last_use::end_last_use() noexcept {
@@ -113,9 +115,8 @@ void detail::last_use::end_last_use() noexcept {
   bool was_last = false;
   {
     const std::lock_guard lock(last_uses_mutex);
-    (previous_ != nullptr ? previous_->next_ : target.first_last_use_) = next_;
-    if (next_ != nullptr) next_->previous_ = previous_;
-    --target.last_uses_;
+    target.last_uses_.remove(*this);
+    --target.last_use_count_;
     was_last = target.holders.fetch_sub(1, std::memory_order_acq_rel) == 1;  // unless it was, `target` may be gone now
     last_use_ended.notify_all();
   }

@@ -8,6 +8,7 @@
 #include <weft/mr/slice.hpp>
 #include <weft/mr/system/background.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -68,8 +69,8 @@ class region_state : public background_job, public memory_record {
   void run() noexcept override {}  // all there is to do on a worker is to be deleted
 
   // Under one mutex for all regions, because a state may go as soon as its last use has.
-  last_use* first_last_use_ = nullptr;
-  std::uint32_t last_uses_ = 0;  // of the holders
+  weft::detail::intrusive_list<last_use> last_uses_;
+  std::uint32_t last_use_count_ = 0;  // of the holders
 };
 
 template <class Owner>
@@ -120,11 +121,11 @@ class region_pin {
 
 namespace detail {
 
-/// Work that a worker does before a pin is let go: taking a window of the region back. Intrusive.
+/// Work that a worker does before a pin is let go: taking a window of the region back.
 ///
 /// Until then the region stays registered, but is not busy: whoever ends or changes it waits for this, or does it in
 /// the worker's place if that has not begun.
-class last_use {
+class last_use : public weft::detail::list_hook<last_use> {
  public:
   last_use(const last_use&) = delete;
   last_use& operator=(const last_use&) = delete;
@@ -148,8 +149,6 @@ class last_use {
   virtual void run_here() noexcept = 0;
 
   region_state* state_ = nullptr;  // null: none, or ended
-  last_use* next_ = nullptr;
-  last_use* previous_ = nullptr;
 };
 
 }  // namespace detail

@@ -6,6 +6,7 @@
 #include <weft/net/link/live_statistics.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/statistics.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <atomic>
 #include <memory>
@@ -45,24 +46,20 @@ class device_state {
   void connection_opened(live_statistics& counts) noexcept {
     const std::lock_guard lock(counting_);
     ++statistics_.connections_opened;
-    counts.next_ = open_;
-    counts.previous_ = &open_;
-    if (open_ != nullptr) open_->previous_ = &counts.next_;
-    open_ = &counts;
+    open_.push_front(counts);
   }
   void connection_ended(live_statistics& counts) noexcept {
     const std::lock_guard lock(counting_);
     ++statistics_.connections_ended;
     statistics_.of_ended += counts.snapshot(time_point());  // it waits for nothing any more
-    *counts.previous_ = counts.next_;
-    if (counts.next_ != nullptr) counts.next_->previous_ = counts.previous_;
+    open_.remove(counts);
   }
   [[nodiscard]] set_up_statistics& set_ups() noexcept { return set_ups_; }
   [[nodiscard]] device_statistics statistics() const {
     const std::lock_guard lock(counting_);
     const time_point time = clock::steady().now();  // any thread may ask
     device_statistics now = statistics_;
-    for (const live_statistics* each = open_; each != nullptr; each = each->next_) now.of_open += each->snapshot(time);
+    for (const live_statistics& each : open_) now.of_open += each.snapshot(time);
     now.set_ups = set_ups_.in_progress.load(std::memory_order_relaxed);
     now.half_open = set_ups_.half_open.load(std::memory_order_relaxed);
     now.connects_failed = set_ups_.connects_failed.load(std::memory_order_relaxed);
@@ -107,8 +104,8 @@ class device_state {
   std::atomic_flag warned_;
 
   mutable std::mutex counting_;
-  device_statistics statistics_;     // but for what is in those
-  live_statistics* open_ = nullptr;  // of all open connections
+  device_statistics statistics_;                        // but for what is in those
+  weft::detail::intrusive_list<live_statistics> open_;  // of all open connections
   set_up_statistics set_ups_;
 };
 

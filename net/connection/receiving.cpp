@@ -20,7 +20,7 @@ receiving::receiving(connection_state& state, sending& out, receive_memory memor
 }
 
 receiving::~receiving() {
-  assert(first_receiver_ == nullptr);
+  assert(receivers_.empty());
   empty_inbox();
   if (shared_ != nullptr) shared_->leave(*this);
 }
@@ -132,14 +132,13 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
 
 // Flattened, with what is seldom needed kept out.
 [[gnu::flatten]] void receiving::deliver() noexcept {
-  while (first_receiver_ != nullptr && !inbox_.empty()) {
-    recv_operation& receiver = *first_receiver_;
-    stop_waiting(receiver);
+  while (!receivers_.empty() && !inbox_.empty()) {
+    recv_operation& receiver = receivers_.pop_front();
     receive_slot& oldest = hand_over(receiver);
     receiver.finish();
     refill(oldest);
   }
-  if (first_receiver_ != nullptr && state_.input_has_ended()) [[unlikely]]
+  if (!receivers_.empty() && state_.input_has_ended()) [[unlikely]]
     end_receivers();
 }
 
@@ -162,9 +161,8 @@ receive_slot& receiving::hand_over(recv_operation& receiver) noexcept {
 }
 
 void receiving::end_receivers(const error* why) noexcept {
-  while (first_receiver_ != nullptr) {
-    recv_operation& receiver = *first_receiver_;
-    stop_waiting(receiver);
+  while (!receivers_.empty()) {
+    recv_operation& receiver = receivers_.pop_front();
     if (why != nullptr) receiver.failure_ = *why;
     if (why == nullptr && receiver.expects_message_) {
       receiver.failure_ = describe(make_error(errc::peer_closed));
@@ -173,19 +171,11 @@ void receiving::end_receivers(const error* why) noexcept {
   }
 }
 
-void receiving::stop_waiting(recv_operation& item) noexcept {
-  (item.previous_ != nullptr ? item.previous_->next_ : first_receiver_) = item.next_;
-  (item.next_ != nullptr ? item.next_->previous_ : last_receiver_) = item.previous_;
-}
-
 void receiving::start(recv_operation& item) {
   if (executor_core::current() != &state_.home) [[unlikely]]
     refuse_thread();
-  if (first_receiver_ == nullptr && !inbox_.empty()) return receive_at_once(item);
-  item.next_ = nullptr;
-  item.previous_ = last_receiver_;
-  (last_receiver_ != nullptr ? last_receiver_->next_ : first_receiver_) = &item;
-  last_receiver_ = &item;
+  if (receivers_.empty() && !inbox_.empty()) return receive_at_once(item);
+  receivers_.push_back(item);
   if (!inbox_.empty() || state_.input_has_ended()) deliver();
 }
 
@@ -199,7 +189,7 @@ void receiving::receive_at_once(recv_operation& item) noexcept {
 }
 
 void receiving::stop(recv_operation& item) noexcept {
-  stop_waiting(item);  // defect: lose a credit
+  receivers_.remove(item);  // defect: lose a credit
   item.failure_ = describe(make_error(errc::canceled));
   item.finish();
 }

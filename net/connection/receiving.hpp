@@ -10,6 +10,7 @@
 #include <weft/net/link/receive_slot.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -35,7 +36,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
 
   void start(recv_operation& item);
   void stop(recv_operation& item) noexcept;
-  void abandon(recv_operation& item) noexcept { stop_waiting(item); }
+  void abandon(recv_operation& item) noexcept { receivers_.remove(item); }
 
   [[nodiscard]] receive_slot& slot_of(const receive_work& work) noexcept {
     return shared_ != nullptr ? shared_->slot(work) : own_->slots[work.slot];
@@ -94,7 +95,6 @@ class receiving final : private receive_refill::client, private shared_receive_s
   void post_refilled(receive_slot& slot) noexcept;
   void refill(receive_slot& slot) noexcept;
   void drop(receive_slot& slot) noexcept;
-  void stop_waiting(recv_operation& item) noexcept;
   void end_receivers() noexcept;
   void end_receivers(const error* why) noexcept;
   [[noreturn, gnu::cold]] void refuse_thread() const;
@@ -106,8 +106,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
   std::shared_ptr<own_receives> own_;             // null: they are shared
   receive_refill refill_;                         // of our own
   receive_slot_queue inbox_;
-  recv_operation* first_receiver_ = nullptr;
-  recv_operation* last_receiver_ = nullptr;
+  weft::detail::intrusive_list<recv_operation> receivers_;
   const void* last_served_ = nullptr;  // the task that was handed the last message; only to be compared
 };
 

@@ -4,6 +4,7 @@
 #include <weft/net/message.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <optional>
 #include <utility>
@@ -13,7 +14,8 @@ namespace weft::net {
 class operation_owner;
 
 /// Waiting for a message: what connection::recv() returns.
-class [[nodiscard]] recv_operation : public weft::detail::operation_base {
+class [[nodiscard]] recv_operation : public weft::detail::operation_base,
+                                     public weft::detail::list_hook<recv_operation> {
  public:
   /// No owner: awaiting it is errc::closed.
   explicit recv_operation(operation_owner* owner) noexcept : recv_operation(owner, false) {}
@@ -54,8 +56,6 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
 
   operation_owner* owner_;
   bool expects_message_;  // the peer's close is an error
-  recv_operation* previous_ = nullptr;
-  recv_operation* next_ = nullptr;
   std::optional<message> message_;
   std::optional<error> failure_;
 };

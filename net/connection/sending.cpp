@@ -52,7 +52,7 @@ sending::sending(connection_state& state, carrier_maker& maker)
 }
 
 // The carrier has asserted for itself, and is gone.
-sending::~sending() { assert(first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0); }
+sending::~sending() { assert(waiting_.empty() && state_.statistics.in_flight.get() == 0); }
 
 void sending::attach() {
   operations_.emplace(state_.link(), depth());
@@ -71,7 +71,7 @@ void sending::link_started() noexcept {
   item.spent_ = true;
   if (!prepare(item)) [[unlikely]]
     return item.end();
-  if (first_waiting_ != nullptr || item.is_staged_ || !may_post(item)) [[unlikely]]
+  if (!waiting_.empty() || item.is_staged_ || !may_post(item)) [[unlikely]]
     return wait(item);
   post(item);
   state_.link().ring();
@@ -223,27 +223,20 @@ void sending::enqueue(transfer& item) noexcept {
   state_.statistics.waiting.add(1);
   state_.statistics.begun(state_.home.coarse_now());
   item.state_ = transfer::state::waiting;
-  item.next_ = nullptr;  // defect: overtake one that waits
-  item.previous_ = last_waiting_;
-  (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;
-  last_waiting_ = &item;
+  waiting_.push_back(item);  // defect: overtake one that waits
 }
 
 void sending::enqueue_first(transfer& item) noexcept {
   state_.statistics.waiting.add(1);
   state_.statistics.begun(state_.home.coarse_now());
   item.state_ = transfer::state::waiting;
-  item.previous_ = nullptr;
-  item.next_ = first_waiting_;
-  (first_waiting_ != nullptr ? first_waiting_->previous_ : last_waiting_) = &item;
-  first_waiting_ = &item;
+  waiting_.push_front(item);
 }
 
 void sending::unlink(transfer& item) noexcept {
   state_.statistics.waiting.subtract(1);
   state_.statistics.withdrawn();
-  (item.previous_ != nullptr ? item.previous_->next_ : first_waiting_) = item.next_;
-  (item.next_ != nullptr ? item.next_->previous_ : last_waiting_) = item.previous_;
+  waiting_.remove(item);
   item.state_ = transfer::state::idle;
 }
 
@@ -267,8 +260,8 @@ bool sending::may_post(const transfer& item) noexcept {
 
 [[gnu::noinline]] void sending::post_waiting() noexcept {
   bool posted = false;
-  while (first_waiting_ != nullptr) {
-    transfer& item = *first_waiting_;
+  while (!waiting_.empty()) {
+    transfer& item = waiting_.front();
     if (item.role_ == transfer::role::barrier) break;
     if (item.is_staged_) {
       if (!try_to_carry(item)) break;
@@ -276,7 +269,7 @@ bool sending::may_post(const transfer& item) noexcept {
     }
     if (item.role_ == transfer::role::element) {
       posted |= post_elements(list_of(item));
-      if (first_waiting_ == &item) break;
+      if (waiting_.first() == &item) break;
       continue;
     }
     if (!may_post(item)) break;
@@ -722,8 +715,8 @@ void sending::fail_waiting(const error& why) noexcept {
     carrier_->give_up(why);
   const bool is_barred = barrier_.state_ == transfer::state::waiting;
   if (is_barred) unlink(barrier_);
-  while (first_waiting_ != nullptr) {
-    transfer& item = *first_waiting_;
+  while (!waiting_.empty()) {
+    transfer& item = waiting_.front();
     unlink(item);
     if (item.role_ != transfer::role::element) {
       item.fail(describe(item, why, false));

@@ -12,6 +12,7 @@
 #include <weft/net/link/transport.hpp>
 #include <weft/net/list.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -79,13 +80,13 @@ class sending final : private write_notices::outlet {
   void fail_waiting(const error& why) noexcept;
   /// Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
   void pump() noexcept {
-    if (first_waiting_ != nullptr) [[unlikely]]
+    if (!waiting_.empty()) [[unlikely]]
       post_waiting();
   }
 
   /// Whether nothing waits, and the link has at most the connection's own messages.
   [[nodiscard]] bool is_idle() const noexcept {
-    return first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0 &&
+    return waiting_.empty() && state_.statistics.in_flight.get() == 0 &&
            (carrier_ == nullptr || !carrier_->is_busy()) && notices_.has_told_all();
   }
 
@@ -176,8 +177,7 @@ class sending final : private write_notices::outlet {
   live_statistics::operations uncounted_;
   std::optional<operation_table> operations_;  // the first two for control messages, which bypass the queue
   operation_record* free_ = nullptr;
-  transfer* first_waiting_ = nullptr;
-  transfer* last_waiting_ = nullptr;
+  weft::detail::intrusive_list<transfer> waiting_;
   bool control_busy_[control_requests] = {};  // their slot is with the link
   std::optional<std::uint64_t> refused_key_;  // the key with which the peer refused an access, if a request has told
 };

@@ -8,6 +8,7 @@
 #include <weft/net/payload.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -62,7 +63,7 @@ static_assert(std::is_trivially_destructible_v<write_options>);
 /// If it is stopped before it was posted, it throws errc::canceled, and nothing has happened. If it is stopped later,
 /// it returns at once if its memory is a pool buffer. With borrowed memory it aborts the connection, and returns when
 /// the transport no longer uses the memory.
-class [[nodiscard]] transfer : public weft::detail::operation_base {
+class [[nodiscard]] transfer : public weft::detail::operation_base, public weft::detail::list_hook<transfer> {
  public:
   transfer(transfer&& other) noexcept;
   transfer& operator=(transfer&&) = delete;
@@ -186,8 +187,6 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   bool is_behind_owner_ = false;        // the peer's memory is its device's, and not within the fabric's reach
   bool is_staged_ = false;              // for that, or for memory of this end's device
   operation_record* record_ = nullptr;  // while it is posted
-  transfer* previous_ = nullptr;        // while it waits, likewise
-  transfer* next_ = nullptr;
 
   // The pool's memory, held from here on until the operation has ended, or has been abandoned.
   mr::buffer owned_;              // buffer&&

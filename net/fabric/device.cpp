@@ -155,24 +155,20 @@ void device::thaw() const noexcept {
 
 void device::add(fence_audience& which) const noexcept {
   const std::lock_guard lock(audience_mutex_);
-  which.next_ = audience_;
-  if (audience_ != nullptr) audience_->previous_ = &which.next_;
-  which.previous_ = &audience_;
-  audience_ = &which;
+  audience_.push_front(which);
 }
 
 void device::remove(fence_audience& which) const noexcept {
   const std::lock_guard lock(audience_mutex_);
-  *which.previous_ = which.next_;
-  if (which.next_ != nullptr) which.next_->previous_ = which.previous_;
+  audience_.remove(which);
 }
 
 void device::fence(std::uint64_t key) const noexcept {
   if (!in_software_) return;
   const std::lock_guard lock(audience_mutex_);
-  for (fence_audience* each = audience_; each != nullptr; each = each->next_) {
+  for (fence_audience& each : audience_) {
     freeze();
-    each->fence(key);
+    each.fence(key);
   }
 }
 

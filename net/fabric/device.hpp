@@ -4,6 +4,7 @@
 #include <weft/net/fabric/calls.hpp>
 #include <weft/net/fabric/order.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -53,7 +54,7 @@ using region_ptr = std::unique_ptr<fid_mr, region_closer>;
 [[nodiscard]] std::vector<std::string> provider_names(fabric_calls& library);
 
 /// Who has an endpoint of a device, over which a peer may be using any region of it.
-class fence_audience {
+class fence_audience : public weft::detail::list_hook<fence_audience> {
  public:
   fence_audience(const fence_audience&) = delete;
   fence_audience& operator=(const fence_audience&) = delete;
@@ -65,11 +66,6 @@ class fence_audience {
  protected:
   fence_audience() = default;
   ~fence_audience() = default;
-
- private:
-  friend class device;
-  fence_audience* next_ = nullptr;
-  fence_audience** previous_ = nullptr;
 };
 
 /// What calls about an endpoint are made inside: device::enter().
@@ -158,7 +154,7 @@ class device {
   mutable std::mutex mutex_;
   mutable unsigned freezes_ = 0;  // under the mutex
   mutable std::mutex audience_mutex_;
-  mutable fence_audience* audience_ = nullptr;  // the first; under that mutex
+  mutable weft::detail::intrusive_list<fence_audience> audience_;  // under that mutex
   fid_ptr<fid_fabric> fabric_;
   fid_ptr<fid_domain> domain_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/statistics.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/system/clock.hpp>
 #include <weft/runtime/system/live_number.hpp>
 
@@ -15,7 +16,7 @@ using weft::detail::live_number;
 
 /// What a connection counts: changed on its executor, read by whoever asks the device. Intrusive: in the device's list
 /// of open connections.
-struct live_statistics {
+struct live_statistics : weft::detail::list_hook<live_statistics> {
   struct operations {
     live_number posted;
     live_number bytes;
@@ -60,10 +61,6 @@ struct live_statistics {
   [[nodiscard]] static std::uint64_t to_number(time_point when) noexcept {
     return static_cast<std::uint64_t>(std::max<duration::rep>(when.time_since_epoch().count(), 1));
   }
-
-  friend class device_state;
-  live_statistics* next_ = nullptr;
-  live_statistics** previous_ = nullptr;
 };
 
 /// What the set-ups of one device count, on any thread.

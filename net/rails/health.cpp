@@ -119,18 +119,13 @@ device_rails::device_rails(const std::vector<std::string_view>& fabrics) {
 void device_rails::add(rail_health& which) noexcept {
   const std::lock_guard lock(mutex_);
   has_had_any_ = true;
-  which.next_ = first_;
-  which.previous_ = &first_;
-  if (first_ != nullptr) first_->previous_ = &which.next_;
-  first_ = &which;
+  all_.push_front(which);
 }
 
 void device_rails::remove(rail_health& which) noexcept {
   const std::lock_guard lock(mutex_);
-  if (which.previous_ == nullptr) return;
-  rail_health** const previous = std::exchange(which.previous_, nullptr);
-  *previous = which.next_;
-  if (which.next_ != nullptr) which.next_->previous_ = previous;
+  if (!all_.contains(which)) return;
+  all_.remove(which);
   const std::lock_guard its(which.mutex_);
   const auto found = std::find_if(ended_.begin(), ended_.end(),
                                   [&](const fabric_rail_statistics& each) { return each.fabric == which.fabric_; });
@@ -140,13 +135,13 @@ void device_rails::remove(rail_health& which) noexcept {
 void device_rails::add_to(std::vector<fabric_rail_statistics>& all) const {
   const std::lock_guard lock(mutex_);
   for (const fabric_rail_statistics& each : ended_) find_fabric(all, each.fabric).so_far += each.so_far;
-  for (const rail_health* each = first_; each != nullptr; each = each->next_) {
-    const std::lock_guard its(each->mutex_);
-    if (each->fabric_.empty()) continue;
-    fabric_rail_statistics& at = find_fabric(all, each->fabric_);
-    count_state(at, each->state_);
-    if (each->state_ == rail_state::up) at.bytes_per_second += each->bytes_per_second.get();
-    at.so_far += each->so_far();
+  for (const rail_health& each : all_) {
+    const std::lock_guard its(each.mutex_);
+    if (each.fabric_.empty()) continue;
+    fabric_rail_statistics& at = find_fabric(all, each.fabric_);
+    count_state(at, each.state_);
+    if (each.state_ == rail_state::up) at.bytes_per_second += each.bytes_per_second.get();
+    at.so_far += each.so_far();
   }
 }
 

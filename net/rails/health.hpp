@@ -4,6 +4,7 @@
 #include <weft/net/link/transport.hpp>
 #include <weft/net/rails/line_budget.hpp>
 #include <weft/net/statistics.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/system/clock.hpp>
 #include <weft/runtime/system/live_number.hpp>
 
@@ -19,7 +20,7 @@ using weft::detail::live_number;
 
 /// What one rail counts, and what has become of it: changed on the executor of its connection, read by any thread.
 /// Intrusive: in the list of its device's rails.
-class rail_health {
+class rail_health : public weft::detail::list_hook<rail_health> {
  public:
   rail_health() = default;
   rail_health(const rail_health&) = delete;
@@ -73,9 +74,6 @@ class rail_health {
   std::string why_;
   rail_state state_ = rail_state::absent;
   time_point since_{};
-
-  rail_health* next_ = nullptr;  // under the mutex of device_rails
-  rail_health** previous_ = nullptr;
 };
 
 /// The rails of all connections of a device. From any thread.
@@ -105,7 +103,7 @@ class device_rails {
  private:
   mutable std::mutex mutex_;
   std::vector<fabric_rail_statistics> ended_;  // one for each fabric, with what is no longer in the list
-  rail_health* first_ = nullptr;
+  weft::detail::intrusive_list<rail_health> all_;
   bool has_had_any_ = false;
   line_budget lines_{40, std::chrono::milliseconds(250)};
 };

@@ -40,23 +40,19 @@ std::shared_ptr<direct_memory> direct_memory::make(const mr::memory_record& whol
   return std::make_shared<direct_memory>(descriptor(copy, calls), whole.bytes, writable);
 }
 
-direct_memory::~direct_memory() { assert(first_ == nullptr && "direct memory went before its loans"); }
+direct_memory::~direct_memory() { assert(loans_.empty() && "direct memory went before its loans"); }
 
 bool direct_memory::lend(loan& to) noexcept {
   const std::lock_guard lock(mutex_);
   if (revoked_) return false;
-  if (std::exchange(to.lent_, true)) return true;
-  to.previous_ = nullptr;
-  to.next_ = first_;
-  if (first_ != nullptr) first_->previous_ = &to;
-  first_ = &to;
+  if (!loans_.contains(to)) loans_.push_front(to);
   return true;
 }
 
 void direct_memory::take_back(loan& from) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!from.lent_) return;
-  unlink(from);
+  if (!loans_.contains(from)) return;
+  loans_.remove(from);
   taken_back_.notify_all();
 }
 
@@ -64,29 +60,17 @@ void direct_memory::revoke() noexcept {
   using namespace std::chrono_literals;
   std::unique_lock lock(mutex_);
   revoked_ = true;
-  for (loan* item = first_; item != nullptr; item = item->next_) item->end();
+  for (loan& item : loans_) item.end();
   const auto patience = std::chrono::steady_clock::now() + 1s;
   for (;;) {
-    unlink_those_outside();
-    if (first_ == nullptr) return;
+    for (loan& item : loans_) {
+      if (item.is_outside()) loans_.remove(item);
+    }
+    if (loans_.empty()) return;
     if (std::chrono::steady_clock::now() >= patience) break;
     taken_back_.wait_for(lock, 100us);
   }
-  while (first_ != nullptr) unlink(*first_);
-}
-
-void direct_memory::unlink_those_outside() noexcept {
-  for (loan* item = first_; item != nullptr;) {
-    loan* const next = item->next_;
-    if (item->is_outside()) unlink(*item);
-    item = next;
-  }
-}
-
-void direct_memory::unlink(loan& item) noexcept {
-  item.lent_ = false;
-  (item.previous_ != nullptr ? item.previous_->next_ : first_) = item.next_;
-  if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+  while (!loans_.empty()) loans_.pop_front();
 }
 
 }  // namespace weft::net::software

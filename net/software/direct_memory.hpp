@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/mr/memory_record.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
@@ -45,21 +46,18 @@ class direct_memory : public std::enable_shared_from_this<direct_memory> {
   void revoke() noexcept;
 
  private:
-  void unlink(loan& item) noexcept;
-  void unlink_those_outside() noexcept;
-
   descriptor file_;
   std::span<std::byte> memory_;
   bool writable_;
 
   std::mutex mutex_;
   std::condition_variable taken_back_;
-  loan* first_ = nullptr;
+  weft::detail::intrusive_list<loan> loans_;
   bool revoked_ = false;
 };
 
-/// A connection's. Intrusive; not to be destroyed while it is lent.
-class direct_memory::loan {
+/// A connection's. Not to be destroyed while it is lent.
+class direct_memory::loan : public weft::detail::list_hook<loan> {
  public:
   loan(const loan&) = delete;
   loan& operator=(const loan&) = delete;
@@ -74,10 +72,6 @@ class direct_memory::loan {
   virtual void end() noexcept = 0;
   /// Whether the peer is out since then.
   [[nodiscard]] virtual bool is_outside() const noexcept = 0;
-
-  bool lent_ = false;
-  loan* previous_ = nullptr;
-  loan* next_ = nullptr;
 };
 
 }  // namespace weft::net::software

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <weft/net/link/transport.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
-#include <cassert>
 #include <cstddef>
 #include <vector>
 
@@ -14,27 +14,22 @@ namespace weft::net::software {
 class receive_queue final : public net::receive_queue {
  public:
   /// A link that takes from a queue.
-  class taker {
+  class taker : public weft::detail::list_hook<taker> {
    public:
     taker() = default;
     taker(const taker&) = delete;
     taker& operator=(const taker&) = delete;
 
    protected:
-    ~taker() { assert(!waiting_); }
+    ~taker() = default;
 
    private:
     friend class receive_queue;
     /// What it has asked for.
     virtual void give(receive_work& work) noexcept = 0;
-
-    bool waiting_ = false;
-    taker* previous_ = nullptr;
-    taker* next_ = nullptr;
   };
 
   explicit receive_queue(std::size_t depth) : posted_(depth) {}
-  ~receive_queue() { assert(first_ == nullptr); }
 
   void post(receive_work& work) noexcept override;
   /// The oldest, or null: then `who` is given one once there is.
@@ -46,8 +41,7 @@ class receive_queue final : public net::receive_queue {
   std::vector<receive_work*> posted_;  // a ring, oldest at begin_
   std::size_t begin_ = 0;
   std::size_t count_ = 0;
-  taker* first_ = nullptr;
-  taker* last_ = nullptr;
+  weft::detail::intrusive_list<taker> takers_;
 };
 
 }  // namespace weft::net::software

@@ -31,9 +31,8 @@ executor_state::executor_state(std::shared_ptr<device> home)
 executor_state::user::user(executor_state& shared, async_handler& who) : shared_(shared), handler_(who) {
   shared_.channel_.prepare();
   shared_.events_.prepare();
-  if (shared_.users_ == nullptr) shared_.device_->audience().join(*shared_.target_);
-  next_ = std::exchange(shared_.users_, this);
-  if (next_ != nullptr) next_->previous_ = this;
+  if (shared_.users_.empty()) shared_.device_->audience().join(*shared_.target_);
+  shared_.users_.push_front(*this);
   shared_.channel_.enter();
   shared_.events_.enter();
 }
@@ -41,14 +40,13 @@ executor_state::user::user(executor_state& shared, async_handler& who) : shared_
 executor_state::user::~user() {
   shared_.channel_.leave();
   shared_.events_.leave();
-  (previous_ != nullptr ? previous_->next_ : shared_.users_) = next_;
-  if (next_ != nullptr) next_->previous_ = previous_;
-  if (shared_.users_ == nullptr) shared_.device_->audience().leave(*shared_.target_);
+  shared_.users_.remove(*this);
+  if (shared_.users_.empty()) shared_.device_->audience().leave(*shared_.target_);
 }
 
 // None of them goes from inside this.
 void executor_state::on_async_event(ibv_event_type what, int port) noexcept {
-  for (user* each = users_; each != nullptr; each = each->next_) each->handler_.on_async_event(what, port);
+  for (user& each : users_) each.handler_.on_async_event(what, port);
 }
 
 // An executor looks at the queues that have users, and at no others.

@@ -5,6 +5,7 @@
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/event_channel.hpp>
 #include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
@@ -19,8 +20,8 @@ namespace weft::net::verbs {
 class executor_state final : public weft::detail::attachment, private async_handler {
  public:
   /// A connection or a listener: while there is one, events are watched for, and it hears of what happens to the
-  /// device. Intrusive.
-  class user {
+  /// device.
+  class user : public weft::detail::list_hook<user> {
    public:
     user(executor_state& shared, async_handler& who);
     user(const user&) = delete;
@@ -31,8 +32,6 @@ class executor_state final : public weft::detail::attachment, private async_hand
     friend class executor_state;
     executor_state& shared_;
     async_handler& handler_;
-    user* previous_ = nullptr;
-    user* next_ = nullptr;
   };
 
   /// The running executor's, for `home`; created at the first call. Throws weft::error.
@@ -61,7 +60,7 @@ class executor_state final : public weft::detail::attachment, private async_hand
   event_channel channel_;
   async_events events_;
   std::shared_ptr<async_target> target_;
-  user* users_ = nullptr;
+  weft::detail::intrusive_list<user> users_;
   std::vector<std::unique_ptr<completion_queue>> queues_;
   bool making_ = false;  // one more
   event made_;

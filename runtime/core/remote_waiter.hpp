@@ -2,20 +2,25 @@
 #pragma once
 
 #include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
-#include <cassert>
 #include <utility>
 
 namespace weft::detail {
 
+class remote_wake_ups;
+
 /// An operation that another thread may end. It waits in a list, under the mutex of what it waits for. A thread that
 /// takes it out of there wakes it once the mutex is free: see remote_wake_ups. An operation that is destroyed in
 /// between stays until then, and so does its executor: see remote_waiters::forget().
-class remote_waiter : public operation_base, private remote_work {
+class remote_waiter : public operation_base,
+                      public list_hook<remote_waiter>,
+                      public list_hook<remote_waiter, remote_wake_ups>,
+                      private remote_work {
  protected:
   remote_waiter() = default;
   remote_waiter(remote_waiter&& other) noexcept : operation_base(std::move(other)) {}
-  ~remote_waiter() { assert(!listed_); }
+  ~remote_waiter() = default;
 
  private:
   friend class remote_waiters;
@@ -25,51 +30,34 @@ class remote_waiter : public operation_base, private remote_work {
     home().submit(*this);
   }
   void run_on_executor() noexcept final { finish(); }
-
-  remote_waiter* previous_ = nullptr;
-  remote_waiter* next_ = nullptr;
-  bool listed_ = false;
 };
 
 /// The operations that wait for the same, first come first. All calls but forget() are made under the mutex of what
 /// they wait for.
 class remote_waiters {
  public:
-  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return items_.empty(); }
 
-  void push(remote_waiter& item) noexcept {
-    item.listed_ = true;
-    item.previous_ = last_;
-    item.next_ = nullptr;
-    (last_ != nullptr ? last_->next_ : first_) = &item;
-    last_ = &item;
-  }
+  void push(remote_waiter& item) noexcept { items_.push_back(item); }
   /// False if another thread has taken it out, and wakes it.
   [[nodiscard]] bool remove(remote_waiter& item) noexcept {
-    if (!item.listed_) return false;
-    item.listed_ = false;
-    (item.previous_ != nullptr ? item.previous_->next_ : first_) = item.next_;
-    (item.next_ != nullptr ? item.next_->previous_ : last_) = item.previous_;
+    if (!items_.contains(item)) return false;
+    items_.remove(item);
     return true;
   }
   /// Takes the first one out; only if not empty().
-  remote_waiter& pop() noexcept {
-    remote_waiter& item = *first_;
-    static_cast<void>(remove(item));
-    return item;
-  }
+  remote_waiter& pop() noexcept { return items_.pop_front(); }
   /// Calls `function(item)` for each, which may remove that one.
   template <class Function>
   void for_each(Function function) const {
-    for (remote_waiter* item = first_; item != nullptr;) function(*std::exchange(item, item->next_));
+    for (remote_waiter& item : items_) function(item);
   }
   /// For the destructor of an operation that has been taken out and does not know it yet: takes its wake-up back. Waits
   /// for the thread that is about to wake it. On its executor, without the mutex.
   static void forget(remote_waiter& item) noexcept { item.home().withdraw(item); }
 
  private:
-  remote_waiter* first_ = nullptr;
-  remote_waiter* last_ = nullptr;
+  intrusive_list<remote_waiter> items_;
 };
 
 /// The operations that have been taken out of their lists. The destructor wakes them: make one of these before the
@@ -80,18 +68,13 @@ class remote_wake_ups {
   remote_wake_ups(const remote_wake_ups&) = delete;
   remote_wake_ups& operator=(const remote_wake_ups&) = delete;
   ~remote_wake_ups() {
-    while (first_ != nullptr) std::exchange(first_, first_->next_)->wake();
+    while (!items_.empty()) items_.pop_front().wake();
   }
 
-  void add(remote_waiter& item) noexcept {
-    item.next_ = nullptr;
-    *end_ = &item;
-    end_ = &item.next_;
-  }
+  void add(remote_waiter& item) noexcept { items_.push_back(item); }
 
  private:
-  remote_waiter* first_ = nullptr;
-  remote_waiter** end_ = &first_;
+  intrusive_list<remote_waiter, remote_wake_ups> items_;
 };
 
 }  // namespace weft::detail

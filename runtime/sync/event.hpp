@@ -3,6 +3,7 @@
 
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/core/shared_on_one_thread.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 namespace weft {
 
@@ -14,7 +15,7 @@ class event {
   event(const event&) = delete;
   event& operator=(const event&) = delete;
   ~event() {
-    if (first_ != nullptr) detail::terminate_because("an event was destroyed while a task waits for it");
+    if (!waiting_.empty()) detail::terminate_because("an event was destroyed while a task waits for it");
   }
 
   /// Whether it is set.
@@ -22,21 +23,21 @@ class event {
 
   /// Resumes, in the order of their coming, all that wait. errc::wrong_thread if they do on another thread.
   void set() {
-    waiters_thread_.check(first_ != nullptr, "set an event for which tasks of another executor wait");
+    waiters_thread_.check(!waiting_.empty(), "set an event for which tasks of another executor wait");
     set_ = true;
-    while (first_ != nullptr) first_->grant();
+    while (!waiting_.empty()) waiting_.front().grant();
   }
   /// Makes those wait who come from now on.
   void reset() noexcept { set_ = false; }
 
   /// Waiting for the event; errc::canceled if it is stopped first.
-  class wait_operation final : public detail::operation_base {
+  class wait_operation final : public detail::operation_base, public detail::list_hook<wait_operation> {
    public:
     /// Made by event::wait().
     explicit wait_operation(event& target) noexcept : target_(&target) {}
     wait_operation(wait_operation&& other) noexcept : operation_base(std::move(other)), target_(other.target_) {}
     ~wait_operation() {
-      if (waiting()) leave();
+      if (waiting()) target_->waiting_.remove(*this);
     }
     bool await_ready() const noexcept { return target_->set_; }
     void await_resume() const {
@@ -47,25 +48,16 @@ class event {
    private:
     friend class event;
     void begin() override {
-      target_->waiters_thread_.enter(target_->first_ != nullptr, "wait for an event of another executor");
-      next_ = nullptr;
-      previous_ = target_->last_;
-      (previous_ != nullptr ? previous_->next_ : target_->first_) = this;
-      target_->last_ = this;
+      target_->waiters_thread_.enter(!target_->waiting_.empty(), "wait for an event of another executor");
+      target_->waiting_.push_back(*this);
     }
     void cancel() noexcept override { grant(); }
     void grant() noexcept {
-      leave();
+      target_->waiting_.remove(*this);
       finish();
-    }
-    void leave() noexcept {
-      (previous_ != nullptr ? previous_->next_ : target_->first_) = next_;
-      (next_ != nullptr ? next_->previous_ : target_->last_) = previous_;
     }
 
     event* target_;
-    wait_operation* previous_ = nullptr;
-    wait_operation* next_ = nullptr;
   };
 
   /// `co_await e.wait()` from the executor to which all users of the event belong.
@@ -74,8 +66,7 @@ class event {
  private:
   bool set_ = false;
   detail::shared_on_one_thread waiters_thread_;
-  wait_operation* first_ = nullptr;
-  wait_operation* last_ = nullptr;
+  detail::intrusive_list<wait_operation> waiting_;
 };
 
 }  // namespace weft

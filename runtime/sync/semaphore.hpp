@@ -3,6 +3,7 @@
 
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/core/shared_on_one_thread.hpp>
+#include <weft/runtime/intrusive_list.hpp>
 
 #include <cassert>
 #include <cstddef>
@@ -20,7 +21,7 @@ class semaphore {
   semaphore(const semaphore&) = delete;
   semaphore& operator=(const semaphore&) = delete;
   ~semaphore() {
-    if (first_ != nullptr) detail::terminate_because("a semaphore or mutex was destroyed while a task waits for it");
+    if (!waiting_.empty()) detail::terminate_because("a semaphore or mutex was destroyed while a task waits for it");
   }
 
   /// Permits that nobody holds. Some may wait all the same, for more than that.
@@ -28,7 +29,7 @@ class semaphore {
 
   /// Takes permits if they are there and nobody waits.
   [[nodiscard]] bool try_acquire(std::size_t permits = 1) noexcept {
-    if (first_ != nullptr || permits > available_) return false;
+    if (!waiting_.empty() || permits > available_) return false;
     available_ -= permits;
     users_thread_.enter();
     return true;
@@ -37,14 +38,14 @@ class semaphore {
   /// Gives permits back, or adds new ones; resumes those that can go on, in the order of their coming.
   /// errc::wrong_thread if tasks wait on another thread.
   void release(std::size_t permits = 1) {
-    users_thread_.check(first_ != nullptr, "release a semaphore or mutex for which tasks of another executor wait");
+    users_thread_.check(!waiting_.empty(), "release a semaphore or mutex for which tasks of another executor wait");
     assert(permits <= std::numeric_limits<std::size_t>::max() - available_);
     available_ += permits;
     grant();
   }
 
   /// Waiting for permits; errc::canceled if it is stopped first, and then none are taken.
-  class acquire_operation final : public detail::operation_base {
+  class acquire_operation final : public detail::operation_base, public detail::list_hook<acquire_operation> {
    public:
     /// Made by semaphore::acquire().
     acquire_operation(semaphore& target, std::size_t permits) noexcept : target_(&target), permits_(permits) {}
@@ -52,7 +53,7 @@ class semaphore {
         : operation_base(std::move(other)), target_(other.target_), permits_(other.permits_) {}
     ~acquire_operation() {
       if (!waiting()) return;
-      leave();
+      target_->waiting_.remove(*this);
       target_->grant();  // it may have held up others that want less
     }
     bool await_ready() noexcept { return granted_ = target_->try_acquire(permits_); }
@@ -65,26 +66,17 @@ class semaphore {
     friend class semaphore;
     void begin() override {
       target_->users_thread_.enter(true, "wait for a semaphore or mutex of another executor");
-      next_ = nullptr;
-      previous_ = target_->last_;
-      (previous_ != nullptr ? previous_->next_ : target_->first_) = this;
-      target_->last_ = this;
+      target_->waiting_.push_back(*this);
     }
     void cancel() noexcept override {
-      leave();
+      target_->waiting_.remove(*this);
       finish();
       target_->grant();  // as above
-    }
-    void leave() noexcept {
-      (previous_ != nullptr ? previous_->next_ : target_->first_) = next_;
-      (next_ != nullptr ? next_->previous_ : target_->last_) = previous_;
     }
 
     semaphore* target_;
     std::size_t permits_;
     bool granted_ = false;
-    acquire_operation* previous_ = nullptr;
-    acquire_operation* next_ = nullptr;
   };
 
   /// `co_await s.acquire(n)` from the executor to which all users of the semaphore belong.
@@ -92,19 +84,17 @@ class semaphore {
 
  private:
   void grant() noexcept {
-    while (first_ != nullptr && first_->permits_ <= available_) {
-      acquire_operation& next = *first_;
+    while (!waiting_.empty() && waiting_.front().permits_ <= available_) {
+      acquire_operation& next = waiting_.pop_front();
       available_ -= next.permits_;
       next.granted_ = true;
-      next.leave();
       next.finish();
     }
   }
 
   std::size_t available_;
   detail::shared_on_one_thread users_thread_;
-  acquire_operation* first_ = nullptr;
-  acquire_operation* last_ = nullptr;
+  detail::intrusive_list<acquire_operation> waiting_;
 };
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/system/event_driver.hpp>
 
 namespace weft {
@@ -11,7 +12,7 @@ class system_calls;
 ///
 /// It belongs to the executor on which its first operation starts, and stays where it is from then on.
 /// Sockets are created in blocking mode: io_uring wants them so, and the epoll driver changes what it needs.
-class descriptor {
+class descriptor : private detail::list_hook<descriptor> {
  public:
   /// For a descriptor that is somebody else's and must not be closed.
   struct borrowed_t {};
@@ -36,6 +37,7 @@ class descriptor {
 
  private:
   friend class epoll_driver;
+  friend class detail::intrusive_list<descriptor>;  // of what the epoll driver has registered
 
   int fd_ = -1;
   system_calls* calls_ = nullptr;
@@ -46,8 +48,6 @@ class descriptor {
   bool output_ready_ = true;
   bool hung_up_ = false;            // an edge has told of the end of input, and there will be no other
   event_driver* driver_ = nullptr;  // non-null: registered there
-  descriptor* previous_ = nullptr;  // in the driver's list
-  descriptor* next_ = nullptr;
   io_operation* input_ = nullptr;   // waits for an edge
   io_operation* output_ = nullptr;  // waits for an edge
 };

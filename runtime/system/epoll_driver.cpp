@@ -78,7 +78,7 @@ epoll_driver::epoll_driver(system_calls& calls)
 
 epoll_driver::~epoll_driver() {
   assert(done_.empty() && "an event driver ended with operations in progress");
-  while (attached_ != nullptr) detach(*attached_);
+  while (!attached_.empty()) detach(attached_.front());
 }
 
 [[gnu::noinline]] int epoll_driver::attach(descriptor& target) noexcept {
@@ -87,16 +87,12 @@ epoll_driver::~epoll_driver() {
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &target}};
   if (const int result = calls_.epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, target.fd_, &event); result < 0) return result;
   target.driver_ = this;
-  target.previous_ = nullptr;
-  target.next_ = attached_;
-  if (attached_ != nullptr) attached_->previous_ = &target;
-  attached_ = &target;
+  attached_.push_front(target);
   return 0;
 }
 
 void epoll_driver::detach(descriptor& target) noexcept {
-  (target.previous_ != nullptr ? target.previous_->next_ : attached_) = target.next_;
-  if (target.next_ != nullptr) target.next_->previous_ = target.previous_;
+  attached_.remove(target);
   target.driver_ = nullptr;
 }
 

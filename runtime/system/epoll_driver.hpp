@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/intrusive_list.hpp>
 #include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/system/done_list.hpp>
 #include <weft/runtime/system/parked_operations.hpp>
@@ -62,7 +63,7 @@ class epoll_driver final : public event_driver {
   const socket_calls socket_calls_;
   descriptor epoll_;
   descriptor wake_;
-  descriptor* attached_ = nullptr;  // list of what is registered
+  detail::intrusive_list<descriptor> attached_;  // what is registered
   done_list done_;
   parked_operations to_try_;  // of those that wait for an edge
   bool received_ = false;     // try_receive() has brought something

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cassert>
+
+namespace weft::detail {
+
+template <class T, class Which>
+class intrusive_list;
+
+/// The place of a T in an intrusive_list<T, Which>: T derives from it. A copy is in no list. Which tells lists apart,
+/// where a T may be in several at a time.
+template <class T, class Which = T>
+class list_hook {
+ public:
+  constexpr list_hook() = default;
+  list_hook(const list_hook& /*other*/) noexcept {}
+  list_hook& operator=(const list_hook& /*other*/) noexcept { return *this; }
+
+ protected:
+  ~list_hook() { assert(next_ == nullptr); }
+
+ private:
+  friend class intrusive_list<T, Which>;
+
+  // A ring through the list, whose own hook stands before the first and behind the last.
+  list_hook* next_ = nullptr;  // null: in no list
+  list_hook* previous_ = nullptr;
+};
+
+/// Objects that hold their places in the list themselves, first to last: it owns none of them, and takes and loses one
+/// at any place in a few stores, without memory. Not thread-safe. An object that is destroyed has left it.
+template <class T, class Which = T>
+class intrusive_list {
+ public:
+  constexpr intrusive_list() noexcept {
+    ends_.next_ = &ends_;
+    ends_.previous_ = &ends_;
+  }
+  intrusive_list(const intrusive_list&) = delete;
+  intrusive_list& operator=(const intrusive_list&) = delete;
+  ~intrusive_list() {
+    assert(empty());
+    ends_.next_ = nullptr;
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return ends_.next_ == &ends_; }
+  /// Of a list that is not empty.
+  [[nodiscard]] T& front() const noexcept { return of(*ends_.next_); }
+  /// The first one, or null.
+  [[nodiscard]] T* first() const noexcept { return empty() ? nullptr : &front(); }
+  /// Whether `item` is in a list, which is one of this kind.
+  [[nodiscard]] static bool contains(const T& item) noexcept { return hook_of(item).next_ != nullptr; }
+
+  /// Takes what is in no list.
+  void push_back(T& item) noexcept { insert(item, *ends_.previous_); }
+  void push_front(T& item) noexcept { insert(item, ends_); }
+  /// Loses what is in a list of this kind.
+  static void remove(T& item) noexcept {
+    assert(contains(item));
+    hook& links = item;
+    links.previous_->next_ = links.next_;
+    links.next_->previous_ = links.previous_;
+    links.next_ = nullptr;
+  }
+  /// Loses the first one of a list that is not empty.
+  T& pop_front() noexcept {
+    T& item = front();
+    remove(item);
+    return item;
+  }
+
+  /// Takes all of another list, which is empty then, behind what there is.
+  void splice_back(intrusive_list& from) noexcept {
+    while (!from.empty()) push_back(from.pop_front());
+  }
+
+ private:
+  using hook = list_hook<T, Which>;
+  struct list_ends : hook {
+    friend intrusive_list;
+  };
+
+ public:
+  /// Goes from first to last. The one at which it stands may leave the list, and no other.
+  class iterator {
+   public:
+    explicit iterator(hook* at) noexcept : at_(at), next_(at->next_) {}
+    [[nodiscard]] T& operator*() const noexcept { return of(*at_); }
+    iterator& operator++() noexcept {
+      at_ = next_;
+      next_ = at_->next_;
+      return *this;
+    }
+    [[nodiscard]] bool operator==(const iterator& other) const noexcept { return at_ == other.at_; }
+
+   private:
+    hook* at_;
+    hook* next_;
+  };
+  [[nodiscard]] iterator begin() const noexcept { return iterator(ends_.next_); }
+  [[nodiscard]] iterator end() const noexcept { return iterator(const_cast<list_ends*>(&ends_)); }
+
+ private:
+  [[nodiscard]] static T& of(hook& links) noexcept { return static_cast<T&>(links); }
+  [[nodiscard]] static const hook& hook_of(const T& item) noexcept { return item; }
+  static void insert(T& item, hook& before) noexcept {
+    assert(!contains(item));
+    hook& links = item;
+    links.previous_ = &before;
+    links.next_ = before.next_;
+    before.next_->previous_ = &links;
+    before.next_ = &links;
+  }
+
+  list_ends ends_;
+};
+
+}  // namespace weft::detail
