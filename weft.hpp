@@ -10,7 +10,6 @@
 #include <weft/mr/device_pool.hpp>
 #include <weft/mr/domain.hpp>
 #include <weft/mr/pool.hpp>
-#include <weft/mr/pool/pool_resource.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/remote_ptr.hpp>
 #include <weft/mr/remote_region.hpp>
