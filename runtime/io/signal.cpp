@@ -17,14 +17,19 @@ signal_set::signal_set(std::initializer_list<int> signals) {
   const int fd = ::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) throw system_error(errno, "create a signalfd");
   descriptor_ = descriptor(fd, system_calls::kernel());
-  ::pthread_sigmask(SIG_BLOCK, &mask, &before_);
+  sigset_t before;
+  ::pthread_sigmask(SIG_BLOCK, &mask, &before);
+  sigemptyset(&newly_blocked_);
+  for (const int number : signals) {
+    if (sigismember(&before, number) == 0) sigaddset(&newly_blocked_, number);
+  }
 }
 
 signal_set::~signal_set() { restore(); }
 
 void signal_set::restore() noexcept {
-  if (blocks_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  blocks_ = false;
+  ::pthread_sigmask(SIG_UNBLOCK, &newly_blocked_, nullptr);
+  sigemptyset(&newly_blocked_);
 }
 
 int signal_set::try_next() noexcept {

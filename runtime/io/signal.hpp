@@ -35,9 +35,8 @@ class signal_set {
 
  private:
   descriptor descriptor_;
-  mutex mutex_;  // of next()
-  sigset_t before_;
-  bool blocks_ = true;
+  mutex mutex_;             // of next()
+  sigset_t newly_blocked_;  // by this set, and to be unblocked by it
 };
 
 }  // namespace weft

@@ -94,6 +94,16 @@ TEST(signal_set, restored_early_gives_the_thread_its_signals_back_once) {
   EXPECT_TRUE(blocked(SIGUSR1));
 }
 
+TEST(signal_set, leaves_signals_blocked_that_others_have_blocked) {
+  const signal_set earlier({SIGUSR1});
+  signal_set signals({SIGUSR1, SIGUSR2});
+  const signal_set later({SIGURG});
+  signals.restore();
+  EXPECT_TRUE(blocked(SIGUSR1));
+  EXPECT_FALSE(blocked(SIGUSR2));
+  EXPECT_TRUE(blocked(SIGURG));
+}
+
 // ---- run_until_signal ----
 
 task<int> wait_for_ever() {
