@@ -28,12 +28,13 @@ void remote_writes_operation::begin() {
 }
 
 void remote_writes_operation::cancel() noexcept {
-  if (counter_->give_up(*this)) finish();  // else somebody resumes it already
+  if (counter_->give_up(*this)) finish();  // else it is being resumed already
 }
 
 void bind(region& target, const write_counter& counter) {
   mr::detail::region_state* const state = target.state();
-  if (!target || state->enabled) {
+  if (!target) throw error(errc::invalid_argument, "bind a counter to an empty region");
+  if (state->enabled) {
     throw error(errc::invalid_argument, "bind a counter to a region that is enabled: register it with `disabled`");
   }
   if (!overlaps(target.usage(), usage::write_dst | usage::atomic_dst | usage::bind_window)) {

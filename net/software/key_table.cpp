@@ -18,20 +18,20 @@
 namespace weft::net::software {
 namespace {
 
-// This thread's reader that is inside a batch, and from there through outer_ the others.
+// The reader of this thread that entered a batch last; outer_ leads to the others.
 constinit thread_local key_table::reader* innermost = nullptr;
 
 }  // namespace
 
-// A range of several.
+// One of several ranges.
 struct key_table::piece {
-  std::uint64_t end;  // in the whole
+  std::uint64_t end;  // offset in the whole
   std::span<std::byte> memory;
 };
 
-// Constant while it is in the table, but for `revoked` and `enabled`, for `next` when its neighbours come and go, for
-// `counter`, which is set before a peer knows the key, but not before one may guess it, and for `direct` before its key
-// is known.
+// Constant while it is in the table, except for `revoked` and `enabled`; `next`, which changes with its neighbours;
+// `counter` and `direct`, which are set before a peer knows the key, but not before one may guess it; and `may_shrink`,
+// which is set while the key is disabled.
 struct key_table::entry : key_list::node {
   key_rights rights;
   std::atomic<bool> revoked{false};  // by the peer
@@ -42,7 +42,7 @@ struct key_table::entry : key_list::node {
   stream_id stream;
   bool may_shrink;
   const mr::detail::peer_gate* gate;
-  direct_memory* direct;
+  std::atomic<direct_memory*> direct{nullptr};
   std::atomic<mr::detail::write_counter_core*> counter{nullptr};
   std::vector<piece> pieces;
 
@@ -56,7 +56,8 @@ struct key_table::entry : key_list::node {
 };
 
 key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t bytes) const noexcept {
-  if (pieces.empty()) return {access_status::ok, memory + from, bytes, may_shrink, direct};
+  if (pieces.empty())
+    return {access_status::ok, memory + from, bytes, may_shrink, direct.load(std::memory_order_acquire)};
   const auto found = std::upper_bound(pieces.begin(), pieces.end(), from,
                                       [](std::uint64_t place, const piece& item) { return place < item.end; });
   if (found == pieces.end()) return {access_status::ok, memory, 0, may_shrink};  // no bytes, at the end of the region
@@ -136,7 +137,8 @@ void key_table::insert_as(std::uint32_t stag, std::span<std::byte> memory, std::
 }
 
 void key_table::put(std::uint32_t stag, const opening& what) {
-  if (find(stag) != nullptr) throw error(errc::duplicate_key, fmt::format("key {:#010x}", stag));
+  if (find(stag) != nullptr)
+    throw error(errc::duplicate_key, fmt::format("register memory with requested_key {:#010x}", stag));
   auto item = std::make_unique<entry>();
   item->stag = stag;
   item->rights = what.rights;
@@ -146,7 +148,7 @@ void key_table::put(std::uint32_t stag, const opening& what) {
   item->stream = what.stream;
   item->may_shrink = what.may_shrink;
   item->gate = what.gate;
-  item->direct = what.direct;
+  item->direct.store(what.direct, std::memory_order_relaxed);
   item->enabled.store(what.enabled, std::memory_order_relaxed);
   for (const std::span<std::byte> range : what.ranges) {
     item->length += range.size();
@@ -178,7 +180,7 @@ void key_table::enable(std::uint32_t stag) noexcept {
 
 void key_table::share(std::uint32_t stag, direct_memory& whole) noexcept {
   const std::lock_guard lock(mutex_);
-  if (entry* const item = find(stag)) item->direct = &whole;
+  if (entry* const item = find(stag)) item->direct.store(&whole, std::memory_order_release);
 }
 
 void key_table::note_that_it_may_shrink(std::uint32_t stag) noexcept {
@@ -196,8 +198,8 @@ void key_table::disable(std::uint32_t stag) noexcept {
   wait_for_readers();
 }
 
-// Not under the mutex: a reader may want it inside its batch. And two readers may erase inside their batches at the
-// same time, so each steps outside while it waits; nothing that it has looked up is in its hands here.
+// Called without the mutex, because a reader may need it inside its batch. Two readers may erase inside their batches
+// at the same time, so each steps outside while it waits; it holds nothing that it has looked up.
 void key_table::wait_for_readers() noexcept {
   for (reader* own = innermost; own != nullptr; own = own->outer_) {
     if (&own->table_ != this) continue;
@@ -259,7 +261,7 @@ void key_table::reader::leave() noexcept {
   turn_->value.store(turn_->value.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
-// `enabled` and a reader's turn are to each other what the list and that turn are in erase().
+// `enabled` and a reader's turn are ordered as the list and that turn are in erase().
 bool key_table::reader::is_open(const entry* item) noexcept {
   return item != nullptr && !item->revoked.load(std::memory_order_relaxed) && item->enabled.load() &&
          (item->gate == nullptr || item->gate->open.load());
@@ -302,7 +304,7 @@ access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, 
     offset += from.size;
     if (!out.empty()) from = find(stag, offset, out.size(), right::read, stream);
   }
-  std::atomic_thread_fence(std::memory_order_acquire);  // what was stored before is in later reads
+  std::atomic_thread_fence(std::memory_order_acquire);  // later reads see what was stored before
   return from.status;
 }
 
@@ -335,7 +337,7 @@ key_table::reader::range key_table::reader::range_of(std::uint32_t stag) const n
   return {item->address, {item->memory, item->length}, item->rights};
 }
 
-// The peer's offset and our address may differ by anything where a region is zero-based: both have to be right.
+// Both the peer's offset and the local address must be aligned: in a zero-based region they may differ by anything.
 key_table::reader::place key_table::reader::atomic_place(std::uint32_t stag, std::uint64_t offset,
                                                          stream_id stream) const noexcept {
   constexpr std::size_t size = sizeof(std::uint64_t);
@@ -350,7 +352,7 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
                                         bool counts) noexcept {
   const place at = atomic_place(asked.stag, asked.offset, stream);
   if (at.status != access_status::ok) return at.status;
-  // It may go in the very next moment all the same: an atomic operation is the processor's.
+  // The page may still vanish right after this check, because the processor executes the atomic operation.
   std::array<std::byte, sizeof(std::uint64_t)> there{};
   if (at.may_shrink && !copy_out_of({at.data, there.size()}, there)) return access_status::bounds;
   const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(at.data));
@@ -359,7 +361,7 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
   }
   previous = seen;  // defect: what a word holds
   const entry* const item = counts ? table_.find(asked.stag) : nullptr;
-  if (item != nullptr && changes(asked, seen)) item->count_write();  // null: erased just now
+  if (item != nullptr && changes(asked, seen)) item->count_write();  // null: the key was erased meanwhile
   return access_status::ok;
 }
 
