@@ -5,9 +5,9 @@
 
 namespace weft::mr {
 
-/// A file whose pages stand behind memory, so that another process can map them.
+/// The file behind some memory, by which another process can map it.
 struct backing_file {
-  int descriptor = -1;       ///< -1: there is none, and nobody can hand the memory to another process
+  int descriptor = -1;       ///< -1: none, and the memory cannot be shared with another process
   std::uint64_t offset = 0;  ///< of the first byte in the file
 };
 

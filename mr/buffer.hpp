@@ -15,10 +15,10 @@ namespace weft::mr {
 
 /// A piece of registered memory that belongs to the program: what pool::allocate() yields. Move-only.
 ///
-/// When it is destroyed the memory goes back to the pool; if operations still use it, it goes back when the last of
-/// them has ended. The memory stays even if the pool is destroyed first.
+/// Its destructor returns the memory to the pool; if operations still use it, the last of them does when it ends. The
+/// memory stays valid even if the pool is destroyed first.
 ///
-/// It belongs to one executor at a time. It may be moved to another, also while an operation still uses it.
+/// A buffer belongs to one executor at a time. It may be moved to another, even while an operation uses it.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -52,9 +52,9 @@ class buffer {
 
   /// The first byte; null for a buffer that was moved from.
   [[nodiscard]] std::byte* data() const noexcept { return block_ != nullptr ? block_->data : nullptr; }
-  /// In bytes: what was asked for, or resize() has made of it.
+  /// In bytes: the size that was requested, or that resize() has set.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// How far resize() can go: at least what was asked for.
+  /// The most that resize() accepts: at least the size that was requested.
   [[nodiscard]] std::size_t capacity() const noexcept { return block_ != nullptr ? block_->capacity : 0; }
   /// All size() bytes.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size_}; }
@@ -86,7 +86,7 @@ class buffer {
     drop_in_use();
   }
   void drop_in_use() noexcept;
-  // A dropped block has had its buffer destroyed already.
+  // If the block is marked as dropped, its buffer has been destroyed already: this one is a duplicate.
   void check_only() const noexcept { static_cast<void>(checked_use()); }
   std::uint64_t checked_use() const noexcept {
     const std::uint64_t use = block_->use_in(life_);
@@ -101,8 +101,8 @@ class buffer {
   std::uint64_t life_ = 0;  // the block's state while nothing pins it
 };
 
-/// The hold of an operation in flight on a buffer: while the pin exists, the memory stays where it is and is not handed
-/// out again, whatever becomes of the buffer. Move-only. On the executor where it was made.
+/// Keeps the memory of a buffer while an operation on it is in flight: the pool does not hand it out again, even if the
+/// buffer is destroyed. Move-only. Used on the executor where it was made.
 class pin {
  public:
   pin() noexcept = default;
@@ -117,14 +117,14 @@ class pin {
   }
   ~pin() { reset(); }
 
-  /// For an operation that only reads the memory. errc::buffer_in_use if another one writes it,
+  /// Pins a buffer for an operation that only reads it. errc::buffer_in_use if another one writes it,
   /// errc::invalid_argument if the buffer was moved from.
   [[nodiscard]] static result<pin> share(const buffer& target);
-  /// For an operation that writes it. errc::buffer_in_use if any other operation uses it.
+  /// Pins a buffer for an operation that writes it. errc::buffer_in_use if any other operation uses it.
   [[nodiscard]] static result<pin> exclusive(buffer& target);
 
-  // For whoever makes many pins, because a result costs more than a pin: empty where share() or exclusive() would be an
-  // error, and why_not() makes that error.
+  // For callers that make many pins, because a result costs more than a pin: empty where share() or exclusive() would
+  // be an error, which why_not() makes.
   /// share(), or an empty pin.
   [[nodiscard]] static pin try_share(const buffer& target) noexcept {
     if (!may_share(target)) return {};
@@ -138,7 +138,7 @@ class pin {
     target.block_->state.store(target.life_ + detail::block::exclusive, std::memory_order_relaxed);
     return {*target.block_, target.bytes(), target.life_};
   }
-  /// The error that share() or exclusive() would be.
+  /// The error that share() or exclusive() would return.
   [[nodiscard, gnu::cold]] static error why_not(const buffer& target);
   /// Whether share() yields a pin: no operation writes the buffer.
   [[nodiscard]] static bool may_share(const buffer& target) noexcept {
@@ -157,9 +157,9 @@ class pin {
   }
 
   explicit operator bool() const noexcept { return block_ != nullptr; }
-  /// What the buffer held when it was pinned.
+  /// The buffer's bytes() when it was pinned.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
-  /// The same as a slice.
+  /// bytes() as a slice.
   [[nodiscard]] mr::slice slice() const noexcept;
 
   /// Lets go of the buffer. Does nothing the second time.
@@ -187,7 +187,7 @@ class pin {
 
   detail::block* block_ = nullptr;
   std::span<std::byte> bytes_;
-  std::uint64_t life_ = 0;  // of the block, as the buffer's
+  std::uint64_t life_ = 0;  // the buffer's life_
 };
 
 }  // namespace weft::mr

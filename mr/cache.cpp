@@ -42,8 +42,8 @@ cache::cache(std::shared_ptr<domain> home, cache_options options) {
 
 cache::~cache() {
   if (core_->is_parents()) {
-    // A child that has no memory for that ends. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
-    static_cast<void>(new std::shared_ptr<detail::cache_core>(std::move(core_)));  // nothing of it can be touched
+    // A child without memory for this terminates. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
+    static_cast<void>(new std::shared_ptr<detail::cache_core>(std::move(core_)));  // leaked: a child may not touch it
   } else {
     core_->close();
   }

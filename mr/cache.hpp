@@ -22,7 +22,7 @@ class cache_entry;
 void end_lease(cache_entry& held) noexcept;
 }  // namespace detail
 
-/// The use of a registration that a cache holds. Move-only; on any thread. Ended on an executor, it never blocks.
+/// A hold on a registration, from a cache. Move-only; on any thread. On an executor, its destructor never blocks.
 class lease {
  public:
   lease() noexcept = default;
@@ -39,15 +39,16 @@ class lease {
   }
 
   explicit operator bool() const noexcept { return entry_ != nullptr; }
-  /// What was asked for, for operations of ours. They keep it registered until they have ended, as the lease does.
+  /// The memory that was asked for, for local operations. They keep it registered until they have ended, as the lease
+  /// does.
   [[nodiscard]] mr::slice slice() const noexcept;
   /// The memory that was asked for.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
   /// The number of the registration: no two registrations share one, not even those of the same range.
   [[nodiscard]] std::uint64_t generation() const noexcept;
-  /// False once its range has been invalidated: what is mapped there now may not be what is registered. With a monitor,
-  /// also false from the beginning for memory that the monitor cannot watch, once the cache is gone, and while a change
-  /// of any watched memory is under way, which may be one of its range.
+  /// False once its range has been invalidated: the pages mapped there now may not be the registered ones. With a
+  /// monitor also false for memory that the monitor cannot watch, once the cache is gone, and while any watched memory
+  /// is being changed, because that may be this range.
   [[nodiscard]] bool current() const noexcept;
 
  private:
@@ -86,27 +87,27 @@ class lease_operation final : public detail::lease_request {
   detail::cache_core* core_;
 };
 
-/// Keeps memory registered that is not the pool's, for as long as there is room: for programs that cannot choose where
-/// their data lies, but use the same places again. Programs that can choose take buffers of a pool instead.
+/// Keeps memory outside of pools registered as long as there is room: for programs that cannot choose where their data
+/// lies, but use the same addresses again. Programs that can choose use the buffers of a pool.
 ///
-/// A lease of memory that is registered for the same usage, as a part of a larger range too, costs no system call
-/// without a monitor and one with it; else a worker registers it, once for all who ask meanwhile. The region that has
-/// not been leased for the longest time gives way to new ones; a region that is leased, or that an operation uses,
-/// never does, and counts as leased when it is passed over. All of it costs about the same whether it keeps ten regions
-/// or a million. Thread-safe.
+/// A lease of memory that is already registered for the same usage, also as part of a larger range, costs no system
+/// call, or one with a monitor. Otherwise a worker registers it, once for all callers that ask meanwhile. The least
+/// recently leased region is evicted for new ones. A region that is leased, or used by an operation, is never evicted;
+/// when it is passed over, that counts as a lease. The cost is about the same for ten regions and a million.
+/// Thread-safe.
 ///
-/// The cache cannot see memory go. Before memory that was leased is given back (free(3), munmap(2), the destructor of a
-/// container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the same
-/// address may be for pages that are there no more. The monitor knows of a change before the call that has made it
-/// returns; as the addresses are free a little earlier, leases that begin in between register anew. What it cannot
-/// watch is leased but not kept: memory of files, on a disk or not (memfd_create(2), shm_open(3)), and memory that is
-/// shared, whose pages others replace as well. It does not hear of MADV_GUARD_INSTALL (madvise(2), Linux 6.13): call
-/// invalidate(). A child of fork(2) must not use the parent's cache: errc::not_supported. A child of vfork(2), or of
-/// clone(2) itself, should call exec: until it does, giving back memory that a cache had watched, if that cache was
-/// destroyed meanwhile, waits for the child.
+/// The cache does not notice that memory is freed. Before leased memory is freed (free(3), munmap(2), the destructor of
+/// a container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the
+/// same address may be for pages that are no longer mapped there. The monitor learns of a change before the call that
+/// makes it returns; because the addresses are free slightly earlier, leases that begin in between register anew.
+/// Memory that it cannot watch is leased but not kept: memory of files, on a disk or not (memfd_create(2),
+/// shm_open(3)), and shared memory, whose pages other processes can replace too. It is not notified of
+/// MADV_GUARD_INSTALL (madvise(2), Linux 6.13): call invalidate(). A child of fork(2) must not use the parent's cache:
+/// errc::not_supported. A child of vfork(2), or of clone(2) itself, should call exec: until it does, freeing memory
+/// that a cache had watched waits for the child, if the cache was destroyed meanwhile.
 class cache {
  public:
-  /// errc::not_supported if there is no such monitor here; errc::invalid_argument for a domain that is null.
+  /// errc::not_supported if that monitor is not available; errc::invalid_argument if `home` is null.
   explicit cache(std::shared_ptr<domain> home, cache_options options = {});
   cache(const cache&) = delete;
   cache& operator=(const cache&) = delete;
@@ -115,10 +116,10 @@ class cache {
 
   /// `co_await cache.lease(bytes, usage)` yields a lease of these bytes, registered for exactly that usage.
   ///
-  /// errc::access_denied for a usage that lets peers in, whose key would be good as long as the cache likes: register
-  /// or expose such memory. Other errors as with domain::register_memory(); a registration for which there is no memory
-  /// is tried again once all idle ones have given way. errc::canceled when stopped; the registration then goes on. A
-  /// task that waits may be destroyed: a lease that is on its way to it ends.
+  /// errc::access_denied for a usage that gives peers access, because their key would stay valid as long as the cache
+  /// keeps the region: register or expose such memory. Other errors as with domain::register_memory(); a registration
+  /// that finds no memory is tried again once all idle regions have been evicted. errc::canceled when stopped; the
+  /// registration goes on. A task that waits may be destroyed, which ends a lease that is on its way to it.
   [[nodiscard]] lease_operation lease(std::span<std::byte> memory, mr::usage purpose) noexcept {
     return {*core_, memory, purpose};
   }
@@ -127,10 +128,10 @@ class cache {
   /// is leased stays registered until its lease ends, but is no longer current(). From any thread; on an executor it
   /// does not block.
   void invalidate(std::span<const std::byte> range) noexcept;
-  /// Forgets all that is not in use.
+  /// Forgets every region that is not in use.
   void clear() noexcept;
 
-  /// What it holds, and how often it has hit and missed.
+  /// What it keeps, and how often it has hit and missed.
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace weft::mr {
 
-/// How a cache learns that something else has been mapped where it has registered memory.
+/// How a cache learns that registered memory has been unmapped or mapped anew.
 enum class cache_monitor : std::uint8_t {
   none,         ///< by cache::invalidate() alone
   userfaultfd,  ///< from the kernel as well: userfaultfd(2)
@@ -22,9 +22,9 @@ struct cache_options {
   std::size_t max_regions = 1024;
   cache_monitor monitor = cache_monitor::none;  ///< how it learns of memory that was unmapped
 
-  /// The options of the environment, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
+  /// Options from the environment, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
   /// WEFT_CACHE_MONITOR (userfaultfd, or disabled: no monitor, and nothing is kept, as with max_regions 0).
-  /// errc::invalid_argument, naming the variable, for anything else.
+  /// errc::invalid_argument, naming the variable, for any other value.
   [[nodiscard]] static cache_options from_environment();
 };
 static_assert(std::is_trivially_destructible_v<cache_options>);

@@ -25,7 +25,7 @@ bool is_of(memory_device& device, const std::byte* memory, std::size_t bytes) {
 }  // namespace
 
 task<> device_copy(std::shared_ptr<memory_device> device, std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (device == nullptr) throw error(errc::invalid_argument, "copy by a device: there is none");
+  if (device == nullptr) throw error(errc::invalid_argument, "device_copy(): the device is null");
   if (bytes == 0) co_return;
   const bool leaves = is_of(*device, from, bytes);
   if (!leaves && !is_of(*device, to, bytes)) {
@@ -39,7 +39,7 @@ task<> device_copy(std::shared_ptr<memory_device> device, std::byte* to, const s
 }
 
 task<> stream_finished(std::shared_ptr<memory_device> device, void* stream) {
-  if (device == nullptr) throw error(errc::invalid_argument, "wait for a stream of a device: there is none");
+  if (device == nullptr) throw error(errc::invalid_argument, "stream_finished(): the device is null");
   detail::copy_engine& engine = *co_await detail::copy_engine::of(device);
   const detail::copy_engine::user polled(engine);
   detail::copy_lane lane(engine, device->borrow_stream(stream), detail::copy_lane::owner::program);

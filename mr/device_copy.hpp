@@ -9,19 +9,19 @@
 
 namespace weft::mr {
 
-/// Copies between memory of a device and host memory, or within the device, and resumes when the bytes are there. The
-/// executor goes on meanwhile, if the host memory is pinned (memory_device::pin()): one of the device's own streams
-/// does it. Both ranges stay until then; a stop is not heard, and a task that is destroyed meanwhile blocks until the
-/// device is done. Throws weft::error for what the device refuses, and errc::canceled in a task that was told to stop
-/// before: then nothing is copied. See cuMemcpyAsync of the CUDA driver API.
+/// Copies between device and host memory, or within the device, and resumes when the copy is done. The copy runs in a
+/// stream of weft's own, so the executor goes on meanwhile if the host memory is pinned (memory_device::pin()). Both
+/// ranges must stay valid until then. A stop does not interrupt the copy, and destroying the task meanwhile blocks
+/// until the device is done. Throws weft::error if the device refuses, and errc::canceled, without copying, if the task
+/// was stopped before. See cuMemcpyAsync of the CUDA driver API.
 [[nodiscard]] task<> device_copy(std::shared_ptr<memory_device> device, std::byte* to, const std::byte* from,
                                  std::size_t bytes);
 
-/// Resumes when the device has done all that the program has put into a stream of its own so far, such as the kernels
-/// that fill what is to be sent. `stream` is the native handle, a CUstream; it must live until then. See
-/// cuEventRecord. A stop is not heard, and one that came before is errc::canceled; a task that is destroyed meanwhile
-/// leaves at once. A worker waits for the stream to be empty before what was borrowed of it ends, and executor::run()
-/// for that.
+/// Resumes when the device has done all that the program has queued in a stream of its own so far, such as the kernels
+/// that fill a buffer to be sent. `stream` is the native handle, a CUstream; it must live until then. See
+/// cuEventRecord. A stop does not interrupt the wait; one that came before is errc::canceled. A task that waits may be
+/// destroyed at once: a worker then waits for the stream to be empty before it lets go of the stream, and
+/// executor::run() waits for the worker.
 [[nodiscard]] task<> stream_finished(std::shared_ptr<memory_device> device, void* stream);
 
 }  // namespace weft::mr

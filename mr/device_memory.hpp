@@ -15,44 +15,45 @@ namespace weft::mr {
 
 /// An allocation of a device's memory.
 struct device_allocation {
-  std::uint64_t id = 0;        ///< no two allocations have the same, also not one after the other at the same address
+  std::uint64_t id = 0;        ///< unique: a later allocation at the same address has another one
   std::span<std::byte> bytes;  ///< all of it, by the device's address; the processor must not touch it
 };
 
-/// A dma-buf of device memory. Whoever gets it closes the descriptor.
+/// A dma-buf of device memory. The receiver closes the descriptor.
 struct device_dmabuf {
   int descriptor = -1;       ///< see ibv_reg_dmabuf_mr(3)
   std::uint64_t offset = 0;  ///< where the memory begins in it
 };
 
-/// Device memory as another process of this machine can open it: a value to be sent.
+/// A handle by which another process of this machine can open device memory: a value to be sent.
 struct device_share {
   std::array<std::byte, 64> handle{};  ///< of the whole allocation, for memory_device::open_share()
-  std::uint64_t offset = 0;            ///< where the memory begins in that
+  std::uint64_t offset = 0;            ///< where the memory begins in the allocation
 };
 
 /// A queue of copies that a device carries out in order, by itself.
 ///
-/// Calls come from one thread at a time. Nothing waits but synchronize(), the destructor and a call that fails, which
-/// return when the device no longer touches memory for what was queued. What has been queued is done when reached()
-/// says a mark() behind it.
+/// Calls come from one thread at a time. Only synchronize(), the destructor and a call that fails block: they return
+/// when the device no longer touches memory for queued copies. A copy is done when reached() returns a mark() that was
+/// queued behind it.
 class copy_stream {
  public:
   copy_stream(const copy_stream&) = delete;
   copy_stream& operator=(const copy_stream&) = delete;
   virtual ~copy_stream() = default;
 
-  /// Queues a copy between memory of the device and host memory, or within the device's. The memory stays where it is
-  /// until a mark() behind it has been reached. Host memory should be pinned by memory_device::pin(): else the call may
-  /// copy, and take as long.
+  /// Queues a copy between device and host memory, or within the device. Both ranges must stay valid until a mark()
+  /// behind it has been reached. Host memory should be pinned by memory_device::pin(); otherwise the call may block
+  /// until it is copied.
   [[nodiscard]] virtual result<void> copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept = 0;
-  /// A number for the end of all that has been queued so far: 1, and one more each time. An error ends the stream.
+  /// Marks the end of all that is queued so far. The first mark is 1, each further one is 1 more. An error ends the
+  /// stream.
   [[nodiscard]] virtual result<std::uint64_t> mark() noexcept = 0;
   /// The last mark that has been reached; 0: none yet. An error means that the stream has failed for good, and that the
   /// device no longer touches memory for anything that was queued.
   [[nodiscard]] virtual result<std::uint64_t> reached() noexcept = 0;
-  /// Adds 1 to `event` (eventfd(2)) when all that is queued now has been done. A stream that fails may never do so.
-  /// False if that cannot be arranged.
+  /// Adds 1 to `event` (eventfd(2)) when all that is queued now is done. A stream that fails may never do so. False if
+  /// that cannot be arranged.
   [[nodiscard]] virtual bool notify(int event) noexcept = 0;
   /// Blocks until the device has done, or given up, all that is queued.
   virtual void synchronize() noexcept = 0;
@@ -66,9 +67,9 @@ class device_memory;
 /// A device with memory of its own, which the processor must not touch: a GPU. registration_options::device names the
 /// one whose memory is registered.
 ///
-/// The calls are thread-safe. They may block for as long as the driver does, and are for workers, except where it says
-/// otherwise. Regions keep their device. open_cuda() opens one (mr/cuda.hpp); a class for another kind of device, which
-/// derives from this one, works with all of weft.
+/// The calls are thread-safe. They may block as long as the driver does, so they are for workers unless their comment
+/// says otherwise. Regions keep their device alive. open_cuda() (mr/cuda.hpp) opens an NVIDIA GPU; a class for another
+/// kind of device that derives from this one works with all of weft.
 class memory_device : public std::enable_shared_from_this<memory_device> {
  public:
   memory_device(const memory_device&) = delete;
@@ -85,27 +86,27 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
 
   /// A queue for copies to and from the device. Throws weft::error.
   [[nodiscard]] virtual std::unique_ptr<copy_stream> open_stream() = 0;
-  /// A queue of the program's own, by its native handle (a CUstream; null is the context's default stream): it stays
-  /// the program's, and is not destroyed with what this yields. Only mark(), reached() and notify() are used. Throws
-  /// weft::error; errc::wrong_device for one of another device or context.
+  /// Wraps a queue of the program's own, given by its native handle (a CUstream; null is the context's default stream).
+  /// The program keeps it: the returned object does not destroy it, and only mark(), reached() and notify() are used.
+  /// Throws weft::error; errc::wrong_device for a queue of another device or context.
   [[nodiscard]] virtual std::unique_ptr<copy_stream> borrow_stream(void* native) = 0;
 
-  /// Memory of the device. Throws errc::no_memory.
+  /// Allocates memory of the device. Throws errc::no_memory.
   [[nodiscard]] device_memory allocate(std::size_t bytes);
 
-  /// Pins host memory, so that the device copies to and from it by itself, whatever else happens. Memory that is pinned
-  /// already, by somebody else, is left alone: false. Throws weft::error.
+  /// Pins host memory, so that the device copies to and from it while the caller goes on. False, and nothing happens,
+  /// if somebody else has pinned it already. Throws weft::error.
   [[nodiscard]] virtual bool pin(std::span<std::byte> host) = 0;
-  /// Ends a pin() that was true. No copy may be using the memory.
+  /// Undoes a pin() that returned true. No copy may be using the memory.
   virtual void unpin(std::span<std::byte> host) noexcept = 0;
 
-  /// For RDMA devices that reach this one: a dma-buf of whole pages around `memory`. Throws errc::not_supported if the
-  /// driver or the device has none.
+  /// Exports a dma-buf of whole pages around `memory`, for RDMA devices that reach this one. Throws errc::not_supported
+  /// if the driver or the device has none.
   [[nodiscard]] virtual device_dmabuf export_dmabuf(std::span<std::byte> memory) = 0;
 
-  /// Returns when what an RDMA device has written into this one, and a flush or a message behind it has told of, is
-  /// seen by kernels that run already. Later ones see it anyway, and so does everybody what weft has copied. Throws
-  /// errc::not_supported where that cannot be had. See cuFlushGPUDirectRDMAWrites.
+  /// Makes writes of an RDMA device visible to kernels that are running already, if a flush or a message behind the
+  /// writes has completed. Kernels launched later see them anyway; what weft has copied is visible to all. Throws
+  /// errc::not_supported if the device cannot do this. See cuFlushGPUDirectRDMAWrites.
   virtual void make_writes_visible() = 0;
 
   /// Lets another process of this machine open the allocation around `memory`. Throws errc::not_supported for memory
@@ -114,7 +115,7 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
   /// Opens the allocation behind a handle of another process, whose device must be this one. `bytes` of it are used.
   /// Throws weft::error.
   [[nodiscard]] virtual std::byte* open_share(const device_share& shared, std::size_t bytes) = 0;
-  /// Ends open_share(), with what that has yielded.
+  /// Closes memory that open_share() has returned.
   virtual void close_share(std::byte* memory) noexcept = 0;
 
  protected:
@@ -126,8 +127,8 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
   virtual void do_free(std::byte* memory) noexcept = 0;
 };
 
-/// An allocation of a device's memory that the program owns. Move-only; freed when it goes, which may block. A region
-/// may own it: domain::register_memory().
+/// An allocation of device memory that the program owns. Move-only; its destructor frees the memory, which may block. A
+/// region may own it: domain::register_memory().
 class device_memory {
  public:
   device_memory() noexcept = default;
@@ -149,11 +150,11 @@ class device_memory {
   [[nodiscard]] std::size_t size() const noexcept { return bytes_.size(); }
   /// The first byte, as for a range.
   [[nodiscard]] std::byte* begin() const noexcept { return data(); }
-  /// One behind the last byte.
+  /// One past the last byte.
   [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
-  /// All of it, with the same warning.
+  /// All of it. The processor must not touch it.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
-  /// Whose it is; null for one that was moved from.
+  /// The device that it belongs to; null if it was moved from.
   [[nodiscard]] memory_device* device() const noexcept { return device_.get(); }
 
  private:

@@ -11,7 +11,7 @@
 
 namespace weft::mr {
 
-// What a pool and its blocks have in common.
+// The state that a pool shares with its blocks.
 class detail::device_pool_core {
  public:
   device_pool_core(mr::region memory, const device_pool_options& options)
@@ -26,14 +26,14 @@ class detail::device_pool_core {
     return number;
   }
   void put(std::uint32_t number) noexcept {
-    free.push_back(number);  // there is room: it was there before
+    free.push_back(number);  // does not allocate: the vector had this size before
     permits.release();
   }
 
   const mr::region region;
   const std::size_t block_bytes;
   semaphore permits;
-  std::vector<std::uint32_t> free;  // used from the end
+  std::vector<std::uint32_t> free;  // taken from the end
 };
 
 device_block::~device_block() {
@@ -48,7 +48,7 @@ slice device_block::slice() const {
 task<device_pool> device_pool::make(mr::domain& domain, std::shared_ptr<memory_device> device,
                                     device_pool_options options) {
   const std::string what = fmt::format("make a pool of {} blocks of {} bytes", options.blocks, options.block_bytes);
-  if (device == nullptr) throw error(errc::invalid_argument, what + ": there is no device");
+  if (device == nullptr) throw error(errc::invalid_argument, what + ": the device is null");
   if (options.blocks == 0 || options.block_bytes == 0) throw error(errc::zero_length, what);
   if (options.block_bytes > std::numeric_limits<std::size_t>::max() / options.blocks) {
     throw error(errc::out_of_range, what);

@@ -30,8 +30,8 @@ struct device_pool_options {
 };
 static_assert(std::is_trivially_destructible_v<device_pool_options>);
 
-/// A block of a device_pool. Move-only; it goes back to the pool when it is destroyed, on the pool's executor, and no
-/// operation may be using it then.
+/// A block of a device_pool. Move-only. Its destructor returns it to the pool; call it on the pool's executor, when no
+/// operation uses the block.
 class device_block {
  public:
   device_block() noexcept = default;
@@ -61,28 +61,28 @@ class device_block {
   std::uint32_t number_ = 0;
 };
 
-/// Memory of a device in blocks of one size, which is registered once: the pages of a cache. The processor touches
-/// nothing of it, so that what is free is known beside it. Of one executor. The memory stays until the pool and all of
-/// its blocks have gone.
+/// Device memory in blocks of one size, registered once: the pages of a cache, say. The list of free blocks is in host
+/// memory, because the processor does not touch the device's. A pool belongs to one executor. The memory stays until
+/// the pool and all of its blocks have been destroyed.
 class device_pool {
  public:
   /// Allocates and registers the memory, on workers. Throws weft::error: errc::zero_length without bytes or blocks,
-  /// errc::out_of_range for more than can be addressed, errc::no_memory, and what domain::register_memory() says.
+  /// errc::out_of_range for more than can be addressed, errc::no_memory, and the errors of domain::register_memory().
   [[nodiscard]] static task<device_pool> make(mr::domain& domain, std::shared_ptr<memory_device> device,
                                               device_pool_options options);
 
-  /// A block; waits until there is one, in the order of asking. A stop ends the wait (errc::canceled).
+  /// Waits for a free block; waiters are served in order. A stop ends the wait (errc::canceled).
   [[nodiscard]] task<device_block> allocate();
-  /// The same without waiting: empty if there is none, or somebody waits.
+  /// A free block without waiting: empty if there is none, or if a task waits for one.
   [[nodiscard]] std::optional<device_block> try_allocate();
 
-  /// All of the memory, for lists of blocks, and to let peers in.
+  /// All of the memory: for lists of blocks, and for its descriptor.
   [[nodiscard]] const mr::region& region() const noexcept;
-  /// Of each block.
+  /// The size of each block.
   [[nodiscard]] std::size_t block_bytes() const noexcept;
-  /// How many there are.
+  /// The number of blocks.
   [[nodiscard]] std::uint32_t blocks() const noexcept;
-  /// How many of them are free.
+  /// The number of free blocks.
   [[nodiscard]] std::uint32_t available() const noexcept;
 
  private:

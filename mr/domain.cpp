@@ -38,7 +38,7 @@ void domain::prepare(detail::region_state& target, const registration_options& o
   target.windows.open = !options.disabled;
 }
 
-// What is next to it in its file would be mapped too.
+// Peers map the whole file, so the region has to be all of it.
 void domain::check_direct(const detail::region_state& target, const registration_options& options) const {
   const auto refuse = [&](const char* why) {
     throw error(errc::invalid_argument, fmt::format("register {} bytes on {}: {}", target.size(), name(), why));

@@ -17,29 +17,29 @@ namespace weft::mr {
 
 /// A protection domain: where memory is registered so that a transport, and the peers that are given a key, may use it.
 ///
-/// Thread-safe. Held by a shared_ptr: its regions and arenas keep it alive. A transport derives from it and writes
-/// what registrar leaves to it.
+/// Thread-safe. Held by a shared_ptr: its regions and arenas keep it alive. A transport derives from it and overrides
+/// the virtual functions of registrar.
 class domain : public registrar, public std::enable_shared_from_this<domain> {
  public:
   /// Registers memory that the caller keeps until the region has been released.
   ///
-  /// The work is done on workers; bounds on concurrency are the worker pool's. Where the device pins, large memory is
-  /// first provided with pages by several of them, huge ones where they fit (MADV_HUGEPAGE of madvise(2)); a file is
-  /// not written for a usage that only reads it. A stop withdraws a registration that is queued, and has one that is
-  /// under way undone (errc::canceled either way). errc::zero_length, null_address, unknown_usage, misaligned,
-  /// duplicate_key, not_supported, out_of_range (an iova that wraps around), invalid_argument (options that contradict
-  /// one another), no_memory; system_category for what the transport reports, EFAULT for memory that is not there, or
-  /// not with the rights that its usage needs. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
+  /// Workers do this; the worker pool bounds how many registrations run at once. Where the device pins, several workers
+  /// first populate large memory with pages, huge ones where they fit (MADV_HUGEPAGE of madvise(2)); a file is not
+  /// written for a usage that only reads it. A stop withdraws a queued registration, and undoes one that is under way
+  /// (errc::canceled either way). errc::zero_length, null_address, unknown_usage, misaligned, duplicate_key,
+  /// not_supported, out_of_range (an iova that wraps around), invalid_argument (options that contradict one another),
+  /// no_memory; system_category for errors of the transport, EFAULT for memory that is not mapped, or not with the
+  /// rights that its usage needs. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
   [[nodiscard]] task<region> register_memory(std::span<std::byte> memory, registration_options options);
 
-  /// The same for several ranges, which peers see as one, one behind the other: all of them, or none. At most
-  /// capabilities().max_ranges; each needs at least one byte. The address of the first one, or the iova, is that of
-  /// all. `ranges` is needed until the call returns. See fi_mr_regv(3).
+  /// Registers all of several ranges as one region, or none of them. Peers see them one behind the other, from the
+  /// address of the first one or the iova on. At most capabilities().max_ranges, each of at least one byte. `ranges` is
+  /// needed until the call returns. See fi_mr_regv(3).
   [[nodiscard]] task<region> register_memory(std::span<const std::span<std::byte>> ranges,
                                              registration_options options);
 
-  /// The same for memory that the region then owns, and that is destroyed on a worker after deregistration. `owner` is
-  /// taken in any case, and destroyed if the registration fails.
+  /// Registers memory that the region then owns; a worker destroys the owner after deregistration. `owner` is taken in
+  /// any case, and destroyed if the registration fails.
   template <memory_owner Owner>
   [[nodiscard]] task<region> register_memory(Owner&& owner, registration_options options)
     requires(!std::is_reference_v<Owner>)
@@ -50,10 +50,10 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
   /// The state behind a region of this memory, for registrations that register_memory() does not carry out, such as
   /// those of mr/porting. prepare() makes it ready for region_state::register_now().
   [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<std::byte> memory);
-  /// The same for several ranges. Throws what is wrong with them.
+  /// The state behind a region of several ranges. Throws if they cannot be one region.
   [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<const std::span<std::byte>> ranges,
                                                              const registration_options& options);
-  /// The same for memory that the region then owns.
+  /// The state behind a region that owns its memory.
   template <memory_owner Owner>
   [[nodiscard]] std::unique_ptr<detail::region_state> own(Owner&& owner)
     requires(!std::is_reference_v<Owner>)
@@ -63,14 +63,14 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
     state->file = detail::file_of(state->owner);
     return state;
   }
-  /// Throws what is wrong with the options, or stores them in `target`.
+  /// Stores the options in `target`, or throws if they are wrong.
   void prepare(detail::region_state& target, const registration_options& options) const;
 
  protected:
   /// Takes the fabric's name, and what it can do.
   using registrar::registrar;
 
-  /// Both register the memory again, and then end the old registration.
+  /// Both register the memory again before they end the old registration.
   void do_refresh(registration& item, detail::region_state& target) override;
   void do_reregister(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
                      const registration_options& options) override;

@@ -8,15 +8,15 @@
 
 namespace weft::mr {
 
-/// What a domain has registered: the arenas of pools and what caches keep among it.
+/// What a domain has registered, including the arenas of pools and the regions of caches.
 struct domain_statistics {
-  std::uint64_t regions = 0;        ///< that there are now
-  std::uint64_t registrations = 0;  ///< that have been made
-  std::uint64_t bytes = 0;          ///< of these
-  std::uint64_t failures = 0;       ///< registrations that the transport has refused
+  std::uint64_t regions = 0;        ///< registered now
+  std::uint64_t registrations = 0;  ///< made so far
+  std::uint64_t bytes = 0;          ///< of all registrations made so far
+  std::uint64_t failures = 0;       ///< registrations that failed in the transport
 };
 
-/// Adds what a domain has done to metrics, under a name for it.
+/// Adds the statistics to metrics, labelled with the domain's name.
 void add_to(metrics& all, const domain_statistics& what, std::string_view name);
 
 }  // namespace weft::mr

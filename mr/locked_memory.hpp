@@ -6,7 +6,7 @@
 
 namespace weft::mr {
 
-/// How many bytes this process may lock in memory; empty if there is no limit for it: RLIMIT_MEMLOCK of getrlimit(2),
+/// How many bytes this process may lock in memory; std::nullopt if there is no limit: RLIMIT_MEMLOCK of getrlimit(2),
 /// and CAP_IPC_LOCK of capabilities(7), which lifts it.
 [[nodiscard]] std::optional<std::size_t> locked_memory_limit() noexcept;
 

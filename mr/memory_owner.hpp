@@ -44,7 +44,7 @@ std::span<std::byte> bytes_of(Owner& owner) noexcept {
   }
 }
 
-/// The file behind it, for an owner whose file() tells it, as that of a mapping does.
+/// The file behind the memory, if the owner has a file(), as a mapping does; else none.
 template <memory_owner Owner>
 backing_file file_of(const Owner& owner) noexcept {
   if constexpr (requires {

@@ -19,24 +19,24 @@ namespace detail {
 class region_state;
 }
 
-/// The identity of registered memory: of a region, a lease or an arena. Slices and buffers refer to it, and so do the
-/// requests that a transport gets.
+/// The identity of registered memory: a region, a lease or an arena. Slices, buffers and the requests that a transport
+/// gets refer to it.
 ///
-/// It stays where it is for as long as the memory is registered, and changes only while nobody uses a slice of it. Each
-/// registration in it is for its fabric alone.
+/// It does not move while the memory is registered, and changes only while no slice of it is in use. Only its own
+/// fabric looks into a registration.
 struct memory_record {
   memory_device* device = nullptr;           ///< whose memory it is; null: host memory
   mr::usage usage = mr::usage::none;         ///< what operations may do with it
   const mr::registrar* home = nullptr;       ///< where it is registered; null: nowhere, and no operation takes it
-  detail::region_state* region = nullptr;    ///< whose it is; null: an arena's, which the pins of its buffers keep
-  std::span<std::byte> bytes;                ///< of the first range, if there are several
-  std::vector<std::span<std::byte>> ranges;  ///< empty: one
-  backing_file file;              ///< of bytes, borrowed: of an arena, or of a region that owns an mr::mapping
+  detail::region_state* region = nullptr;    ///< the region; null: an arena, which the pins of its buffers keep
+  std::span<std::byte> bytes;                ///< the memory; the first range, if there are several
+  std::vector<std::span<std::byte>> ranges;  ///< empty if there is only one
+  backing_file file;              ///< behind `bytes`, borrowed: of an arena, or of a region that owns an mr::mapping
   mr::registration registration;  ///< with fabric 0
   std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the device has more than one
 
-  std::uint64_t allocation = 0;  ///< of the device's memory: device_allocation::id
-  std::uint64_t owners_key = 0;  ///< by which peers ask the owner to copy, in detail::device_keys; 0: none may
+  std::uint64_t allocation = 0;  ///< device_allocation::id, for device memory
+  std::uint64_t owners_key = 0;  ///< the key in detail::device_keys by which peers ask the owner to copy; 0: none may
 
   /// Whether that fabric reaches the memory by itself.
   [[nodiscard]] bool is_within_reach_of(std::size_t fabric) const noexcept {

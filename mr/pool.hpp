@@ -29,7 +29,7 @@ class pool;
 /// What pool::allocate() returns.
 class allocate_operation {
  public:
-  /// Only before it is awaited.
+  /// May be moved only before it is awaited.
   allocate_operation(allocate_operation&& other) noexcept
       : source_(other.source_), bytes_(other.bytes_), budget_(other.budget_), where_(other.where_) {
     assert(!other.waiter_);
@@ -62,11 +62,11 @@ class allocate_operation {
   std::optional<detail::allocate_waiter> waiter_;
 };
 
-/// Registered memory in pieces: arenas that are registered once and carved into buffers of many sizes.
+/// Buffers of registered memory: arenas are registered once and carved into buffers of many sizes.
 ///
-/// Used from any thread; on an executor, without a lock from what that one keeps at hand: an eighth of a budget at
-/// most, and it gives all of it back as soon as an allocation waits. Arenas are made and given back by workers; one
-/// idle arena per budget is kept.
+/// Thread-safe. Each executor keeps up to an eighth of a budget at hand, from which it allocates without a lock; it
+/// gives all of that back as soon as an allocation waits. Workers make and free arenas; one idle arena per budget is
+/// kept.
 class pool {
  public:
   /// Maps nothing yet. errc::invalid_argument if the options leave no room for a single buffer.
@@ -79,13 +79,13 @@ class pool {
 
   /// `co_await pool.allocate(bytes)` yields a buffer with that size().
   ///
-  /// Waits while the budget is used up; who waits is served in order. If an arena cannot be had, that is tried again,
-  /// after 1 s at the latest, as long as somebody waits. errc::invalid_argument for more than max_buffer_bytes();
-  /// errc::canceled when stopped; and errc::no_memory with what the system said if an arena cannot be had while nothing
-  /// of the budget is in use, so that waiting would be for nothing. A task that waits may be destroyed: a buffer that
-  /// is on its way to it goes back.
+  /// Waits while the budget is exhausted; waiters are served in order. An arena that cannot be made is tried again,
+  /// within 1 s, as long as a task waits. errc::invalid_argument for more than max_buffer_bytes(); errc::canceled when
+  /// stopped; errc::no_memory, with the system's reason, if an arena cannot be made while no buffer of the budget is in
+  /// use, because nothing would end the wait. A task that waits may be destroyed: a buffer that is on its way to it
+  /// returns to the pool.
   ///
-  /// Nothing ends the wait of tasks that hold the buffers themselves. So a wait of 3 s is reported
+  /// Nothing ends the wait of tasks that hold all the buffers themselves. So a wait of 3 s is reported
   /// (report_kind::warning), with what is in use; in a build with assertions also with where that was allocated.
   /// Further waits are not reported until no task waits.
   [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget which = budget::send,
@@ -93,8 +93,8 @@ class pool {
     return {*this, bytes, which, where};
   }
 
-  /// The same without waiting: empty if there is no buffer at hand, or somebody waits for one; more memory may then be
-  /// on its way. Buffers that are too large to share an arena are never at hand.
+  /// Allocates without waiting: empty if no buffer is at hand, or if a task waits for one; the pool may then be
+  /// growing. Buffers that are too large to share an arena are never at hand.
   [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget which = budget::send,
                                                    std::source_location where = std::source_location::current()) {
     detail::block* item = at_hand(bytes, which);
@@ -103,12 +103,13 @@ class pool {
     return item != nullptr ? std::optional<buffer>(buffer(*item, bytes)) : std::nullopt;
   }
 
-  /// Several buffers of one size, all of them or none: until all are available, they stay available to others.
+  /// Several buffers of one size, all of them or none. Buffers that a call has gathered stay available to allocate()
+  /// until it has all.
   ///
-  /// One such call at a time gathers what nobody else waits for, and the others follow in order of coming; so two of
-  /// them never wait for each other's part. Else as allocate(). errc::no_memory at once for more than max_buffers(),
-  /// where the program has no memory left, and if an arena cannot be had while nothing of the budget is in use but what
-  /// has been gathered. The pool outlives the beginning of the task.
+  /// One such call at a time gathers buffers, and the others follow in order; so two calls never wait for each other's
+  /// buffers. Otherwise as allocate(). errc::no_memory at once for more than max_buffers(), if the program is out of
+  /// memory, and if an arena cannot be made while nothing of the budget is in use but what was gathered. The pool must
+  /// not be destroyed before the task has started.
   [[nodiscard]] task<std::vector<buffer>> allocate_all(std::size_t count, std::size_t bytes,
                                                        budget which = budget::send,
                                                        std::source_location where = std::source_location::current());
@@ -118,26 +119,26 @@ class pool {
   /// How many buffers of that size a budget can ever yield.
   [[nodiscard]] std::size_t max_buffers(std::size_t bytes, budget which = budget::send) const noexcept;
 
-  /// The NUMA node that its memory is asked for at; -1: none in particular.
+  /// The NUMA node that its memory is requested from; -1: none in particular.
   [[nodiscard]] int numa_node() const noexcept;
 
-  /// What it has in hand, and how it has gone.
+  /// What it holds now, and what has failed so far.
   [[nodiscard]] pool_statistics statistics() const;
 
  private:
   friend class allocate_operation;
-  // The fast way: of what this executor keeps at hand, if it has used this pool last. Null: ask take().
+  // The fast path: a block from this executor's cache, if this is the pool that it used last. Null: call take().
   [[nodiscard]] detail::block* at_hand(std::size_t bytes, budget which) const noexcept {
     const detail::last_stacks& last = detail::last_used[static_cast<std::size_t>(which)];
     if (last.pool != number_ || bytes > detail::largest_cached) [[unlikely]]
       return nullptr;
     return last.first[detail::cached_class_of(bytes)].take(executor_core::current());
   }
-  // Null if that takes waiting; throws if it would be for nothing.
+  // Null if the caller has to wait; throws if nothing would end the wait.
   [[nodiscard]] detail::block* take(std::size_t bytes, budget which, const std::source_location& where);
 
   detail::pool_core* core_;
-  std::uint64_t number_;  // which no other pool has ever
+  std::uint64_t number_;  // no other pool of the process ever has it
 };
 
 inline bool allocate_operation::await_ready() {

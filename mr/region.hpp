@@ -17,10 +17,10 @@ namespace weft::mr {
 
 /// One registration, from domain::register_memory(). Move-only.
 ///
-/// A region that owns its memory keeps it until deregistration has returned; when it is destroyed on an executor, a
-/// worker does both. One that borrows is ended with release(); its destructor deregisters at once, on the calling
-/// thread, so that nobody touches the memory any more when it returns; it waits for windows that are being revoked. An
-/// empty region, which is what a move leaves, has no bytes.
+/// A region that owns its memory keeps it until deregistration has returned. If such a region is destroyed on an
+/// executor, a worker deregisters it and frees the memory. End a region that borrows its memory with release(): its
+/// destructor deregisters on the calling thread, and waits for windows that are being revoked, so that nobody touches
+/// the memory once it returns. A region that was moved from is empty: it has no bytes.
 class region {
  public:
   region() noexcept = default;
@@ -37,46 +37,47 @@ class region {
   /// False if it is empty.
   explicit operator bool() const noexcept { return state_ != nullptr && state_->registered; }
 
-  /// The bytes of all ranges.
+  /// The size in bytes, over all ranges.
   [[nodiscard]] std::size_t size() const noexcept { return state_ != nullptr ? state_->size() : 0; }
-  /// The memory; that of the first range, if there are several.
+  /// The first byte; that of the first range, if there are several.
   [[nodiscard]] std::byte* data() const noexcept { return bytes().data(); }
   /// The memory; the first range, if there are several.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept {
     return state_ != nullptr ? state_->bytes : std::span<std::byte>();
   }
-  /// What may be done with it; usage::none of an empty region.
+  /// What operations may do with the memory; usage::none for an empty region.
   [[nodiscard]] mr::usage usage() const noexcept { return state_ != nullptr ? state_->options.usage : mr::usage::none; }
 
-  /// A view of `length` bytes from `offset` on, for operations of this end. Throws errc::out_of_range, also if they lie
-  /// in more than one range: take a slice of each, and an operation that gathers. errc::busy while reregister() or
-  /// porting::refresh() runs, which may give the region another key.
+  /// A view of `length` bytes from `offset` on, for local operations. Throws errc::out_of_range beyond the region, and
+  /// for bytes that span several ranges: take a slice of each range, for an operation that gathers. errc::busy while
+  /// reregister() or porting::refresh() runs, because either may give the region another key.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
   /// A view of all of it; of the first range, if there are several. errc::busy as above.
   [[nodiscard]] mr::slice slice() const;
 
-  /// What a peer needs to use the memory; send it its pack(). errc::access_denied if the usage lets no peer in, or if
-  /// the region is disabled and has no key before porting::enable(); errc::busy as with slice().
+  /// The descriptor with which a peer uses the memory: send the peer its pack(). errc::access_denied if the usage gives
+  /// peers no access, or if the region is disabled and gets its key only from porting::enable(); errc::busy as with
+  /// slice().
   [[nodiscard]] remote_region remote() const;
 
-  /// Changes what the region is for, or how it is registered, as if it were released and its memory registered again.
-  /// It may get other keys: take slice() and remote() anew. Where the device can change a region (ibv_rereg_mr(3)),
-  /// pages that were pinned stay pinned, even if something else has been mapped there.
+  /// Changes the region's usage or options, as if it were released and its memory registered again. Its keys may
+  /// change: call slice() and remote() again. Where the device can change a region (ibv_rereg_mr(3)), pages that were
+  /// pinned stay pinned, even if something else has been mapped there.
   ///
-  /// errc::busy as with release(), which leaves the region as it is; so do the errors of domain::register_memory(),
-  /// except the rare ones of a device that drops what it cannot change: the region is empty then. A requested_key must
-  /// not be the current one. A region of several ranges, that is disabled or that counts writes cannot be changed
-  /// (errc::invalid_argument). A stop does not interrupt it; until it has ended, slice() and remote() are errc::busy.
-  /// From an executor.
+  /// errc::busy as with release(). That error and those of domain::register_memory() leave the region as it is, except
+  /// in the rare case that a device drops a registration which it fails to change: the region is empty then. A
+  /// requested_key must differ from the current key. errc::invalid_argument for a region that has several ranges, is
+  /// disabled, direct, or of device memory, or counts writes. A stop does not interrupt it; until it has ended, slice()
+  /// and remote() are errc::busy. From an executor.
   [[nodiscard]] task<> reregister(registration_options options);
   /// Registers other memory in a region that borrows: errc::invalid_argument if the region owns its memory.
   [[nodiscard]] task<> reregister(std::span<std::byte> memory, registration_options options);
 
   /// Deregisters on a worker, then frees memory that the region owns. A stop does not interrupt it.
   ///
-  /// errc::busy while an operation uses a slice of the region, which then stays as it is. Windows that were destroyed,
-  /// and that a worker is still revoking, are waited for instead. Peers that still have the key get an error. From an
-  /// executor.
+  /// errc::busy while an operation or a window uses the region, which then stays as it is. Windows that were destroyed
+  /// do not count, even if a worker is still revoking them: release() waits for them. A peer that still uses the key
+  /// gets an error. From an executor.
   [[nodiscard]] task<> release();
 
   /// The state behind the region, for mr/porting. Null if the region was moved from.

@@ -32,7 +32,7 @@ void registrar::reregister_now(std::optional<registration>& item, detail::region
 
 void registrar::refresh_now(registration& item, detail::region_state& target) { do_refresh(item, target); }
 
-// Of a device that the fabric could reach, but whose driver gives no access to that memory, likewise.
+// errc::not_supported means that the device's driver gives the fabric no access to this memory: it is out of reach too.
 registration registrar::register_of_device(std::span<std::byte> memory, const registration_options& options) {
   if (!capabilities_.device_memory) return {};
   registration_options its = options;
@@ -87,10 +87,10 @@ void registrar::do_count_writes(const registration&, detail::write_counter_core&
 }
 
 void registrar::do_enable(const registration&) {
-  throw error(errc::not_supported, fmt::format("enable a region on {}", name_));
+  throw error(errc::not_supported, fmt::format("enable a region on {}, which has no disabled regions", name_));
 }
 
-// Of a fabric that cannot keep a region closed by itself, what is disabled is registered for this end alone.
+// On a fabric that cannot keep a region closed by itself, a disabled region is registered without rights for peers.
 registration_options registrar::without_peers(const registration_options& options) const noexcept {
   registration_options its = options;
   if (options.disabled && !capabilities_.gates) {
@@ -156,7 +156,7 @@ void registrar::deregister_now(memory_record& target) noexcept {
 }
 
 domain_statistics registrar::statistics() const noexcept {
-  const std::uint64_t ended = ended_.load(std::memory_order_acquire);  // first: they were counted before they ended
+  const std::uint64_t ended = ended_.load(std::memory_order_acquire);  // first: regions are counted before they end
   domain_statistics all;
   all.registrations = registrations_.load(std::memory_order_relaxed);
   all.regions = all.registrations - std::min(ended, all.registrations);
@@ -173,7 +173,8 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
     refuse(errc::unknown_usage, to_string(unknown));
   }
   if (memory.empty()) refuse(errc::zero_length, "a region needs at least one byte");
-  if (memory.data() == nullptr) refuse(errc::null_address, "a region needs an address");
+  if (memory.data() == nullptr)
+    throw error(errc::null_address, fmt::format("register {} bytes on {}", memory.size(), name_));
   if (options.device != nullptr) check_device(options);
   check_supported(options);
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -203,7 +204,7 @@ void registrar::check_ranges(std::span<const std::span<std::byte>> ranges, const
     throw error(code, fmt::format("register {} ranges on {}: {}", ranges.size(), name_, why));
   };
   if (ranges.empty()) refuse(errc::zero_length, "a region needs at least one byte");
-  if (ranges.size() == 1) return;  // like any other
+  if (ranges.size() == 1) return;  // checked like any single range
   if (ranges.size() > capabilities_.max_ranges) {
     refuse(errc::not_supported, fmt::format("a region has at most {} ranges", capabilities_.max_ranges));
   }
@@ -214,7 +215,7 @@ void registrar::check_ranges(std::span<const std::span<std::byte>> ranges, const
     if (range.empty()) refuse(errc::zero_length, "each range needs at least one byte");
     if (range.data() == nullptr) refuse(errc::null_address, "each range needs an address");
     if (range.size() > std::numeric_limits<std::uint64_t>::max() - sum)
-      refuse(errc::out_of_range, "the sum of the sizes");
+      refuse(errc::out_of_range, "the ranges together have 2^64 bytes or more");
     sum += range.size();
   }
   const std::uint64_t first =
@@ -241,7 +242,7 @@ void registrar::check_device(const registration_options& options) const {
   exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
 }
 
-// Peers on a fabric that does not reach the memory ask this process.
+// On a fabric that does not reach the memory, peers ask this process to copy.
 void registrar::open_to_peers(memory_record& target, const registration_options& options) const {
   const usage open = options.usage & peer_usages;
   if (open == usage::none || do_reach_all(target)) return;
@@ -252,7 +253,7 @@ void registrar::open_to_peers(memory_record& target, const registration_options&
                                                               .direct = options.direct});
 }
 
-// What is beyond the reach of the fabric needs nothing of it: its owner copies.
+// Device memory does not depend on what the fabric can grant, because its owner can copy.
 usage registrar::usages_for(const registration_options& options) const noexcept {
   constexpr usage by_copies = usage::send | usage::recv | usage::read_src | usage::read_dst | usage::write_src |
                               usage::write_dst | usage::bind_window | usage::flush_visibility;
@@ -262,7 +263,8 @@ usage registrar::usages_for(const registration_options& options) const noexcept 
 void registrar::check_supported(const registration_options& options) const {
   const auto need = [this](bool supported, bool wanted, const std::string& option) {
     if (wanted && !supported) {
-      throw error(errc::not_supported, fmt::format("register memory on {}: {}", name_, option));
+      throw error(errc::not_supported,
+                  fmt::format("register memory on {}: the option {} is not available there", name_, option));
     }
   };
   need(capabilities_.iova, options.iova.has_value(), "iova");

@@ -18,12 +18,11 @@ namespace weft::mr {
 
 class memory_device;
 
-/// The fabrics of one device, at most: two rails, shared memory and a way out over TCP. A descriptor that names memory
-/// on all of them still fits a small message.
+/// The most fabrics of one device: enough for two rails, shared memory and TCP. A descriptor that names memory on all
+/// of them still fits a small message.
 inline constexpr std::size_t max_fabrics = 4;
 
-/// The number of a remote_place that no fabric reaches: the memory is a GPU's, and its owner copies what peers write or
-/// read there.
+/// remote_place::fabric of memory that no fabric reaches: a GPU's, whose owner copies for peers that write or read it.
 inline constexpr std::uint8_t place_behind_owner = max_fabrics;
 
 /// What memory is made of.
@@ -32,47 +31,47 @@ enum class memory_kind : std::uint8_t {
   device,  ///< a device's own, such as a GPU's: the processor must not touch it
 };
 
-/// How memory is to be registered. What a transport cannot do is refused with errc::not_supported and the option's
-/// name, before anything happens.
+/// How memory is registered. An option that the transport lacks is refused before anything happens, with
+/// errc::not_supported and the option's name.
 struct registration_options {
-  mr::usage usage = mr::usage::none;  ///< what operations of this end and of peers may do with it
-  /// The device whose memory the range is, by the device's addresses: it is memory_kind::device then, of which the
-  /// processor touches nothing. Null: host memory. A fabric that reaches the device uses the memory by itself. For any
-  /// other one weft copies what is moved through host memory, over connections with connection_options::device_memory.
+  mr::usage usage = mr::usage::none;  ///< what local operations and peers may do with the memory
+  /// The device whose memory the range is: its addresses are the device's, and the processor never touches it
+  /// (memory_kind::device). Null: host memory. A fabric that reaches the device uses the memory directly. For other
+  /// fabrics weft stages the data through host memory, over connections with connection_options::device_memory.
   ///
-  /// Not together with iova, zero_based, requested_key, disabled, on_demand, dmabuf, huge_pages, several ranges
-  /// or usage::atomic_dst. The region keeps the device.
+  /// Not together with iova, zero_based, requested_key, disabled, on_demand, dmabuf, huge_pages, several ranges or
+  /// usage::atomic_dst. The region keeps the device alive.
   memory_device* device = nullptr;
 
-  /// The address by which peers know the first byte; must agree with the real one modulo 4096. See ibv_reg_mr_iova(3).
-  /// An RDMA device then pins the memory twice if this end uses it as well.
+  /// The address that peers use for the first byte; it must equal the real one modulo 4096. See ibv_reg_mr_iova(3). An
+  /// RDMA device pins the memory twice if local operations use it as well.
   std::optional<std::uint64_t> iova = std::nullopt;
   /// Peers address the region from 0 on. With an RDMA device that is an iova of 0.
   bool zero_based = false;
   /// The key that peers use; errc::duplicate_key if it is taken, errc::out_of_range above the domain's max_key.
   std::optional<std::uint64_t> requested_key = std::nullopt;
-  /// Closed to peers, windows of it too, until porting::enable(), so that something can be bound to it first. Where
-  /// domain_capabilities::gates is false, peers get no key before that. Not together with dmabuf. See fi_mr_enable(3).
+  /// Peers have no access, not even through windows, before porting::enable(), so that a porting::write_counter can be
+  /// bound first. Where domain_capabilities::gates is false, peers get no key before that. Not together with dmabuf.
+  /// See fi_mr_enable(3).
   bool disabled = false;
-  /// Page on demand instead of pinning, this range and no more. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
+  /// Pages on demand instead of pinning, for this range only. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;
-  /// Memory of a device, by its dma-buf descriptor, from `dmabuf_offset` on. The range registered is where this process
-  /// has mapped it: the processor copies small messages. The descriptor may be closed after that. Not together with
-  /// on_demand or usage::bind_window. See ibv_reg_dmabuf_mr(3).
+  /// The dma-buf descriptor of device memory, which is used from `dmabuf_offset` on. The range is where this process
+  /// has mapped it, because the processor copies small messages. The descriptor may be closed once the memory is
+  /// registered. Not together with on_demand or usage::bind_window. See ibv_reg_dmabuf_mr(3).
   std::optional<int> dmabuf = std::nullopt;
   std::uint64_t dmabuf_offset = 0;  ///< where the range begins in the dma-buf
 
   bool huge_pages = false;        ///< a promise: the range lies in huge pages entirely, and stays so
   bool relaxed_ordering = false;  ///< a permission: the device may reorder what it writes there
-  /// A permission: peers that are processes of this machine may map the memory, and read and write it without this
-  /// process. For a region that owns an mr::mapping::in_memory_file(), and so holds nothing else. Who has mapped it can
-  /// do more than its key says: docs/shm.md. Not together with `disabled`. Of memory of a device: its allocation may be
-  /// opened by such a peer while an operation of this end uses it, and this process opens that of peers: see
-  /// docs/device-memory.md.
+  /// A permission: peers on this machine may map the memory, and read and write it without this process. Only for a
+  /// region that owns an mr::mapping::in_memory_file(), so that the file holds nothing else. A peer that has mapped it
+  /// can do more than its key allows: docs/shm.md. Not together with `disabled`. For device memory: such a peer may
+  /// open the allocation while a local operation uses it, and this process opens the peer's: docs/device-memory.md.
   bool direct = false;
 
-  /// Grows with the bytes that have been made ready for pinning, where a device pins, of 4 MiB and more. Stays until
-  /// the registration has ended.
+  /// Counts the bytes that are ready for pinning, where the device pins, for memory of 4 MiB and more. It must live as
+  /// long as the region, because porting::enable() and porting::refresh() count here too.
   std::atomic<std::size_t>* progress = nullptr;
   weft::system_calls* system_calls = nullptr;  ///< seam: null is the kernel
 };
@@ -80,29 +79,29 @@ static_assert(std::is_trivially_destructible_v<registration_options>);
 
 /// What a domain can do beyond plain registration of a range.
 struct domain_capabilities {
-  mr::usage usages = mr::usage::none;  ///< all that it can grant
+  mr::usage usages = mr::usage::none;  ///< all usages that it can grant
   bool iova = false;                   ///< registration_options::iova
   bool zero_based = false;             ///< registration_options::zero_based
   bool requested_key = false;          ///< registration_options::requested_key
-  std::uint64_t max_key = UINT32_MAX;  ///< that can be requested
+  std::uint64_t max_key = UINT32_MAX;  ///< the largest that can be requested
   std::size_t max_ranges = 1;          ///< of one region
-  bool disabled = false;               ///< regions can be made so, and porting::write_counter bound to them
-  /// It keeps what is disabled closed, and sees what peers write, by itself. Else a region that is disabled has no key
-  /// and no windows until it is enabled, and is registered once more then.
+  bool disabled = false;               ///< registration_options::disabled, and porting::write_counter
+  /// The fabric keeps disabled regions closed and sees peers' writes by itself. Without this, a disabled region has no
+  /// key and no windows until it is enabled, which registers it again.
   bool gates = false;
   bool on_demand = false;      ///< registration_options::on_demand
   bool dmabuf = false;         ///< registration_options::dmabuf
-  bool device_memory = false;  ///< it may reach memory of devices: registration_options::device
-  int numa_node = -1;          ///< next to the device; -1: none, or unknown
+  bool device_memory = false;  ///< the fabric may reach device memory: registration_options::device
+  int numa_node = -1;          ///< the device's NUMA node; -1: none, or unknown
   bool pins = false;           ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
 };
 
-/// What one fabric knows about memory that it has registered. Nobody else looks into it, but for the key and the
-/// address, which go to peers as they are.
+/// One fabric's registration of memory. Opaque to all others, except the remote key and the address, which go to peers
+/// unchanged.
 struct registration {
-  std::uint64_t local_key = 0;  ///< for our own operations; 0 where the fabric needs none
-  mr::remote_key remote_key{};  ///< for peers; 0: no peer has a right to it
-  std::uint64_t address = 0;    ///< of the first byte, as peers say it
+  std::uint64_t local_key = 0;  ///< for local operations; 0 where the fabric needs none
+  mr::remote_key remote_key{};  ///< for peers; 0: they have no access
+  std::uint64_t address = 0;    ///< of the first byte, as peers use it
   void* handle = nullptr;       ///< the transport's own
 };
 

@@ -12,13 +12,13 @@ namespace weft::mr {
 /// blob, as libfabric's FI_MR_RAW has it (fi_mr(3)). A value.
 class remote_key {
  public:
-  /// Of a blob. With them on all of its fabrics, a descriptor stays below 200 bytes.
+  /// The longest blob. A descriptor with blobs for all of its fabrics stays below 200 bytes.
   static constexpr std::size_t max_bytes = 32;
 
-  constexpr remote_key() noexcept = default;  ///< 0: of memory that no peer has a right to
-  /// A key that is a number, as of RDMA devices and iWARP.
+  constexpr remote_key() noexcept = default;  ///< 0: peers have no access
+  /// A numeric key, like those of RDMA devices and iWARP.
   constexpr remote_key(std::uint64_t number) noexcept : words_{number} {}
-  /// Throws errc::out_of_range for one that is no longer than a number, or longer than max_bytes.
+  /// Throws errc::out_of_range for a blob that is no longer than a number, or longer than max_bytes.
   explicit remote_key(std::span<const std::byte> blob);
 
   /// Whether it is a number, and no blob.

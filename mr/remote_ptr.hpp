@@ -11,19 +11,18 @@
 
 namespace weft::mr {
 
-/// What can lie in a peer's memory: bytes that mean the same on both sides. The two agree on T, and on the order of the
-/// bytes in it.
+/// A type for a peer's memory, whose bytes mean the same on both sides. Both agree on T and on its byte order.
 template <class T>
 concept remote_object = std::is_trivially_copyable_v<T> && std::is_object_v<T> && !std::is_pointer_v<T>;
 
 template <remote_object T>
 class remote_span;
 
-/// One T in a peer's memory. A value, as a remote_slice is, and taken wherever one is.
+/// One T in a peer's memory. A value, and accepted wherever a remote_slice is.
 template <remote_object T>
 class remote_ptr {
  public:
-  /// Throws errc::out_of_range unless the slice is as large as a T, errc::misaligned unless it is where a T may be.
+  /// Throws errc::out_of_range unless the slice is as large as a T, errc::misaligned unless its address suits a T.
   explicit remote_ptr(const remote_slice& where) : where_(where) {
     if (where.size() != sizeof(T))
       throw error(errc::out_of_range, "make a remote_ptr of a slice whose size is not that of the type");
@@ -41,17 +40,17 @@ class remote_ptr {
   remote_slice where_;
 };
 
-/// An array of T in a peer's memory. A value, as a remote_slice is, and taken wherever one is.
+/// An array of T in a peer's memory. A value, and accepted wherever a remote_slice is.
 template <remote_object T>
 class remote_span {
  public:
-  /// As many as fit: what is left over at the end is cut off. Throws errc::misaligned unless it begins where a T may
-  /// be.
+  /// As many elements as fit; bytes left over at the end are cut off. Throws errc::misaligned unless the address suits
+  /// a T.
   explicit remote_span(const remote_slice& where) : where_(where.slice(0, where.size() / sizeof(T) * sizeof(T))) {
     if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "make a remote_span at this address");
   }
 
-  /// In elements.
+  /// The number of elements.
   [[nodiscard]] std::uint64_t size() const noexcept { return where_.size() / sizeof(T); }
   /// Whether it has no elements.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
@@ -60,7 +59,7 @@ class remote_span {
   /// The same range without its type.
   operator remote_slice() const noexcept { return where_; }
 
-  /// Throws errc::out_of_range.
+  /// The element at `index`. Throws errc::out_of_range.
   [[nodiscard]] remote_ptr<T> operator[](std::uint64_t index) const { return remote_ptr<T>(part(index, 1)); }
   /// `count` elements from `offset` on. Throws errc::out_of_range rather than reach beyond this span.
   [[nodiscard]] remote_span subspan(std::uint64_t offset, std::uint64_t count) const {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint8_t wire_version = 2;
 
-// Where the fields of the wire form stand: of its head, and of each place.
+// Offsets of the fields in the wire form: in its head, then in each place.
 constexpr std::size_t version_at = 0;
 constexpr std::size_t count_at = 1;
 constexpr std::size_t usage_at = 2;
@@ -60,24 +60,24 @@ remote_key unpack_key(std::span<const std::byte> bytes) {
   return remote_key(number);
 }
 
-// Takes it off the front.
+// Takes the counter off the front.
 std::uint32_t unpack_counter(std::span<const std::byte>& bytes) {
   std::uint32_t number = 0;
   if (bytes.size() >= sizeof number) number = static_cast<std::uint32_t>(load_le(bytes.data(), sizeof number));
-  if (number == 0) refuse("it has a counter without a number");
+  if (number == 0) refuse("its counter number is missing or 0");
   bytes = bytes.subspan(sizeof number);
   return number;
 }
 
-// Takes one off the front.
+// Takes one place off the front.
 remote_place unpack_place(std::span<const std::byte>& bytes, std::uint64_t length) {
-  if (bytes.size() < key_at) refuse("the bytes end in the middle of a place");
+  if (bytes.size() < key_at) refuse("the descriptor is cut off in a fabric's entry");
   const auto key_bytes = std::to_integer<std::size_t>(bytes[key_bytes_at]);
   const bool is_number = key_bytes == small_number || key_bytes == large_number;
   if (!is_number && (key_bytes <= large_number || key_bytes > remote_key::max_bytes)) {
     refuse(fmt::format("a key of {} bytes is not possible", key_bytes));
   }
-  if (bytes.size() - key_at < key_bytes) refuse("the bytes end in the middle of a key");
+  if (bytes.size() - key_at < key_bytes) refuse("the descriptor is cut off in a key");
   remote_place place{.fabric = std::to_integer<std::uint8_t>(bytes[fabric_at]),
                      .address = load_le(&bytes[address_at], sizeof place.address)};
   if (wraps(place.address, length))
@@ -190,7 +190,7 @@ remote_region remote_region::unpack(std::span<const std::byte> bytes) {
   }
   const auto count = std::to_integer<std::size_t>(bytes[count_at]);
   if (count == 0 || count > max_fabrics)
-    refuse(fmt::format("{} places, where 1 to {} are possible", count, max_fabrics));
+    refuse(fmt::format("it names {} fabrics; 1 to {} are possible", count, max_fabrics));
   const std::uint64_t packed_usage = load_le(&bytes[usage_at], sizeof(std::uint16_t));
   const auto purpose = static_cast<mr::usage>(packed_usage & ~std::uint64_t{counter_bit});
   if (const mr::usage unknown = purpose & ~known_usages; unknown != mr::usage::none) {

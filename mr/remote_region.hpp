@@ -21,21 +21,21 @@ struct remote_place {
   friend constexpr bool operator==(const remote_place&, const remote_place&) noexcept = default;
 };
 
-/// A range of a peer's registered memory, and how each fabric that it is registered with names it: one to max_fabrics.
-/// A connection uses the place of the fabric that it runs on. A value: it owns nothing, and the peer may revoke the key
-/// at any time.
+/// A range of a peer's registered memory, with one place for each fabric that it is registered with: one to
+/// max_fabrics. A connection uses the place of its own fabric. A value: it owns nothing, and the peer may revoke the
+/// key at any time.
 class remote_slice {
  public:
-  /// Memory that is registered with its owner's first fabric, or only one. Throws errc::out_of_range if the addresses
-  /// wrap around.
+  /// Memory that is registered with its owner's first or only fabric. Throws errc::out_of_range if the addresses wrap
+  /// around.
   remote_slice(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
-  /// Memory that is registered with several fabrics, in their order. Throws errc::invalid_argument for another order,
-  /// or for none or more than max_fabrics.
+  /// Memory that is registered with several fabrics, in their order. Throws errc::invalid_argument for any other order,
+  /// for no place, or for more than max_fabrics; errc::out_of_range as above.
   remote_slice(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 
-  /// In the order of their fabrics.
+  /// The places, in the order of their fabrics.
   [[nodiscard]] std::span<const remote_place> places() const noexcept { return {places_.data(), count_}; }
-  /// Null if the memory is not registered with that fabric.
+  /// The place for that fabric; null if the memory is not registered with it.
   [[nodiscard]] const remote_place* on(std::size_t fabric) const noexcept {
     for (const remote_place& each : places()) {
       if (each.fabric == fabric) return &each;
@@ -44,21 +44,21 @@ class remote_slice {
   }
   /// The key of the first place; 0 if it is not a number.
   [[nodiscard]] std::uint64_t key() const noexcept { return places_[0].key.number(); }
-  /// Of the first place.
+  /// The address of the first place.
   [[nodiscard]] std::uint64_t address() const noexcept { return places_[0].address; }
   /// In bytes.
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   /// What this end may do with it.
   [[nodiscard]] mr::usage usage() const noexcept { return usage_; }
-  /// The number by which whoever writes there tells the owner of it, for a porting::write_counter, over fabrics that do
-  /// not see what is written. Connections do so by themselves. 0: nobody counts.
+  /// The number under which connections report writes to the owner's porting::write_counter, over fabrics that do not
+  /// see the writes. 0: nobody counts.
   [[nodiscard]] std::uint32_t counter() const noexcept { return counter_; }
-  /// For who describes the memory.
+  /// Sets counter(), on the owner's side.
   void count_by(std::uint32_t number) noexcept { counter_ = number; }
 
   /// Whether the peer has opened it for all of `purpose`.
   [[nodiscard]] bool allows(mr::usage purpose) const noexcept { return includes(usage_, purpose); }
-  /// Throws errc::access_denied, with `operation` in words, unless allows(purpose).
+  /// Throws errc::access_denied, naming `operation`, unless allows(purpose).
   void require(mr::usage purpose, const char* operation) const;
 
   /// `length` bytes from `offset` on. Throws errc::out_of_range rather than reach beyond this slice.
@@ -76,13 +76,13 @@ class remote_slice {
 
 class packed_remote_region;
 
-/// A whole region of a peer, as it travels from the one who registered it to the one who uses it.
+/// The descriptor of a whole region, which its owner sends to a peer.
 ///
 /// The wire form is little-endian: version (1 byte, 2), number of places (1), usage (2), length (8); then, only if the
 /// highest bit of the usage is set, remote_slice::counter() (4); then each place: fabric (1), bytes of the key (1),
-/// address (8), key. A key of 4 or 8 bytes is a number, of 8 only if it does not fit
-/// in 4, and a longer one a blob. Fabrics are in ascending order, so that each region has one form. With one place it
-/// takes 26 or 30 bytes, which fit a trailer or an inline send; with all of them, and blobs for keys, max_packed_bytes.
+/// address (8), key. A key of 4 or 8 bytes is a number, of 8 only if it does not fit in 4; a longer key is a blob.
+/// Fabrics are in ascending order, so that each region has one form. With one place it takes 26 or 30 bytes, which fit
+/// a trailer or an inline send; with all of them, and blobs for keys, max_packed_bytes.
 class remote_region : public remote_slice {
  public:
   /// The longest that pack() yields.
@@ -90,15 +90,16 @@ class remote_region : public remote_slice {
 
   /// Throws errc::zero_length if empty, and as remote_slice does.
   remote_region(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
-  /// The same for memory that several fabrics reach.
+  /// A region that several fabrics reach. Throws as the other constructor and remote_slice do.
   remote_region(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 
   /// The wire form, which the peer gives to unpack().
   [[nodiscard]] packed_remote_region pack() const noexcept;
-  /// What pack() and unpack() take.
+  /// The size of the wire form.
   [[nodiscard]] std::size_t packed_bytes() const noexcept;
 
-  /// Reads what a peer sent, from the front: packed_bytes() of it. Throws errc::malformed, saying what is wrong.
+  /// Reads a descriptor of packed_bytes() from the front of what a peer sent. Throws errc::malformed, saying what is
+  /// wrong.
   [[nodiscard]] static remote_region unpack(std::span<const std::byte> bytes);
 };
 
@@ -111,9 +112,9 @@ class packed_remote_region {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// The first byte, as for a range.
   [[nodiscard]] const std::byte* begin() const noexcept { return data(); }
-  /// One behind the last byte.
+  /// One past the last byte.
   [[nodiscard]] const std::byte* end() const noexcept { return data() + size(); }
-  /// One byte of it.
+  /// The byte at `place`.
   [[nodiscard]] std::byte operator[](std::size_t place) const noexcept { return bytes_[place]; }
 
  private:

@@ -9,11 +9,11 @@
 
 namespace weft::mr {
 
-/// A buffer that is no longer written and has many holders: one payload for many peers, say. It goes back to the pool
-/// when the last copy, and the last operation that uses it, has ended.
+/// A buffer that is no longer written and has many holders: one payload for many peers, say. The memory returns to the
+/// pool when the last copy has been destroyed and the last operation on it has ended.
 ///
-/// Each copy belongs to one executor at a time, and different ones may belong to different executors: they are counted
-/// by atomics, and the last one gives the buffer back on whatever thread it goes.
+/// Each copy pins the buffer, and belongs to one executor at a time; different copies may belong to different
+/// executors. Atomics count them, and the last one returns the buffer on the thread that destroys it.
 class shared_buffer {
  public:
   shared_buffer() noexcept = default;
@@ -39,7 +39,7 @@ class shared_buffer {
   [[nodiscard]] std::size_t size() const noexcept { return bytes().size(); }
   /// A borrowed view of it.
   [[nodiscard]] mr::slice slice() const noexcept { return pin_.slice(); }
-  /// For an operation: see connection::send().
+  /// A pin for an operation: see connection::send().
   [[nodiscard]] pin share() const noexcept { return pin_.another(); }
 
  private:

@@ -14,7 +14,7 @@
 #endif
 #endif
 
-// Compilers do not make vectors of atomic accesses, and word by word a copy within the caches takes twice as long as
+// Compilers do not vectorize atomic accesses, and a copy within the caches word by word takes twice as long as
 // memcpy(3), which tears words. On x86-64, processors with AVX access 16 aligned bytes at once (Intel's manual, volume
 // 3A, "Guaranteed Atomic Operations"; AMD's, volume 2, "Access Atomicity"). C++ has no such access, hence the assembly,
 // and sanitizers do not see into it.
@@ -28,7 +28,7 @@ namespace {
 constexpr std::size_t word_bytes = sizeof(std::uint64_t);
 static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free, "shared words need 64-bit atomics without locks");
 
-// Objects of any type may lie in the memory. That rules std::atomic_ref out, whose type has no such attribute.
+// Objects of any type may lie in the memory, so the units are may_alias types. std::atomic_ref takes no such type.
 struct word {
   using type [[gnu::may_alias]] = std::uint64_t;
 };
@@ -99,7 +99,7 @@ std::size_t unit_at(const std::byte* shared, std::size_t left) noexcept {
   return std::min<std::size_t>(address & (~address + 1), std::bit_floor(left));
 }
 
-// Moves what comes before the next whole word, or the end. Returns how many bytes that was.
+// Moves the bytes before the next whole word, or up to the end, and returns their number.
 template <class Direction, class Shared, class Own>
 std::size_t move_parts_of_a_word(Shared* shared, Own* own, std::size_t bytes) noexcept {
   std::size_t at = 0;
@@ -119,7 +119,7 @@ constexpr std::size_t wide_unit_bytes = 16;
 constexpr std::size_t wide_units_bytes = 4 * wide_unit_bytes;
 const bool has_wide_units = __builtin_cpu_supports("avx");
 
-// Moves, from an aligned word on, as many bytes as it can, and returns how many that was.
+// Moves as many bytes as it can from an aligned word on, and returns their number.
 template <class Direction, class Shared, class Own>
 std::size_t move_wide_units(Shared* shared, Own* own, std::size_t bytes) noexcept {
   if (bytes < word_bytes + wide_units_bytes || !has_wide_units) return 0;
@@ -138,8 +138,8 @@ std::size_t move_wide_units(Shared* /*shared*/, Own* /*own*/, std::size_t /*byte
 }
 #endif
 
-// None of its variables may have its address taken: it would be stored to memory for every unit, because that is
-// atomic.
+// Takes the address of none of its variables: the compiler would store such a variable to memory before every unit,
+// because the accesses are atomic.
 template <class Direction, class Shared, class Own>
 void move_all(Shared* shared, Own* own, std::size_t bytes) noexcept {
   std::size_t at = 0;

@@ -10,18 +10,18 @@
 /// Memory that peers and threads of this program use at the same time.
 ///
 /// iWARP in user space executes the reads, writes and atomic operations of a peer on the thread of the connection's
-/// executor. A thread that uses the same memory, and that no message has told that the peer is done, goes through the
-/// functions below. Then there is no data race, and the thread sanitizer knows it; with memcpy(3) or an ordinary
-/// variable there would be one. They are not for memory that an operation of this end sends from or receives into:
-/// nobody else touches that before the operation has completed.
+/// executor. A thread that uses the same memory before a message has told it that the peer is done must use the
+/// functions below. Then there is no data race, also for the thread sanitizer; with memcpy(3) or an ordinary variable
+/// there would be one. They are not for memory that a local operation sends from or receives into, because nobody else
+/// touches that before the operation has completed.
 ///
 /// Whole: a unit of 1, 2, 4 or 8 bytes that is aligned to its size and lies within an access is loaded or stored at
-/// once, by either side. Whoever loads it finds what somebody has stored, never parts of two. Nothing larger is whole:
-/// what needs more carries a version or a check of its own, like the entries of the example kv.
+/// once, by either side. A load finds one stored value, never parts of two. Nothing larger is whole: larger data needs
+/// a version or a checksum of its own, like the entries of the example kv.
 ///
-/// Ordered: the units of one access are in no order. Two writes of one connection are, and so are two reads. Whoever
-/// finds a word of a later write with load_shared(word) sees the writes that the peer has posted before it. A peer that
-/// has read a word of store_shared(word, value) finds in later reads what that thread had stored before.
+/// Ordered: the units of one access are in no order. Two writes of one connection are in order, and so are two reads. A
+/// thread that finds a word of a write with load_shared(word) sees the writes that the peer posted before it. A peer
+/// that has read a word of store_shared(word, value) finds in later reads what that thread stored before it.
 ///
 /// Both hold for the peer's writes of at most capabilities().max_whole_write_bytes, and for its reads of any size
 /// unless that is 0. The kernel may place a larger write as it comes from the socket, in any pieces. Neither holds for
@@ -36,17 +36,17 @@ namespace weft::mr {
 
 /// Loads the word, and sees what was stored before the value that it finds.
 [[nodiscard]] inline std::uint64_t load_shared(const std::uint64_t& word) noexcept {
-  // What atomic_ref takes is not const before C++26.
+  // atomic_ref takes no const object before C++26.
   return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
 }
 
-/// Stores the word. Whoever finds it there sees what this thread has stored before.
+/// Stores the word. A thread or peer that finds it sees what this thread stored before.
 inline void store_shared(std::uint64_t& word, std::uint64_t value) noexcept {
   std::atomic_ref(word).store(value, std::memory_order_release);
 }
 
-/// Copies shared memory into memory that is the caller's alone. The two have one size and do not overlap; neither needs
-/// to be aligned. The aligned units of `shared` are whole, and in no order: see above.
+/// Copies shared memory into memory that is the caller's alone. The two have the same size and do not overlap; neither
+/// needs to be aligned. The aligned units of `shared` are whole, and in no order: see above.
 void load_shared(std::span<const std::byte> shared, std::span<std::byte> into) noexcept;
 
 /// Copies memory that nobody changes meanwhile into shared memory, in the same way.

@@ -14,7 +14,8 @@ namespace weft::mr {
 class slice {
  public:
   slice() noexcept = default;
-  /// A part of the memory of `record`; null: of memory that is not registered, which no operation takes.
+  /// A part of the memory of `record`. With a null record the memory is not registered, and no operation takes the
+  /// slice.
   slice(std::span<std::byte> memory, const memory_record* record) noexcept
       : data_(memory.data()), size_(memory.size()), record_(record) {}
 
@@ -25,11 +26,11 @@ class slice {
   /// The memory, if the processor may touch it.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
 
-  /// The record of the memory that it is a part of; null if that is not registered.
+  /// The record of the memory; null if the memory is not registered.
   [[nodiscard]] const memory_record* record() const noexcept { return record_; }
   /// Where the memory is registered: operations take slices of their own device's domain only.
   [[nodiscard]] const mr::registrar* domain() const noexcept { return record_ != nullptr ? record_->home : nullptr; }
-  /// What our own operations may do with it.
+  /// What local operations may do with the memory.
   [[nodiscard]] mr::usage usage() const noexcept { return record_ != nullptr ? record_->usage : mr::usage::none; }
   /// What the memory is made of.
   [[nodiscard]] memory_kind kind() const noexcept {

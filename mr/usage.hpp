@@ -17,11 +17,11 @@ enum class usage : std::uint16_t {
   write_dst = 1 << 5,    ///< peers write to it
   atomic_dst = 1 << 6,   ///< peers' atomic operations work on it
   bind_window = 1 << 7,  ///< memory windows may be bound to it
-  flush_visibility = 1 << 8,  ///< peers may wait until what they wrote can be seen here
-  flush_persistent = 1 << 9,  ///< peers may wait until what they wrote survives a power cut
+  flush_visibility = 1 << 8,  ///< peers may flush: wait until their writes are visible here
+  flush_persistent = 1 << 9,  ///< peers may flush: wait until their writes survive a power cut
 };
 
-/// As a number, for the wire.
+/// The bits as a number, for the wire.
 [[nodiscard]] constexpr std::uint16_t bits(usage value) noexcept { return static_cast<std::uint16_t>(value); }
 [[nodiscard]] constexpr usage operator|(usage a, usage b) noexcept { return static_cast<usage>(bits(a) | bits(b)); }
 [[nodiscard]] constexpr usage operator&(usage a, usage b) noexcept { return static_cast<usage>(bits(a) & bits(b)); }
@@ -35,16 +35,16 @@ constexpr usage& operator&=(usage& a, usage b) noexcept { return a = a & b; }
 /// Every bit that weft knows.
 inline constexpr usage known_usages = static_cast<usage>((1 << 10) - 1);
 
-/// What lets a peer in; the rest is for our own operations.
+/// The usages that give peers access; the others are for local operations.
 inline constexpr usage peer_usages =
     usage::read_src | usage::write_dst | usage::atomic_dst | usage::flush_visibility | usage::flush_persistent;
 
 /// Whether `set` has all the bits of `wanted`.
 [[nodiscard]] constexpr bool includes(usage set, usage wanted) noexcept { return (set & wanted) == wanted; }
-/// Whether they have a bit in common.
+/// Whether `a` and `b` have a bit in common.
 [[nodiscard]] constexpr bool overlaps(usage a, usage b) noexcept { return (a & b) != usage::none; }
 
-/// In words: "read_src|write_dst".
+/// The names of the bits: "read_src|write_dst".
 [[nodiscard]] std::string to_string(usage value);
 
 /// Access rights as protection hardware knows them; local reading is always allowed. See ibv_reg_mr(3).
@@ -81,8 +81,8 @@ constexpr access& operator|=(access& a, access b) noexcept { return a = a | b; }
   return rights;
 }
 
-/// The rights that a usage needs on an iWARP NIC: the same, but a read response arrives there as a tagged message, so
-/// that the sink of a read has to be open to remote writes (RFC 5040 section 5.2).
+/// The rights that a usage needs on an iWARP NIC: those of rights_for(), and remote_write for the sink of a read,
+/// because a read response arrives there as a tagged message (RFC 5040 section 5.2).
 [[nodiscard]] constexpr access rights_for_iwarp(usage purpose) noexcept {
   const access rights = rights_for(purpose);
   return overlaps(purpose, usage::read_dst) ? rights | access::remote_write : rights;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// @file
-/// What makes net::stream a stream of Asio's. The only header of net that needs Asio.
+/// Makes net::stream a stream of Asio's. The only header of net that needs Asio.
 ///
 ///     auto peer = co_await host.async(net::stream::connect(device, "10.0.0.7:7471"), asio::use_awaitable);
 ///     co_await asio::async_write(peer, asio::buffer(request), asio::use_awaitable);
@@ -53,8 +53,8 @@ namespace detail {
   return why;
 }
 
-/// A stream's task whose failures have Asio's codes. With `expects_bytes`, no bytes are the end of the stream. The
-/// result is translated where it is taken, because another coroutine around the task would cost more than the rest.
+/// A stream's task whose failures have Asio's codes. With `expects_bytes`, a result of no bytes is asio::error::eof.
+/// The result is translated where it is taken, because another coroutine around the task would cost more than the rest.
 template <class T>
 class task_for_asio : public task<T> {
  public:

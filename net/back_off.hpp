@@ -13,15 +13,15 @@ namespace weft::net {
 /// When to try again, and when to give up.
 struct retry_options {
   std::chrono::milliseconds first_pause{100};       ///< after the first failure, at most
-  std::chrono::milliseconds max_pause{10'000};      ///< after any failure
+  std::chrono::milliseconds max_pause{10'000};      ///< after any failure, at most
   std::chrono::milliseconds give_up_after{60'000};  ///< for all attempts and pauses together
   unsigned max_attempts = 0;                        ///< 0: as many as that time allows
   std::optional<std::uint64_t> seed{};              ///< seam: draw the same pauses each time
 };
 static_assert(std::is_trivially_destructible_v<retry_options>);
 
-/// The pauses between attempts: the bound doubles from first_pause to max_pause, and each pause is drawn from the
-/// upper half of what it allows, so that many clients of a server that comes back do not all come at once.
+/// The pauses between attempts: the bound doubles from first_pause to max_pause, and each pause is drawn between half
+/// the bound and the bound, so that the many clients of a restarted server do not all come at once.
 class back_off {
  public:
   /// The first pause is at most retry_options::first_pause.

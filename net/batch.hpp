@@ -12,7 +12,7 @@
 
 namespace weft::net {
 
-/// Several operations that are awaited as one: what connection::batch() returns.
+/// Several operations that are awaited as one: the result of connection::batch().
 class [[nodiscard]] batch_operation final : public weft::detail::operation_base, private transfer_group {
  public:
   batch_operation(batch_operation&& other) noexcept
@@ -28,7 +28,7 @@ class [[nodiscard]] batch_operation final : public weft::detail::operation_base,
   friend class connection;
   friend class sending;
 
-  /// Without an owner, awaiting it is errc::closed.
+  /// Awaiting a batch without an owner is errc::closed.
   batch_operation(operation_owner* owner, std::span<transfer> members) noexcept : owner_(owner), members_(members) {}
 
   void begin() override;
@@ -44,9 +44,9 @@ class [[nodiscard]] batch_operation final : public weft::detail::operation_base,
 
   operation_owner* owner_;
   std::span<transfer> members_;
-  bool claimed_ = false;  // its members refer to it
+  bool claimed_ = false;  // its members point to it
   std::size_t unfinished_ = 0;
-  std::optional<error> refused_;  // before any was posted
+  std::optional<error> refused_;  // why it was refused, before any member was posted
 };
 
 }  // namespace weft::net

@@ -14,29 +14,30 @@ struct capabilities {
   bool immediate = false;        ///< send_options::immediate
   bool write_immediate = false;  ///< write_options::immediate
   bool invalidate = false;       ///< send_options::invalidate
-  bool solicited = false;        ///< message::solicited tells what the peer has asked for
-  bool explains_end = false;     ///< an end that breaks a connection off tells the peer what it has refused
+  bool solicited = false;        ///< message::solicited reports whether the sender set send_options::solicited
+  bool explains_end = false;     ///< an end that aborts the connection tells the peer the reason
   bool heartbeats = false;       ///< the peer answers heartbeats: connection_options::heartbeat works
-  bool resumes = false;          ///< both ends wait for a link once all are lost: connection_options::resume_within
-  bool device_memory = false;    ///< both ends copy for fabrics that do not reach it: connection_options::device_memory
-  bool sees_writes = false;      ///< each end's fabric sees what the other writes; else a counter's owner is told
+  bool resumes = false;          ///< both ends wait for a new link once all are lost: connection_options::resume_within
+  bool device_memory = false;    ///< both ends copy for fabrics that cannot reach it: connection_options::device_memory
+  bool sees_writes = false;      ///< fabrics see the peer's writes; else the writer notifies a counter's owner
   bool same_machine = false;     ///< the peer is a process of this machine, reached by shared memory
   bool atomics = false;          ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)
   std::uint16_t incoming_reads = 0;  ///< reads of the peer that may be outstanding here (IRD)
-  /// The peer's own limits before the smaller ones of both ends were taken, over iWARP in user space (RFC 6581 section
-  /// 9.1); empty if the peer did not tell them, as in the first revision of MPA, or if a device does not.
+  /// The peer's own limit (ORD) before the smaller one of both ends was taken, over iWARP in user space (RFC 6581
+  /// section 9.1); empty if the peer did not tell it, as in the first revision of MPA, or if a device does not report
+  /// it.
   std::optional<std::uint16_t> peer_outgoing_reads{};
-  /// The other one of the two.
+  /// Likewise, the peer's own IRD.
   std::optional<std::uint16_t> peer_incoming_reads{};
   std::uint64_t max_message_bytes = 0;       ///< of one write or read
   std::uint32_t max_send_bytes = 0;          ///< of one send: the peer's receive_size; 0: not known
-  std::uint8_t max_parts = 8;                ///< of a scatter list that is written; one less if it is sent
-  std::uint8_t max_read_parts = 8;           ///< of one that is read into
+  std::uint8_t max_parts = 8;                ///< scatter/gather elements of a write; a send has one less
+  std::uint8_t max_read_parts = 8;           ///< scatter/gather elements of a read
   bool write_completes_when_placed = false;  ///< else a completed write is placed once a flush completes
   bool completes_on_answer = false;          ///< a completed send or write has reached the peer; else it may be lost
-  /// The peer's writes up to this size, and all its reads, keep words whole that threads of this end use at the same
-  /// time: see mr/shared_words.hpp. 0: nothing is promised.
+  /// Words that threads of this end access during the peer's reads, or during its writes up to this size, are never
+  /// torn: see mr/shared_words.hpp. 0: nothing is promised.
   std::uint64_t max_whole_write_bytes = 0;
 };
 

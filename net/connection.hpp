@@ -33,7 +33,7 @@ class connection_core;
 /// A connection to one peer. It carries messages, in order and each once, and reads and writes the memory that the peer
 /// has opened to it. Move-only.
 ///
-/// Its calls are for the executor on which it was connected or accepted; elsewhere they are errc::wrong_thread. An
+/// Its calls are for the executor on which it was connected or accepted; on another they are errc::wrong_thread. An
 /// operation starts when it is awaited, operations start in the order in which they are awaited, and each completes
 /// exactly once. An operation that only reads local memory takes it as a payload, one that writes it as a sink: a
 /// buffer, a slice, or a list of slices.
@@ -82,7 +82,7 @@ class connection {
   /// the usage of `source` are checked before anything is posted. See rdma_post_read(3), RFC 5040 section 5.2.
   [[nodiscard]] transfer read(const sink& target, const mr::remote_slice& source);
 
-  /// Completes once all earlier writes of this connection are in the peer's memory. It reads `where` for that, which
+  /// Completes once all earlier writes of this connection are in the peer's memory. It reads `where` to find out, which
   /// must allow reading and is at least one byte long.
   [[nodiscard]] transfer flush(const mr::remote_slice& where);
 
@@ -97,7 +97,7 @@ class connection {
   /// posted may still take effect, once. See ibv_post_send(3), RFC 7306 section 5.1.1.
   [[nodiscard]] fetch_operation fetch_add(const mr::remote_slice& where, std::uint64_t add);
   /// Stores `desired` in eight bytes of the peer's memory if they hold `expected`, and yields what was there before:
-  /// `expected` if it was stored. For the rest it is like fetch_add(). See RFC 7306 section 5.1.2.
+  /// `expected` if it was stored. Otherwise like fetch_add(). See RFC 7306 section 5.1.2.
   [[nodiscard]] fetch_operation compare_swap(const mr::remote_slice& where, std::uint64_t expected,
                                              std::uint64_t desired);
 
@@ -113,73 +113,71 @@ class connection {
   ///     co_await peer.batch(both);
   ///     use(both[1].value());
   ///
-  /// If one is refused before it is posted, none is posted, and all end with its error. Else each is by itself: the
-  /// first failure is thrown, transfer::failure() tells those of the others. Stopping the batch stops all that have not
-  /// ended, each as if it were stopped alone.
+  /// If one is refused before it is posted, none is posted, and all end with its error. Otherwise each succeeds or
+  /// fails by itself: the first failure is thrown, and transfer::failure() has the others. Stopping the batch stops
+  /// each operation that has not ended, as if it were stopped alone.
   [[nodiscard]] batch_operation batch(std::span<transfer> operations);
 
-  // Lists: any number of writes, or of reads, with one end, and one notification of the peer.
+  // Lists: any number of writes, or of reads, with one completion and one notification of the peer.
 
-  /// Writes each element of a list, as write() does. The peer is notified once, if that is asked for, when all of them
-  /// are in place (write_options::immediate, which a list without elements cannot bring). The array has a name, and
-  /// outlives the operation; memory is borrowed, also if it is a buffer's. errc::out_of_range, errc::invalid_argument
-  /// and what write() says of each element, before the first one is posted.
+  /// Writes each element of a list, as write() does. With write_options::immediate the peer is notified once, when all
+  /// elements are in place; a list without elements cannot notify it. The array has a name, and outlives the operation;
+  /// memory is borrowed, even a buffer's. Before the first element is posted: errc::out_of_range,
+  /// errc::invalid_argument, and the errors of write() for each element.
   [[nodiscard]] list_operation write(std::span<const list_part> parts, const write_options& how = {});
-  /// The same for blocks of one size.
+  /// Writes blocks of one size, likewise.
   [[nodiscard]] list_operation write(const block_list& blocks, const write_options& how = {});
   /// Reads each element of a list, as read() does.
   [[nodiscard]] list_operation read(std::span<const list_part> parts);
-  /// The same for blocks of one size.
+  /// Reads blocks of one size, likewise.
   [[nodiscard]] list_operation read(const block_list& blocks);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
   /// flush_visibility) until the exposure is revoked, its deadline comes (expose_options::until), or the connection
   /// ends. Send the peer exposure::remote(). errc::timed_out if the deadline has passed before the memory is open.
   ///
-  /// A peer that uses the key after that ends the connection, with all its operations, unless it has rails: a program
-  /// that stops waiting for the peer, at a timeout, calls exposure::retire() instead of dropping the exposure.
+  /// A peer that uses the key after that ends the connection, with all its operations, unless the connection has rails.
+  /// So a program that gives up waiting for the peer, at a timeout, calls exposure::retire() instead of dropping the
+  /// exposure.
   [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses, const expose_options& how = {});
 
-  /// The same for a part of a region that is registered for mr::usage::bind_window; errc::access_denied for any other
-  /// region.
+  /// Exposes part of a region that is registered for mr::usage::bind_window; errc::access_denied for any other region.
   ///
-  /// Either call waits for the device, which opens the memory only after the messages that were posted before, and the
-  /// peer may not receive those. If the call is stopped, the device gets another second; after that the connection ends
-  /// with errc::closed, because the device might let the peer in at any moment.
+  /// Either call waits for the device, which opens the memory only after the messages that were posted before, and
+  /// those wait for the peer to receive them. If the call is stopped, the device gets another second; after that the
+  /// connection ends with errc::closed, because the device might let the peer in at any moment.
   [[nodiscard]] task<exposure> expose(const mr::slice& range, mr::usage uses, const expose_options& how = {});
 
-  /// Says that the peer is done with a key of this end, as the peer has told in the program's own protocol. The key is
-  /// revoked and its memory released, at once if its exposure is retired, or else as soon as it is
-  /// (exposure::retire()). Does nothing for a key that is not open. Call it only on the peer's word: an access of the
-  /// peer that comes later ends the connection.
+  /// Confirms that the peer is done with a key of this end, as it has said in the program's own protocol. The key is
+  /// revoked and its memory released: at once if its exposure is retired, otherwise once it is (exposure::retire()).
+  /// Does nothing for a key that is not open. Call it only on the peer's word: a later access of the peer ends the
+  /// connection.
   void confirm_retired(const mr::remote_key& key);
 
-  // The end.
+  // Close and abort.
 
-  /// Sends what was posted, tells the peer, and waits until both sides are done, at most close_timeout; then it aborts.
-  /// That takes longer only while the peer is in the middle of a direct access to memory that it was lent
-  /// (docs/shm.md). Waiting receives end with errc::closed; messages that still come are dropped. If stopped, it aborts
-  /// at once and throws errc::canceled.
+  /// Sends what was posted, tells the peer, and waits at most close_timeout until both sides are done; then it aborts.
+  /// It takes longer only while the peer is in the middle of a direct access to memory that it was lent (docs/shm.md).
+  /// Waiting receives end with errc::closed; messages that still arrive are dropped. If stopped, it aborts at once and
+  /// throws errc::canceled.
   [[nodiscard]] task<> close();
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;
 
   /// What both ends can do together.
   [[nodiscard]] const net::capabilities& capabilities() const;
-  /// What it has done so far.
+  /// Its operations so far.
   [[nodiscard]] connection_statistics statistics() const;
-  /// Each of its rails: what it is doing, since when and why, and what it has carried. At the end that has accepted,
-  /// those that have come so far. Empty for a connection that has one link, and for one to a peer that knows no rails.
-  /// From any thread, like statistics(), as long as the connection is neither moved nor destroyed meanwhile. Throws
-  /// std::bad_alloc.
+  /// State and traffic of each of its rails; at the accepting end, of those that have joined so far. Empty for a
+  /// connection of a single link, and if the peer does not know rails. May be called from any thread, like
+  /// statistics(), as long as the connection is neither moved nor destroyed meanwhile. Throws std::bad_alloc.
   [[nodiscard]] std::vector<rail_statistics> rails() const;
   /// The peer's address: "10.0.0.7:7471". At the accepting end of shared memory it is "process 4711".
   [[nodiscard]] std::string_view peer() const noexcept;
   /// The fabric of the device that carries the connection: "shm", "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view fabric() const noexcept;
-  /// Why the fabrics that the device would rather have taken do not carry the connection: "over shm: the peer is on
-  /// another machine, or in another network namespace ...". Empty if fabric() is the device's first one, and for a
-  /// connection that was accepted.
+  /// Why the fabrics that the device prefers do not carry the connection: "over shm: the peer is on another machine, or
+  /// in another network namespace ...". Empty if fabric() is the device's first one, and for an accepted connection.
   [[nodiscard]] std::string_view passed_over() const noexcept;
   /// The private data that the peer sent with its set-up. Hostile until checked.
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;

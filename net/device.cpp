@@ -85,7 +85,7 @@ device_statistics device::statistics() const { return checked()->statistics(); }
 
 namespace {
 
-// Receives are found for each attempt: what has failed may keep those that it was given for a while.
+// Each attempt finds its own receives, because a failed one may hold those it was given for a while.
 task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state> state, std::size_t fabric,
                                                     std::string_view address, std::string passed_over,
                                                     connection_options options, bool is_last) {
@@ -109,13 +109,13 @@ task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state
   co_return std::make_unique<connection_core>(std::move(state), std::move(established), std::move(receives), options);
 }
 
-// Whether another fabric may reach the peer: not where this end is at fault, or the peer has answered.
+// True if another fabric may reach the peer: not if this end is at fault, or the peer has answered.
 bool may_reach_otherwise(const error& why) noexcept {
   return why.code() != errc::canceled && why.code() != errc::invalid_argument && why.code() != errc::no_memory &&
          why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;
 }
 
-// The fabrics that may reach such an address, in their order.
+// The fabrics that understand the address, in order.
 std::vector<std::size_t> fabrics_for(const device_state& device, std::string_view address) {
   std::vector<std::size_t> all;
   for (std::size_t fabric = 0; fabric < device.fabrics(); ++fabric) {
@@ -125,7 +125,7 @@ std::vector<std::size_t> fabrics_for(const device_state& device, std::string_vie
   return all;
 }
 
-// The first fabric that reaches the peer; each has its share of the time.
+// Connects over the first fabric that reaches the peer; each has its share of the time.
 task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,
                                                     connection_options options) {
   std::vector<std::size_t> candidates = fabrics_for(*state, address);
@@ -156,21 +156,21 @@ task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state
   }
 }
 
-// Where the first one has chosen a port, it is that of the others, too.
+// The port that the first fabric has chosen is used for the others, too.
 std::string with_port_of(std::string_view address, std::string_view chosen) {
   if (!address.ends_with(":0")) return std::string(address);
   return fmt::format("{}{}", address.substr(0, address.size() - 2), chosen.substr(chosen.rfind(':')));
 }
 
-// What of a device's fabrics listens at an address.
+// The fabrics that listen at an address, and the failures of the others.
 struct listening {
   std::vector<fabric_listener> parts;
-  std::string failures;            // of the others
-  std::optional<error> of_widest;  // the failure of the fabric that reaches most, which is the first to be tried
-  std::optional<error> of_taken;   // another program listens at that port over one of them: peers would reach that
+  std::string failures;            // of the other fabrics
+  std::optional<error> of_widest;  // the failure of the last fabric, which reaches the most peers and is tried first
+  std::optional<error> of_taken;   // another program listens at that port over some fabric, and would get the peers
 };
 
-// From the last fabric to the first: the last is the one that reaches most, whose ports are taken by most.
+// Tries the last fabric first, because it reaches the most peers and its ports are the likeliest to be taken.
 task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::vector<std::size_t> candidates,
                                       std::string address, listen_options options) {
   listening made;
@@ -184,7 +184,8 @@ task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::
       made.parts.emplace_back(*fabric, std::move(source));
       all_have_own_ports = all_have_own_ports && way.has_own_ports();
     } catch (const error& why) {
-      // An address that somebody else has is no matter of fabrics. A port that the one before has taken may be.
+      // If no fabric listens yet, a taken address is final. Later, the port chosen by an earlier fabric may be taken on
+      // this one only.
       const bool is_taken = why.code() == std::errc::address_in_use;
       if (why.code() == errc::canceled || (is_taken && made.parts.empty())) throw;
       const std::string over = fmt::format("over {}", way.name());
@@ -199,7 +200,7 @@ task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::
   co_return made;
 }
 
-// Those that a port was found for; reports or throws why the others have none.
+// Joins the fabrics that listen. Reports why the others do not, or throws if none does.
 std::unique_ptr<link_listener> join_what_listens(const device_state& state, std::size_t widest,
                                                  std::string_view address, listening made) {
   if (made.of_widest) {

@@ -28,11 +28,11 @@ class device_state;
 class transport;
 struct found_transport;
 
-/// The ways to reach peers, and the memory that goes there: one or more fabrics, a protection domain and a pool.
+/// One or more fabrics that reach peers, with a protection domain and a pool of registered memory.
 ///
-/// A program opens one, and keeps it longer than its executors and everything that came from it. Its calls may come
-/// from any executor's thread; a connection belongs to the executor on which it was made. A device that was moved from
-/// is errc::invalid_argument.
+/// A program opens one, and keeps it longer than its executors and everything made from it. Its calls may come from any
+/// executor's thread; a connection belongs to the executor on which it was made. To use a device that was moved from is
+/// errc::invalid_argument.
 class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
@@ -43,27 +43,27 @@ class device {
   /// Over "shm" an address is one of this machine's, and reaches processes of the same user and network namespace; or
   /// it is "unix:PATH", a socket file whose permissions say who may connect.
   ///
-  /// A list opens one device of several fabrics, at most mr::max_fabrics: "verbs:mlx5_0,verbs:mlx5_1,iwarp". There is
-  /// one pool and one domain; memory is registered with all of them at once, or with none, and a descriptor names it on
-  /// each. connect() takes the first that reaches the peer (connection::fabric() says which), and listen() takes peers
-  /// from all. The domain of several fabrics can do what all of them can, but registers for windows if one has them. It
-  /// has no requested keys and no regions of several ranges; and shared receives are as many for
-  /// each of them. "shm" and "iwarp" have the same domain, so that a device of these two has all of that.
+  /// A list opens one device of several fabrics, at most mr::max_fabrics: "verbs:mlx5_0,verbs:mlx5_1,iwarp". It has one
+  /// pool and one domain: memory is registered with all fabrics or with none, and a descriptor names it on each.
+  /// connect() uses the first fabric that reaches the peer (connection::fabric() names it), and listen() takes peers
+  /// from all. The domain of several fabrics offers what each of them can do, and memory windows if any of them has
+  /// them. It has no requested keys and no regions of several ranges, and it holds shared receives once for each
+  /// fabric. "shm" and "iwarp" share one domain, so a device of these two has all of that.
   ///
   /// Rails are joined by "+": "verbs:mlx5_0+verbs:mlx5_1+iwarp". A connection then has a link over each, spreads large
-  /// transfers over them and goes on when one ends; see docs/rails.md. connect() takes an address for each,
-  /// "10.0.0.2:7471+10.1.0.2:7471", or one of them, over which the peer tells the others; listen() takes one for each,
-  /// or one for all. Rails join, and come back, for as long as the listener is open. "iwarp" may be there several
-  /// times, for several networks. Rails are a list's element like any other: "shm,verbs:mlx5_0+verbs:mlx5_1". Receives
-  /// are not shared over rails.
+  /// transfers over them and survives the loss of one; see docs/rails.md. connect() takes an address for each,
+  /// "10.0.0.2:7471+10.1.0.2:7471", or one of them, over which the peer names the others; listen() takes one for each,
+  /// or one for all. Rails join, and come back, for as long as the listener is open. "iwarp" may occur several times,
+  /// for several networks. A group of rails is an element of a list like any other: "shm,verbs:mlx5_0+verbs:mlx5_1".
+  /// Receives are not shared over rails.
   ///
   /// Throws weft::error: errc::invalid_argument for a list that names a transport twice, and for rails of "shm";
-  /// errc::not_supported for a name that this build does not know (the words list those that it knows), for an RDMA
-  /// device that this machine does not have, and for "auto" if the machine has no RDMA device and the build no iwarp.
+  /// errc::not_supported for a name that this build does not know (the error lists the known ones), for an RDMA device
+  /// that this machine does not have, and for "auto" if the machine has no RDMA device and the build no iwarp.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
-  /// Seam: a transport that was made elsewhere, on failing libraries for instance. It has its own options, so that
-  /// those of the transports in device_options do not apply.
+  /// Seam: a device of a transport that was made elsewhere, on failing libraries for instance. Such a transport has its
+  /// own options; the transports' options in device_options do not apply.
   [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
 
   device(device&&) noexcept = default;
@@ -72,9 +72,9 @@ class device {
 
   /// The transport in use: "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view name() const noexcept;
-  /// Why "auto" has not taken an RDMA device that is there: "rxe0 cannot be opened: Permission denied". Empty if it has
-  /// taken one, if there is none, and if the device was named. For a line in a server's log: what should have been fast
-  /// goes over TCP.
+  /// Why "auto" did not use an RDMA device that is there: "rxe0 cannot be opened: Permission denied". Empty if it used
+  /// one, if there is none, or if the device was named. Worth a line in a server's log, because the traffic goes over
+  /// TCP.
   [[nodiscard]] std::string_view passed_over() const noexcept;
 
   /// A buffer of the device's pool, registered already: pool().allocate().
@@ -82,17 +82,17 @@ class device {
                                                 std::source_location where = std::source_location::current()) {
     return pool().allocate(bytes, which, where);
   }
-  /// The same without waiting: pool().try_allocate().
+  /// A buffer of the device's pool if one is free, without waiting: pool().try_allocate().
   [[nodiscard]] std::optional<mr::buffer> try_allocate(std::size_t bytes, mr::budget which = mr::budget::send,
                                                        std::source_location where = std::source_location::current()) {
     return pool().try_allocate(bytes, which, where);
   }
   /// Registers memory of the program's own: domain().register_memory().
   [[nodiscard]] task<mr::region> register_memory(std::span<std::byte> memory, mr::registration_options options);
-  /// The same for several ranges, which peers see as one. `ranges` is needed until the call returns.
+  /// Registers several ranges, which peers see as one. `ranges` lives until the call returns.
   [[nodiscard]] task<mr::region> register_memory(std::span<const std::span<std::byte>> ranges,
                                                  mr::registration_options options);
-  /// The same for memory that the region then owns.
+  /// Registers memory that the region then owns.
   template <mr::memory_owner Owner>
   [[nodiscard]] task<mr::region> register_memory(Owner&& owner, mr::registration_options options)
     requires(!std::is_reference_v<Owner>)
@@ -101,16 +101,16 @@ class device {
     return domain().register_memory(std::forward<Owner>(owner), options);
   }
 
-  /// The protection domain in which the device's memory is registered. For what the calls above do not offer.
+  /// The protection domain in which the device's memory is registered, for what the calls above do not offer.
   [[nodiscard]] mr::domain& domain();
   /// The pool that allocate() takes from, for what the calls above do not offer, and for statistics.
   [[nodiscard]] mr::pool& pool();
 
-  /// What it has done so far.
+  /// Its connections and set-ups so far.
   [[nodiscard]] device_statistics statistics() const;
 
   /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn, within the one set_up_timeout:
-  /// an address that does not answer has its share of the time left. If all fail, the error tells why for each.
+  /// each address has its share of the time left. If all fail, the error gives the reason for each.
   /// The error says which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address,
   /// errc::protocol_error (no iWARP peer there), or the system's error. ENOBUFS if the peer has no receives left
   /// or its maximum of connections, EMFILE if it has no descriptors, and errc::no_memory at once if the pool can never
@@ -119,14 +119,14 @@ class device {
 
   /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory:
   /// errc::timed_out after shared_receive_options::set_up_timeout. errc::no_memory at once for more than the pool may
-  /// have; errc::not_supported if the transport has no such thing.
+  /// have; errc::not_supported if the transport cannot share receives.
   [[nodiscard]] task<shared_receives> share_receives(shared_receive_options options = {});
 
   /// Listens on "HOST:PORT", at the first address of a name that is this machine's; port 0 lets the system choose
   /// (listener::address()). ":PORT" and "[::]:PORT" are all of its addresses, "0.0.0.0:PORT" those of IPv4.
-  /// EADDRINUSE where another program has the port: of several fabrics, over the last, or in shared memory, where peers
-  /// of this machine would reach that program. Over others a report says that it is taken.
-  /// See rdma_listen(3).
+  /// EADDRINUSE if another program has the port; with several fabrics, only if it has the port of the last one, or that
+  /// of shared memory, because peers of this machine would reach that program. A port taken on another fabric is only
+  /// reported. See rdma_listen(3).
   [[nodiscard]] task<listener> listen(std::string address, listener_options options = {});
 
  private:

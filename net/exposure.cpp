@@ -16,7 +16,7 @@ exposure& exposure::operator=(exposure&& other) noexcept {
   return *this;
 }
 
-// The memory goes along, until the peer touches it no more.
+// The lending keeps the buffer until the peer can no longer touch it.
 lending* exposure::take_lending() noexcept {
   lending_->hold(std::move(buffer_));
   return lending_.take();

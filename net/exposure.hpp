@@ -18,22 +18,22 @@ namespace weft::net {
 
 class lending;
 
-/// What an exposure does beyond letting the peer in.
+/// Options of connection::expose().
 struct expose_options {
-  /// When the key is taken back by itself, by the clock of the connection's executor; time_point::max(): never.
+  /// When the key is revoked automatically, by the clock of the connection's executor; time_point::max(): never.
   time_point until = time_point::max();
 };
 static_assert(std::is_trivially_destructible_v<expose_options>);
 
 /// A pool buffer, or a part of a region, that one peer may use: what connection::expose() yields. Move-only.
 ///
-/// Destroying it revokes the key, and returns the buffer to its pool. An RDMA device takes its time for that, and a
-/// worker waits for it: the buffer returns once it is done, and revoke() waits until then. See ibv_bind_mw(3).
+/// Destroying it revokes the key, and returns the buffer to its pool. An RDMA device needs time to revoke a key, and a
+/// worker waits for it: the buffer returns afterwards, and revoke() waits until then. See ibv_bind_mw(3).
 ///
 /// If the peer uses a key that was revoked, the connection ends, with every other operation on it, even if the access
-/// was already on its way. So drop or revoke an exposure once it is known that the peer is done: it said so in a
+/// was already on its way. So drop or revoke an exposure only once the peer is known to be done: it said so in a
 /// message, or the connection is over. A caller that stops waiting for a peer that may still write, at a timeout,
-/// retires it instead:
+/// retires the exposure instead:
 ///
 ///     auto open = co_await peer.expose(std::move(room), mr::usage::write_dst);
 ///     try {
@@ -43,21 +43,20 @@ static_assert(std::is_trivially_destructible_v<expose_options>);
 ///       throw;
 ///     }
 ///
-/// A loan may have an end of its own, at which the key is taken back without another word:
+/// An exposure may have a deadline, at which the key is revoked automatically:
 ///
 ///     auto open = co_await peer.expose(std::move(room), mr::usage::write_dst, {.until = deadline});
 ///     co_await ask(peer, open.remote());
 ///     const auto how = co_await open.ended();  // net::exposure_end::deadline: the peer did not come
 ///     room = co_await open.revoke();  // at once
 ///
-/// The connection's executor does that in its next turn: one that is busy, or does not run, does it later. Over a
-/// connection that has rails (docs/rails.md) a peer that comes too late loses that access alone; over any other the
-/// connection ends.
+/// The connection's executor does that in its next turn, so later if it is busy or does not run. Over a connection that
+/// has rails (docs/rails.md) a peer that comes too late loses that access alone; over any other the connection ends.
 ///
-/// It may outlive its connection, whose end revokes the key as well; so does the peer's send_options::invalidate. While
-/// a part of a region is exposed the region stays registered: region::release() is errc::busy, and a region that owns
-/// its memory goes when its last exposure has ended. It belongs to the connection's executor. If it is destroyed or
-/// retired on another thread, that happens a little later, on that executor.
+/// An exposure may outlive its connection, whose end revokes the key, as does the peer's send_options::invalidate.
+/// While a part of a region is exposed the region stays registered: region::release() is errc::busy, and a region that
+/// owns its memory is deregistered when its last exposure has ended. An exposure belongs to the connection's executor.
+/// If it is destroyed or retired on another thread, that happens a little later, on that executor.
 class exposure {
  public:
   exposure() noexcept = default;
@@ -69,7 +68,7 @@ class exposure {
   exposure& operator=(exposure&& other) noexcept;
   ~exposure();
 
-  /// What to send to the peer. errc::invalid_argument if the exposure is empty.
+  /// The descriptor to send to the peer. errc::invalid_argument if the exposure is empty.
   [[nodiscard]] const mr::remote_region& remote() const {
     if (!remote_) [[unlikely]]
       weft::detail::throw_misuse(errc::invalid_argument, "use the key of an exposure that is empty");
@@ -78,26 +77,27 @@ class exposure {
   /// The buffer that is exposed; empty if it is a part of a region.
   [[nodiscard]] const mr::buffer& memory() const noexcept { return buffer_; }
 
-  /// Revokes the key, releases a region, and yields the buffer if it is one: the peer no longer touches it, unless it
-  /// breaks the rules and had mapped it (mr::registration_options::direct; docs/shm.md), or lies about what is under
-  /// way over a provider of libfabric in software (docs/fabric.md). A stop does not interrupt it; the exposure is empty
+  /// Revokes the key, and yields the buffer or releases the region. The peer no longer touches the memory, unless it
+  /// breaks the rules and had mapped it (mr::registration_options::direct; docs/shm.md), or lies about operations in
+  /// flight over a software provider of libfabric (docs/fabric.md). A stop does not interrupt it; the exposure is empty
   /// meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
   task<mr::buffer> revoke();
 
-  /// Waits until the peer can no longer touch the memory, and yields what has taken it back: by itself at the deadline,
-  /// by the peer, or with the connection. The memory is the owner's again then: revoke() yields the buffer at once. The
-  /// wait ends as well if the program takes it back or drops it meanwhile, and at once for an exposure that is empty. A
-  /// stop leaves the exposure as it is. errc::wrong_thread elsewhere than on the connection's executor.
+  /// Waits until the peer can no longer touch the memory, and yields the reason: the deadline, the peer, or the end of
+  /// the connection. revoke() then yields the buffer at once. The wait ends as well if the program revokes or drops the
+  /// exposure meanwhile, and at once for an empty one. A stop leaves the exposure as it is. errc::wrong_thread
+  /// elsewhere than on the connection's executor.
   task<exposure_end> ended();
-  /// The same without waiting; exposure_end::open if it has not ended, or was retired. On the connection's executor.
+  /// Like ended(), without waiting; exposure_end::open if it has not ended, or was retired. On the connection's
+  /// executor.
   [[nodiscard]] exposure_end ended_by() const noexcept;
 
   /// Leaves key and memory to the connection, which keeps both until the peer revokes the key
-  /// (send_options::invalidate), the program says that the peer is done (connection::confirm_retired()), the deadline
-  /// comes, or the connection ends; at once if one of these has come before. Until then the peer may use the memory. A
-  /// buffer counts as in use in its pool, and all of it in connection_statistics::retired: a peer that never confirms
-  /// keeps it for as long as the connection lives. The exposure is empty then; remote() still tells the key. Allocates
-  /// nothing.
+  /// (send_options::invalidate), the program confirms that the peer is done (connection::confirm_retired()), the
+  /// deadline comes, or the connection ends; if that has happened before, it releases them at once. Until then the peer
+  /// may use the memory. A buffer stays in use in its pool, and connection_statistics::retired counts all retired
+  /// memory: a peer that never confirms keeps it until the connection ends. The exposure is empty afterwards; remote()
+  /// still yields the key. Allocates nothing.
   void retire() noexcept;
 
  private:
@@ -105,13 +105,13 @@ class exposure {
   exposure(lending* lent, mr::buffer memory, const mr::remote_region& remote) noexcept
       : lending_(lent), buffer_(std::move(memory)), remote_(remote) {}
   void drop() noexcept;
-  /// Leaves this empty.
+  /// Moves the buffer into the lending, and leaves this empty.
   [[nodiscard]] lending* take_lending() noexcept;
 
   weft::detail::sole_handle<lending*, "an exposure"> lending_;  // owned; null: nothing to revoke
   mr::buffer buffer_;
   std::optional<mr::remote_region> remote_;
-  exposure_end ended_by_ = exposure_end::open;  // of one that is empty
+  exposure_end ended_by_ = exposure_end::open;  // ended_by() of an empty one
 };
 
 }  // namespace weft::net

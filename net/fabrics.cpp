@@ -34,13 +34,13 @@ std::vector<fabric_info> rdma_fabrics() {
 #endif
 }
 
-// With the names that device::open() takes; without libfabric, or a provider, one says why.
+// Under the names that device::open() takes; without libfabric, or a provider, one entry gives the reason.
 std::vector<fabric_info> libfabric_fabrics() {
   std::vector<fabric_info> all;
 #ifdef WEFT_WITH_FABRIC
   try {
     for (const std::string& provider : fabric::list_providers()) all.push_back(try_fabric("fabric:" + provider));
-  } catch (const error&) {  // which is said below
+  } catch (const error&) {  // which the entry below reports
   }
 #endif
   if (all.empty()) all.push_back(try_fabric("fabric"));

@@ -9,7 +9,7 @@
 namespace weft::net {
 namespace {
 
-// Where the last block that fits begins, in strides; empty if none does.
+// The number of the last block that fits; empty if none does.
 std::optional<std::uint64_t> last_block(std::uint64_t size, std::uint64_t block, std::uint64_t stride) noexcept {
   if (block > size) return std::nullopt;
   return (size - block) / stride;
@@ -77,7 +77,7 @@ void list_operation::elements_ended(std::size_t count) noexcept {
   if (!has_failed_) done_ += count;  // defect: count an element
   if (!failure_) failure_ = std::move(element_.failure_);
   element_.failure_.reset();
-  if (failure_ && is_open_) return owner_->stop(*this);  // and posts no more of them
+  if (failure_ && is_open_) return owner_->stop(*this);  // posts no more elements
   if (!is_open_ && under_way_ == 0) conclude();          // defect: end a list
 }
 
@@ -93,7 +93,7 @@ void list_operation::throw_failure() const {
   throw error(errc::canceled, fmt::format("a list of {}s: stopped before it began", name_of(element_.kind_)));
 }
 
-// All blocks lie where they may. What an element is checked for besides is the same for each.
+// Checks that all blocks are within bounds. The other checks are the same for each element.
 std::optional<error> list_operation::check_blocks() const {
   if (blocks_.block_bytes == 0) return error(errc::invalid_argument, "the blocks of the list have no bytes");
   const auto last_local = last_block(blocks_.local.size(), blocks_.block_bytes, blocks_.local_stride);
@@ -109,7 +109,7 @@ std::optional<error> list_operation::check_blocks() const {
   return std::nullopt;
 }
 
-// Makes that element the one to be posted.
+// Makes the element at `place` the one to be posted.
 void list_operation::load(std::size_t place) {
   element_.how_.immediate = place + 1 == size() ? how_.immediate : std::nullopt;  // defect: notify the peer of a list
   element_.how_.solicited = how_.solicited && element_.how_.immediate;
@@ -129,13 +129,13 @@ void list_operation::load_block(const block_pair& pair) noexcept {
   for (std::size_t i = 0; i != names_.count; ++i) element_.names_.of[i].address = names_.of[i].address + there;
 }
 
-// ---- what a link asks that takes the list apart ----
+// ---- for links that take a list apart ----
 
 void list_operation::look_up(std::size_t first, std::span<run_element> into) noexcept {
   is_of_blocks_ ? look_up_blocks(first, into) : look_up_parts(first, into);
 }
 
-// They are asked for in their order.
+// The link asks for elements in order.
 void list_operation::look_up_parts(std::size_t first, std::span<run_element> into) noexcept {
   for (run_element& each : into) {
     if (first >= like_.end) {
@@ -151,8 +151,8 @@ void list_operation::look_up_parts(std::size_t first, std::span<run_element> int
   }
 }
 
-// Where the parts end of which all is true that is true of this one: they are of the same memory at both ends, with the
-// same rights, and have the same size there, which is no more than that. The last part of all, which may bring
+// The end of the parts that are like this one: in the same memory at both ends, with the same usage and counter, and
+// with a remote size equal to the local one, which is at most `most_bytes`. The last part of the list, which may bring
 // immediate data, is like no other.
 std::size_t list_operation::end_of_like(std::size_t place, std::uint64_t most_bytes) const noexcept {
   const list_part& model = parts_[place];
@@ -173,7 +173,7 @@ std::size_t list_operation::end_of_like(std::size_t place, std::uint64_t most_by
   return end;
 }
 
-// After load(place).
+// Call it after load(place).
 void list_operation::note_like(std::size_t place, std::size_t end) noexcept {
   like_ = {.end = end,
            .remote_key = element_.remote_key_,

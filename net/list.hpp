@@ -22,41 +22,41 @@ namespace weft::net {
 
 /// An element of a list: memory of this end and memory of the peer's, of the same size.
 struct list_part {
-  mr::slice local;          ///< what is written, or where it is read to
-  mr::remote_slice remote;  ///< where it is written, or what is read
+  mr::slice local;          ///< the source of a write, or the target of a read
+  mr::remote_slice remote;  ///< the target of a write, or the source of a read
 };
 
 /// An element of a block_list: a block of this end's memory and one of the peer's, by their numbers.
 struct block_pair {
   // Braces, because doxygen takes `local =` for something else and leaves the name out.
-  std::uint32_t local{0};    ///< begins `local` times block_list::local_stride behind the first one
-  std::uint32_t remote = 0;  ///< likewise, by block_list::remote_stride
+  std::uint32_t local{0};    ///< begins `local` times block_list::local_stride after the first block
+  std::uint32_t remote = 0;  ///< likewise, in units of block_list::remote_stride
 };
 
 /// A list whose elements are blocks of one size, at multiples of a stride in one piece of memory at each end: the pages
-/// of a cache, or one layer of each of them, which has its own beginning and the stride of a page.
+/// of a cache, or one layer of each page, which has an offset of its own and the stride of a page.
 struct block_list {
-  mr::slice local;                       ///< where the blocks of this end are
-  mr::remote_slice remote;               ///< and those of the peer
+  mr::slice local;                       ///< memory of this end's blocks
+  mr::remote_slice remote;               ///< memory of the peer's blocks
   std::uint64_t block_bytes = 0;         ///< of each block
-  std::uint64_t local_stride = 0;        ///< from the beginning of a block to that of the next; 0: `block_bytes`
-  std::uint64_t remote_stride = 0;       ///< the same in the peer's memory
-  std::span<const block_pair> blocks{};  ///< which are moved; has a name, and outlives the operation
+  std::uint64_t local_stride = 0;        ///< from the beginning of one block to the next; 0: `block_bytes`
+  std::uint64_t remote_stride = 0;       ///< likewise, in the peer's memory
+  std::span<const block_pair> blocks{};  ///< the blocks to move; the array has a name, and outlives the operation
 };
 static_assert(std::is_trivially_destructible_v<block_list>);
 
-/// Any number of writes, or of reads, that are awaited as one: what connection::write() and read() of a list return.
+/// Any number of writes, or of reads, that are awaited as one: the result of connection::write() and read() of a list.
 ///
-/// Its elements are posted in their order, as many at a time as there is room for with the transport, and operations
-/// that are awaited later follow them. All are checked before the first one is posted, and the memory of all of them is
-/// borrowed until it ends. It is awaited once, before its connection is destroyed.
+/// Its elements are posted in order, as many at a time as the transport has room for, and before operations that are
+/// awaited later. All are checked before the first one is posted, and their memory is borrowed until the list ends. A
+/// list is awaited once, before its connection is destroyed.
 ///
 ///     auto push = peer.write(layer, {.immediate = 7});
 ///     co_await push;
 ///
-/// A stop, or the failure of an element, keeps those that were not posted from being so, and waits for the others,
-/// until the transport no longer uses their memory: so done() is exact in the end. A task that is destroyed while
-/// elements are with the transport ends the program.
+/// After a stop, or the failure of an element, no more elements are posted, and the list ends once the transport no
+/// longer uses the memory of those that were: so done() is exact in the end. Destroying a task while elements are
+/// posted ends the program.
 class [[nodiscard]] list_operation final : public weft::detail::operation_base,
                                            private transfer_group,
                                            private work_run {
@@ -65,17 +65,17 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base,
   list_operation& operator=(list_operation&&) = delete;
   ~list_operation();
 
-  /// Throws weft::error: what connection::write() or read() says, of the first element that failed, or
-  /// errc::canceled. done() elements before it have succeeded.
+  /// Throws weft::error: that of the first failed element, as for connection::write() or read(), or errc::canceled.
+  /// done() elements before it have succeeded.
   void await_resume() const {
     if (failure_ || !begun()) [[unlikely]]
       throw_failure();
   }
   [[nodiscard]] std::string describe() const override;
 
-  /// How many elements it has.
+  /// The number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return is_of_blocks_ ? blocks_.blocks.size() : parts_.size(); }
-  /// How many of them have succeeded so far, from the first one on. On the executor of the connection.
+  /// How many elements have succeeded so far, counted from the first one. On the executor of the connection.
   [[nodiscard]] std::size_t done() const noexcept { return done_; }
 
  private:
@@ -83,14 +83,14 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base,
   friend class sending;
   friend class staging;
 
-  // Parts that are looked up next: how the fabric names the peer's memory, up to `end`.
+  // How the fabric names the peer's memory of the parts up to `end`, which are alike in that.
   struct like_parts {
     std::size_t end = 0;
     std::uint64_t remote_key = 0;
-    std::uint64_t offset = 0;  // from the first of its addresses to the fabric's
+    std::uint64_t offset = 0;  // from remote_slice::address() to the fabric's address
   };
 
-  // No owner: awaiting it is errc::closed.
+  // Awaiting a list without an owner is errc::closed.
   list_operation(operation_owner* owner, transfer_kind kind, std::span<const list_part> parts,
                  const write_options& how);
   list_operation(operation_owner* owner, transfer_kind kind, const block_list& blocks, const write_options& how);
@@ -110,7 +110,8 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base,
   void look_up_parts(std::size_t first, std::span<run_element> into) noexcept;
   [[nodiscard]] std::size_t end_of_like(std::size_t place, std::uint64_t most_bytes) const noexcept;
   void note_like(std::size_t place, std::size_t end) noexcept;
-  // Of elements of a run, which have no records that would do it: the next ones, and the oldest ones under way.
+  // Pin the regions of a run's next elements, and release those of the oldest in flight: elements of a run have no
+  // operation_record to do it.
   void hold(std::size_t count) noexcept;
   void release(std::size_t count) noexcept;
   [[nodiscard]] std::uint64_t bytes_of_next(std::size_t count) const noexcept;
@@ -129,26 +130,26 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base,
   void conclude() noexcept;
 
   operation_owner* owner_;
-  transfer element_;  // the next one to be posted; what waits in the connection's queue while there are such
+  transfer element_;  // the next one to be posted; it waits in the connection's queue on behalf of the list
   std::span<const list_part> parts_;
   block_list blocks_;
-  peer_names names_;                // of the peer's memory as a whole, where the connection has rails
-  std::uint64_t first_remote_ = 0;  // where that begins
+  peer_names names_;                // of the peer's memory as a whole, if the connection has rails
+  std::uint64_t first_remote_ = 0;  // where the peer's memory begins
   bool is_of_blocks_ = false;
   bool is_open_ = false;     // elements may still be posted
-  bool is_posting_ = false;  // that is just being done
-  bool is_carried_ = false;  // with staging, which posts others for them
-  bool is_run_ = false;      // the link takes it apart
-  bool is_told_ = false;     // the peer is told of elements that have completed
+  bool is_posting_ = false;  // inside post_elements(), while the link may complete some at once
+  bool is_carried_ = false;  // by staging, which posts its own requests for them
+  bool is_run_ = false;      // posted as a run, which the link takes apart
+  bool is_told_ = false;     // the owner of a write counter is notified of completed elements
   write_options how_;
   like_parts like_;
-  mr::region_pin pin_;  // of a run of blocks, from the first one on
+  mr::region_pin pin_;  // the region of a run of blocks, from the first block on
   std::size_t posted_ = 0;
-  std::size_t under_way_ = 0;  // with the transport
+  std::size_t under_way_ = 0;  // posted and not completed
   std::size_t done_ = 0;
-  std::size_t goes_on_at_ = 0;    // so many operations of the connection with the transport, or fewer
-  bool has_failed_ = false;       // an element
-  std::optional<error> failure_;  // of the first one that has, or that it was stopped
+  std::size_t goes_on_at_ = 0;    // posting resumes with so few operations of the connection in flight
+  bool has_failed_ = false;       // one of the elements has
+  std::optional<error> failure_;  // the first failed element's, or that of a stop
 };
 
 }  // namespace weft::net

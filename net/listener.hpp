@@ -24,9 +24,9 @@ class link_request;
 
 /// A peer that wants to connect: accept it or reject it. Move-only.
 ///
-/// It belongs to whoever holds it, and to no executor: hand it over, for instance with executor::post(), and accept it
-/// there. Destroying it unanswered, on any thread, rejects the peer without waiting (with private data of no bytes); a
-/// peer that is not weft and has sent more than its request may see the end of the connection instead.
+/// It belongs to no executor: hand it over, for instance with executor::post(), and accept it there. Destroying it
+/// unanswered, on any thread, rejects the peer without waiting, with empty private data; a peer that is not weft and
+/// has sent more than its request may see the connection end instead.
 class connection_request {
  public:
   connection_request(connection_request&&) noexcept;
@@ -35,11 +35,11 @@ class connection_request {
 
   /// "10.0.0.9:40312"; empty once it was answered.
   [[nodiscard]] std::string_view peer() const noexcept;
-  /// What the peer's user sent along. Hostile until checked. Empty once it was answered.
+  /// The private data that the peer's user sent. Hostile until checked. Empty once it was answered.
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept;
 
   /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws a
-  /// weft::error that names the failed step. To be called once. The request need not be kept meanwhile.
+  /// weft::error that names the failed step. Call it once. The request may be destroyed meanwhile.
   ///
   /// errc::no_memory at once if the pool can never have the receives, or if too many peers of this listener already
   /// wait for receives (listener_options::max_connections); errc::timed_out if the pool has none within half of
@@ -67,8 +67,8 @@ class connection_request {
 ///
 ///     while (auto peer = co_await listener.accept()) peers.spawn(serve(std::move(*peer)));
 ///
-/// With iwarp each peer takes a descriptor. If the process has no more, the listener turns peers away with one that it
-/// keeps for that: their connect() fails with EMFILE, "the peer has no descriptors left".
+/// With iwarp each peer takes a descriptor. If the process has none left, the listener turns peers away with one that
+/// it keeps in reserve: their connect() fails with EMFILE, "the peer has no descriptors left".
 class listener {
  public:
   listener(listener&&) noexcept;
@@ -84,8 +84,8 @@ class listener {
   /// its executor.
   [[nodiscard]] task<std::optional<connection_request>> next();
 
-  /// Waits for the next peer and sets its connection up, for programs that have nothing to ask of a request. The result
-  /// is empty after close().
+  /// Waits for the next peer and sets its connection up, for programs that accept every request. The result is empty
+  /// after close().
   ///
   /// While somebody waits here, up to listener_options::max_half_open peers are set up side by side, so that a slow one
   /// does not hold up the others: the first that is ready comes first. If the set-up of a peer fails, it is counted
@@ -119,7 +119,7 @@ class listener {
 
   std::shared_ptr<device_state> device_;
   std::shared_ptr<connection_places> places_;
-  std::shared_ptr<set_ups> set_ups_;  // those of accept(), which may outlive the listener for a moment
+  std::shared_ptr<set_ups> set_ups_;  // set-ups of accept(), which may outlive the listener for a moment
   weft::detail::sole_handle<std::shared_ptr<link_listener>, "a listener"> source_;  // shared with calls of next()
 };
 

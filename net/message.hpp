@@ -19,13 +19,13 @@ class message {
   /// A message without anything besides its content.
   explicit message(mr::buffer content) noexcept : payload(std::move(content)) {}
 
-  mr::buffer payload;                      ///< its size is the message's
+  mr::buffer payload;                      ///< its size is the message's size
   std::optional<std::uint32_t> immediate;  ///< of the peer's send_options or write_options
   std::optional<std::uint64_t>
-      invalidated_key;     ///< of an exposure of this end: the peer has revoked it, and no longer uses it
+      invalidated_key;     ///< the key of one of this end's exposures, if the peer has revoked it and no longer uses it
   bool solicited = false;  ///< the peer asks for attention
 
-  /// Of the payload, in bytes.
+  /// The payload's size in bytes.
   [[nodiscard]] std::size_t size() const noexcept { return payload.size(); }
   /// The payload's bytes.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return payload.bytes(); }

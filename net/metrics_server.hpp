@@ -20,14 +20,14 @@ class device;
 /// How metrics are served.
 struct metrics_server_options {
   std::size_t max_connections = 16;  ///< of clients at a time; more are turned away
-  /// For a request to come, and for the answer to be taken.
+  /// How long a request may take to arrive, and its answer to be taken.
   std::chrono::milliseconds patience{10'000};
 };
 static_assert(std::is_trivially_destructible_v<metrics_server_options>);
 
-/// Where Prometheus, or a person with curl, fetches metrics: GET /metrics over HTTP/1.1 (RFC 9112), one request for
-/// each connection. What clients send is not trusted: a request has 8 KiB and its time, and one that is wrong is
-/// answered with the status that says so.
+/// Serves metrics to Prometheus, or to a person with curl: GET /metrics over HTTP/1.1 (RFC 9112), one request for each
+/// connection. Clients are not trusted: a request has 8 KiB and limited time, and an invalid one is answered with the
+/// HTTP status for it.
 ///
 ///     const auto collect = [&](metrics& all) {
 ///       add_to(all, home, "main");
@@ -35,8 +35,8 @@ static_assert(std::is_trivially_destructible_v<metrics_server_options>);
 ///     };
 ///     tasks.spawn(net::serve_metrics(device, "tcp://0.0.0.0:9475", collect));
 ///
-/// The same task goes to an Asio loop by asio_host::async(). Nothing is encrypted and nobody is asked who he is, so the
-/// address should be one that only the monitoring reaches. Move-only; it belongs to the executor on which it was made.
+/// asio_host::async() runs the same task in an Asio loop. There is no encryption and no authentication, so choose an
+/// address that only the monitoring can reach. Move-only; it belongs to the executor on which it was made.
 class metrics_server {
  public:
   /// Listens on "tcp://HOST:PORT"; port 0 lets the system choose. Throws weft::error, as stream_listener::listen()
@@ -47,10 +47,9 @@ class metrics_server {
   /// "tcp://10.0.0.7:9475"
   [[nodiscard]] std::string_view address() const noexcept { return listener_.address(); }
 
-  /// Serves until it is stopped, or close(). `collect` adds what there is to tell, for each request anew, on the
-  /// executor of the server; counters of other executors, of devices and of pools may be read from there. What it
-  /// throws becomes the status 500. It is an lvalue that outlives the task; so does the server, which is not moved
-  /// meanwhile.
+  /// Serves until it is stopped, or until close(). Each request calls `collect` to add the metrics, on the executor of
+  /// the server, where counters of other executors, devices and pools may be read as well. An exception from it becomes
+  /// the status 500. It is an lvalue that outlives the task; so does the server, which is not moved meanwhile.
   template <std::invocable<metrics&> Collect>
   [[nodiscard]] task<> serve(const Collect& collect) {
     return serve_source({&collect, [](const void* what, metrics& all) { (*static_cast<const Collect*>(what))(all); }});

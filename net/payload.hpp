@@ -12,23 +12,23 @@
 
 namespace weft::net {
 
-/// Local memory that an operation may write: what connection::read() takes. It is made where the operation is called,
-/// refers to what it is made of, and owns nothing. It is made of one of these:
+/// Local memory that an operation may write: the argument of connection::read(). It is made where the operation is
+/// called, refers to the memory, and owns nothing. It is made from one of these:
 ///
 /// - `buffer&`: in use until the operation has ended. Using it meanwhile is errc::buffer_in_use, and if it is
 ///   destroyed, its memory goes back to the pool later.
 /// - `slice`: borrowed. Stopping the operation aborts the connection, and waits until the transport no longer uses the
 ///   memory.
-/// - A named array of slices: borrowed likewise, as is the array. At most 8, one behind the other.
+/// - A named array of slices: borrowed likewise, as is the array. At most 8, filled in order.
 class sink {
  public:
   /// A whole buffer.
   sink(mr::buffer& memory) noexcept : memory_(&memory) {}
   /// Registered memory.
   sink(const mr::slice& memory) noexcept : memory_(memory) {}
-  /// Several pieces of it, in their order. The list lives until the operation has ended.
+  /// Several pieces of registered memory, in order. The list lives until the operation has ended.
   sink(std::span<const mr::slice> list) noexcept : memory_(list) {}
-  /// The same for an array or vector of slices.
+  /// An array or vector of slices, which lives until the operation has ended.
   template <class List>
     requires std::convertible_to<List&, std::span<const mr::slice>>
   sink(List& list) noexcept : memory_(std::span<const mr::slice>(list)) {}
@@ -39,27 +39,27 @@ class sink {
   struct consumed {
     mr::buffer* from;  ///< the buffer
   };
-  /// For payload.
+  /// A consumed buffer, for payload.
   explicit sink(const consumed& memory) noexcept : memory_(memory) {}
-  /// For payload.
+  /// A shared buffer, for payload.
   explicit sink(const mr::shared_buffer* memory) noexcept : memory_(memory) {}
 
-  /// What it was made of.
+  /// The memory that it was made from.
   std::variant<mr::slice, mr::buffer*, consumed, const mr::shared_buffer*, std::span<const mr::slice>> memory_;
 };
 
-/// Local memory that an operation only reads: what connection::send() and write() take. It is made of what a sink is
-/// made of, and besides of one of these:
+/// Local memory that an operation only reads: the argument of connection::send() and write(). It is made from whatever
+/// makes a sink, or from one of these:
 ///
 /// - `buffer&&`: consumed, even if the operation is refused, and kept until the transport no longer uses it.
-/// - `shared_buffer`: kept by the operation until then, beside the others who hold it.
+/// - `shared_buffer`: held by the operation until then, in addition to its other holders.
 class payload : public sink {
  public:
-  /// What a sink is made of, a payload is made of too.
+  /// Everything that makes a sink makes a payload.
   using sink::sink;
   /// A buffer that the operation takes over.
   payload(mr::buffer&& memory) noexcept : sink(consumed{&memory}) {}
-  /// A buffer that others hold too.
+  /// A buffer that has other holders.
   payload(const mr::shared_buffer& memory) noexcept : sink(&memory) {}
 };
 static_assert(std::is_trivially_destructible_v<payload>);

@@ -48,7 +48,7 @@ class attempts {
     return options;
   }
 
-  /// When to begin the next one; none if it is over.
+  /// When to begin the next attempt; empty to give up.
   [[nodiscard]] std::optional<time_point> next(const error& why) {
     if (!may_heal(why) || count_ == most_) return std::nullopt;
     const time_point start = later(now(), pauses_.next());

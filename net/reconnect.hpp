@@ -13,9 +13,9 @@ namespace weft::net {
 
 class device;
 
-/// Whether trying to connect again may help: nobody listened, nobody answered, the network or the name server could not
-/// be reached, something ran short. Not if the peer rejected, if the address is invalid, or if the peer does not speak
-/// this transport.
+/// True if connecting again may help: nobody listened, nobody answered, the network or the name server could not be
+/// reached, or something ran short. False if the peer rejected, if the address is invalid, or if the peer does not
+/// speak this transport.
 [[nodiscard]] bool may_heal(const error& why) noexcept;
 
 /// Connects, and tries again for as long as that may help.

@@ -58,7 +58,7 @@ void add_rail_direction(metrics& all, const rail_traffic::direction& what, const
 }
 
 void add_rail_control_messages(metrics& all, const std::string& rail, std::string_view direction, std::uint64_t count) {
-  all.counter("weft_rail_control_messages_total", "What both ends have said about rails.",
+  all.counter("weft_rail_control_messages_total", "Control messages of rails.",
               rail + ',' + metrics::label("direction", direction), count);
 }
 
@@ -74,8 +74,7 @@ void add_rail_traffic(metrics& all, const rail_traffic& what, const std::string&
 }
 
 void add_rail_rate(metrics& all, const std::string& rail, std::uint64_t bytes_per_second) {
-  all.gauge("weft_rail_bytes_per_second", "The rate at which rails went when they last had much to do.", rail,
-            bytes_per_second);
+  all.gauge("weft_rail_bytes_per_second", "Rate of rails when they were last busy.", rail, bytes_per_second);
 }
 
 void add_rails(metrics& all, const fabric_rail_statistics& what, const std::string& owner) {
@@ -152,7 +151,7 @@ void add_to(metrics& all, std::span<const rail_statistics> what, std::string_vie
                              metrics::label("number", std::to_string(each.number));
     for (const rail_state state : all_states) add_rails_in_state(all, rail, state, each.state == state ? 1 : 0);
     const auto since = std::chrono::duration_cast<std::chrono::seconds>(each.since);
-    all.gauge("weft_rail_state_seconds", "For how long a rail has been doing what it does.", rail,
+    all.gauge("weft_rail_state_seconds", "How long a rail has been in its state.", rail,
               static_cast<std::uint64_t>(since.count()));
     add_rail_rate(all, rail, each.bytes_per_second);
     add_rail_traffic(all, each.so_far, rail);

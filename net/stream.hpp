@@ -25,10 +25,10 @@ namespace weft::net {
 
 class device;
 
-/// How to set up a connection that carries a stream: its messages have room for a TLS record with its header.
+/// Options of a connection that carries a stream: its messages have room for a TLS record with its header.
 [[nodiscard]] inline connection_options stream_options() noexcept { return {.receive_size = 17 * 1024}; }
 
-/// The end of a stream that is on its way: await it or not.
+/// A close that is under way: await it or not.
 class closing {
  public:
   /// Made by stream::close().
@@ -42,12 +42,12 @@ class closing {
 
 /// An ordered stream of bytes, like a TCP connection's: over a connection, or plain TCP. Move-only.
 ///
-/// The bytes travel as messages of the connection, so its credits hold back a writer whose peer does not read, and what
-/// a peer can make this end hold is receive_depth messages. A message of no bytes is the end of one direction.
+/// The bytes travel as messages of the connection, so its credits hold back a writer whose peer does not read, and a
+/// peer can make this end hold at most receive_depth messages. An empty message is the end of one direction.
 ///
-/// One read and one write at a time, else errc::busy. All calls on the executor that owns the connection (else
-/// errc::wrong_thread), which outlives the stream: its socket and timers end there, wherever it is destroyed. Those
-/// that are neither tasks nor awaited are also fine in handlers of an asio::io_context that drives that executor;
+/// At most one read and one write at a time, else errc::busy. All calls on the executor that owns the connection (else
+/// errc::wrong_thread), which outlives the stream: its socket and timers end there, wherever it is destroyed. Calls
+/// that are neither tasks nor awaited may also come from handlers of an asio::io_context that drives that executor;
 /// <weft/net/asio.hpp> makes this an AsyncReadStream and AsyncWriteStream of Asio's.
 class stream {
  public:
@@ -64,61 +64,61 @@ class stream {
   ~stream();
 
   /// Connects to "HOST:PORT" through the device, to "SCHEME://HOST:PORT" through it if SCHEME is the name of one of its
-  /// transports ("iwarp", "verbs"), or to "tcp://HOST:PORT", where plain TCP is spoken. A device of several fabrics
-  /// takes the first that reaches the peer, whichever of them SCHEME names. Of the options, plain TCP uses those that
-  /// concern its packets and time. errc::not_supported for another scheme, else as device::connect(). The device
-  /// outlives the stream, for its pool's sake.
+  /// transports ("iwarp", "verbs"), or to "tcp://HOST:PORT" over plain TCP. A device of several fabrics takes the first
+  /// that reaches the peer, whichever of them SCHEME names. Plain TCP uses only the options about packets and time.
+  /// errc::not_supported for another scheme, else as device::connect(). The device outlives the stream, which uses its
+  /// pool.
   [[nodiscard]] static task<stream> connect(device& through, std::string address,
                                             connection_options options = stream_options());
 
-  /// Reads the bytes that have come, as many as there is room for; waits if there are none. Yields their number: 0 only
-  /// at the end of the stream, or for no room. The end is the peer's shutdown_send() or its close. errc::peer_vanished
-  /// if the peer died. Stopping it loses no byte.
+  /// Reads received bytes, as many as there is room for; waits if there are none. Yields their number: 0 only at the
+  /// end of the stream, or for no room. The peer's shutdown_send() or close ends the stream. errc::peer_vanished if the
+  /// peer died. Stopping it loses no byte.
   [[nodiscard]] task<std::size_t> read_some(std::span<std::byte> where);
-  /// The same into several pieces of memory, the first one first.
+  /// Reads into several pieces of memory, filled in order.
   [[nodiscard]] task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
-  /// The same, where the list of pieces is kept by the operation.
+  /// Reads into several pieces of memory, whose list the operation keeps.
   [[nodiscard]] task<std::size_t> read_some(writable_ranges where);
   /// Like read_some(), without a copy; empty at the end of the stream. While it waits it holds no memory of its own.
   [[nodiscard]] task<received_bytes> read_bytes();
-  /// Fills all of it. errc::peer_closed if the stream ends before; stopping it may lose what it has read.
+  /// Fills all of `where`. errc::peer_closed if the stream ends before; a stop may lose bytes that it has read.
   [[nodiscard]] task<> read(std::span<std::byte> where);
 
-  /// Writes some of the bytes, at least one, and yields how many. Waits while the peer has no room, until the bytes may
-  /// be reused. A stop before any byte was sent is errc::canceled; a later one yields how many will arrive.
+  /// Writes some of the bytes, at least one, and yields how many. Waits while the peer has no room, and until the bytes
+  /// may be reused. A stop before any byte was sent is errc::canceled; a later one yields how many will arrive.
   /// errc::closed after shutdown_send().
   [[nodiscard]] task<std::size_t> write_some(std::span<const std::byte> what);
-  /// The same from several pieces of memory, the first one first.
+  /// Writes from several pieces of memory, in order.
   [[nodiscard]] task<std::size_t> write_some(std::span<const std::span<const std::byte>> what);
-  /// The same, where the list of pieces is kept by the operation.
+  /// Writes from several pieces of memory, whose list the operation keeps.
   [[nodiscard]] task<std::size_t> write_some(readable_ranges what);
-  /// The same without a copy, from registered memory, which is borrowed: stopping it aborts the connection.
+  /// Writes registered memory without a copy. The memory is borrowed: stopping the write aborts the connection.
   [[nodiscard]] task<std::size_t> write_some(mr::slice what);
-  /// Writes all of it. If it fails or is stopped, it is not known how much has arrived.
+  /// Writes all bytes. If it fails or is stopped, it is not known how many have arrived.
   [[nodiscard]] task<> write(std::span<const std::byte> what);
-  /// The same, without a copy if it fits into one of the peer's messages.
+  /// Writes all of a buffer, without a copy if it fits into one of the peer's messages.
   [[nodiscard]] task<> write(mr::buffer&& what);
 
-  /// Ends the writing: the peer reads the end of the stream after all that was written. The stream can still be read.
-  /// Once. errc::busy beside a write.
+  /// Ends this direction: the peer reads the end of the stream after all that was written. The stream can still be
+  /// read. Call it once; errc::busy during a write.
   [[nodiscard]] task<> shutdown_send();
 
-  /// Ends the stream, in order and in the background: what was written arrives, operations in progress end with
-  /// errc::closed, what is not read is dropped. `co_await stream.close()` waits until that is done; a stop ends only
-  /// the wait. executor::run() returns after it. Over plain TCP it is done when the peer's machine has all of it, and,
-  /// if the peer goes on sending, when that has ended too; connection_options::close_timeout without progress ends the
-  /// wait, and what is left is the kernel's.
+  /// Closes the stream, in order and in the background: written bytes arrive, operations in progress end with
+  /// errc::closed, unread bytes are dropped. `co_await stream.close()` waits until that is done; a stop ends only the
+  /// wait. executor::run() returns after it. Over plain TCP it is done when the peer's machine has all bytes and the
+  /// peer has stopped sending; after connection_options::close_timeout without progress the wait ends, and the kernel
+  /// keeps the rest.
   closing close() noexcept;
-  /// The same in the form that Asio's functions call; there is never an error.
+  /// close() in the form that Asio's functions call; there is never an error.
   void close(std::error_code& none) noexcept {
     close();
     none.clear();
   }
-  /// Ends the stream now: the peer learns that it was not in order.
+  /// Ends the stream now: the peer sees that it was not closed in order.
   void abort() noexcept;
   /// Stops the operations in progress: those that have not ended throw errc::canceled.
   void cancel() noexcept;
-  /// The same in the form that Asio's functions call; there is never an error.
+  /// cancel() in the form that Asio's functions call; there is never an error.
   void cancel(std::error_code& none) noexcept {
     cancel();
     none.clear();
@@ -129,7 +129,7 @@ class stream {
   /// "10.0.0.7:7471"
   [[nodiscard]] std::string_view peer() const noexcept;
 
-  // What Asio's requirements on types ask for, with a definition in <weft/net/asio.hpp>.
+  // Members that Asio's requirements on types ask for, defined in <weft/net/asio.hpp>.
 
   class executor_type;
   using lowest_layer_type = stream;  ///< itself: there is no layer below
@@ -148,11 +148,11 @@ class stream {
   /// shutdown_send() with a completion token: void(std::error_code).
   template <class ShutdownToken>
   auto async_shutdown_send(ShutdownToken&& token);
-  /// asio::socket_base::shutdown_send and shutdown_both are shutdown_send() in the background, and nothing
-  /// beside a write: what the peer sends is not turned away before close().
+  /// asio::socket_base::shutdown_send and shutdown_both start shutdown_send() in the background, which does nothing
+  /// during a write. shutdown_receive does nothing: the peer may send until close().
   template <class ShutdownType>
   void shutdown(ShutdownType what);
-  /// The same; `none` is cleared.
+  /// Likewise; `none` is cleared.
   template <class ShutdownType>
   void shutdown(ShutdownType what, std::error_code& none) {
     shutdown(what);

@@ -68,7 +68,7 @@ stream_listener& stream_listener::operator=(stream_listener&& other) noexcept {
   return *this;
 }
 
-// One over a device stops by itself.
+// A listener over a device stops in its own destructor.
 stream_listener::~stream_listener() {
   if (plain_ != nullptr) plain_->close();
 }
@@ -96,7 +96,7 @@ task<stream_listener> stream_listener::listen(device& through, std::string addre
   }
 }
 
-// The listener may go before the task begins, and while it waits.
+// Not a coroutine, because the listener may be destroyed before the task begins, and while it waits.
 task<std::optional<stream_request>> stream_listener::next() {
   return over_ ? next_over(over_->next()) : next_plain(plain_, *pool_);
 }

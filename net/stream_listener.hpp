@@ -27,8 +27,9 @@ class stream_request {
   /// "10.0.0.9:40312"; empty once it was answered.
   [[nodiscard]] std::string_view peer() const noexcept;
 
-  /// Yields the stream, on the executor that awaits this and owns the stream from then on. Of the options, plain TCP
-  /// uses dead_peer_after. To be called once. Throws weft::error. The device outlives the stream.
+  /// Yields the stream, on the executor that awaits this and owns the stream from then on. Plain TCP uses only
+  /// dead_peer_after and close_timeout of the options. Call it once. Throws weft::error. The device outlives the
+  /// stream.
   [[nodiscard]] task<stream> accept(connection_options options = stream_options());
 
  private:
@@ -43,13 +44,13 @@ class stream_request {
   std::unique_ptr<plain> plain_;
 };
 
-/// Where streams come in, by the scheme of an address: over a device, or plain TCP. Move-only. It belongs to the
-/// executor on which it was made, and stops listening when destroyed. Where the process has no descriptors left, peers
-/// that come are turned away.
+/// Listens for streams over a device or plain TCP, by the scheme of its address. Move-only. It belongs to the executor
+/// on which it was made, and stops listening when destroyed. If the process has no descriptors left, new peers are
+/// turned away.
 class stream_listener {
  public:
   /// Listens on "HOST:PORT" or "SCHEME://HOST:PORT" as stream::connect() understands it; port 0 lets the system choose.
-  /// Of the options, plain TCP uses the traffic class and max_connections. The device outlives the listener.
+  /// Plain TCP uses only the traffic class and max_connections of the options. The device outlives the listener.
   [[nodiscard]] static task<stream_listener> listen(device& through, std::string address,
                                                     listener_options options = {});
   stream_listener(stream_listener&&) noexcept;
@@ -60,8 +61,8 @@ class stream_listener {
   [[nodiscard]] std::string_view address() const noexcept { return address_; }
   /// Waits for the next peer; one task at a time. Empty after close().
   [[nodiscard]] task<std::optional<stream_request>> next();
-  /// Waits for the next peer whose stream is set up, as listener::accept() does; of plain TCP, where the kernel has
-  /// done that, one task at a time. Empty after close().
+  /// Waits for the next peer whose stream is set up, as listener::accept() does. Over plain TCP the kernel sets streams
+  /// up, and only one task may wait at a time. Empty after close().
   [[nodiscard]] task<std::optional<stream>> accept(connection_options options = stream_options());
   /// Stops listening: next() and accept() yield nothing more.
   void close() noexcept;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// @file
-/// weft inside a program that stands on Asio (standalone, 1.22 or newer). The only header of the runtime that needs
+/// weft inside a program that is built on Asio (standalone, 1.22 or newer). The only header of the runtime that needs
 /// Asio.
 
 #pragma once
@@ -62,8 +62,8 @@ inline std::error_code from_asio(const std::error_code& code) noexcept {
   return code == std::error_code(asio::error::operation_aborted) ? make_error_code(errc::canceled) : code;
 }
 
-/// A failure with its words, and the code that Asio's users expect. Null stays null, and what is no weft::error stays
-/// what it is.
+/// A failure with its message, and the code that Asio's users expect. Null, and an exception that is not a weft::error,
+/// stay what they are.
 inline std::exception_ptr to_asio(std::exception_ptr failure) noexcept {
   if (!failure) return failure;
   try {
@@ -81,11 +81,11 @@ inline std::exception_ptr to_asio(std::exception_ptr failure) noexcept {
   }
 }
 
-/// What start_asio_call() gives to tokens that throw: an exception_ptr of to_asio().
+/// Makes start_asio_call() complete a token that throws with the exception_ptr of to_asio().
 struct asio_thrown;
 
-/// Whether a token throws where a handler would be given a failure: such a one is given the exception itself, because
-/// an error_code has no room for its words.
+/// Whether a token throws failures. It gets the exception itself then, because an error_code has no room for its
+/// message.
 template <class Token>
 inline constexpr bool asio_throws = false;
 template <class Allocator>
@@ -131,7 +131,7 @@ class asio_reserve_allocator {
   asio_reserve* from_;
 };
 
-/// A call of a member of an asio_loop, out of the io_context's queue. One at a time is on its way with a reserve.
+/// A function for the io_context's queue that calls a member of an asio_loop. At most one at a time uses a reserve.
 class asio_nudge {
  public:
   using allocator_type = asio_reserve_allocator<void>;
@@ -151,18 +151,18 @@ class asio_nudge {
 /// The calls that one request_stop() stops.
 struct asio_wave {
   stop_source stop;
-  std::size_t calls = 0;  ///< that have not ended
+  std::size_t calls = 0;  ///< calls that have not ended
 };
 
-/// An operation of weft whose end an Asio handler waits for. It owns itself.
+/// An operation of weft that completes an Asio handler. It owns itself.
 class asio_call_base : protected root_observer {
  public:
   asio_call_base(const asio_call_base&) = delete;
   asio_call_base& operator=(const asio_call_base&) = delete;
 
-  /// On the io_context's thread, once.
+  /// Called once, on the io_context's thread.
   void start() noexcept;
-  /// Never started: the handler goes uncalled.
+  /// Instead of start(): destroys the call, and the handler uncalled.
   virtual void abandon() noexcept = 0;
 
  protected:
@@ -170,39 +170,39 @@ class asio_call_base : protected root_observer {
   ~asio_call_base() = default;
 
   [[nodiscard]] asio_loop& loop() const noexcept { return *loop_; }
-  /// Before start(): request_stop() may be called until the end.
+  /// Called before start(), to allow request_stop() until the end.
   void allow_stop() noexcept { stops_alone_ = true; }
-  /// On the io_context's thread.
+  /// Stops this operation alone. On the io_context's thread.
   void request_stop() noexcept;
 
  private:
   friend class asio_loop;
 
-  /// Starts the coroutine of the operation, or one that awaits it. May throw for want of memory.
+  /// Starts the coroutine of the operation, or one that awaits it. May throw if memory is short.
   virtual void start_task(executor_core& where, stop_token token) = 0;
-  /// On the executor: keeps a failure that came as an exception, and lets go of what the operation holds.
+  /// On the executor: keeps the failure, if there is one, and destroys the operation.
   virtual void operation_ended(std::exception_ptr failure) noexcept = 0;
-  /// Destroys itself and gives the result to the handler: at once where its executor allows that, or (`later`) through
-  /// that one's queue. Throws what came as an exception and has no other way, and what the handler throws.
+  /// Destroys itself and passes the result to the handler: at once where the handler's executor allows that, or
+  /// (`later`) through its queue. Throws what the handler throws, and a failure that the handler cannot be given.
   virtual void complete(bool later) = 0;
 
   void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept final;
 
   std::shared_ptr<asio_loop> loop_;
   asio_wave* wave_ = nullptr;               // from start() on
-  std::optional<linked_stop_source> stop_;  // from start() on, for a call that may be stopped without the others
+  std::optional<linked_stop_source> stop_;  // from start() on, for a call that may be stopped alone
   bool stops_alone_ = false;
-  bool stopped_early_ = false;      // a stop before start()
-  asio_call_base* next_ = nullptr;  // among those that have ended
+  bool stopped_early_ = false;      // request_stop() came before start()
+  asio_call_base* next_ = nullptr;  // in the list of ended calls
 };
 
-/// What an asio_host consists of; handlers that are under way keep it alive.
+/// The state of an asio_host; handlers that are under way keep it alive.
 class asio_loop final : public std::enable_shared_from_this<asio_loop>, private executor_core::outer_loop {
  public:
   asio_loop(asio::io_context& context, const executor_options& options)
       : context_(&context), guest_(options), descriptor_(std::in_place, context), timer_(std::in_place, context) {
     if (core_of(guest_).io().wait_fd() < 0)
-      throw error(errc::not_supported, "drive a simulated executor from an io_context");
+      throw error(errc::not_supported, "drive an executor with a simulated event driver from an io_context");
     core_of(guest_).attach(&key, std::make_unique<mark>(*this));
     core_of(guest_).drive_from(this);
   }
@@ -210,7 +210,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   asio_loop& operator=(const asio_loop&) = delete;
   ~asio_loop() = default;
 
-  /// The one that drives an executor; null if that runs by itself.
+  /// The loop that drives an executor; null if the executor runs by itself.
   [[nodiscard]] static asio_loop* of(const executor_core& guest) noexcept {
     auto* const found = static_cast<mark*>(guest.find_attachment(&key));
     return found != nullptr ? &found->owner : nullptr;
@@ -219,7 +219,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   [[nodiscard]] executor& guest() noexcept { return guest_; }
   [[nodiscard]] asio::io_context& context() const noexcept { return *context_; }
 
-  /// Has the executor look for work, soon. On the io_context's thread, like what follows.
+  /// Makes the executor look for work soon. On the io_context's thread, like the functions below.
   void kick() noexcept {
     kicked_ = true;
     if (pumping_ || finishing_ || std::exchange(scheduled_, true)) return;
@@ -234,20 +234,20 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     kick();
     try {
       next_wave_.emplace_back();
-    } catch (const std::bad_alloc&) {  // then the next time
+    } catch (const std::bad_alloc&) {  // the next stop makes one
     }
   }
 
-  /// Stops all tasks, waits for their end, and leaves the io_context. Ends the program on another thread if there are
-  /// any, for nobody can run them there.
+  /// Stops all tasks, waits for their end, and leaves the io_context. With tasks, a call on another thread ends the
+  /// program, because they cannot run there.
   void finish() noexcept;
-  /// Whether no handler that is due will be called while somebody waits for it: the io_context does not run.
+  /// Whether finish() has begun: the io_context does not run then, so tasks must not wait for its handlers.
   [[nodiscard]] bool finishing() const noexcept { return finishing_; }
 
  private:
   friend class asio_call_base;
 
-  // How operations of Asio find the loop of the executor on which they are awaited.
+  // Leads an operation of Asio from its task's executor to the loop.
   struct mark final : attachment {
     explicit mark(asio_loop& loop) noexcept : owner(loop) {}
     asio_loop& owner;
@@ -258,7 +258,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     scheduled_ = false;
     pump();
   }
-  // From any thread. Whoever finds that one is on its way leaves the rest to that: it looks for work after woken().
+  // From any thread. Posts nothing if a woken() is on its way, because that looks for work afterwards.
   void wake() noexcept override {
     if (waking_.exchange(true, std::memory_order_acq_rel)) return;
     asio::post(*context_, asio_nudge(shared_from_this(), &asio_loop::woken, wake_memory_));
@@ -277,29 +277,29 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
 
   asio::io_context* context_;  // null: finished
   executor guest_;
-  std::list<asio_wave> waves_{1};      // the last is that of calls to come
-  std::list<asio_wave> next_wave_{1};  // so that to stop them takes no memory
+  std::list<asio_wave> waves_{1};      // the last one is for calls to come
+  std::list<asio_wave> next_wave_{1};  // made ahead, so that a stop needs no memory
   // Made before asio_service, so that they may still be used when that is shut down. Empty: finished.
-  std::optional<asio::posix::stream_descriptor> descriptor_;  // the event driver's, from the first turn on
+  std::optional<asio::posix::stream_descriptor> descriptor_;  // the event driver's wait_fd(), from the first watch() on
   std::optional<asio::steady_timer> timer_;
   std::optional<std::chrono::steady_clock::time_point> timer_due_;
-  bool watching_ = false;            // a wait for the descriptor is in progress, or its end is on the way
-  bool scheduled_ = false;           // kick() has posted
-  std::atomic<bool> waking_{false};  // wake() has posted
+  bool watching_ = false;            // a wait for the descriptor is in progress, or its handler is due
+  bool scheduled_ = false;           // kicked() is posted
+  std::atomic<bool> waking_{false};  // woken() is posted
   asio_reserve kick_memory_;
   asio_reserve wake_memory_;
   bool pumping_ = false;
   bool kicked_ = false;  // there may be work since the last step
   bool finishing_ = false;
-  std::size_t calls_ = 0;  // that have not ended
+  std::size_t calls_ = 0;  // calls that have not ended
   event all_ended_;
-  asio_call_base* first_ended_ = nullptr;  // and wait for complete(), oldest first
+  asio_call_base* first_ended_ = nullptr;  // ended calls that wait for complete(), oldest first
   asio_call_base* last_ended_ = nullptr;
-  bool some_ended_ = false;  // there are such calls: the step that ends them ends, too
+  bool some_ended_ = false;  // there are such calls, so the step that has ended them returns
 };
 
-/// Finishes the loops that an io_context leaves behind, and keeps those whose connections or listeners are left: Asio's
-/// coroutines hold these until the io_context destroys its handlers.
+/// Finishes the loops of an io_context that is destroyed before their hosts. Keeps finished loops with connections or
+/// listeners, which Asio's coroutines hold until the io_context destroys its handlers.
 class asio_service final : public asio::execution_context::service {
  public:
   using key_type = asio_service;
@@ -329,8 +329,8 @@ class asio_service final : public asio::execution_context::service {
 inline void asio_loop::pump() {
   if (context_ == nullptr) return;
   kicked_ = true;
-  if (pumping_) return;  // a handler runs the io_context
-  // Then others of the io_context have their turn. A step that handlers interrupt is a short one.
+  if (pumping_) return;  // called from a handler that runs the io_context
+  // After so many steps, other handlers have their turn. A step that handlers interrupt counts as a short one.
   constexpr int most_steps = 64;
   constexpr int long_step = 8;
   struct pumping {
@@ -351,13 +351,13 @@ inline void asio_loop::pump() {
       deliver(false);
       if (context_ == nullptr) return;  // a handler has destroyed the host
     } while (left > 0 && (kicked_ || time == duration::zero()));
-  } catch (...) {  // of a handler: it goes to whoever runs the io_context, and comes back for the rest
+  } catch (...) {  // thrown by a handler: leaves io_context::run(); the rest follows later
     if (context_ != nullptr) kick();
     throw;
   }
   try {
     rest(kicked_ ? duration::zero() : time);
-  } catch (...) {  // no memory to wait with: likewise
+  } catch (...) {  // no memory to wait with: likewise leaves io_context::run()
     kick();
     throw;
   }
@@ -370,7 +370,7 @@ inline void asio_loop::rest(std::optional<duration> time) {
   if (time) set_timer(*time);
 }
 
-// Nothing of ours shall keep the io_context from running out of work.
+// Cancels our waits, so that the io_context can run out of work.
 inline void asio_loop::leave() {
   if (watching_) descriptor_->cancel();
   if (timer_due_) timer_->cancel();
@@ -384,7 +384,7 @@ inline void asio_loop::watch() {
                           [self = shared_from_this()](const std::error_code& failure) {
                             self->watching_ = false;
                             if (!failure) return self->pump();
-                            // Canceled; but meanwhile there may be something to wait for again.
+                            // Canceled, but there may be work to wait for again by now.
                             if (self->context_ != nullptr && core_of(self->guest_).has_work()) self->watch();
                           });
   watching_ = true;
@@ -393,7 +393,7 @@ inline void asio_loop::watch() {
 inline void asio_loop::set_timer(duration time) {
   constexpr duration longest = std::chrono::hours(1);
   const auto due = std::chrono::steady_clock::now() + std::min(time, longest);
-  if (timer_due_ && *timer_due_ <= due) return;  // early enough: the step that it brings says when to come again
+  if (timer_due_ && *timer_due_ <= due) return;  // early enough: the step that it causes sets the next time
   timer_due_.reset();
   timer_->expires_at(due);
   timer_->async_wait([self = shared_from_this()](const std::error_code& failure) {
@@ -454,7 +454,7 @@ inline void asio_call_base::start() noexcept {
     token = stop_->get_token();
   }
   try {
-    // The executor needs no kick: it is in a step, or one is due, or it is asleep and has the loop woken.
+    // The executor needs no kick: it is in a step, or one is due, or it is asleep and wakes the loop itself.
     start_task(core_of(loop.guest_), token);
   } catch (...) {  // no memory for a frame
     ended(std::current_exception(), nullptr, {});
@@ -483,11 +483,11 @@ inline void asio_call_base::ended(std::exception_ptr failure, const char*, std::
   if (--loop.calls_ == 0 && loop.finishing_) loop.all_ended_.set();
 }
 
-/// The value of a handler beside a failure: a default T, or an empty optional if T has no default.
+/// The type of a handler's value: T, or std::optional<T> if T has no default for a failure.
 template <class T>
 using asio_value = std::conditional_t<std::default_initializable<T>, T, std::optional<T>>;
 
-/// How it gets the failure itself.
+/// The type of a handler's failure.
 template <class Failure>
 using asio_failure = std::conditional_t<std::is_same_v<Failure, asio_thrown>, std::exception_ptr, Failure>;
 
@@ -538,7 +538,8 @@ template <class Allocator, class T>
 using asio_allocator = std::conditional_t<std::is_same_v<Allocator, std::allocator<void>>, frame_memory<T>,
                                           typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
 
-/// Whether a handler's associated executor is that of an io_context, so that on its thread a call is all that it takes.
+/// Whether a handler's associated executor is that of an io_context, so that on its thread the handler may be called
+/// directly.
 template <class Executor>
 bool is_executor_of(const Executor& wanted, const asio::io_context::executor_type& own) noexcept {
   if constexpr (std::is_same_v<Executor, asio::io_context::executor_type>) {
@@ -554,14 +555,15 @@ bool is_executor_of(const Executor& wanted, const asio::io_context::executor_typ
 template <class Failure, class Handler, class Operation>
 class asio_call final : public asio_call_base {
   using value = await_result<Operation>;
-  // One that derives from task<T> may have a member take_for_asio(root_of<T>&), which yields the result or throws.
+  // An operation that derives from task<T> may have a member take_for_asio(root_of<T>&), which yields the result or
+  // throws.
   static constexpr bool is_task = std::derived_from<Operation, task<value>>;
   using handler_executor = asio::associated_executor_t<Handler, asio::io_context::executor_type>;
   using allocator = asio_allocator<asio::associated_allocator_t<Handler>, asio_call>;
   using allocator_traits = std::allocator_traits<allocator>;
 
  public:
-  /// Moves each of them once, from where it is: moves of operations and of Asio's coroutines are not cheap.
+  /// Moves handler and operation once each, because moves of operations and of Asio's coroutines are not cheap.
   template <class GivenHandler, class GivenOperation>
   static asio_call& make(std::shared_ptr<asio_loop> loop, GivenHandler&& handler, GivenOperation&& operation) {
     allocator memory(asio::get_associated_allocator(handler));
@@ -569,7 +571,7 @@ class asio_call final : public asio_call_base {
     try {
       return *::new (static_cast<void*>(place))
           asio_call(std::move(loop), std::forward<GivenHandler>(handler), std::forward<GivenOperation>(operation));
-    } catch (...) {  // of the handler's move, or for want of memory for what its cancellation slot shall call
+    } catch (...) {  // thrown by the handler's move, or by its cancellation slot, which allocates
       allocator_traits::deallocate(memory, place, 1);
       throw;
     }
@@ -577,7 +579,7 @@ class asio_call final : public asio_call_base {
   void abandon() noexcept override {
     try {
       [[maybe_unused]] const Handler handler = take_handler_and_die();
-    } catch (...) {  // of the handler's move: it is gone all the same
+    } catch (...) {  // thrown by the handler's move, and the call is gone
     }
   }
 
@@ -599,7 +601,7 @@ class asio_call final : public asio_call_base {
   }
   ~asio_call() = default;
 
-  // A task runs by itself; for anything else there is a task that awaits it.
+  // Starts a task itself; for anything else, a task that awaits it.
   void start_task(executor_core& where, stop_token token) override {
     if constexpr (is_task) {
       root_ = root_handle<value>(std::move(operation_->what));
@@ -623,10 +625,10 @@ class asio_call final : public asio_call_base {
     if constexpr (is_task) take_result();
     operation_.reset();
   }
-  // A failure is taken like a value where the operation translates it.
+  // An operation that translates failures is asked for its result after a failure, too.
   void take_result() noexcept {
     constexpr bool translates = requires(Operation& what) { what.take_for_asio(*root_); };
-    if (!root_) return;  // there was no memory for it
+    if (!root_) return;  // there was no memory for the task
     const root_handle<value> ended = std::move(root_);
     if (failure_ && !translates) return;
     failure_ = nullptr;
@@ -649,7 +651,7 @@ class asio_call final : public asio_call_base {
     }
   }
 
-  // The code of an error; what is none stays in failure_.
+  // The code of the failure; a failure without one stays in failure_.
   std::error_code code() {
     if (!failure_) return {};
     try {
@@ -664,7 +666,7 @@ class asio_call final : public asio_call_base {
     }
   }
 
-  // The handler outlives the call, whose memory may be the handler's.
+  // Moves the handler out, then destroys the call, whose memory may be the handler's.
   Handler take_handler_and_die() {
     class end {
      public:
@@ -686,7 +688,7 @@ class asio_call final : public asio_call_base {
   }
 
   void complete(bool later) override {
-    // What they say alike is of other types. NOLINTNEXTLINE(bugprone-branch-clone)
+    // The branches look alike, but their types differ. NOLINTNEXTLINE(bugprone-branch-clone)
     if constexpr (std::is_same_v<Failure, std::exception_ptr>) {
       deliver(later, std::exchange(failure_, nullptr));
     } else if constexpr (std::is_same_v<Failure, asio_thrown>) {
@@ -712,8 +714,8 @@ class asio_call final : public asio_call_base {
       call_handler(later, std::move(failure), value_ ? asio_value<value>(std::move(*value_)) : asio_value<value>());
     }
   }
-  // As asio::dispatch() would: at once on the thread of the handler's io_context. What the handler throws goes to
-  // whoever runs that.
+  // Calls the handler as asio::dispatch() would: at once on the thread of the handler's io_context. What the handler
+  // throws leaves io_context::run().
   template <class... Arguments>
   void call_handler(bool later, Arguments&&... arguments) {
     if (!later && !work_) {
@@ -734,7 +736,8 @@ class asio_call final : public asio_call_base {
 
   using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
   struct nothing {};
-  // Some operations are bases of others: what is a member is known to be none.
+  // Some operations are bases of others. A member is known to be of its exact class, so clang does not warn when it is
+  // destroyed.
   struct held {
     template <class Given>
     explicit held(Given&& operation) : what(std::forward<Given>(operation)) {}
@@ -744,7 +747,7 @@ class asio_call final : public asio_call_base {
   std::optional<asio::executor_work_guard<handler_executor>> work_;
   Handler handler_;
   std::optional<held> operation_;
-  [[no_unique_address]] std::conditional_t<is_task, root_handle<value>, nothing> root_;  // of a task
+  [[no_unique_address]] std::conditional_t<is_task, root_handle<value>, nothing> root_;  // only for a task
   std::optional<stored> value_;
   std::exception_ptr failure_;
 };
@@ -764,7 +767,7 @@ class asio_departure {
   asio_call_base* call_;
 };
 
-/// Starts an operation whose end completes a token: what asio_host::async() and streams do. From any thread.
+/// Starts an operation that completes a token, for asio_host::async() and streams. From any thread.
 template <class Failure, class Operation, class CompletionToken>
 auto start_asio_call(std::shared_ptr<asio_loop>&& home, Operation&& operation, CompletionToken& token) {
   static_assert(!std::is_reference_v<Operation>);
@@ -782,7 +785,7 @@ auto start_asio_call(std::shared_ptr<asio_loop>&& home, Operation&& operation, C
       token, std::move(home), std::move(operation));
 }
 
-/// The same with the failure that suits the token: an std::error_code, or the exception for one that throws it.
+/// start_asio_call() with the failure that suits the token: an std::error_code, or the exception if the token throws.
 template <class Operation, class CompletionToken>
 auto start_asio_operation(std::shared_ptr<asio_loop>&& home, Operation&& operation, CompletionToken& token) {
   using failure = std::conditional_t<asio_throws<std::decay_t<CompletionToken>>, asio_thrown, std::error_code>;
@@ -791,67 +794,67 @@ auto start_asio_operation(std::shared_ptr<asio_loop>&& home, Operation&& operati
 
 }  // namespace detail
 
-/// An executor that lives in an asio::io_context, without a thread of its own: it serves its tasks and connections in
-/// the turns of whoever runs the io_context, and both sleep in one place.
+/// An executor in an asio::io_context, without a thread of its own: the thread that runs the io_context serves its
+/// tasks and connections, and both sleep in one place.
 ///
 ///     asio::io_context io;
 ///     weft::asio_host host(io);
 ///     host.spawn(serve(device), asio::detached);
 ///     io.run();
 ///
-/// The io_context is run by one thread, always the same; several hosts are several io_contexts, each with its thread.
-/// Tasks, pending operations and open connections are work: io_context::run() returns when there are none. An executor
-/// that spins (executor_options::policy) has the io_context poll as long.
+/// One thread runs the io_context, always the same; several hosts need several io_contexts, each with its thread.
+/// Tasks, pending operations and open connections are work: io_context::run() returns when there are none. While the
+/// executor spins (executor_options::policy), the io_context polls.
 ///
-/// Destroying the host, or the io_context before it, stops what has not ended and waits until it has, at most as long
-/// as connections take to close; the handlers are queued in the io_context. On that one's thread, and in no task;
-/// elsewhere only once there is no work. Connections and listeners go before it, as they do before any executor, but
-/// for those that handlers of the io_context hold, such as coroutines of Asio's: they go with these, at the latest when
-/// the io_context is destroyed, on that same thread.
+/// Destroying the host, or the io_context before it, stops everything that has not ended and waits for it, at most as
+/// long as connections take to close; the handlers are queued in the io_context. Destroy it on the io_context's thread,
+/// outside of tasks; on another only once there is no work. Destroy connections and listeners first, as before any
+/// executor, except those that handlers of the io_context hold, such as coroutines of Asio: these go with the handlers,
+/// at the latest with the io_context, on that same thread.
 class asio_host {
  public:
   /// Throws weft::error if there is no event driver.
   explicit asio_host(asio::io_context& context, const executor_options& options = {})
       : loop_(std::make_shared<detail::asio_loop>(context, options)) {
     asio::use_service<detail::asio_service>(context).add(loop_);
-    loop_->kick();  // for what comes from other threads before there is anything here
+    loop_->kick();  // for work that other threads send before there is any here
   }
   asio_host(const asio_host&) = delete;
   asio_host& operator=(const asio_host&) = delete;
   ~asio_host() { loop_->finish(); }
 
-  /// What tasks run on here, for scopes, channels and run_on() of other executors. It is not run(): errc::wrong_thread.
+  /// The executor of this host's tasks, for scopes, channels and run_on() elsewhere. Its run() is errc::wrong_thread.
   [[nodiscard]] weft::executor& executor() noexcept { return loop_->guest(); }
 
   /// Awaits anything that a task could (`peer.recv()`, `device.connect(...)`, a task) on the executor, and completes
-  /// the token with what it yields: void(std::error_code, T), or void(std::error_code) if that is nothing. T is
-  /// std::optional of it where it has no empty value.
+  /// the token with the value: void(std::error_code, T), or void(std::error_code) if there is none. T is std::optional
+  /// of the value if that has no default.
   ///
   ///     auto message = co_await host.async(peer.recv(), asio::use_awaitable);
   ///     host.async(peer.send(buffer), [](std::error_code failure) { ... });
   ///
-  /// The handler runs on its associated executor, never inside this call; its state lies in memory of its associated
-  /// allocator. Its cancellation slot stops the operation, on the io_context's thread; that ends with
-  /// asio::error::operation_aborted or with what happened first. An exception that is no error leaves
-  /// io_context::run(), and the handler is destroyed uncalled. From any thread for a task; operations of a connection
-  /// belong to the io_context's.
+  /// The handler runs on its associated executor, never inside this call; its state is in memory of its associated
+  /// allocator. Its cancellation slot, on the io_context's thread, stops the operation, which then ends with
+  /// asio::error::operation_aborted or with what happened first. An exception without an error code leaves
+  /// io_context::run(), and the handler is destroyed uncalled. From any thread for a task; on the io_context's thread
+  /// for operations of a connection.
   ///
-  /// asio::use_awaitable and asio::use_future, bound to a slot or an executor or not, are completed with an
-  /// std::exception_ptr: what they throw is the weft::error with its words, or whatever else was thrown. A
-  /// std::error_code has no room for words: spawn(), or async(as_result(...)), keeps them for other tokens.
+  /// asio::use_awaitable and asio::use_future, also bound to a slot or an executor, are completed with an
+  /// std::exception_ptr: they throw the weft::error with its message, or any other exception as it is. A
+  /// std::error_code has no room for a message: with other tokens, spawn() or async(as_result(...)) keeps it.
   template <class Operation, class CompletionToken>
   auto async(Operation operation, CompletionToken&& token) {
     return detail::start_asio_operation(std::shared_ptr(loop_), std::move(operation), token);
   }
 
-  /// The same with whatever is thrown, as it is: void(std::exception_ptr, T), like asio::co_spawn. A stop is
+  /// Like async(), with the exception as it was thrown: void(std::exception_ptr, T), like asio::co_spawn. A stop is
   /// errc::canceled.
   template <class Operation, class CompletionToken>
   auto spawn(Operation work, CompletionToken&& token) {
     return detail::start_asio_call<std::exception_ptr>(std::shared_ptr(loop_), std::move(work), token);
   }
 
-  /// Asks everything that has been started here so far to stop. From the io_context's thread.
+  /// Asks everything that has been started here so far to stop. Call on the io_context's thread.
   void request_stop() { loop_->request_stop(); }
 
  private:
@@ -862,9 +865,9 @@ class asio_host {
 ///
 ///     std::size_t got = co_await socket.async_read_some(asio::buffer(bytes), weft::use_weft);
 ///
-/// It yields what the handler would get after the error_code (several: a tuple), and throws weft::error in the place of
-/// a failure. A stop of the task cancels the operation through its cancellation slot, and the task goes on when that
-/// has ended: errc::canceled. For objects of the host's io_context, whose thread is the task's.
+/// It yields the handler's arguments after the error_code (several: a tuple), and throws a failure as a weft::error. A
+/// stop of the task cancels the operation through its cancellation slot, and the task resumes once the operation has
+/// ended: errc::canceled. For objects of the host's io_context, on whose thread the task runs.
 struct use_weft_t {};
 inline constexpr use_weft_t use_weft;  ///< the token: `co_await socket.async_read_some(..., weft::use_weft)`
 
@@ -873,19 +876,19 @@ namespace detail {
 template <class... Values>
 class asio_wait;
 
-/// What an Asio handler and the task that waits for it share. Whoever comes second destroys it.
+/// The state that an Asio handler and its waiting task share. The second of the two to come destroys it.
 template <class... Values>
 class asio_rendezvous final : private remote_work {
  public:
   asio_rendezvous(executor_core& home, asio_wait<Values...>& waiter) noexcept : home_(home), waiter_(&waiter) {}
 
-  /// From the handler's thread, once: with its arguments, or without if it goes uncalled.
+  /// Called once, on the handler's thread: with its arguments, or without if it is destroyed uncalled.
   void answer(std::optional<std::tuple<Values...>> values) noexcept {
     values_ = std::move(values);
     if (state_.exchange(state::answered, std::memory_order_acq_rel) == state::waiting) return home_.submit(*this);
     delete this;
   }
-  /// On the executor: the waiter goes before the answer.
+  /// On the executor: the waiter leaves before the answer.
   void forsake() noexcept {
     waiter_ = nullptr;
     state_.exchange(state::forsaken, std::memory_order_acq_rel);
@@ -910,7 +913,7 @@ class asio_rendezvous final : private remote_work {
   asio::cancellation_signal cancellation_;
 };
 
-/// The handler.
+/// The handler that Asio gets for use_weft.
 template <class... Values>
 class asio_handler {
  public:
@@ -975,14 +978,14 @@ class asio_wait : public operation_base {
     if (meeting_ != nullptr) std::exchange(meeting_, nullptr)->forsake();
   }
 
-  asio_rendezvous<Values...>* meeting_ = nullptr;  // while the handler is to come
+  asio_rendezvous<Values...>* meeting_ = nullptr;  // null once either of the two has left
 };
 
-/// The result for the task that awaits a handler's arguments: an error_code or exception_ptr in front is thrown.
+/// Makes the task's result of a handler's arguments: a leading error_code or exception_ptr is thrown.
 template <class First, class... Rest>
 auto asio_result(std::tuple<First, Rest...>&& values) {
   if constexpr (std::is_same_v<First, std::error_code>) {
-    if (std::get<0>(values)) throw error(from_asio(std::get<0>(values)), "an operation of Asio");
+    if (std::get<0>(values)) throw error(from_asio(std::get<0>(values)), "Asio operation failed");
   } else if constexpr (std::is_same_v<First, std::exception_ptr>) {
     if (std::get<0>(values)) std::rethrow_exception(std::get<0>(values));
   }
@@ -1011,7 +1014,7 @@ class [[nodiscard]] asio_operation final : public asio_wait<Values...> {
         arguments_(std::move(other.arguments_)) {}
 
   auto await_resume() {
-    if (!this->values_) throw error(errc::canceled, "an operation of Asio");
+    if (!this->values_) throw error(errc::canceled, "Asio operation stopped");
     return asio_result(std::move(*this->values_));
   }
 

@@ -10,8 +10,8 @@
 
 namespace weft::detail {
 
-// Debuggers read memory by these numbers, because a release build has no types to go by (runtime/gdb/weft-gdb.py).
-// Neither GCC nor clang mind that the types are not of standard layout: none has a virtual base.
+// Debuggers read memory by these offsets, because a release build has no type information (runtime/gdb/weft-gdb.py).
+// The types are not of standard layout, but GCC and clang allow that, because none has a virtual base.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
 struct debugger_layout {
@@ -40,7 +40,7 @@ static_assert(sizeof(std::source_location) == sizeof(void*), "weft-gdb.py takes 
 
 }  // namespace weft::detail
 
-// By a name that debuggers find without knowing C++; in every program that has an executor.
+// Has C linkage, so that debuggers find it without knowing C++; in every program with an executor.
 extern "C" {
 extern const weft::detail::debugger_layout weft_debugger_layout;
 [[gnu::used]] constinit const weft::detail::debugger_layout weft_debugger_layout{};

@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// Builds the text: roots without an owner at the top, below each coroutine with a scope that scope's children.
-// No recursion, for tasks may await each other a million deep.
+// Builds the text: roots without an owner are at the top, and the children of a scope below the coroutine that owns it.
+// No recursion, because tasks may await each other a million deep.
 class executor_core::dump_text {
  public:
   explicit dump_text(const executor_core& what) : what_(what), now_(what.now()) {
@@ -48,7 +48,7 @@ class executor_core::dump_text {
     fmt::vformat_to(std::back_inserter(text_), format, fmt::make_format_args(arguments...));
   }
 
-  // Youngest roots stand first in the lists, and the last to be planned is the first to be written.
+  // The lists begin with the youngest roots, and the last planned is written first, so the oldest comes first.
   void plan(const detail::promise_base* owner, std::size_t depth) {
     const auto found = children_.find(owner);
     if (found == children_.end()) return;

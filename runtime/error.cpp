@@ -50,7 +50,7 @@ const char* words(errc code) noexcept {
     case errc::malformed:
       return "malformed";
     case errc::message_too_large:
-      return "too large for one operation";
+      return "too large for the peer or the transport";
     case errc::closed:
       return "the connection is closed at this end";
     case errc::peer_closed:
@@ -66,13 +66,13 @@ const char* words(errc code) noexcept {
     case errc::connection_failed:
       return "the connection has failed";
     case errc::not_receiving:
-      return "messages of the peer wait for a recv() here";
+      return "a side does not receive what the other has sent";
     case errc::wrong_device:
       return "not reachable through this device";
     case errc::executor_stopped:
       return "the executor has ended";
     case errc::peer_restarted:
-      return "the peer knows of this connection no more: it was restarted, or has given the connection up";
+      return "the peer no longer knows this connection: its process was restarted, or gave it up";
     case errc::outcome_unknown:
       return "a rail has ended, and whether the peer has executed the operation is unknown";
   }
@@ -135,7 +135,7 @@ error system_error(int number, const std::string& context) {
 
 namespace {
 
-// One of each code, in its order. Never destroyed: threads may outlive main().
+// One error for each code, in order. Never destroyed, because threads may outlive main().
 const std::vector<error>& wordless_errors() {
   static const auto& all = *new std::vector<error>([] {
     constexpr int last = static_cast<int>(errc::outcome_unknown);
@@ -179,8 +179,8 @@ void detail::terminate_because_duplicated(const char* what) noexcept {
   char text[256];
   std::snprintf(
       text, sizeof(text),
-      "%s was used or destroyed after it had been destroyed. GCC 12 destroys twice what is made inside braces "
-      "in an expression with co_await: give it a name before that; see docs/gcc-12.md",
+      "%s was destroyed twice, or used after it was destroyed. GCC 12 destroys temporaries inside braces twice "
+      "in an expression with co_await: name the object first; see docs/gcc-12.md",
       what);
   terminate_because(text);
 }

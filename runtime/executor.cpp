@@ -16,7 +16,7 @@ class run_end final : public detail::root_observer {
   void ended(std::exception_ptr, const char*, std::source_location) noexcept override { done = true; }
 };
 
-// A stop that another thread asks for.
+// Brings a stop from another thread to the executor.
 class mailed_stop final : public detail::remote_work {
  public:
   explicit mailed_stop(stop_source& target) noexcept : target_(target) {}
@@ -29,7 +29,7 @@ class mailed_stop final : public detail::remote_work {
 }  // namespace
 
 void executor::run_to_end(detail::root_task& root, std::stop_token token) {
-  if (current_ != nullptr) throw error(errc::wrong_thread, "run an executor inside another one's task");
+  if (current_ != nullptr) throw error(errc::wrong_thread, "run an executor inside a task of another executor");
   if (is_driven()) throw error(errc::wrong_thread, "run an executor that another loop drives");
   attach_thread();
   const entered guard(this);
@@ -45,7 +45,7 @@ void executor::run_to_end(detail::root_task& root, std::stop_token token) {
     root.start(*this, end, stop.get_token());
     run_until(end.done);
   }
-  executor_core::end();  // a stop that came too late is there still
+  executor_core::end();  // runs a late stop, which is still in the mailbox
   run_until(end.done);
   unwatch_all();
 }

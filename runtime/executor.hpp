@@ -18,28 +18,29 @@
 
 namespace weft {
 
-/// The executor of a core.
+/// The executor whose base `core` is.
 [[nodiscard]] executor& executor_of(executor_core& core) noexcept;
 
 /// An event loop on one thread: it resumes tasks, polls completion queues, and waits for the kernel.
 ///
-/// It belongs to the thread that first calls run(). All calls come from there, unless their comment says otherwise.
+/// It belongs to the thread that first calls run(). All calls come from that thread, unless their comment says
+/// otherwise.
 class executor : private executor_core {
  public:
-  /// Opens the event driver. Throws weft::error if there is none to be had.
+  /// Opens the event driver. Throws weft::error if none can be opened.
   explicit executor(executor_options options = {}) : executor_core(options) {}
 
-  /// Runs `root` to its end on the calling thread, then waits for what works in the background, such as connections
-  /// that close. Returns what the task returned, or throws what it threw. errc::wrong_thread on another thread than the
-  /// first that called it.
+  /// Runs `root` to its end on the calling thread, then waits for work in the background, such as connections that are
+  /// closing. Returns what the task returned, or throws what it threw. errc::wrong_thread on any thread but the first
+  /// that called it.
   template <class T>
   T run(task<T> root);
-  /// The same, and the task is stopped when somebody requests a stop of `token`, from any thread.
+  /// Likewise, and stops the task when a stop of `token` is requested, from any thread.
   template <class T>
   T run(task<T> root, std::stop_token token);
 
-  /// From any thread: has `function` called on this executor, soon and in order. It must not throw. A function that has
-  /// not been called when the executor is destroyed is called then. Allocates.
+  /// From any thread: calls `function` on this executor, soon and in the order of posting. It must not throw. A
+  /// function that has not been called when the executor is destroyed is called then. Allocates.
   template <std::invocable Function>
   void post(Function function) {
     executor_core::post(std::move(function));
@@ -49,7 +50,7 @@ class executor : private executor_core {
   [[nodiscard]] static executor* current() noexcept { return static_cast<executor*>(executor_core::current()); }
   /// From any thread: whether this executor runs on the calling thread.
   [[nodiscard]] bool on_own_thread() const noexcept { return executor_core::on_own_thread(); }
-  /// From any thread: whether the calling thread may call run(): nobody has called it yet, or this thread was the
+  /// From any thread: whether the calling thread may call run(): no thread has called it yet, or this one was the
   /// first.
   [[nodiscard]] bool belongs_to_this_thread() const noexcept { return executor_core::belongs_to_this_thread(); }
 
@@ -72,14 +73,14 @@ class executor : private executor_core {
   /// The number of system calls that its event driver has made, set-up aside. From any thread.
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return io().kernel_entries(); }
 
-  /// All suspended tasks as text, a line each: which task awaits which, what each waits for, and since when. For a
-  /// person who looks for a task that is stuck; the format may change.
+  /// All suspended tasks as text, a line each: which task awaits which, what each waits for, and since when. Meant for
+  /// finding a task that is stuck; the format may change.
   [[nodiscard]] std::string dump() const { return executor_core::dump(); }
 
-  /// The way in for the parts of weft that are built on the runtime, with what users do not need: ready coroutines,
+  /// The interface for the parts of weft that are built on the runtime, with what users do not need: ready coroutines,
   /// timers, I/O, work from other threads, other libraries' loops. See core/executor_core.hpp.
   [[nodiscard]] friend executor_core& core_of(executor& self) noexcept { return self; }
-  /// The way in for who only asks.
+  /// The same interface for reading.
   [[nodiscard]] friend const executor_core& core_of(const executor& self) noexcept { return self; }
   friend executor& executor_of(executor_core& core) noexcept;
 

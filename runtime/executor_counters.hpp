@@ -7,20 +7,20 @@
 
 namespace weft {
 
-/// The work that an executor has done since it was made: a copy, which does not go on counting. An idle executor
-/// neither turns nor sleeps again.
+/// A snapshot of the work that an executor has done since it was made. While the executor is idle, neither turns nor
+/// sleeps grow.
 struct executor_counters {
   std::uint64_t turns = 0;    ///< rounds of its loop
   std::uint64_t sleeps = 0;   ///< waits in the kernel
-  std::uint64_t resumed = 0;  ///< coroutines that went on
-  std::uint64_t tasks = 0;    ///< started side by side: in scopes, by run() and in the background
-  std::uint64_t mail = 0;     ///< work that came from other threads
+  std::uint64_t resumed = 0;  ///< coroutines that it resumed
+  std::uint64_t tasks = 0;    ///< tasks started in scopes, by run() and in the background
+  std::uint64_t mail = 0;     ///< items that other threads submitted
   std::uint64_t stalls = 0;   ///< turns longer than executor_options::stall_limit
 };
 
 namespace detail {
 
-/// What an executor counts: changed on its thread, read from any.
+/// The counters of an executor: changed on its thread, read from any.
 struct live_executor_counters {
   live_number turns;
   live_number sleeps;

@@ -35,7 +35,7 @@ std::vector<int> usable_processors() {
 
 class executor_group::member final : private detail::remote_work {
  public:
-  /// Returns once the executor runs; throws why it does not.
+  /// Returns once the executor runs; throws if it cannot run.
   member(const executor_options& options, std::size_t index)
       : home(options), thread_(detail::owned_thread::run<&member::run>(*this)) {
     try {
@@ -57,18 +57,18 @@ class executor_group::member final : private detail::remote_work {
     thread_.join();
   }
 
-  /// Lets run() return, once what works in the background has ended.
+  /// Lets run() return once all work in the background has ended.
   void begin_to_end() noexcept {
     if (!std::exchange(is_ending_, true)) core_of(home).submit(*this);
   }
-  /// After begin_to_end().
+  /// Call after begin_to_end().
   void wait_until_it_rests() const noexcept {
     for (command now = command_.load(std::memory_order_acquire); now != command::none;
          now = command_.load(std::memory_order_acquire)) {
       command_.wait(now, std::memory_order_acquire);
     }
   }
-  /// While all rest: has the executor run what others have sent it. False if there was nothing.
+  /// While all members rest: runs what others have posted to this executor. False if there was nothing.
   [[nodiscard]] bool serve_mail() noexcept {
     if (!core_of(home).work_waits()) return false;
     command_.store(command::serve, std::memory_order_release);
@@ -85,8 +85,8 @@ class executor_group::member final : private detail::remote_work {
     if (failure != 0) throw system_error(failure, fmt::format("keep a thread on processor {}", processor));
   }
 
-  /// In a child of fork(2) its thread is not there, and what that was about cannot be ended: it stays as it is, where a
-  /// leak checker finds it.
+  /// In a child of fork(2) the thread does not exist, so its work cannot end. The member is left as it is, reachable
+  /// for leak checkers.
   static void leave_if_parents(std::unique_ptr<member>& item) noexcept {
     static constinit member* left = nullptr;
     if (item->thread_.joinable()) return;
@@ -97,11 +97,14 @@ class executor_group::member final : private detail::remote_work {
   executor home;
 
  private:
-  // To the thread, whose run() has returned: none, it rests and waits for one; serve, run what is in the mailbox;
-  // leave. It is `run` until then.
+  // The thread's command:
+  //   run    run() has not returned
+  //   none   run() has returned; the thread rests and waits for a command
+  //   serve  run what is in the mailbox
+  //   leave  end the thread
   enum class command : std::uint8_t { run, none, serve, leave };
 
-  // What run() throws it throws before running_ has its value. NOLINTNEXTLINE(bugprone-exception-escape)
+  // run() can throw only before running_ has its value. NOLINTNEXTLINE(bugprone-exception-escape)
   void run() noexcept {
     const auto wait_for_the_end = [this]() -> task<> {
       running_.set_value();
@@ -114,7 +117,7 @@ class executor_group::member final : private detail::remote_work {
     }
     while (next_command() == command::serve) serve();
   }
-  // Its run() serves what is in the mailbox.
+  // run() with an empty task serves the mailbox.
   void serve() noexcept try {
     home.run([]() -> task<> { co_return; }());
   } catch (const std::bad_alloc&) {
@@ -128,7 +131,7 @@ class executor_group::member final : private detail::remote_work {
   }
   // For top(1) and debuggers.
   void name_thread(std::size_t index) noexcept {
-    constexpr std::size_t room = 16;  // the kernel's
+    constexpr std::size_t room = 16;  // the kernel's limit, with the final 0
     std::array<char, room> name{};
     fmt::format_to_n(name.data(), name.size() - 1, "weft-{}", index);
     ::pthread_setname_np(thread_.native_handle(), name.data());
@@ -140,7 +143,7 @@ class executor_group::member final : private detail::remote_work {
   event ending_;
   std::atomic<command> command_{command::run};
   bool is_ending_ = false;
-  detail::owned_thread thread_;  // the last: it uses the others
+  detail::owned_thread thread_;  // last, because it uses the others
 };
 
 executor_group::executor_group(executor_group_options options) {
@@ -152,7 +155,7 @@ executor_group::executor_group(executor_group_options options) {
   }
 }
 
-// None of them goes before all have ended, and nobody sends anything to another any more.
+// No executor is destroyed before all have ended and no mail is left.
 executor_group::~executor_group() {
   for (std::unique_ptr<member>& item : members_) member::leave_if_parents(item);
   std::erase(members_, nullptr);

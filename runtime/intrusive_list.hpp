@@ -8,8 +8,8 @@ namespace weft::detail {
 template <class T, class Which>
 class intrusive_list;
 
-/// The place of a T in an intrusive_list<T, Which>: T derives from it. A copy is in no list. Which tells lists apart,
-/// where a T may be in several at a time.
+/// A base of T: the links that put it into an intrusive_list<T, Which>. A copy is in no list. Which tells apart the
+/// lists of a T that may be in several at a time.
 template <class T, class Which = T>
 class list_hook {
  public:
@@ -23,13 +23,13 @@ class list_hook {
  private:
   friend class intrusive_list<T, Which>;
 
-  // A ring through the list, whose own hook stands before the first and behind the last.
+  // The hooks of a list form a ring; the list's own stands before the first item and behind the last.
   list_hook* next_ = nullptr;  // null: in no list
   list_hook* previous_ = nullptr;
 };
 
-/// Objects that hold their places in the list themselves, first to last: it owns none of them, and takes and loses one
-/// at any place in a few stores, without memory. Not thread-safe. An object that is destroyed has left it.
+/// A list through hooks in its items, which it does not own. Adding and removing an item anywhere takes a few stores
+/// and no memory. Not thread-safe. An item leaves the list before it is destroyed.
 template <class T, class Which = T>
 class intrusive_list {
  public:
@@ -45,17 +45,17 @@ class intrusive_list {
   }
 
   [[nodiscard]] bool empty() const noexcept { return ends_.next_ == &ends_; }
-  /// Of a list that is not empty.
+  /// The first one, of a list that is not empty.
   [[nodiscard]] T& front() const noexcept { return of(*ends_.next_); }
   /// The first one, or null.
   [[nodiscard]] T* first() const noexcept { return empty() ? nullptr : &front(); }
-  /// Whether `item` is in a list, which is one of this kind.
+  /// Whether `item` is in any list of this type.
   [[nodiscard]] static bool contains(const T& item) noexcept { return hook_of(item).next_ != nullptr; }
 
-  /// Takes what is in no list.
+  /// Adds an item that is in no list of this type.
   void push_back(T& item) noexcept { insert(item, *ends_.previous_); }
   void push_front(T& item) noexcept { insert(item, ends_); }
-  /// Loses what is in a list of this kind.
+  /// Removes an item from the list of this type that it is in.
   static void remove(T& item) noexcept {
     assert(contains(item));
     hook& links = item;
@@ -63,14 +63,14 @@ class intrusive_list {
     links.next_->previous_ = links.previous_;
     links.next_ = nullptr;
   }
-  /// Loses the first one of a list that is not empty.
+  /// Removes and returns the first one, of a list that is not empty.
   T& pop_front() noexcept {
     T& item = front();
     remove(item);
     return item;
   }
 
-  /// Takes all of another list, which is empty then, behind what there is.
+  /// Moves all items of `from` to the end of this list.
   void splice_back(intrusive_list& from) noexcept {
     while (!from.empty()) push_back(from.pop_front());
   }
@@ -82,7 +82,7 @@ class intrusive_list {
   };
 
  public:
-  /// Goes from first to last. The one at which it stands may leave the list, and no other.
+  /// Goes from first to last. Only the item at which it stands may leave the list meanwhile.
   class iterator {
    public:
     explicit iterator(hook* at) noexcept : at_(at), next_(at->next_) {}

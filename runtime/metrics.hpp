@@ -11,8 +11,8 @@ namespace weft {
 class executor;
 class executor_group;
 
-/// Collects counters for Prometheus and gives them as its text format (version 0.0.4), which the program serves over
-/// HTTP in whatever way it does. See https://prometheus.io/docs/instrumenting/exposition_formats/
+/// Collects counters for Prometheus and formats them as its text (version 0.0.4), which the program serves over HTTP
+/// however it likes. See https://prometheus.io/docs/instrumenting/exposition_formats/
 ///
 ///     metrics all;
 ///     add_to(all, home, "main");
@@ -28,11 +28,11 @@ class metrics {
   /// All that was added, in the text format.
   [[nodiscard]] std::string text() const;
 
-  /// One label, with what is special in its value escaped.
+  /// One label, with special characters in its value escaped.
   [[nodiscard]] static std::string label(std::string_view name, std::string_view value);
 
  private:
-  // All samples of one name stand together.
+  // The format wants all samples of one name together.
   struct family {
     std::string name;
     std::string head;
@@ -44,9 +44,9 @@ class metrics {
   std::vector<family> families_;
 };
 
-/// Adds the counters of an executor under a name for it. From any thread.
+/// Adds the counters of an executor, with the label executor="NAME". From any thread.
 void add_to(metrics& all, const executor& what, std::string_view name);
-/// Adds the counters of each executor of a group, under "NAME 0", "NAME 1" and so on. From any thread.
+/// Adds the counters of each executor of a group, as "NAME 0", "NAME 1" and so on. From any thread.
 void add_to(metrics& all, const executor_group& what, std::string_view name);
 
 }  // namespace weft

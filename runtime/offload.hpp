@@ -34,15 +34,15 @@ class offload_base : public operation_base, private worker_job, private remote_w
     if (waiting()) withdraw();
   }
 
-  /// The function itself; keeps its result or exception.
+  /// Calls the function and keeps its result or exception.
   virtual void invoke() noexcept = 0;
 
  private:
   void withdraw() noexcept;
   void begin() final;
   void cancel() noexcept final;
-  void run() noexcept final;                           // worker thread
-  void run_on_executor() noexcept final { finish(); }  // back home
+  void run() noexcept final;                           // on a worker thread
+  void run_on_executor() noexcept final { finish(); }  // on the executor
 
   [[nodiscard]] worker_pool& workers() const;
 

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-// A signal and the end of the time are alike here; a stop is thrown.
+// Returns at a signal or when the time is over; throws at a stop.
 task<> wait_for_end(signal_set& signals, duration length) {
   try {
     co_await with_timeout(length, signals.next());
@@ -35,7 +35,7 @@ void finish(trace_file& trace, const std::string& unfinished, const std::string&
 
 task<> record_one(signal_set& signals, const std::string& path, duration length) {
   const std::string unfinished = path + ".part";
-  // What another recording has left, or somebody else has put there: neither written to nor followed.
+  // A leftover of another recording, or a link that somebody has put there, is neither written to nor followed.
   if (::unlink(unfinished.c_str()) != 0 && errno != ENOENT) {
     throw system_error(errno, fmt::format("remove {}", unfinished));
   }

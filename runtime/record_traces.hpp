@@ -17,9 +17,8 @@ namespace weft {
 ///
 /// A recording takes `length`; another of the signals, or a stop, ends it at once. The file appears under its name when
 /// it is whole, in place of the one before; until then it is called PATH.part. The folder should be the program's own,
-/// because whoever may write there chooses what the file is. A file that cannot be written is reported as a warning
-/// (report.hpp), and the next signal tries again. The signals outlive the task, which is the only one that waits for
-/// them.
+/// because anyone who may write there can choose which file is written. A file that cannot be written is reported as a
+/// warning (report.hpp), and the next signal tries again. `signals` outlives the task, and no other task waits for it.
 [[nodiscard]] task<> record_traces(signal_set& signals, std::string path, duration length);
 
 }  // namespace weft

@@ -36,13 +36,14 @@ constexpr std::pair<std::string_view, report_kind> names_of_kinds[] = {{"failure
 using kinds = std::bitset<8>;
 
 void refuse_setting(std::string_view all, std::string_view word) noexcept {
-  std::fprintf(stderr,
-               "weft: WEFT_LOG=%.*s: there is no kind \"%.*s\"; it is all, none, or some of failure, stall, warning, "
-               "change and dump with commas between; all are written\n",
-               static_cast<int>(all.size()), all.data(), static_cast<int>(word.size()), word.data());
+  std::fprintf(
+      stderr,
+      "weft: WEFT_LOG=%.*s: unknown kind \"%.*s\"; use all, none, or a comma-separated list of failure, stall, "
+      "warning, change and dump; writing all\n",
+      static_cast<int>(all.size()), all.data(), static_cast<int>(word.size()), word.data());
 }
 
-// The kinds that WEFT_LOG names. Without memory: nothing else may fail while a failure is reported.
+// The kinds that WEFT_LOG names. Allocates nothing, so that reporting a failure cannot fail itself.
 kinds read_setting() noexcept {
   const char* const setting = std::getenv("WEFT_LOG");
   const std::string_view all = setting != nullptr ? setting : "all";
@@ -63,14 +64,14 @@ kinds read_setting() noexcept {
   return chosen;
 }
 
-// The end of the program is never without words.
+// A fatal report is always written.
 bool is_wanted(report_kind kind) noexcept {
   static const kinds wanted = read_setting();
   return kind == report_kind::fatal || wanted.test(static_cast<std::size_t>(kind));
 }
 
-// One call, so that the lines of several threads do not mix: the stream has no buffer. No memory is needed where there
-// are no names to put together.
+// Writes in one call, so that lines of several threads do not mix: stderr is unbuffered. Allocates only to put names
+// together.
 void print(const report& what) noexcept {
   if (!is_wanted(what.kind)) return;
   const int length = static_cast<int>(what.text.size());
@@ -81,7 +82,7 @@ void print(const report& what) noexcept {
   } else {
     try {
       std::fputs(fmt::format("weft: {}\n", to_string(what)).c_str(), stderr);
-    } catch (const std::exception&) {  // no memory: then as the compiler writes the function
+    } catch (const std::exception&) {  // no memory: write the function as the compiler describes it
       std::fprintf(stderr, "weft: %.*s; [%.*s] %.*s: %s\n", length, what.text.data(),
                    static_cast<int>(what.scope.size()), what.scope.data(), static_cast<int>(what.task.size()),
                    what.task.data(), what.origin.function_name());

@@ -17,31 +17,31 @@ enum class report_kind : std::uint8_t {
   failure,  ///< a task of a scope with on_failure::report, or a peer's set-up, has failed
   stall,    ///< a turn of an executor took longer than executor_options::stall_limit
   warning,  ///< something will go wrong, or be slow, unless somebody acts: the text says what
-  dump,     ///< executor::dump() in lines, which a signal has asked for (executor_options::dump_on_signal)
+  dump,     ///< the lines of executor::dump(), at a signal's request (executor_options::dump_on_signal)
   fatal,    ///< going on would corrupt memory: std::terminate() is called as soon as the handler returns
-  change,   ///< something has failed, or has come back, that the program's connections cope with: a rail of one
+  change,   ///< a failure or a recovery that the program's connections cope with: a rail is lost, or is back
 };
 
-/// A turn of an executor's loop that took too long: everybody else on the executor waited for it.
+/// A turn of an executor's loop that took too long: all other tasks of the executor waited for it.
 struct stall {
   duration turn;     ///< how long it took, from the mailbox to the kernel's completions
   duration longest;  ///< the longest that one task ran at a stretch
 };
 
-/// An event that concerns whoever runs the program, and that no caller learns of. What it refers to lives until the
+/// An event for whoever runs the program, reported because no caller learns of it. What it refers to lives until the
 /// handler returns.
 struct report {
   report_kind kind = report_kind::warning;  ///< what kind of event it is
-  /// What has happened, without the task: the words of the exception, or a sentence.
+  /// What has happened, without the task: the exception's what(), or a sentence.
   std::string_view text{};
-  /// The task that it concerns; empty if that has no name, or there is none. Names are given to spawn(), with_scope().
+  /// The name of the task that it concerns, given to spawn(); empty if it has no name, or there is no task.
   std::string_view task{};
-  /// The name of the scope that it runs in, likewise.
+  /// The name of the task's scope, given to with_scope(), or empty.
   std::string_view scope{};
-  /// The function of that task; line 0 if there is none. Of a stall the function that ran longest: if stall::longest is
-  /// short beside stall::turn, the time went to pollers, timers, or completions.
+  /// The function of the task; line 0 if there is none. For a stall, the function that ran longest: if stall::longest
+  /// is short beside stall::turn, the time went to pollers, timers, or completions.
   std::source_location origin{};
-  std::exception_ptr failure{};        ///< of a failure; null else
+  std::exception_ptr failure{};        ///< of a failure; else null
   std::optional<weft::stall> stall{};  ///< of a stall
 };
 
@@ -51,27 +51,26 @@ struct report {
 
 /// The receiver of reports: a server's log, for instance.
 ///
-/// Called on the thread where it happened, which is an executor's as a rule, in the middle of one of its turns; of
-/// several executors at the same time. No lock of weft's is held. The handler may allocate, take locks of its own,
-/// write to a file, call executor::post(), and cause further reports; the executor's tasks wait meanwhile. It must not
-/// throw, and it can neither await nor call set_report_handler().
+/// Called on the thread of the event, as a rule an executor's in the middle of a turn, and on several threads at the
+/// same time. weft holds no lock meanwhile. The handler may allocate, take locks of its own, write to a file, call
+/// executor::post(), and cause further reports; the executor's tasks wait for it. It must not throw, and it can neither
+/// await nor call set_report_handler().
 class report_handler {
  public:
-  /// Called with each report, on the thread where it happened.
+  /// Called with each report, on the thread of the event.
   virtual void handle(const report& what) noexcept = 0;
 
  protected:
   ~report_handler() = default;  // weft never owns it
 };
 
-/// Has `handler` called for all reports of this process from now on, in place of the default, which writes
-/// "weft: " and to_string() as one line to the standard error stream; null is the default again. From any thread. The
-/// environment variable WEFT_LOG says which kinds the default writes: `all`, `none`, or for instance `failure,warning`;
-/// it is read once, and fatal ones are always written.
-/// Returns the former handler, which may be destroyed: no thread is inside it any more.
+/// Sends all reports of this process to `handler` from now on. Null restores the default, which writes "weft: " and
+/// to_string() as one line to the standard error stream. From any thread. The environment variable WEFT_LOG says which
+/// kinds the default writes: `all`, `none`, or for instance `failure,warning`; it is read once, and fatal ones are
+/// always written. Returns the former handler, which may be destroyed: no thread is inside it any more.
 report_handler* set_report_handler(report_handler* handler) noexcept;
 
-/// Hands a report of weft, or of the program, to the handler. From any thread.
+/// Passes a report, of weft or of the program, to the handler. From any thread.
 void send_report(const report& what) noexcept;
 
 }  // namespace weft

@@ -26,7 +26,7 @@ class [[nodiscard]] result {
 
   /// The value; throws the error if there is none.
   T& value() & { return checked(), *std::get_if<0>(&content_); }
-  /// The value, likewise.
+  /// The value; throws the error if there is none.
   const T& value() const& { return checked(), *std::get_if<0>(&content_); }
   /// The value, moved out.
   T value() && { return checked(), std::move(*std::get_if<0>(&content_)); }
@@ -64,7 +64,7 @@ class [[nodiscard]] result<void> {
   /// Whether it was a success.
   explicit operator bool() const noexcept { return has_value(); }
 
-  /// Nothing; throws the error if there is one.
+  /// Throws the error if there is one.
   void value() const {
     if (failure_) throw *failure_;
   }

@@ -16,8 +16,8 @@ namespace detail {
 
 /// The part of run_on() that does not depend on the task's type: the answer's way back, and the stop.
 ///
-/// What happens on the other executor is counted, the call being one and the stop another; whoever takes the count to
-/// zero sends the answer home. So nothing of ours is in any mailbox when the waiter goes on.
+/// outstanding_ counts the work on the other executor: the call is one, a stop another. Whichever ends last sends the
+/// answer home. So none of this object's mail is in a mailbox when the waiter resumes.
 class run_on_base : public operation_base, private remote_call_base::caller {
  public:
   [[nodiscard]] std::string describe() const override { return "a task on another executor"; }
@@ -47,17 +47,17 @@ class run_on_base : public operation_base, private remote_call_base::caller {
 
   void begin() override;
   void cancel() noexcept override;
-  void call_ended() noexcept override;  // there
-  void stop() noexcept;                 // there
-  void mail_done() noexcept;            // there
-  void come_home() noexcept;            // here
+  void call_ended() noexcept override;  // on where_
+  void stop() noexcept;                 // on where_
+  void mail_done() noexcept;            // on where_
+  void come_home() noexcept;            // on home()
 
   executor_core& where_;
   remote_call_base& call_;
   mail stop_{*this, &run_on_base::stop};
   mail home_mail_{*this, &run_on_base::come_home};
-  /// 0: the answer is on its way home, and no more mail may be sent there. Else how many of the call and the stop have
-  /// not been dealt with.
+  /// How many of the call and the stop are still to be dealt with. 0: the answer is on its way home, and no more mail
+  /// may be sent to where_.
   std::atomic<unsigned> outstanding_{0};
 };
 
@@ -82,14 +82,15 @@ class run_on_operation final : public run_on_base {
 
 }  // namespace detail
 
-/// Runs a task on another executor, waits until it has ended, and goes on here with what it yields or throws.
+/// Runs a task on another executor, waits until it has ended, and yields its value or throws its exception here.
 ///
 ///     auto work = count(words);
 ///     const auto total = co_await run_on(group[1], std::move(work));
 ///
-/// A stop here stops the task there; run_on() still waits until it has ended. So what the task refers to stays alive,
-/// but it is the other executor's thread that uses it. The run() of that executor does not return before the task has
-/// ended. Before the first run() the task waits for it; errc::executor_stopped if the last one has returned.
+/// A stop here stops the task there; run_on() still waits until it has ended. So the objects that the task refers to
+/// stay alive, but the other executor's thread uses them. The run() of that executor does not return before the task
+/// has ended. A task that comes before the first run() waits for it; errc::executor_stopped if the last one has
+/// returned.
 template <class T>
 [[nodiscard]] detail::run_on_operation<T> run_on(executor& where, task<T> what) noexcept {
   return detail::run_on_operation<T>(where, std::move(what));

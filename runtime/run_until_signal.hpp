@@ -15,11 +15,11 @@
 
 namespace weft {
 
-/// How a task ended that run_until_signal() has run.
+/// The outcome of run_until_signal().
 template <class T>
 struct [[nodiscard]] until_signal {
-  weft::result<T> result;  ///< of the task: a stopped one has an error as a rule, errc::canceled
-  int signal = 0;          ///< the first that came; 0: none, and then the result is a value
+  weft::result<T> result;  ///< of the task; of a stopped one, as a rule, errc::canceled
+  int signal = 0;          ///< the first that came; 0: none, and the result is a value
 };
 
 namespace detail {
@@ -33,13 +33,13 @@ class signal_watch {
   signal_watch& operator=(const signal_watch&) = delete;
   virtual ~signal_watch() = default;
 
-  /// Ends once it has asked `tasks` to stop, and a further signal would end the process.
+  /// Waits for the first signal (the second if drain() is true), restores the signals, and asks `tasks` to stop.
   [[nodiscard]] task<> wait(scope& tasks);
   /// The first signal; 0: none so far.
   [[nodiscard]] int first() const noexcept { return first_; }
 
  private:
-  /// What the first signal does; false: it stops the task.
+  /// Called at the first signal; false: that signal stops the task.
   virtual bool drain() { return false; }
 
   signal_set& signals_;
@@ -82,33 +82,33 @@ until_signal<T> run_until_signal(executor& home, signal_watch& watch, task<T> wo
 
 }  // namespace detail
 
-/// Runs `work` on `home` as executor::run() does, and asks it to stop at the first of `signals`: at Ctrl-C, or when
-/// whoever has started the program wants it to end. Then waits for the task, which so can leave everything in order.
+/// Runs `work` on `home` as executor::run() does, and asks it to stop at the first of `signals`, such as Ctrl-C or a
+/// service manager's SIGTERM. Then waits for the task, so that it can leave everything in order.
 ///
 ///     signal_set signals({SIGINT, SIGTERM});  // before other threads start
 ///     executor home;
 ///     const auto ended = run_until_signal(home, signals, serve(device));
 ///     const bool interrupted = ended.signal != 0;
 ///
-/// From then on a further signal does what it did before `signals` was made: it ends the process, unless that has been
-/// changed. Call on the thread that has made `signals`. Throws what the task throws if no signal has come; afterwards
-/// until_signal::result has its weft::error, and other exceptions are still thrown.
+/// A further signal does what it did before `signals` was made: it ends the process, unless the program has changed
+/// that. Call on the thread that made `signals`. If no signal has come, throws what the task throws; after one,
+/// until_signal::result has the task's weft::error, and other exceptions are still thrown.
 template <class T>
 until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> work) {
   detail::signal_watch watch(signals);
   return detail::run_until_signal(home, watch, std::move(work));
 }
 
-/// Lets a server end in two steps: the first signal calls `drain` on the executor, which is to take nothing new and
-/// leave what is under way to its end (`[&] { listener.close(); }`); the second asks the task to stop; a third does
-/// what it did before.
+/// Ends a server in two steps: the first signal calls `drain` on the executor, which should take no new work and let
+/// what is under way finish (`[&] { listener.close(); }`); the second asks the task to stop; a third does what it did
+/// before `signals` was made.
 template <class T, std::invocable Function>
 until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> work, Function drain) {
   detail::draining_watch watch(signals, std::move(drain));
   return detail::run_until_signal(home, watch, std::move(work));
 }
 
-/// Runs `work` until SIGINT or SIGTERM, for a program without other threads: those that run already would take the
+/// Runs `work` until SIGINT or SIGTERM, for a program without other threads: threads that run already would take the
 /// signals.
 template <class T>
 until_signal<T> run_until_signal(executor& home, task<T> work) {

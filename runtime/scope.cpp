@@ -27,7 +27,7 @@ void scope::ended(std::exception_ptr failure, const char* task, std::source_loca
 }
 
 void scope::note_failure(std::exception_ptr failure, const char* task, std::source_location origin) noexcept {
-  if (stop_.stop_requested() && detail::is_stop(failure)) {  // it was told to
+  if (stop_.stop_requested() && detail::is_stop(failure)) {  // it was asked to stop
     if (!first_stopped_) first_stopped_ = std::move(failure);
     return;
   }

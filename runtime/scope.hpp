@@ -44,13 +44,13 @@ class scope final : private detail::root_observer {
   scope(const scope&) = delete;
   scope& operator=(const scope&) = delete;
 
-  /// Starts `child` on this executor, beside the caller. `name`, a string literal, stands for it in dumps, traces and
-  /// warnings, beside the name of its function. errc::wrong_thread elsewhere than on the scope's executor.
-  /// errc::invalid_argument if the scope has ended, which is noticed until its memory is used for something else.
+  /// Starts `child` on this executor, beside the caller. `name`, a string literal, stands beside the name of the
+  /// child's function in dumps, traces and warnings. errc::wrong_thread on any executor but the scope's.
+  /// errc::invalid_argument if the scope has ended, which is noticed only until its memory is reused.
   ///
-  /// The handle that it returns may be awaited for the child's value or failure, or dropped: the scope waits for the
-  /// child in either case. With on_failure::stop_siblings the failure of a child that is awaited is thrown there, and
-  /// once more where the scope is awaited. With on_failure::report it is thrown there, and reported.
+  /// The returned handle may be awaited for the child's value or failure, or dropped: the scope waits for the child in
+  /// either case. A failure is thrown where the handle is awaited, and in any case where the scope is awaited
+  /// (on_failure::stop_siblings), or reported (on_failure::report).
   template <class T>
   spawned<T> spawn(task<T> child, const char* name = nullptr) {
     check_open();
@@ -58,9 +58,9 @@ class scope final : private detail::root_observer {
     start(*root, name);
     return spawned<T>(std::move(root));
   }
-  /// Starts a task that awaits an operation, or whatever else a task can await: `children.spawn(peer.close())`,
-  /// `children.spawn(sleep_for(1s))`. An operation given as an lvalue is awaited where it is, and must outlive the
-  /// task. Dumps name the task after the place of this call.
+  /// Starts a task that awaits an operation, or anything else that a task can await: `children.spawn(peer.close())`,
+  /// `children.spawn(sleep_for(1s))`. An operation given as an lvalue is awaited in place, and must outlive the task.
+  /// Dumps name the task after the place of this call.
   template <detail::is_awaitable Operation>
     requires(!detail::is_task<std::remove_cvref_t<Operation>>)
   spawned<detail::task_value<Operation>> spawn(Operation&& operation, const char* name = nullptr,
@@ -73,13 +73,13 @@ class scope final : private detail::root_observer {
   }
 
   /// Starts the task that `function(arguments...)` makes. Function and arguments are copied or moved into the child's
-  /// frame, which keeps them as long as the task, so that a lambda may capture and still be a temporary:
+  /// frame, which keeps them until the task ends, so that even a temporary lambda may have captures:
   ///
   ///     children.spawn([&server, id]() -> task<> { co_await server.serve(id); });
   ///     children.spawn([](net::connection peer) -> task<> { ... }, std::move(peer));
   ///
-  /// As with std::thread the task gets the frame's own arguments; std::ref passes a reference on. `function` is an
-  /// lvalue, or has only trivially destructible captures: pass what it shall own as an argument.
+  /// As with std::thread the task gets the frame's copies; std::ref passes a reference. `function` is an lvalue, or has
+  /// only trivially destructible captures: pass what it is to own as an argument.
   template <class Function, class... Arguments>
     requires pinned<Function> && std::constructible_from<std::decay_t<Function>, Function> &&
              detail::makes_task<std::decay_t<Function>&, std::decay_t<Arguments>...>
@@ -87,7 +87,7 @@ class scope final : private detail::root_observer {
     return spawn(detail::await_call<std::decay_t<Function>, std::decay_t<Arguments>...>(
         std::forward<Function>(function), std::forward<Arguments>(arguments)...));
   }
-  /// The same for a function that takes no name of its task.
+  /// Starts the task that `function()` makes, as `name`; for functions that take no string themselves.
   template <class Function>
     requires pinned<Function> && std::constructible_from<std::decay_t<Function>, Function> &&
              detail::makes_task<std::decay_t<Function>&> && (!detail::makes_task<std::decay_t<Function>&, const char*>)
@@ -95,7 +95,7 @@ class scope final : private detail::root_observer {
     return spawn(detail::await_call<std::decay_t<Function>>(std::forward<Function>(function)), name);
   }
 
-  /// Starts a task that only wraps another; dumps name it after `origin`, that of the other.
+  /// Starts a task that only wraps another; dumps name it after `origin`, the function of the wrapped task.
   void spawn_as(std::source_location origin, task<> child);
 
   /// Asks every child, and the body, to stop.
@@ -133,16 +133,16 @@ class scope final : private detail::root_observer {
   void report_failure(const std::exception_ptr& failure, const char* task, std::source_location origin) const noexcept;
 
   on_failure policy_;
-  report_handler* listener_;           // of reported failures; null: the process's
-  const detail::promise_base& owner_;  // whose scope it is
+  report_handler* listener_;           // receives the failures; null: the process's handler
+  const detail::promise_base& owner_;  // the task whose scope this is
   const char* name_;
   linked_stop_source stop_;
   executor_core& home_;
   std::size_t running_ = 0;
   std::exception_ptr first_failure_;
-  std::exception_ptr first_stopped_;  // the errc::canceled of a child that was told to stop
+  std::exception_ptr first_stopped_;  // the errc::canceled of a child that was asked to stop
   detail::promise_base* joining_ = nullptr;
-  // For whoever spawns through a reference that he has kept. Volatile: compilers drop stores into what is destroyed.
+  // Catches a spawn through a reference to an ended scope. Volatile: compilers drop stores to an object that is dying.
   volatile bool ended_ = false;
 };
 
@@ -164,7 +164,7 @@ class scope::joiner {
 
 namespace detail {
 
-// Body is a reference for an lvalue, and the closure itself for an rvalue, which so lives in this frame.
+// Body is a reference if the caller gave an lvalue, else the closure itself, which then lives in this frame.
 template <class Body>
 task<> run_scope(on_failure policy, report_handler* listener, Body body, const char* name) {
   promise_base& self = co_await current_promise();
@@ -180,7 +180,7 @@ task<> run_scope(on_failure policy, report_handler* listener, Body body, const c
   while (children.running_ != 0) co_await scope::joiner(children);
   self.set_stop_token(outer);
   if (children.first_failure_) std::rethrow_exception(children.first_failure_);
-  // Whoever stopped the caller has cut the children short: that is no success.
+  // A stop of the caller has cut the children short, so this is no success.
   if (children.first_stopped_ && outer.stop_requested()) std::rethrow_exception(children.first_stopped_);
 }
 
@@ -206,26 +206,26 @@ task<> run_scope_with(Function function, Body body, const char* name) {
 
 /// Runs `body(scope&)`, then waits for every child that it has spawned: nothing outlives the call.
 ///
-/// A body that throws stops its children, and its exception goes on after they have ended. A stop of the caller stops
-/// the body and all children. `body` is an lvalue, or has only trivially destructible captures.
+/// A body that throws stops its children, and its exception propagates after they have ended. A stop of the caller
+/// stops the body and all children. `body` is an lvalue, or has only trivially destructible captures.
 ///
-/// The body's own local variables go when it returns, which may be before its children end: children refer to what the
-/// caller holds, or take what they need as parameters. `name`, a string literal, is what dumps call the scope.
+/// The body's local variables are destroyed when it returns, perhaps before its children end: children refer to objects
+/// of the caller, or take what they need as parameters. `name`, a string literal, is the scope's name in dumps.
 template <class Body>
   requires pinned<Body>
 task<> with_scope(on_failure policy, Body&& body, const char* name = "") {
   return detail::run_scope<Body>(policy, nullptr, std::forward<Body>(body), name);
 }
-/// Calls `listener` with each failure of a child, and goes on with the others: on_failure::report for a program that
-/// has to act on a failure.
+/// Calls `listener` with each failure of a child, and lets the others go on: on_failure::report for a program that has
+/// to act on a failure.
 ///
 ///     const auto note = [&](const report& what) noexcept { failed.push_back(what.failure); };
 ///     co_await with_scope(note, accept_all, "peers");
 ///
-/// The report is of report_kind::failure, and tells the exception and the names of the task and the scope; what it
-/// refers to is there until the listener returns. The listener is called on the scope's executor, after the task's
-/// frame is gone and before the scope can end: it may spawn in the scope, or ask it to stop. send_report() passes a
-/// failure on to the process. `listener` is noexcept; it is an lvalue, or has only trivially destructible captures.
+/// The report is of report_kind::failure, and has the exception and the names of the task and the scope; what it refers
+/// to lives until the listener returns. The listener is called on the scope's executor, after the task's frame is gone
+/// and before the scope can end: it may spawn in the scope, or ask it to stop. send_report() passes a failure on to the
+/// process. `listener` is noexcept; it is an lvalue, or has only trivially destructible captures.
 template <failure_listener Listener, class Body>
   requires pinned<Body>
 task<> with_scope(Listener&& listener, Body&& body, const char* name = "") {

@@ -6,7 +6,7 @@
 
 namespace weft {
 
-/// Waiting for a time; errc::canceled if it is stopped first.
+/// Waits for a point in time; errc::canceled if it is stopped first.
 class sleep_operation final : public detail::operation_base, private detail::timer {
  public:
   /// Waits until `deadline`.
@@ -46,7 +46,7 @@ template <class Rep, class Period>
 /// Suspends the task until `deadline`.
 [[nodiscard]] inline sleep_operation sleep_until(time_point deadline) noexcept { return sleep_operation(deadline); }
 
-/// Lets everything else that is ready go first.
+/// Lets all other ready tasks run first.
 class yield_operation {
  public:
   bool await_ready() const noexcept { return false; }
@@ -57,7 +57,7 @@ class yield_operation {
   void await_resume() const noexcept {}
 };
 
-/// `co_await yield()`: see yield_operation. Not a point at which a stop is noticed.
+/// `co_await yield()` lets all other ready tasks run first. It does not notice a stop.
 [[nodiscard]] inline yield_operation yield() noexcept { return {}; }
 
 }  // namespace weft

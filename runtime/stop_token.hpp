@@ -8,7 +8,7 @@ namespace weft {
 
 class stop_source;
 
-/// Something to be told when a stop is requested: a suspended operation, a timer, a narrower stop_source.
+/// A listener for the request to stop: a suspended operation, a timer, a narrower stop_source.
 ///
 /// Intrusive and executor-local: linking and unlinking are a few stores. It unlinks itself when destroyed.
 class stop_callback : private detail::list_hook<stop_callback> {
@@ -23,7 +23,7 @@ class stop_callback : private detail::list_hook<stop_callback> {
   /// Called once, on the executor's thread, after unlinking. It may destroy other callbacks and this one.
   virtual void on_stop() noexcept = 0;
 
-  /// Listens no more. Does nothing if it does not listen.
+  /// Stops listening. Does nothing if it does not listen.
   void unlink() noexcept {
     using list = detail::intrusive_list<stop_callback>;
     if (list::contains(*this)) list::remove(*this);
@@ -43,11 +43,11 @@ class stop_token {
 
   /// Whether a stop has been requested; it stays so.
   [[nodiscard]] bool stop_requested() const noexcept;
-  /// Whether anybody could ever request one.
+  /// Whether a stop can ever be requested.
   [[nodiscard]] bool stop_possible() const noexcept { return source_ != nullptr; }
 
-  /// Calls `callback` at a stop from now on, unless it is linked already. Check stop_requested() first: a stop that
-  /// has happened calls nobody.
+  /// Makes a later stop call `callback`; does nothing if it is linked already. Check stop_requested() first: a stop
+  /// that has already happened calls nothing.
   void link(stop_callback& callback) const noexcept;
 
  private:
@@ -57,7 +57,7 @@ class stop_token {
   stop_source* source_ = nullptr;
 };
 
-/// Where a stop comes from. Outlives every token that it hands out.
+/// The source of a stop. Outlives every token that it hands out.
 class stop_source {
  public:
   stop_source() = default;
@@ -73,7 +73,7 @@ class stop_source {
   /// Whether a stop has been requested; it stays so.
   [[nodiscard]] bool stop_requested() const noexcept { return stopped_; }
 
-  /// Tells every callback, once. Call on the executor's thread.
+  /// Calls every linked callback, once. Call on the executor's thread.
   void request_stop() noexcept {
     stopped_ = true;
     while (!callbacks_.empty()) callbacks_.pop_front().on_stop();
@@ -90,7 +90,7 @@ class stop_source {
 class linked_stop_source final : public stop_source, private stop_callback {
  public:
   linked_stop_source() = default;
-  /// Stops when `parent` does, too.
+  /// A source that stops when `parent` does, too.
   explicit linked_stop_source(stop_token parent) noexcept { follow(parent); }
 
   /// Makes this source stop when `parent` does.

@@ -19,7 +19,7 @@ class blocked_caller final : public remote_call_base::caller {
   void call_ended() noexcept override {
     const std::lock_guard lock(mutex_);
     ended_ = true;
-    changed_.notify_one();  // under the lock: the thread that waits destroys us after that
+    changed_.notify_one();  // under the lock, because the waiting thread destroys us after that
   }
 
   std::mutex mutex_;
@@ -31,7 +31,8 @@ class blocked_caller final : public remote_call_base::caller {
 
 void block_until_ended(remote_call_base& call, executor_core& where) {
   const bool is_executors = executor_core::current() != nullptr || executor_core::driven_here() != nullptr;
-  if (is_executors) throw error(errc::wrong_thread, "block an executor's thread with sync_wait");
+  if (is_executors)
+    throw error(errc::wrong_thread, "sync_wait on a thread that runs an executor (co_await run_on() instead)");
   blocked_caller here;
   call.start(where, here, "sync_wait");
   here.wait();

@@ -25,11 +25,11 @@ struct debugger_layout;
 template <class T>
 class root_of;
 
-/// What every coroutine of weft has in its promise: its place in the tree of tasks, its stop token, and the link by
-/// which it waits in a ready queue. An awaiter keeps a promise_base* and hands it to executor::ready().
+/// The part of a promise that all coroutines of weft share: the place in the tree of tasks, the stop token, and the
+/// link by which it waits in a ready queue. An awaiter keeps a promise_base* and hands it to executor::ready().
 ///
-/// Nobody resumes anybody directly: a finished or starting coroutine leaves its successor in the thread's `next` slot
-/// and returns to the loop. Symmetric transfer would overflow the stack below -O2 and under sanitizers.
+/// No coroutine resumes another directly: it leaves its successor in the thread's `next` slot and returns to the loop.
+/// Symmetric transfer would overflow the stack below -O2 and under sanitizers.
 class promise_base {
  public:
   promise_base() = default;
@@ -44,7 +44,7 @@ class promise_base {
   [[nodiscard]] stop_token get_stop_token() const noexcept { return stop_; }
   void set_stop_token(stop_token token) noexcept { stop_ = token; }
 
-  /// Makes `child` the task that this one awaits; `owner` is the handle through which it is destroyed.
+  /// Makes `child` the task that this one awaits; `owner` is the handle that owns the child.
   void await_child(promise_base& child, std::coroutine_handle<>& owner) noexcept {
     child.parent_ = this;
     child.owner_ = &owner;
@@ -53,17 +53,17 @@ class promise_base {
   }
   void child_done() noexcept { child_ = nullptr; }
   [[nodiscard]] promise_base* parent() const noexcept { return parent_; }
-  /// The root of a task that was spawned, and so has no parent; null before that.
+  /// The root of a spawned task, which has no parent; null for any other.
   [[nodiscard]] root_task* root() const noexcept { return parent_ == nullptr ? root_ : nullptr; }
   void set_root(root_task& root) noexcept { root_ = &root; }
   void unhandled_exception() noexcept { failure_ = std::current_exception(); }
   [[nodiscard]] std::exception_ptr take_failure() noexcept { return std::move(failure_); }
   [[nodiscard]] const promise_base* child() const noexcept { return child_; }
 
-  /// Where the coroutine is written, and as which function: its name in dumps, traces and warnings.
+  /// The coroutine's function and its place in the source: its name in dumps, traces and warnings.
   [[nodiscard]] std::source_location origin() const noexcept { return origin_; }
   void set_origin(std::source_location origin) noexcept { origin_ = origin; }
-  /// The operation that it is suspended on; null while it runs, is ready, or awaits a task.
+  /// The operation that the coroutine is suspended on; null while it runs, is ready, or awaits a task.
   [[nodiscard]] const operation_base* operation() const noexcept { return operation_; }
   void set_operation(const operation_base* operation) noexcept { operation_ = operation; }
 
@@ -92,11 +92,11 @@ class promise_base {
   friend struct debugger_layout;
 
   std::coroutine_handle<> handle_;
-  promise_base* parent_ = nullptr;  // who awaits us
-  promise_base* child_ = nullptr;   // whom we await, if it is a task
+  promise_base* parent_ = nullptr;  // the task that awaits this one
+  promise_base* child_ = nullptr;   // the task that this one awaits
   union {
     root_task* root_ = nullptr;       // without a parent NOLINT(readability-identifier-naming)
-    std::coroutine_handle<>* owner_;  // with one: the handle that owns ours NOLINT(readability-identifier-naming)
+    std::coroutine_handle<>* owner_;  // with a parent: the handle that owns us NOLINT(readability-identifier-naming)
   };
   promise_base* next_ready_ = nullptr;  // in a ready queue
   stop_token stop_;
@@ -105,11 +105,11 @@ class promise_base {
   std::source_location origin_;
 };
 
-/// The coroutine that this thread's loop resumes next, set by a coroutine that suspends in favour of another. One for
-/// the program and libweft.so together, also in a program that is compiled with -fvisibility=hidden.
+/// The coroutine that this thread's loop resumes next; a coroutine that suspends in favour of another sets it. Visible,
+/// so that libweft.so and a program compiled with -fvisibility=hidden share it.
 [[gnu::visibility("default")]] inline constinit thread_local promise_base* next_to_resume = nullptr;
 
-/// Notifies the owner of a root that has come to its end, and destroys the coroutine.
+/// Notifies the owner of a root whose coroutine has finished, and destroys the coroutine.
 void end_root(root_task& finished) noexcept;
 
 struct final_awaiter {
@@ -118,13 +118,13 @@ struct final_awaiter {
   void await_suspend(std::coroutine_handle<Promise> finished) const noexcept {
     promise_base* const parent = finished.promise().parent();
     next_to_resume = parent;
-    if (parent == nullptr) end_root(*finished.promise().root());  // and this awaiter goes with it
+    if (parent == nullptr) end_root(*finished.promise().root());  // destroys this awaiter, too
   }
   void await_resume() const noexcept {}
 };
 
-/// The errors of an empty task, and of a coroutine that flowed off its end without the value that its task yields. Out
-/// of line, so that checks stay small.
+/// Throw the errors for an empty task, and for a coroutine that reached its end without co_return. Out of line, so that
+/// checks stay small.
 [[noreturn, gnu::cold]] void throw_empty_task();
 [[noreturn, gnu::cold]] void throw_no_value(std::source_location origin);
 
@@ -183,9 +183,9 @@ class task_promise<void> final : public task_promise_base {
 /// A coroutine that yields a T. It starts when it is awaited, and belongs to whoever holds it. Move-only.
 ///
 /// An exception that leaves the coroutine is thrown where the task is awaited. The task runs on the executor of the
-/// task that awaits it, and inherits its stop token. However many tasks await one another, they use no stack. A task
-/// that never started may be destroyed. One that is suspended is destroyed with everything that it awaits; if that is
-/// an operation on borrowed memory (net::transfer), the program ends.
+/// task that awaits it, and inherits its stop token. Tasks that await one another use no stack, however many there are.
+/// A task that never started may be destroyed. One that is suspended is destroyed with everything that it awaits; if
+/// that is an operation on borrowed memory (net::transfer), the program ends.
 ///
 /// Awaiting, spawning or running an empty task, which is one that was awaited before or moved from, is
 /// errc::invalid_argument. So is awaiting a task<T> whose coroutine reaches its end without a co_return.
@@ -208,14 +208,13 @@ class [[nodiscard]] task {
   void swap(task& other) noexcept { std::swap(handle_, other.handle_); }
   explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
 
-  /// The place in the source where its coroutine is written, with the name of the function. errc::invalid_argument for
-  /// an empty task.
+  /// The coroutine's function and its place in the source. errc::invalid_argument for an empty task.
   [[nodiscard]] std::source_location origin() const {
     check();
     return promise().origin();
   }
 
-  /// Waiting for the task: the operand of `co_await`, which owns the coroutine from then on.
+  /// The awaiter that `co_await` makes of a task. It owns the coroutine from then on.
   class awaiter {
    public:
     /// Made by `co_await`.

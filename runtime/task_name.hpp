@@ -7,16 +7,16 @@
 
 namespace weft::detail {
 
-/// What a coroutine is called, from where it is written: "net::connection::close", "main::lambda".
+/// The name of a coroutine's function: "net::connection::close", "main::lambda".
 [[nodiscard]] std::string function_name(std::source_location origin);
 
-/// The same without what a compiler prints around it: "weft::task<T> f(int) [with T = int]" is "f".
+/// The name within a compiler's description of a function: of "weft::task<T> f(int) [with T = int]" it is "f".
 [[nodiscard]] std::string function_name(std::string_view pretty);
 
 /// "serve (server.cpp:20)".
 [[nodiscard]] std::string name_and_place(std::source_location origin);
 
-/// Whether it is one of the runtime's own wrappers, which say nothing to a user.
+/// Whether the function is one of the runtime's wrapper coroutines, which mean nothing to a user.
 [[nodiscard]] bool is_wrapper(std::source_location origin);
 
 }  // namespace weft::detail

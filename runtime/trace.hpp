@@ -10,12 +10,12 @@
 
 namespace weft {
 
-/// What a trace shows on tracks of their own.
+/// The tracks of a trace.
 enum class trace_track : std::uint8_t {
   tasks,          ///< from their start, in a scope for instance, to their end
   operations,     ///< what tasks are suspended on: a receive, a write, a sleep
-  registrations,  ///< of memory, at work
-  connections,    ///< what becomes of connections: a rail that is lost, one that is back
+  registrations,  ///< of memory, in progress
+  connections,    ///< events of connections: a rail is lost, or is back
 };
 
 /// An observer of running executors: trace_file, or a program's own.
@@ -23,18 +23,18 @@ enum class trace_track : std::uint8_t {
 /// Called from the threads of all executors and workers, and must not throw. Times are the steady clock's.
 class trace_sink {
  public:
-  /// Something begins now; `item` names it until it has ended.
+  /// A span begins now; `item` identifies it until it has ended.
   virtual void began(trace_track track, const void* item, std::string_view name) noexcept = 0;
-  /// What began with this `item` has ended.
+  /// The span that began with this `item` has ended.
   virtual void ended(trace_track track, const void* item) noexcept = 0;
   /// The calling thread was busy with a task from `start` to `end`.
   virtual void ran(std::string_view name, time_point start, time_point end) noexcept = 0;
-  /// Something has happened at this moment, which takes no time; what concerns one thing has the same `item`.
+  /// An event of no duration has happened now; events of one thing have the same `item`.
   virtual void happened([[maybe_unused]] trace_track track, [[maybe_unused]] const void* item,
                         [[maybe_unused]] std::string_view name) noexcept {}
 
  protected:
-  ~trace_sink() = default;  // nobody owns a sink through this
+  ~trace_sink() = default;  // never destroyed through this base
 };
 
 namespace detail {
@@ -53,7 +53,7 @@ class trace_span {
     if (sink_ == nullptr) return;
     try {
       sink_->began(track_, item_, name());
-    } catch (const std::bad_alloc&) {  // no memory for a name: then it is not shown
+    } catch (const std::bad_alloc&) {  // no memory for a name: the span is left out
       sink_ = nullptr;
     }
   }
@@ -71,8 +71,8 @@ class trace_span {
 
 }  // namespace detail
 
-/// Sends all that executors and workers of this process do from now on to `sink`; null ends that.
-/// The sink stays until no executor runs and no worker works that may have seen it.
+/// From now on `sink` observes all executors and workers of this process; null ends that. The sink must live until
+/// every executor and worker that may have seen it has stopped.
 inline void set_trace(trace_sink* sink) noexcept { detail::active_trace.store(sink, std::memory_order_release); }
 
 }  // namespace weft

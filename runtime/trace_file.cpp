@@ -20,7 +20,7 @@
 namespace weft {
 namespace {
 
-// The format groups by process and then by thread: each kind of track is a process of its own.
+// The format groups by process and then by thread, so each kind of track is a process of its own.
 constexpr int executors_group = 1;
 struct group {
   int number;
@@ -40,8 +40,8 @@ double microseconds(time_point time) noexcept {
   return std::chrono::duration<double, std::micro>(time.time_since_epoch()).count();
 }
 
-// Text as JSON has it, in quotation marks (RFC 8259, section 7). By hand, so that whoever links weft needs no library
-// for JSON: names are all there is to quote.
+// A JSON string (RFC 8259, section 7). Formatted by hand, because names are all that needs quoting, and programs should
+// not have to link a JSON library for that.
 struct quoted {
   std::string_view text;
 };
@@ -68,8 +68,8 @@ namespace weft {
 
 namespace {
 
-// The sink of all trace files, one after another. Executors may tell it of an end after the recording in which they
-// told it of the beginning, so it is never destroyed: between two recordings it drops what it is told.
+// The sink of all trace files, one after another. Never destroyed, because an executor may end a span after the
+// recording in which the span began. Between recordings it drops all events.
 class file_sink final : public trace_sink {
  public:
   static file_sink& instance() {
@@ -86,7 +86,7 @@ class file_sink final : public trace_sink {
     write_titles();
     file_ = std::fopen(path.c_str(), "we");
     if (file_ == nullptr) throw system_error(errno, fmt::format("create the trace {}", path));
-    path_ = std::move(kept);  // nothing throws any more
+    path_ = std::move(kept);  // nothing throws from here on
     failure_ = 0;
     ++number_;
     set_trace(this);
@@ -96,7 +96,7 @@ class file_sink final : public trace_sink {
     set_trace(nullptr);
     const std::lock_guard lock(mutex_);
     flush();
-    put("\n]}}\n");  // there is room for it now
+    put("\n]}}\n");  // cannot throw: the buffer has just been emptied
     flush();
     const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
     if (failure_ == 0 && !closed) failure_ = errno;
@@ -137,7 +137,7 @@ class file_sink final : public trace_sink {
     }
   }
 
-  // A trace that has no memory for an event does without.
+  // Drops the event if there is no memory for it.
   template <class... Arguments>
   void event(fmt::format_string<Arguments...> format, const Arguments&... arguments) noexcept {
     const std::lock_guard lock(mutex_);
@@ -163,18 +163,18 @@ class file_sink final : public trace_sink {
     text_.clear();
   }
 
-  // Threads are known by their numbers: say once what they are called.
+  // Events have only the thread's number, so each recording names it once.
   void name_this_thread() {
     thread_local std::uint64_t named_for = 0;
     if (std::exchange(named_for, number_) == number_) return;
-    std::array<char, 16> name{};  // pthread_setname_np(3): no longer
+    std::array<char, 16> name{};  // the longest name of pthread_setname_np(3)
     ::pthread_getname_np(::pthread_self(), name.data(), name.size());
     put(R"(,{}{{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", '\n', executors_group,
         ::gettid(), quoted{name.data()});
   }
 
-  std::mutex mutex_;          // of all below
-  std::uint64_t number_ = 0;  // of the recording
+  std::mutex mutex_;          // guards all below
+  std::uint64_t number_ = 0;  // counts the recordings
   std::string path_;
   std::FILE* file_ = nullptr;  // null: nothing is recorded
   fmt::memory_buffer text_;
@@ -188,7 +188,7 @@ trace_file::trace_file(const std::string& path) { file_sink::instance().open(pat
 trace_file::~trace_file() {
   try {
     close();
-  } catch (const std::exception&) {  // nobody to tell
+  } catch (const std::exception&) {  // a destructor cannot report it
   }
 }
 

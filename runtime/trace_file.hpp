@@ -11,13 +11,12 @@ namespace weft {
 ///     ex.run(main_task());
 ///     trace.close();
 ///
-/// Executors stand under "executors", each with what its thread was busy with; tasks, operations, registrations and
-/// what becomes of connections stand under their own names. It may begin and end while executors run: what was under
-/// way at its beginning is not shown, and what is under way at its end is shown without one.
+/// Executors are under "executors", each with the tasks that its thread has run; tasks, operations, registrations and
+/// connections are groups of their own. A trace may begin and end while executors run: spans under way at its beginning
+/// are left out, and spans under way at its end are shown without an end.
 class trace_file {
  public:
-  /// Creates the file, or empties it. From any thread. Throws weft::error: errc::busy while there is another trace_file
-  /// that has not been closed.
+  /// Creates the file, or empties it. From any thread. Throws weft::error: errc::busy while another trace_file is open.
   explicit trace_file(const std::string& path);
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;

@@ -61,7 +61,7 @@ task<std::tuple<result<T>...>> run_all_results(task<T>... tasks) {
   };
   try {
     co_await with_scope(on_failure::stop_siblings, spawn_all);
-  } catch (const error&) {  // the handles have it
+  } catch (const error&) {  // the handles keep the failure
   }
   const auto take = [](auto&... handle) { return std::tuple<result<T>...>(take_result(handle)...); };
   co_return std::apply(take, handles);
@@ -69,19 +69,19 @@ task<std::tuple<result<T>...>> run_all_results(task<T>... tasks) {
 
 }  // namespace detail
 
-/// Runs tasks and operations side by side and yields all results as a tuple (an empty struct for what yields nothing).
-/// If one fails, the others are stopped and awaited, and then the first failure is rethrown. What the others had
-/// yielded by then is dropped: when_all_results() keeps it.
+/// Runs tasks and operations side by side and yields all results as a tuple (an empty struct for one that yields
+/// nothing). If one fails, the others are stopped and awaited, and then the first failure is rethrown. Values that the
+/// others had yielded by then are dropped; when_all_results() keeps them.
 ///
 ///     auto both = co_await when_all(peer.recv(), device.pool().allocate(4096));
 ///
-/// An operation that is given as an lvalue is awaited in its place, and outlives the call; a task is moved.
+/// An operation that is given as an lvalue is awaited in place, and must outlive the call; a task is moved.
 template <detail::is_awaitable... Operation>
 auto when_all(Operation&&... operations) {
   return detail::run_all(detail::as_task(std::forward<Operation>(operations))...);
 }
 
-/// The same for any number of tasks of one type; the results stand in the order of the tasks.
+/// when_all() for any number of tasks of one type; the results are in the order of the tasks.
 template <class T>
 task<std::vector<T>> when_all(std::vector<task<T>> tasks) {
   std::vector<spawned<T>> handles;
@@ -97,7 +97,7 @@ task<std::vector<T>> when_all(std::vector<task<T>> tasks) {
   co_return results;
 }
 
-/// The same for tasks that yield nothing.
+/// when_all() for tasks that yield nothing.
 inline task<> when_all(std::vector<task<>> tasks) {
   const auto spawn_all = [&](scope& children) -> task<> {
     for (task<>& item : tasks) children.spawn(std::move(item));
@@ -106,16 +106,16 @@ inline task<> when_all(std::vector<task<>> tasks) {
   co_await with_scope(on_failure::stop_siblings, spawn_all);
 }
 
-/// The same for operations of one type.
+/// when_all() for operations of one type.
 template <detail::is_awaitable Operation>
   requires(!detail::is_task<Operation>)
 auto when_all(std::vector<Operation> operations) {
   return when_all(detail::as_tasks(std::move(operations)));
 }
 
-/// Like when_all(), but yields for each a result, its value or its failure, instead of throwing: so what others had
-/// received when one failed, or the caller was stopped, is not lost. The first failure stops the others here as well.
-/// All exceptions other than weft::error are thrown.
+/// Like when_all(), but yields a result for each, its value or its failure, instead of throwing. So no value that
+/// others had received is lost when one fails or the caller is stopped. The first failure stops the others here as
+/// well. Exceptions other than weft::error are thrown.
 ///
 ///     auto [heard, taken] = co_await when_all_results(peer.recv(), jobs.receive());
 template <detail::is_awaitable... Operation>

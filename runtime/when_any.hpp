@@ -16,12 +16,12 @@ namespace weft {
 /// What when_any() yields.
 template <class Values>
 struct when_any_result {
-  /// Of the one that ended first. If that one failed, of the first of the others that yielded a value.
+  /// The one that ended first. If that one failed: the first of the others that yielded a value.
   std::size_t index;
-  /// In the order of the arguments: the value of the first to end, and those of others that completed before the stop
-  /// reached them, so that nothing received is lost. Empty for the rest.
+  /// In the order of the arguments: the value of the first to end, and the values of others that completed before the
+  /// stop reached them, so that nothing received is lost. Empty for the rest.
   Values values;
-  /// Of the one that ended first, if it failed while others yielded values; else null.
+  /// The failure of the one that ended first, if others yielded values; else null.
   std::exception_ptr failure;
 };
 
@@ -31,7 +31,7 @@ class race {
  public:
   explicit race(scope& racers) noexcept : racers_(racers) {}
 
-  /// Behind a failure only a value counts, for it would be lost.
+  /// After a failure only a value counts, because it would be lost.
   void yielded(std::size_t index, bool is_value) noexcept {
     if (!first_ && (!failure_ || is_value)) first_ = index;
     racers_.request_stop();
@@ -92,7 +92,7 @@ task<when_any_result<std::tuple<std::optional<value_or_nothing<T>>...>>> run_any
     const auto spawn = [&](auto&... value) { (spawn_racer(racers, tasks, value, all, index++), ...); };
     try {
       std::apply(spawn, outcome.values);
-    } catch (const std::bad_alloc&) {  // those that have been spawned may yield values
+    } catch (const std::bad_alloc&) {  // tasks spawned before may yield values
       all->failed(std::current_exception());
     }
     co_return;
@@ -104,14 +104,14 @@ task<when_any_result<std::tuple<std::optional<value_or_nothing<T>>...>>> run_any
 
 }  // namespace detail
 
-/// Runs tasks and operations side by side until one ends; then the others are stopped *and awaited*, so that nothing of
-/// theirs goes on. Yields the first one's value (an empty struct if it yields nothing), or throws its failure; failures
-/// of the others are dropped. A failure is not thrown while others have yielded values, which would be lost: then it
-/// stands in when_any_result::failure beside these.
+/// Runs tasks and operations side by side until one ends; then the others are stopped *and awaited*, so that none of
+/// them goes on. Yields the first one's value (an empty struct if it yields nothing), or throws its failure; failures
+/// of the others are dropped. If others have yielded values, which would be lost, the failure is not thrown:
+/// when_any_result::failure has it beside the values.
 ///
 ///     auto first = co_await when_any(peer.recv(), shut_down.wait(), sleep_for(30s));
 ///
-/// An operation that is given as an lvalue is awaited in its place, and outlives the call; a task is moved. as_result()
+/// An operation that is given as an lvalue is awaited in place, and must outlive the call; a task is moved. as_result()
 /// around each operation yields the failures of all.
 template <detail::is_awaitable... Operation>
   requires(sizeof...(Operation) > 0)
@@ -119,7 +119,7 @@ auto when_any(Operation&&... operations) {
   return detail::run_any(detail::as_task(std::forward<Operation>(operations))...);
 }
 
-/// The same for any number of tasks of one type, but at least one.
+/// when_any() for any number of tasks of one type, but at least one.
 template <class T>
 task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> when_any(std::vector<task<T>> tasks) {
   if (tasks.empty()) throw error(errc::invalid_argument, "when_any needs at least one task");
@@ -132,7 +132,7 @@ task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> w
       for (std::size_t i = 0; i < tasks.size(); ++i) {
         detail::spawn_racer(racers, tasks[i], outcome.values[i], all, i);
       }
-    } catch (const std::bad_alloc&) {  // those that have been spawned may yield values
+    } catch (const std::bad_alloc&) {  // tasks spawned before may yield values
       all->failed(std::current_exception());
     }
     co_return;
@@ -142,7 +142,7 @@ task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> w
   co_return std::move(outcome);
 }
 
-/// The same for operations of one type.
+/// when_any() for operations of one type.
 template <detail::is_awaitable Operation>
   requires(!detail::is_task<Operation>)
 auto when_any(std::vector<Operation> operations) {

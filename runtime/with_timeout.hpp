@@ -14,7 +14,7 @@ namespace weft {
 
 namespace detail {
 
-/// While it lives, the coroutine's token is a narrower one, which also stops at a deadline.
+/// While it lives, the coroutine has a narrower stop token, which also stops at a deadline.
 class deadline_guard final : private timer {
  public:
   deadline_guard(promise_base& self, time_point deadline)
@@ -27,7 +27,7 @@ class deadline_guard final : private timer {
     self_.set_stop_token(outer_);
   }
 
-  /// Whether the deadline is what canceled the operation, and nobody outside.
+  /// Whether the deadline canceled the operation, and not a stop from outside.
   [[nodiscard]] bool caused(const error& failure) const noexcept {
     return passed_ && !outer_.stop_requested() && failure.code() == errc::canceled;
   }
@@ -50,7 +50,7 @@ task<std::decay_t<await_result<Operation>>> limited(std::optional<time_point> de
                                                     Operation given) {
   promise_base& self = co_await current_promise();
   deadline_guard guard(self, deadline ? *deadline : later(executor_core::current()->now(), time));
-  Operation operation = std::move(given);  // goes before the guard whose token it listens to, if we are destroyed
+  Operation operation = std::move(given);  // destroyed before the guard whose token it listens to
   try {
     if constexpr (std::is_void_v<await_result<Operation>>) {
       co_await std::move(operation);
@@ -68,14 +68,14 @@ task<std::decay_t<await_result<Operation>>> limited(std::optional<time_point> de
 
 /// Awaits `operation`, a task or any operation of weft, but stops it at `deadline` and then throws errc::timed_out.
 ///
-/// Stopping is asking: the call returns when the operation has ended, with its result if that came first. An operation
+/// A stop is a request: the call returns when the operation has ended, with its result if that came first. An operation
 /// that was posted may still take effect at the peer (error::posted).
 template <class Operation>
 [[nodiscard]] auto with_deadline(time_point deadline, Operation operation) {
   return detail::limited(std::optional(deadline), duration(), std::move(operation));
 }
 
-/// The same, with the time counted from when the call is awaited.
+/// with_deadline() with the time counted from when the call is awaited.
 template <class Rep, class Period, class Operation>
 [[nodiscard]] auto with_timeout(std::chrono::duration<Rep, Period> time, Operation operation) {
   return detail::limited(std::optional<time_point>(), saturated(time), std::move(operation));

@@ -17,7 +17,7 @@
 
 namespace weft {
 
-// All pools of the process, so that fork(2) finds each of them whole: their mutexes are held across it.
+// All pools of the process. Their mutexes are held across fork(2), so that the child finds each of them whole.
 class worker_pool::all_pools {
  public:
   static void add(worker_pool& item) {
@@ -40,7 +40,7 @@ class worker_pool::all_pools {
     for (worker_pool& item : all) item.mutex_.unlock();
     mutex.unlock();
   }
-  // In the child.
+  // Runs in the child.
   static void start_anew() noexcept {
     for (worker_pool& item : all) item.start_anew();
     unlock_all();
@@ -62,7 +62,7 @@ worker_pool::worker_pool(std::size_t threads)
   all_pools::add(*this);
 }
 
-// In a child: there is no thread, and nobody who would want the parent's jobs done.
+// In a child: the pool has no threads there, and nobody waits for the parent's jobs.
 void worker_pool::start_anew() noexcept {
   for (detail::owned_thread& thread : threads_) thread.join();
   threads_.clear();
@@ -102,8 +102,8 @@ worker_pool& worker_pool::for_resources() {
 void worker_pool::submit(detail::worker_job& job) {
   const std::lock_guard lock(mutex_);
   if (idle_ <= queued_ && threads_.size() < limit_) {
-    // Signals are for the threads that ask for them, never for a worker; but a fault of its own kills the process
-    // before any handler has run where it is blocked.
+    // Workers block all signals, which are for threads that ask for them, but not faults: a blocked fault kills the
+    // process before any handler runs.
     sigset_t blocked;
     sigset_t before;
     sigfillset(&blocked);
@@ -134,7 +134,8 @@ bool worker_pool::withdraw(detail::worker_job& job) noexcept {
 }
 
 void worker_pool::work() noexcept {
-  // Inherited from the thread that needed us. Where it cannot be changed, that is no worse than before.
+  // Inherited from the thread that called submit(), which may be pinned. If the processors cannot be changed, keep
+  // those.
   const cpu_set_t& usable = processors_->set;
   if (CPU_COUNT(&usable) != 0) ::sched_setaffinity(0, sizeof usable, &usable);
   std::unique_lock lock(mutex_);

@@ -28,7 +28,7 @@ class worker_job : public list_hook<worker_job> {
  protected:
   ~worker_job() = default;
 
-  /// Called once, on a worker thread. The job may be gone as soon as run() has made its result known.
+  /// Called once, on a worker thread. The job may be destroyed as soon as run() has made its result known.
   virtual void run() noexcept = 0;
 
  private:
@@ -37,17 +37,17 @@ class worker_job : public list_hook<worker_job> {
 
 }  // namespace detail
 
-/// A bounded number of threads for what would block an executor: registration, files, name resolution, hashing.
-/// Threads start when they are first needed, on any processor that the thread which made the pool may use, even where
-/// the one that needs them is pinned to its own. The destructor waits for the job in hand of every thread.
+/// A bounded number of threads for work that would block an executor: registration, files, name resolution, hashing.
+/// Threads start on demand. They may use every processor that the thread which made the pool may use, even if the
+/// thread that calls submit() is pinned. The destructor waits for the jobs that are running.
 ///
-/// A child of fork(2) has a copy of the pool without its threads: it starts threads of its own when it needs them, and
-/// what the parent had submitted is not run there.
+/// A child of fork(2) has a copy of the pool without its threads: it starts new threads on demand, and does not run
+/// jobs that the parent had submitted.
 ///
 /// submit() and withdraw() are a seam: a simulated pool decides when its jobs run, on a thread that runs no executor.
 class worker_pool : private detail::list_hook<worker_pool> {
  public:
-  /// Starts no thread before it is needed, and at most so many.
+  /// Starts threads on demand, at most `threads`.
   explicit worker_pool(std::size_t threads = 4);
   worker_pool(const worker_pool&) = delete;
   worker_pool& operator=(const worker_pool&) = delete;
@@ -56,14 +56,14 @@ class worker_pool : private detail::list_hook<worker_pool> {
   /// From any thread. Jobs start in the order in which they were submitted.
   virtual void submit(detail::worker_job& job);
 
-  /// From any thread: takes a job back that no thread has begun; false if one has.
+  /// From any thread: withdraws a job that has not begun; false if it has.
   [[nodiscard]] virtual bool withdraw(detail::worker_job& job) noexcept;
 
-  /// The process's own, used by executors that name no other.
+  /// The process's pool, used by executors that name no other.
   [[nodiscard]] static worker_pool& shared();
 
-  /// The process's own for what registers and deregisters memory, and makes and destroys what connections use. These
-  /// jobs do not wait behind name servers and the functions of users, which may take their time on shared().
+  /// The process's pool for jobs that register and deregister memory, or make and destroy the resources of connections.
+  /// They do not wait behind name servers and functions of users, which may take their time on shared().
   [[nodiscard]] static worker_pool& for_resources();
 
  protected:
@@ -81,8 +81,8 @@ class worker_pool : private detail::list_hook<worker_pool> {
   const std::size_t limit_;
   std::unique_ptr<processors> processors_;  // that the threads may use
   std::mutex mutex_;
-  // Another number, under the mutex, whenever there is news for threads that wait for it to change. Not a condition
-  // variable: those of glibc before 2.41 lose the wake-up of notify_one() where several threads wait (its bug 25847).
+  // Incremented under the mutex to wake the threads that wait for it to change. Not a condition variable, because in
+  // glibc before 2.41 its notify_one() may wake nobody when several threads wait (bug 25847).
   std::atomic<std::uint32_t> news_{0};
   detail::intrusive_list<detail::worker_job> queue_;  // oldest first
   std::size_t queued_ = 0;

@@ -15,8 +15,8 @@
 namespace weft::mr::detail {
 namespace {
 
-// Registrations that are in use or were leased again are passed over when room is looked for: this many at a time, so
-// that it is no long way through a cache that is in use as a whole.
+// A search for room passes over registrations that are in use or were leased again: at most this many, so that it is
+// short even if all of the cache is in use.
 constexpr std::size_t most_passed_over = 64;
 
 // NOLINTNEXTLINE(performance-no-int-to-ptr)
@@ -51,7 +51,7 @@ cache_entry::cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache
     : region_state(std::move(from)), core_(std::move(core)) {
   bytes = memory;
   set({.usage = purpose});
-  borrowed = false;  // whoever lets go last has a worker deregister it: the memory is in the user's care
+  borrowed = false;  // so the last to let go has a worker deregister it; the memory stays the user's
   kept_index made{this};
   node_ = made.extract(made.begin());
 }
@@ -84,7 +84,8 @@ void cache_core::refuse(std::span<std::byte> memory, mr::usage purpose) const {
     throw refusal(errc::unknown_usage, to_string(unknown));
   }
   throw refusal(errc::access_denied,
-                fmt::format("leases for {} would leave keys for peers open in the cache", to_string(purpose)));
+                fmt::format("usage {} gives peers access, which a lease cannot (register or expose the memory)",
+                            to_string(purpose)));
 }
 
 // ---- looking up ----
@@ -124,7 +125,7 @@ void cache_core::join(cache_flight& flight, lease_request& waiter) noexcept {
 }
 
 bool cache_core::wait(lease_request& waiter) {
-  // All of it is made before the mutex is locked, in case that it is needed.
+  // All that may be needed is made before the mutex is locked.
   const std::optional<error> no_worker(std::in_place, errc::no_memory,
                                        "register for a cache: no worker thread can be started");
   const auto self = shared_from_this();
@@ -147,11 +148,11 @@ bool cache_core::wait(lease_request& waiter) {
   try {
     workers_.submit(*made);
   } catch (...) {
-    static_cast<void>(give_up(waiter));                // it hears of it at once
+    static_cast<void>(give_up(waiter));                // the waiter gets the exception itself
     static_cast<void>(land(*made, no_worker, false));  // others may have joined
     throw;
   }
-  static_cast<void>(made.release());  // its worker's
+  static_cast<void>(made.release());  // its worker owns it now
   return true;
 }
 
@@ -168,11 +169,11 @@ void cache_flight::run() noexcept {
 
 void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
   for (;;) {
-    // Watched first, so that no change goes unnoticed from when the pages are looked up.
+    // Watched first, so that no change is missed once the pages are looked up.
     const bool watched = watch(*flight);
     const std::optional<error> failure = enroll(*flight->entry_);
     if (land(*flight, failure, watched)) return;
-    // What was mapped there has changed meanwhile.
+    // The mapping has changed meanwhile: register again.
     cache_entry& entry = *flight->entry_;
     if (!entry.registered) continue;
     entry.deregister();
@@ -189,7 +190,7 @@ bool cache_core::watch(cache_flight& flight) noexcept {
     entry.watched = watched;
     flight.unwatched_ = !watched;
   };
-  note(true);  // before, because a change may end it at once
+  note(true);  // noted before, because a change may end the watch at once
   const bool watched = monitor_->watch(entry.bytes);
   if (!watched) note(false);
   return watched;
@@ -252,7 +253,7 @@ std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
   return attempt();
 }
 
-// False if it has to be begun anew.
+// False if the registration has to be repeated.
 bool cache_core::land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept {
   cache_entry* dead = nullptr;
   {
@@ -299,7 +300,7 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
   return true;
 }
 
-// ---- what is kept, and what goes ----
+// ---- keeping and evicting ----
 
 void cache_core::list(cache_entry& item) noexcept {
   item.leased_ = leased_.insert(std::move(item.node_));
@@ -327,7 +328,7 @@ void cache_core::forget(cache_entry& item) noexcept {
   unlist(item);
 }
 
-// Those that somebody holds stay in sight of invalidations.
+// An entry that is still held stays in an index, so that invalidations find it.
 void cache_core::drop(cache_entry& item, cache_entry*& dead) noexcept {
   bytes_ -= item.bytes.size();
   forget_recent(item);
@@ -364,10 +365,10 @@ bool cache_core::keep(cache_entry& item, cache_entry*& dead) noexcept {
   if (range.size() > max_bytes_ || max_regions_ == 0) return false;
   if (const place found = last_before(purpose, range.data());
       found != kept_.end() && contains((*found)->bytes, range)) {
-    return false;  // another one has come first, which contains it
+    return false;  // an entry that contains it was kept first
   }
-  // The new entry serves every lease that an entry inside its range could, so those go. They begin in it, and the first
-  // that ends behind it is followed by others that do.
+  // The new entry serves every lease that an entry inside its range could, so those are dropped. They begin inside the
+  // range; from the first entry that ends behind it on, all do.
   for (auto at = kept_.lower_bound(cache_entry::by_place::place{purpose, range.data()});
        at != kept_.end() && (*at)->options.usage == purpose && contains(range, (*at)->bytes);) {
     ++counts_.evictions;
@@ -393,7 +394,7 @@ cache_entry* cache_core::take_idle() noexcept {
   return dead;
 }
 
-// Of one usage, those that overlap the range are the last ones that begin before its end.
+// The kept entries of one usage that overlap the range are the last ones that begin before its end.
 template <class Visit>
 void cache_core::visit_overlapping(std::span<const std::byte> range, const Visit& visit) const noexcept {
   for (auto next = kept_.begin(); next != kept_.end();) {
@@ -486,7 +487,7 @@ void cache_core::close() noexcept {
       assert(item.waiters_.empty() && "a cache was destroyed while a task waits for a lease");
     }
   }
-  std::unique_ptr<memory_monitor> monitor;  // goes without the mutexes, which its threads may want
+  std::unique_ptr<memory_monitor> monitor;  // destroyed without the mutexes, which its threads may need
   {
     const std::lock_guard lock(watching_);
     monitor = std::move(monitor_);

@@ -29,14 +29,14 @@ namespace weft::mr::detail {
 
 class cache_core;
 
-/// A place in a ring of entries, so that neither end is another case.
+/// A link of a ring of entries, in which the first and the last are no special cases.
 struct cache_link {
   cache_link* older = this;
   cache_link* newer = this;
 };
 
-/// One registration. Held by the cache while it keeps it, by leases, and by operations that use their slices; whoever
-/// lets go last has it deregistered by a worker.
+/// One registration. It is held by the cache while it is kept, by leases, and by operations that use their slices; the
+/// last to let go has a worker deregister it.
 class cache_entry final : public region_state, private cache_link {
  public:
   cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core, std::span<std::byte> memory,
@@ -46,8 +46,8 @@ class cache_entry final : public region_state, private cache_link {
   std::uint64_t generation = 0;  // constant once it is leased
   // Under the core's mutex.
   bool stale = false;                // an invalidation has hit its range
-  bool watched = false;              // all of it, by the monitor, and mapped ever since
-  cache_entry* next_dead = nullptr;  // among those on their way out
+  bool watched = false;              // the monitor watches all of it, and it has been mapped ever since
+  cache_entry* next_dead = nullptr;  // in a list of entries to be destroyed
 
   [[nodiscard]] cache_core& core() const noexcept { return *core_; }
 
@@ -77,7 +77,8 @@ class cache_entry final : public region_state, private cache_link {
   [[nodiscard]] static std::size_t size_class_of(const cache_entry& item) noexcept {
     return static_cast<std::size_t>(std::bit_width(item.bytes.size()));
   }
-  // Others may contain one another. Those of about the same size that overlap a range begin near it.
+  // Entries that are only leased may contain one another, so they are sorted by size first: those of about the same
+  // size that overlap a range begin near it.
   struct by_size {
     using is_transparent = void;
     struct place {
@@ -104,14 +105,14 @@ class cache_entry final : public region_state, private cache_link {
   // Under the core's mutex. The node is made and destroyed with the entry, because nothing under the mutex may allocate
   // or free.
   place listed_ = place::nowhere;
-  bool leased_again_ = false;   // since it has been at the end of the order
-  kept_index::node_type node_;  // empty unless it is nowhere
+  bool leased_again_ = false;   // since it was last put at the end of the order
+  kept_index::node_type node_;  // empty while the entry is in an index
   kept_index::iterator kept_;
   leased_index::iterator leased_;
 };
 
-/// A registration on its way through a worker, and who waits for it. Under the core's mutex but for what the worker
-/// does.
+/// A registration in progress on a worker, and the tasks that wait for it. Under the core's mutex, except for the
+/// worker's part.
 class cache_flight final : public weft::detail::worker_job, public weft::detail::list_hook<cache_flight> {
  public:
   cache_flight(std::shared_ptr<cache_core> core, std::unique_ptr<cache_entry> entry) noexcept
@@ -123,7 +124,7 @@ class cache_flight final : public weft::detail::worker_job, public weft::detail:
 
   const std::shared_ptr<cache_core> core_;
   std::unique_ptr<cache_entry> entry_;
-  bool unwatched_ = false;  // so whoever comes when it is under way may mean other pages
+  bool unwatched_ = false;  // true: a later lease must not join, because it may mean other pages
   weft::detail::remote_waiters waiters_;
 };
 
@@ -135,34 +136,34 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   cache_core(const cache_core&) = delete;
   cache_core& operator=(const cache_core&) = delete;
 
-  /// Throws what is wrong with it, unless nothing is.
+  /// Throws if such a lease is not possible.
   void check(std::span<std::byte> memory, mr::usage purpose) const {
     constexpr mr::usage refused = ~known_usages | peer_usages;
     if (memory.empty() || memory.data() == nullptr || overlaps(purpose, refused) || is_parents())
       refuse(memory, purpose);
   }
   [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;
-  /// A registration that is kept, one more time held; null if there is none.
+  /// A registration that is kept, with one more holder; null if there is none.
   [[nodiscard]] cache_entry* find(std::span<std::byte> memory, mr::usage purpose) noexcept {
     if (!knows_all()) return nullptr;
     const std::lock_guard lock(mutex_);
     return look_up(memory, purpose);
   }
-  /// Has the waiter wait. False if it was served at once.
+  /// Makes the waiter wait. False if it was served at once.
   [[nodiscard]] bool wait(lease_request& waiter);
   /// False if it has been served meanwhile.
   [[nodiscard]] bool give_up(lease_request& waiter) noexcept;
 
   void invalidate(std::span<const std::byte> range) noexcept;
-  /// Not without the mutex: what the kernel has told of may be about to be noted.
+  /// Takes the mutex, because a change that the kernel has reported may be about to be noted.
   [[nodiscard]] bool is_current(const cache_entry& item) const noexcept;
   void clear() noexcept;
   void close() noexcept;
-  /// Whether this is a child of the process that made it: then even the mutex is out of bounds.
+  /// Whether this process is a child of the one that made the cache: then not even the mutex may be used.
   [[nodiscard]] bool is_parents() const noexcept { return birthplace_.is_parents(); }
   /// Without the mutex.
   void deregistered(const cache_entry& item) noexcept;
-  /// It is about to be destroyed. Without the mutex.
+  /// Called before an entry is destroyed, without the mutex.
   void forget(cache_entry& item) noexcept;
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
@@ -171,7 +172,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
 
   using place = cache_entry::kept_index::iterator;
 
-  // Where an entry would be that begins there.
+  // The slot for an entry that begins there.
   [[nodiscard]] cache_entry*& recent(mr::usage purpose, const std::byte* begin) noexcept {
     const auto mixed = (reinterpret_cast<std::uintptr_t>(begin) ^ bits(purpose)) * 0x9E3779B97F4A7C15U;
     return recent_[mixed >> 52];
@@ -193,8 +194,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     }
     return item->bytes.size() >= memory.size() ? hold(*item) : nullptr;
   }
-  // While a change is under way, what it has ended may look as if it were current: another thread may have been given
-  // the addresses before the monitor tells of them. What a lease asks for was mapped before.
+  // While a change is under way, an entry that it ends may still look current: another thread may have been given the
+  // addresses before the monitor reports the change. The memory that a lease asks for was mapped before this call.
   [[nodiscard]] bool knows_all() const noexcept { return !monitored_ || monitor_->all_told(); }
   [[nodiscard]] cache_flight* flight_for(const lease_request& waiter) const noexcept;
   static void join(cache_flight& flight, lease_request& waiter) noexcept;
@@ -212,7 +213,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     item.newer->older = item.older;
   }
   [[nodiscard]] cache_entry& oldest() noexcept { return static_cast<cache_entry&>(*order_.newer); }
-  // Those that nobody holds any more are put on `dead`.
+  // An entry that nobody holds any more is put on `dead`.
   void drop(cache_entry& item, cache_entry*& dead) noexcept;
   template <class Visit>
   void visit_overlapping(std::span<const std::byte> range, const Visit& visit) const noexcept;
@@ -247,24 +248,25 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
 
   mutable weft::detail::light_mutex mutex_;
   cache_entry::kept_index kept_;
-  cache_entry::leased_index leased_;  // only leased, and on their way out
-  // The kept ones in the order in which they give way: `newer` is the first. One that was leased again meanwhile, or is
-  // still in use, goes back to the end when it is its turn, so that a lease need not touch its neighbours.
+  cache_entry::leased_index leased_;  // entries that are only leased, or being destroyed
+  // The kept entries in the order of eviction: `newer` is the first. An entry that was leased again meanwhile, or is
+  // still in use, moves to the end when its turn comes, so that a lease need not touch its neighbours.
   cache_link order_;
-  // By what they begin with: some of the same, found without a search.
+  // Some of the kept entries, hashed by usage and first byte: these need no search.
   std::array<cache_entry*, 4096> recent_{};
   std::size_t bytes_ = 0;
   std::uint64_t registrations_ = 0;
   weft::detail::intrusive_list<cache_flight> flights_;
-  cache_entry* dead_ = nullptr;  // found by the monitor, which cannot bury
+  cache_entry* dead_ = nullptr;  // found by the monitor, which must not free; destroyed by clean_up()
   bool closed_ = false;
   cache_statistics counts_;
   std::atomic<std::size_t> registered_bytes_{0};
 
-  // Held by workers while they change what is watched, and to take the monitor away. Before the other mutex.
+  // Held by workers while they change the watched ranges, and while the monitor is taken away. Locked before the other
+  // mutex.
   std::mutex watching_;
   const cache_entry* unwatching_ = nullptr;
-  std::unique_ptr<memory_monitor> monitor_;  // null: none, or closed. First to go
+  std::unique_ptr<memory_monitor> monitor_;  // null: none, or closed. The last member, so that it is destroyed first
 };
 
 }  // namespace weft::mr::detail

@@ -10,14 +10,14 @@
 
 namespace weft::mr {
 
-/// Gives 64-bit names to what peers have sent of their regions, for programs that hand keys on as numbers. Others keep
-/// the remote_region itself, which costs nothing to unpack and need not be given back. See fi_mr_map_raw(3).
+/// Gives 64-bit names to the descriptors of peers' regions, for programs that pass keys on as numbers. Others keep the
+/// remote_region itself, which costs nothing to unpack and needs no unmapping. See fi_mr_map_raw(3).
 ///
-/// Not thread-safe. Nothing but memory is held: what is still mapped when it is destroyed goes with it.
+/// Not thread-safe. A map holds nothing but its own memory, so keys may still be mapped when it is destroyed.
 class key_map {
  public:
-  /// Reads a packed remote_region. Each call gives another name, never 0, that comes back in no other map of the
-  /// process either. Throws errc::malformed, saying what is wrong with the bytes.
+  /// Reads a packed remote_region. Each call returns a new name, never 0, which no other call in the process returns.
+  /// Throws errc::malformed, saying what is wrong with the bytes.
   [[nodiscard]] std::uint64_t map(std::span<const std::byte> raw);
   /// Throws errc::invalid_argument for a key that is not mapped.
   [[nodiscard]] const remote_region& find(std::uint64_t key) const;

@@ -15,7 +15,7 @@ namespace weft::mr::detail {
 class cache_entry;
 class cache_flight;
 
-/// What a cache's core knows of a task that wants a lease: the range, and what it gets. A lease_operation is one.
+/// The cache core's view of a task that asks for a lease: the range, and the result. The base of lease_operation.
 class lease_request : public weft::detail::remote_waiter {
  protected:
   lease_request(std::span<std::byte> memory, mr::usage purpose) noexcept : memory_(memory), usage_(purpose) {}

@@ -35,9 +35,9 @@ namespace {
 }
 [[noreturn]] void refuse(const char* call) { refuse_with(errno, call); }
 
-/// A descriptor of userfaultfd(2) that a child of fork(2) does not inherit: as long as anybody has a copy of it, the
-/// kernel tells of changes there, and who changes something waits until they are read. A child has no thread that
-/// would.
+/// A descriptor of userfaultfd(2) that is closed in a child of fork(2). As long as any process has a copy, the kernel
+/// reports changes to it, and a thread that makes one waits until the report is read; a child has no thread that reads
+/// it.
 class own_descriptor {
  public:
   /// Takes what `open()` returns.
@@ -62,11 +62,11 @@ class own_descriptor {
 
   [[nodiscard]] int fd() const noexcept { return fd_; }
 
-  // Held while a descriptor is opened or closed, or what it watches is changed, and across fork(2).
+  // Held while a descriptor is opened or closed, while its watched ranges are changed, and across fork(2).
   static inline constinit std::mutex mutex;
 
  private:
-  // In the child, where this thread is the only one. What the parent has is of no use there.
+  // Runs in the child, on its only thread. The parent's descriptors are of no use there.
   static void close_all() noexcept {
     for (const own_descriptor* item = first; item != nullptr; item = item->next_) ::close(item->fd_);
     first = nullptr;
@@ -80,7 +80,8 @@ class own_descriptor {
   own_descriptor* next_ = nullptr;
 };
 
-// Events of mappings only, so that no privilege is needed: faults in the kernel are not watched.
+// UFFD_USER_MODE_ONLY excludes faults in the kernel, so that no privilege is needed: only events of mappings matter
+// here.
 int open_descriptor() {
   const long fd = ::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
   if (fd < 0) refuse("open");
@@ -95,12 +96,12 @@ uffdio_range pages_of(std::span<const std::byte> memory) noexcept {
   return {.start = from, .len = to - from};
 }
 std::span<const std::byte> memory_of(const uffdio_range& pages) noexcept {
-  // As the kernel names it. NOLINTNEXTLINE(performance-no-int-to-ptr)
+  // The kernel gives addresses as integers. NOLINTNEXTLINE(performance-no-int-to-ptr)
   return {reinterpret_cast<const std::byte*>(pages.start), pages.len};
 }
 
-// The kernel tells of what this process does to its mappings. What happens to a file, a hole that is punched or an end
-// that is cut off, replaces pages too, and of that it tells nobody, whoever does it.
+// The kernel reports what this process does to its mappings. A hole that is punched into a file, or an end that is cut
+// off, replaces pages too, but the kernel does not report it, whoever does it.
 bool is_ours_alone(std::span<const std::byte> memory) noexcept {
   try {
     const auto ranges = detail::mapped_ranges_of(memory);
@@ -131,26 +132,27 @@ class userfaultfd_monitor final : public memory_monitor {
     }
   }
   ~userfaultfd_monitor() override {
-    stop_cleaner();  // first: what it frees may be watched, and then waits for the watcher
+    stop_cleaner();  // first: memory that it frees may be watched, and freeing then waits for the watcher
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(stop_.fd(), &one, sizeof one);
     watcher_.join();
   }
 
-  // Write protection that is never put on: it makes no faults, and the kernel tells of changes all the same.
+  // Registers for write protection but never applies it: there are no faults, and the kernel reports changes all the
+  // same.
   bool watch(std::span<const std::byte> range) noexcept override {
     if (!is_ours_alone(range)) return false;
     uffdio_register wanted{};
     wanted.range = pages_of(range);
     wanted.mode = UFFDIO_REGISTER_MODE_WP;
     const std::lock_guard lock(own_descriptor::mutex);
-    // Looked at again afterwards: what is mapped there from now on is told.
+    // Checked again, because only changes made from now on are reported.
     return ::ioctl(events_.fd(), UFFDIO_REGISTER, &wanted) == 0 && is_ours_alone(range);
   }
 
-  // Up to Linux 6.16 a descriptor ends the watch of any other as well. Once all changes are told, what the listener
-  // finds unneeded is still mapped as we have watched it; and what is mapped there after this look, no other monitor
-  // watches before we are done, because of the mutex.
+  // Up to Linux 6.16, a descriptor ends the watch of any other as well. Once all changes are reported, the ranges that
+  // the listener finds unneeded are still mapped as this monitor has watched them; and memory that is mapped there
+  // later cannot be watched by another monitor before this is done, because of the mutex.
   void unwatch(std::span<const std::byte> range) noexcept override {
     const uffdio_range all = pages_of(range);
     const std::lock_guard lock(own_descriptor::mutex);
@@ -166,8 +168,8 @@ class userfaultfd_monitor final : public memory_monitor {
     }
   }
 
-  // Of no bytes: that is refused, but with EAGAIN while a change that has begun is unread. Before Linux 5.15 only if no
-  // other change is read meanwhile.
+  // The kernel refuses a range of no bytes, but with EAGAIN while a change that has begun is unread; before Linux 5.15
+  // only if no other change is read meanwhile.
   [[nodiscard]] bool all_told() const noexcept override {
     uffdio_writeprotect nothing{};
     // defect: trust what a change under way may have ended

@@ -25,14 +25,14 @@ std::string at(std::string_view attempt, std::span<const std::byte> memory) {
   return fmt::format("{} {} bytes at {}", attempt, memory.size(), static_cast<const void*>(memory.data()));
 }
 
-/// A handle of another process that is open, and is closed again unless somebody keeps it.
+/// A handle of another process that has been opened. The destructor closes it, unless keep() was called.
 class opened_handle {
  public:
   opened_handle(const primary_context& context, const device_share& shared, std::string_view attempt)
       : driver_(context.functions()) {
     const status code = driver_.ipc_open_mem_handle(&base_, {shared.handle}, ipc_lazy_enable_peer_access);
     if (code == status::success) return;
-    // The driver says invalid_context for a handle of this very process.
+    // The driver answers invalid_context for a handle of this very process.
     const bool bad = code == status::invalid_context || code == status::invalid_handle || code == status::map_failed;
     throw bad ? context.failure_as(errc::invalid_argument, code, attempt) : context.failure(code, attempt);
   }
@@ -53,7 +53,7 @@ class opened_handle {
 
 }  // namespace
 
-/// The driver's answers about an address: for host memory that it does not know, none of a device.
+/// The driver's answers about an address. For host memory that it does not know, they name no device.
 struct cuda_device::attributes {
   context_handle context = nullptr;
   unsigned memory_type = 0;
@@ -165,7 +165,7 @@ device_share cuda_device::share(std::span<std::byte> memory) {
   context_->check(here.code(), attempt);
   ipc_handle handle;
   const status code = driver_.ipc_get_mem_handle(&handle, address_of(around.data()));
-  // The driver's words for memory of cuMemCreate(), of a memory pool, or of another process.
+  // The driver's answers for memory of cuMemCreate(), of a memory pool, or of another process.
   const bool unfit = code == status::invalid_value || code == status::invalid_handle || code == status::map_failed;
   if (unfit) throw context_->failure_as(errc::not_supported, code, attempt);
   context_->check(code, attempt);
@@ -250,9 +250,10 @@ std::span<std::byte> cuda_device::allocation_around(const void* memory, std::str
   return {pointer_to(base), bytes};
 }
 
-// A copy or fill that the program thinks synchronous may return before the GPU has written its memory, as those within
-// one GPU do. An RDMA device would then send the bytes of before. With this attribute such calls wait: "Synchronization
-// and Memory Ordering" in NVIDIA's GPUDirect RDMA manual. Memory of cuMemCreate() and of pools does not have it.
+// A copy or fill that the program takes for synchronous may return before the GPU has written its memory, as those
+// within one GPU do. An RDMA device would then send the old bytes. With this attribute such calls wait:
+// "Synchronization and Memory Ordering" in NVIDIA's GPUDirect RDMA manual. Memory of cuMemCreate() and of pools does
+// not have it.
 void cuda_device::make_copies_synchronous(device_address memory) const {
   constexpr unsigned on = 1;
   const status code = driver_.pointer_set_attribute(&on, pointer_attribute::sync_memops, memory);

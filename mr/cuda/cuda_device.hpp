@@ -14,8 +14,8 @@
 
 namespace weft::mr::cuda {
 
-/// A GPU by the CUDA driver API: what open_cuda() yields. Every call of the driver is made with the primary context
-/// current, and streams share the context.
+/// A GPU through the CUDA driver API, as open_cuda() returns it. Every call of the driver is made with the primary
+/// context current, and streams share the context.
 class cuda_device final : public memory_device {
  public:
   /// Throws as open_cuda() does.
@@ -46,7 +46,8 @@ class cuda_device final : public memory_device {
 
   const driver& driver_;
   std::shared_ptr<const primary_context> context_;
-  // By what open_share() has yielded. The driver counts how often it has opened a handle, and wants the base back.
+  // The handles' bases by the addresses that open_share() returned. The driver counts how often a handle was opened,
+  // and closes it by its base.
   std::mutex opened_lock_;
   std::multimap<std::byte*, device_address> opened_;
 };

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::size_t first_events = 8;
 
-// Runs on a thread of the driver, maybe after the stream object has gone. So it refers to nothing: its parameter is the
-// number of the descriptor itself. The write cannot block: nobody adds up to 2^64 - 1 notifications.
+// Runs on a thread of the driver, perhaps after the stream object was destroyed. So its parameter is no pointer, but
+// the number of the descriptor itself. The write cannot block, because nobody queues 2^64 - 1 notifications.
 void add_one(void* descriptor) noexcept {
   constexpr std::uint64_t one = 1;
   const auto event = static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor));
@@ -49,7 +49,7 @@ cuda_stream::cuda_stream(std::shared_ptr<const primary_context> context, stream_
 
 cuda_stream::~cuda_stream() {
   const current_context here = context_->enter();
-  if (!here) return;  // the context has taken along what it had
+  if (!here) return;  // the stream and its events were destroyed with the context
   if (!failed_ && !all_done()) wait_for_device();
   for (auto* event : events_) {
     if (event != nullptr) static_cast<void>(driver_.event_destroy(event));
@@ -76,19 +76,19 @@ result<void> cuda_stream::copy(std::byte* to, const std::byte* from, std::size_t
 result<std::uint64_t> cuda_stream::mark() noexcept {
   if (failed_) return *failed_;
   const current_context here = context_->enter();
-  if (!here) return fail(context_->failure(here.code(), "mark the end of copies"));
+  if (!here) return fail(context_->failure(here.code(), "record an event behind the copies"));
   try {
     if (made_ - reached_ == events_.size()) make_room();
   } catch (const std::bad_alloc&) {
     wait_for_device();
-    return weft::detail::make_error(errc::no_memory, "mark the end of copies");
+    return weft::detail::make_error(errc::no_memory, "record an event behind the copies");
   }
   const status code = record(made_ + 1);
-  if (code == status::out_of_memory) {  // there may be some the next time
+  if (code == status::out_of_memory) {  // there may be memory the next time
     wait_for_device();
-    return context_->failure(code, "mark the end of copies");
+    return context_->failure(code, "record an event behind the copies");
   }
-  if (code != status::success) return fail(context_->failure(code, "mark the end of copies"));
+  if (code != status::success) return fail(context_->failure(code, "record an event behind the copies"));
   ++made_;
   unmarked_ = false;
   return made_;
@@ -98,11 +98,11 @@ result<std::uint64_t> cuda_stream::reached() noexcept {
   if (failed_) return *failed_;
   if (made_ == reached_) return reached_;
   const current_context here = context_->enter();
-  if (!here) return fail(context_->failure(here.code(), "ask how far copies are"));
+  if (!here) return fail(context_->failure(here.code(), "query the progress of copies"));
   while (reached_ != made_) {
     const status code = driver_.event_query(event_of(reached_ + 1));
     if (code == status::not_ready) break;
-    if (code != status::success) return fail(context_->failure(code, "ask how far copies are"));
+    if (code != status::success) return fail(context_->failure(code, "query the progress of copies"));
     ++reached_;
   }
   return reached_;
@@ -123,7 +123,7 @@ void cuda_stream::synchronize() noexcept {
   if (!failed_) wait_for_device();
 }
 
-// Doubles the room when all events are in use, so that each finds its place by its mark again.
+// Doubles the room when all events are in use, and moves each event to the new place of its mark.
 void cuda_stream::make_room() {
   std::vector<event_handle> larger(2 * events_.size());
   for (std::uint64_t mark = reached_ + 1; mark <= made_; ++mark) larger[mark % larger.size()] = event_of(mark);
@@ -139,8 +139,9 @@ status cuda_stream::record(std::uint64_t mark) noexcept {
   return driver_.event_record(event, stream_);
 }
 
-// An error here is that of an earlier copy: the device has given up, and touches nothing any more. If the call itself
-// has failed instead, the one for the whole context waits at least as long. A context that is gone has ended them all.
+// An error here is that of an earlier copy: the device has given up, and touches no memory any more. In case the call
+// itself has failed instead, the call for the whole context waits at least as long. A context that is gone has ended
+// all copies.
 void cuda_stream::wait_for_device() noexcept {
   const current_context here = context_->enter();
   if (!here) return;

@@ -19,12 +19,12 @@ namespace weft::mr::cuda {
 /// A CUstream, of weft's own or the program's.
 ///
 /// Each mark is a CUevent that is recorded in the stream. Events are made when needed and used again, so that a stream
-/// soon allocates nothing. Once a call of the driver has failed and left unknown what the device still does, the stream
-/// waits for the device, and from then on has failed for good. Where there is no memory for a mark, it waits for the
-/// device as well, and goes on.
+/// soon allocates nothing. If a call of the driver fails and leaves unknown what the device still does, the stream
+/// waits for the device, and has then failed for good. If there is no memory for a mark, it waits for the device as
+/// well, but goes on.
 class cuda_stream final : public copy_stream {
  public:
-  /// A new stream, which is destroyed at the end. It does not wait for the default stream, nor that one for it.
+  /// A new stream, which the destructor destroys. It and the default stream do not wait for each other.
   explicit cuda_stream(std::shared_ptr<const primary_context> context);
   /// The program's stream: null is the default one of the context.
   cuda_stream(std::shared_ptr<const primary_context> context, stream_handle borrowed);
@@ -50,8 +50,8 @@ class cuda_stream final : public copy_stream {
   const driver& driver_;
   stream_handle stream_ = nullptr;
   bool owned_;
-  // The event of mark m is number m modulo the size. Those of the marks in (reached_, made_] are in use; null: not
-  // made.
+  // The event of mark m is at m modulo the size. The events of the marks in (reached_, made_] are in use; null: not
+  // created yet.
   std::vector<event_handle> events_;
   std::uint64_t made_ = 0;
   std::uint64_t reached_ = 0;

@@ -109,7 +109,7 @@ std::optional<errc> meaning_of(status code) noexcept {
   }
 }
 
-// Words without an allocation, so that a call that must not throw can say what failed.
+// A text that is made without an allocation, so that a call that must not throw can say what failed.
 class sentence {
  public:
   sentence(const driver& functions, status code, std::string_view attempt, std::string_view device) noexcept {
@@ -118,7 +118,7 @@ class sentence {
     static_cast<void>(functions.get_error_name(code, &name));
     static_cast<void>(functions.get_error_string(code, &words));
     if (name == nullptr) name = "CUresult";
-    if (words == nullptr) words = "an error that the CUDA driver has no words for";
+    if (words == nullptr) words = "unknown error of the CUDA driver";
     const int written = std::snprintf(text_.data(), text_.size(), "%.*s%s%.*s: %s (%s, %d)", length_of(attempt),
                                       attempt.data(), device.empty() ? "" : " on ", length_of(device), device.data(),
                                       words, name, static_cast<int>(code));
@@ -146,7 +146,7 @@ error driver::failure_as(errc meaning, status code, std::string_view attempt, st
 }
 
 const driver& load_driver(const char* path) {
-  static auto& lock = *new std::mutex;  // devices may end with the last static object
+  static auto& lock = *new std::mutex;  // never destroyed, because static objects may own devices
   static auto& loaded = *new std::map<std::string, std::unique_ptr<const driver>>;
   const std::lock_guard locked(lock);
   auto& place = loaded[path];

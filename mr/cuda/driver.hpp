@@ -9,7 +9,7 @@
 #include <string_view>
 
 // The part of the CUDA driver API that weft uses, declared anew, so that weft builds where CUDA is not installed. The
-// driver keeps this binary interface: a function that changes gets a new symbol, as those that end in _v2.
+// driver keeps this binary interface: a function that changes gets a new symbol, such as those that end in _v2.
 namespace weft::mr::cuda {
 
 using device_handle = int;                        ///< CUdevice
@@ -19,7 +19,7 @@ using stream_handle = struct stream_tag*;         ///< CUstream; null is the con
 using event_handle = struct event_tag*;           ///< CUevent
 using host_function = void (*)(void* user_data);  ///< CUhostFn
 
-/// CUresult. The driver has more values than those that weft tells apart.
+/// CUresult: the values that weft tells apart; the driver has more.
 enum class status : int {
   success = 0,
   invalid_value = 1,
@@ -124,8 +124,8 @@ struct driver {
   status (*ipc_open_mem_handle)(device_address* memory, ipc_handle handle, unsigned flags) = nullptr;
   status (*ipc_close_mem_handle)(device_address memory) = nullptr;
 
-  /// The error for what the driver said to `attempt` ("copy") on that device ("cuda:0", if any), with the driver's
-  /// words. EIO for what has no better code.
+  /// The error of a driver call for `attempt` ("copy") on that device ("cuda:0", if any), with the driver's text. EIO
+  /// if no code fits better.
   [[nodiscard]] error failure(status code, std::string_view attempt, std::string_view device = {}) const noexcept;
   /// The same error with another code.
   [[nodiscard]] error failure_as(errc meaning, status code, std::string_view attempt,
@@ -136,19 +136,19 @@ struct driver {
 /// process. From any thread. Throws errc::not_supported if the library or a function that is not optional is missing.
 [[nodiscard]] const driver& load_driver(const char* path);
 
-/// Makes a context the calling thread's current one, until it goes: then the one of before is current again.
+/// Makes a context current for the calling thread; the destructor makes the previous one current again.
 class current_context {
  public:
   current_context(const driver& functions, context_handle context) noexcept
       : functions_(functions), code_(functions.ctx_push_current(context)) {}
-  /// Makes none current, and says why.
+  /// Makes no context current; code() is `refused`.
   current_context(const driver& functions, status refused) noexcept : functions_(functions), code_(refused) {}
   current_context(const current_context&) = delete;
   current_context& operator=(const current_context&) = delete;
   ~current_context();
 
   explicit operator bool() const noexcept { return code_ == status::success; }
-  /// What the driver said.
+  /// The driver's answer.
   [[nodiscard]] status code() const noexcept { return code_; }
 
  private:

@@ -45,7 +45,7 @@ primary_context::primary_context(const driver& functions, int ordinal)
   if (driver_.ctx_get_id != nullptr && driver_.ctx_get_id(context_, &id_) != status::success) id_ = 0;
 }
 
-// A reset does not release it: cuDevicePrimaryCtxReset.
+// A reset does not release the context: cuDevicePrimaryCtxReset.
 primary_context::~primary_context() { static_cast<void>(driver_.device_primary_ctx_release(device_)); }
 
 current_context primary_context::enter() const noexcept {
@@ -53,7 +53,7 @@ current_context primary_context::enter() const noexcept {
   return current_context(driver_, context_);
 }
 
-// Once and for all, so that a context that was retained anew is not taken for this one where it has no id.
+// A context that is gone stays so: if it is retained anew and has no id, it must not be taken for this one.
 bool primary_context::is_gone() const noexcept {
   if (gone_.load(std::memory_order_relaxed)) return true;
   unsigned flags = 0;

@@ -12,9 +12,9 @@ namespace weft::mr::cuda {
 
 /// The primary context of a GPU, retained for as long as this lives. The device and its streams share it.
 ///
-/// From any thread. The program can reset the context, which is then no longer active though retained. All that it had
-/// is gone, also once somebody retains it anew: its handle is the same then, and cuCtxGetId() tells the two apart. A
-/// driver before CUDA 12 does not have that, and there a reset shows only until then.
+/// Thread-safe. The program can reset the context, which is then still retained but no longer active, and has lost
+/// everything. If it is retained again, its handle is the same, and only cuCtxGetId() tells the two apart. A driver
+/// before CUDA 12 does not have that function: there, a reset can be noticed only until the context is retained again.
 class primary_context {
  public:
   /// Starts the driver. Throws as open_cuda() does.
@@ -30,17 +30,17 @@ class primary_context {
   /// "cuda:0".
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
 
-  /// Makes the context current: check what it says by its code(). After a reset that is status::context_is_destroyed,
-  /// and then the driver must not be called for anything that the context had: it may crash.
+  /// Makes the context current: check the result's code(). After a reset it is status::context_is_destroyed, and the
+  /// driver must not be called for anything that the context had, because it may crash.
   [[nodiscard]] current_context enter() const noexcept;
 
-  /// The error for what the driver said to `attempt`: "copy" becomes "copy on cuda:0: ...".
+  /// The error of a driver call for `attempt`: "copy" becomes "copy on cuda:0: ...".
   [[nodiscard]] error failure(status code, std::string_view attempt) const noexcept;
   /// The same error with another code.
   [[nodiscard]] error failure_as(errc meaning, status code, std::string_view attempt) const noexcept;
   /// Throws the error unless the code is a success.
   void check(status code, std::string_view attempt) const;
-  /// Throws an error for what weft itself does not accept.
+  /// Throws an error for something that weft itself does not accept.
   [[noreturn]] void refuse(errc code, std::string_view attempt, std::string_view why) const;
 
  private:

@@ -15,12 +15,12 @@
 namespace weft::mr::detail {
 namespace {
 
-// What a program's stream is left with: it goes once the stream has done all that was in it.
+// Ends the use of a program's stream: the destructor returns once the stream has done all that was in it.
 class end_of_stream final : public background_job {
  public:
   end_of_stream(std::unique_ptr<copy_stream> stream, std::shared_ptr<descriptor> event) noexcept
       : event_(std::move(event)), stream_(std::move(stream)) {}
-  void run() noexcept override {}  // all there is to do on a worker is to be deleted
+  void run() noexcept override {}  // on a worker it only has to be deleted
 
  private:
   std::shared_ptr<descriptor> event_;  // which the stream may still notify
@@ -66,7 +66,7 @@ copy_lane::~copy_lane() {
   if (whose_ == owner::program) end_on_worker();
 }
 
-// Without memory for that, here, which may block.
+// If there is no memory for the job, the caller ends the stream, which may block.
 void copy_lane::end_on_worker() noexcept try {
   run_on_worker(std::make_unique<end_of_stream>(std::move(stream_), engine_.event_));
 } catch (const std::bad_alloc&) {
@@ -76,7 +76,7 @@ void copy_lane::start(lane_operation& item) noexcept {
   result<std::uint64_t> marked = 0;
   if (const result<void> queued = item.queue(*stream_); queued) {
     marked = stream_->mark();
-    if (!marked) stream_->synchronize();  // what was queued has no end that could be waited for
+    if (!marked) stream_->synchronize();  // the queued copy has no mark to wait for
   } else {
     marked = queued.error();
   }
@@ -111,7 +111,7 @@ void copy_lane::forget(lane_operation& item) noexcept {
   if (last_ == &item) last_ = before;
 }
 
-// One notification is for all that is queued by then. False: the executor must not sleep for it.
+// One notification covers all that is queued by then. False if there will be none: the executor must not sleep.
 bool copy_lane::arm(int event) noexcept {
   if (first_ == nullptr || told_of_ >= first_->mark_) return true;
   if (!stream_->notify(event)) return false;
@@ -156,7 +156,7 @@ void copy_engine::close_key(std::uint64_t key) noexcept {
   if (key == 0) return;
   device_keys& keys = device_keys::of_process();
   if (keys.begin_to_close(key)) {
-    // All copies of this thread, because who waits for one of them may be whom this one waits for.
+    // Finishes all copies of this thread, because the thread that it waits for may itself wait for one of them.
     for (auto each = keys.next_in_use(nullptr); each != nullptr; each = keys.next_in_use(each.get())) {
       settle_this_thread(*each);
     }

@@ -20,8 +20,8 @@ namespace weft::mr::detail {
 class copy_engine;
 class copy_lane;
 
-/// A wait for the end of what has been queued to a stream. It is not interrupted by a stop, because the device goes on.
-/// After a stop nothing is queued, and it throws errc::canceled.
+/// Waits for the end of what has been queued to a stream. A stop does not interrupt it, because the device goes on. If
+/// the task was stopped before, nothing is queued, and it throws errc::canceled.
 class [[nodiscard]] lane_operation : public weft::detail::operation_base {
  public:
   lane_operation(lane_operation&&) noexcept = default;
@@ -37,15 +37,15 @@ class [[nodiscard]] lane_operation : public weft::detail::operation_base {
  protected:
   explicit lane_operation(copy_lane& lane) noexcept : lane_(&lane) {}
   ~lane_operation() { leave(); }
-  /// For the destructors, each before it lets anything go: of a task that is destroyed meanwhile. It blocks where the
-  /// device uses memory for this.
+  /// Each destructor calls it first, because a task may be destroyed while it waits. Blocks if the device may use
+  /// memory for this operation.
   void leave() noexcept;
 
   void begin() override;
   void cancel() noexcept override {}
-  /// Queues what is to be waited for.
+  /// Queues the work to wait for.
   [[nodiscard]] virtual result<void> queue(copy_stream&) noexcept { return {}; }
-  /// It has ended: nobody touches memory for it.
+  /// The operation has ended: the device no longer touches memory for it.
   virtual void let_go() noexcept {}
 
  private:
@@ -88,24 +88,24 @@ class [[nodiscard]] mark_operation final : public lane_operation {
   explicit mark_operation(copy_lane& lane) noexcept : lane_operation(lane) {}
 };
 
-/// A stream, and the operations on it, which end in their order. On the executor of its engine, which outlives it.
+/// A stream, and the operations on it, which complete in order. On the executor of its engine, which outlives it.
 ///
-/// A stream that is the program's goes on behind what is waited for, and nobody here waits for that: a worker ends what
-/// was borrowed of it.
+/// A program's stream may have more work behind the operations. The lane does not wait for that: a worker destroys the
+/// borrowed stream.
 class copy_lane {
  public:
   enum class owner : std::uint8_t { engine, program };
   copy_lane(copy_engine& engine, std::unique_ptr<copy_stream> stream, owner whose) noexcept;
   copy_lane(const copy_lane&) = delete;
   copy_lane& operator=(const copy_lane&) = delete;
-  ~copy_lane();  // nothing waits on it
+  ~copy_lane();  // no operation may wait on it
 
  private:
   friend class copy_engine;
   friend class lane_operation;
 
   void start(lane_operation& item) noexcept;
-  /// Resumes those that have ended, at most so many.
+  /// Resumes completed operations, at most `budget`; returns how many.
   std::size_t poll(std::size_t budget) noexcept;
   [[nodiscard]] bool arm(int event) noexcept;
   void settle() noexcept;
@@ -117,20 +117,20 @@ class copy_lane {
   lane_operation* first_ = nullptr;
   lane_operation* last_ = nullptr;
   const owner whose_;
-  std::uint64_t told_of_ = 0;  // up to that mark the stream notifies the executor
-  copy_lane* next_ = nullptr;  // of the engine
+  std::uint64_t told_of_ = 0;  // the stream notifies the executor up to this mark
+  copy_lane* next_ = nullptr;  // in the engine's list
 };
 
 /// The copies of one executor to and from one device: a stream for each direction, polled by the executor.
 class copy_engine final : public weft::detail::attachment, private poller {
  public:
-  /// The running executor's; made at the first call, on a worker. Throws weft::error.
+  /// The running executor's engine for a device; made at the first call, on a worker. Throws weft::error.
   [[nodiscard]] static task<copy_engine*> of(std::shared_ptr<memory_device> device);
-  /// device_keys::close(), on any thread: copies of other executors are waited for, and those of the executor of this
-  /// thread, which could not end them meanwhile, are finished by blocking.
+  /// device_keys::close(), on any thread. It waits for copies of other executors; those of this thread's executor,
+  /// which cannot poll meanwhile, it finishes by blocking.
   static void close_key(std::uint64_t key) noexcept;
 
-  /// While there is one, the executor polls. It is made and ends in coroutines, not inside of a poll.
+  /// While there is one, the executor polls. Made and destroyed in coroutines, never inside a poll.
   class user {
    public:
     explicit user(copy_engine& engine) : engine_(engine) {

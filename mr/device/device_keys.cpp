@@ -34,7 +34,7 @@ bool is_within(const device_keys::access& asked, std::size_t size) noexcept {
 }  // namespace
 
 device_keys& device_keys::of_process() noexcept {
-  // Never destroyed: regions may end with the last static object.
+  // Never destroyed, because static objects may own regions.
   alignas(device_keys) static std::array<std::byte, sizeof(device_keys)> room;
   static device_keys& all = *::new (room.data()) device_keys;
   return all;

@@ -22,60 +22,61 @@ namespace detail {
 
 class device_key_use;
 
-/// What comes of a peer's wish to use memory by a key. The numbers go over the wire.
+/// The result of a peer's access to memory by a key. The numbers go over the wire.
 enum class device_access : std::uint8_t {
   done = 0,
-  no_such_key = 1,    ///< never there, revoked, or for others
-  not_allowed = 2,    ///< by the usage of the memory
+  no_such_key = 1,    ///< unknown, revoked, or for others
+  not_allowed = 2,    ///< the usage of the memory does not allow it
   out_of_range = 3,   ///< beyond the memory
   device_failed = 4,  ///< the device did not copy, or the memory was freed while it was registered
-  no_memory = 5,      ///< the owner has none to copy through
+  no_memory = 5,      ///< the owner has no host memory to copy through
   closing = 6,        ///< the owner closes the connection
 };
 
-/// Memory of devices that peers may read and write by asking this process: connections look keys up here, and copy.
+/// Keys to device memory that peers read and write by asking this process: connections look keys up here, and copy.
 ///
-/// One table for the process. From any thread; a look-up takes a lock, which is nothing beside the copy that follows.
+/// One table for the process. Thread-safe; a look-up takes a lock, whose cost is nothing beside the copy that follows.
 class device_keys {
  public:
-  /// Of any connection of a device.
+  /// For any connection of a device.
   static constexpr std::uint64_t any_connection = 0;
 
   /// What a key opens.
   struct opening {
-    const memory_record* record = nullptr;  ///< stays until the key is closed
+    const memory_record* record = nullptr;  ///< lives until the key is closed
     std::shared_ptr<memory_device> device;  ///< whose memory it is
-    std::span<std::byte> memory;            ///< a part of it
+    std::span<std::byte> memory;            ///< the part of it that the key opens
     usage uses = usage::none;               ///< of peer_usages
     std::uint64_t connection = any_connection;
-    bool direct = false;  ///< this process opens memory that peers share, to copy between that and this
+    bool direct = false;  ///< this process may open memory that a peer shares, and copy between that and its own
   };
 
   [[nodiscard]] static device_keys& of_process() noexcept;
 
-  /// A key that nobody can guess; never 0. Throws weft::error.
+  /// Opens a key that nobody can guess; never 0. Throws weft::error.
   [[nodiscard]] std::uint64_t open(const opening& what);
-  /// No further copy begins. True if some are under way, which close() will wait for.
+  /// Lets no further copy begin. True if copies are under way, for which close() will wait.
   [[nodiscard]] bool begin_to_close(std::uint64_t key) noexcept;
-  /// The devices whose memory is used through a key, in the order of their addresses: the first one behind `before`, or
-  /// null.
+  /// Iterates over the devices whose memory is used through a key, in the order of their addresses: the first one
+  /// behind `before`, or null.
   [[nodiscard]] std::shared_ptr<memory_device> next_in_use(const memory_device* before) noexcept;
-  /// Revokes a key, and waits until no copy uses its memory. Does nothing if there is no such key. Not for a thread
-  /// whose executor has copies, by this key or another: copy_engine::close_key().
+  /// Revokes a key, and waits until no copy uses its memory. Does nothing if there is no such key. A thread whose
+  /// executor has copies, by this key or another, calls copy_engine::close_key() instead.
   void close(std::uint64_t key) noexcept;
-  /// The device behind a key; null if there is no such key, or none that is opening::direct if that is asked for.
+  /// The device behind a key; null if there is no such key, or if `direct` is asked for and the key is not
+  /// opening::direct.
   [[nodiscard]] std::shared_ptr<memory_device> device_of(std::uint64_t key, bool direct = false) noexcept;
 
-  /// What a peer asks for.
+  /// A peer's request.
   struct access {
     std::uint64_t key = 0;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
     usage purpose = usage::none;      ///< one of peer_usages; a flush is satisfied by usage::read_src as well
-    const registrar* home = nullptr;  ///< of its connection
+    const registrar* home = nullptr;  ///< the domain of its connection
     std::uint64_t connection = any_connection;
   };
-  /// Sets `use` if the peer may use the memory.
+  /// Checks a request, and sets `use` if the peer may use the memory.
   [[nodiscard]] device_access begin(const access& asked, device_key_use& use) noexcept;
 
  private:
@@ -83,7 +84,7 @@ class device_keys {
   struct entry {
     opening what;
     std::size_t uses = 0;  // copies under way
-    bool closed = false;   // no further ones begin
+    bool closed = false;   // no further copy begins
   };
 
   void end(std::uint64_t key) noexcept;
@@ -93,8 +94,8 @@ class device_keys {
   std::unordered_map<std::uint64_t, entry> open_;
 };
 
-/// One copy's use of memory behind a key: as long as it lives, device_keys::close() waits. It is given to the copy on
-/// the spot, so that a thread that closes a key can end all the uses of its own. Move-only.
+/// One copy's use of memory behind a key: as long as it lives, device_keys::close() waits. The copy gets it at once, so
+/// that a thread that closes a key can end all uses of its own. Move-only.
 class device_key_use {
  public:
   device_key_use() noexcept = default;
@@ -109,10 +110,10 @@ class device_key_use {
   }
   ~device_key_use() { reset(); }
 
-  /// Ends it. Does nothing the second time.
+  /// Ends the use. Does nothing the second time.
   void reset() noexcept;
   [[nodiscard]] const memory_record& record() const noexcept { return *record_; }
-  /// What the peer asked for.
+  /// The memory that the peer asked for.
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
 
  private:

@@ -17,12 +17,12 @@ void allocate_waiter::leave() noexcept {
 
 void allocate_waiter::begin() { core_->enqueue(*this); }
 
-// The words are made here, because the core may be gone when the task goes on.
+// The error is made here, because the core may be gone when the task resumes.
 void allocate_waiter::cancel() noexcept {
   if (!core_->withdraw(*this)) return;  // the buffer is on its way
   try {
     failure_ = std::make_exception_ptr(core_->canceled(*this));
-  } catch (const std::bad_alloc&) {  // then without words
+  } catch (const std::bad_alloc&) {  // the error then has no text
   }
   finish();
 }

@@ -11,7 +11,7 @@ namespace weft::mr::detail {
 
 class pool_core;
 
-/// A task that waits for a request of a pool's core.
+/// An operation that waits for blocks of a pool's core.
 class allocate_waiter final : public allocate_request {
  public:
   allocate_waiter(pool_core& source, std::size_t count, std::size_t bytes, budget which,
@@ -21,7 +21,7 @@ class allocate_waiter final : public allocate_request {
     if (waiting()) leave();
   }
 
-  /// The blocks that it was served with, each linked to the next. Throws the reason if there are none.
+  /// The blocks that it was served with, each linked to the next. Throws if there are none.
   [[nodiscard]] block& take();
   [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
 

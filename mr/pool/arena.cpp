@@ -22,7 +22,7 @@ arena::arena(std::shared_ptr<mr::domain> home, std::size_t bytes, bool huge_page
 }
 
 arena::~arena() {
-  detail::permit({data(), size()});  // the next mapping may lie at the same place
+  detail::permit({data(), size()});  // the next mapping may have the same address
   domain_->deregister_now(record_);
 }
 

@@ -10,9 +10,8 @@
 
 namespace weft::mr {
 
-/// A mapping that is registered as a whole, for our own operations and, where the domain has them, for windows: no peer
-/// has a key to it.
-/// Making and destroying one blocks, so both are work for a worker.
+/// A mapping that is registered as a whole, for local operations and, where the domain has them, for windows. No peer
+/// has a key to it. The constructor and the destructor block: for workers.
 class arena {
  public:
   /// Throws errc::no_memory, or what domain::register_now() throws.
@@ -25,7 +24,7 @@ class arena {
   [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
   /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size(); }
-  /// The mapping that it lies in.
+  /// The mapping behind it.
   [[nodiscard]] const mapping& memory() const noexcept { return memory_; }
 
   /// A view of a part of it, unchecked.

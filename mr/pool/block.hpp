@@ -12,39 +12,40 @@ namespace weft::mr::detail {
 
 class slab;
 
-/// A block of an arena that buffers are made of. Kept outside of the data, so that a stray write cannot hurt it.
-/// It belongs to whoever holds its buffer or pins, or else to a cache, or else to the depot.
+/// A piece of an arena, which backs one buffer. This record lies outside of the data, so that a stray write cannot
+/// damage it. It belongs to the holder of its buffer or pins, or else to a cache, or else to the depot.
 struct block {
-  // How it is used, in one word, so that one comparison tells a buffer that nothing pins it and that it was not given
-  // back before:
-  //   bits 0 to 28   how many operations only read it; all set: one writes it
+  // The block's use, in one word, so that one comparison tells a buffer that nothing pins the block and that it was not
+  // freed before:
+  //   bits 0 to 28   the number of operations that only read it; all set: one writes it
   //   bit 29         the buffer is gone, and the last pin gives the block back
-  //   bits 30 to 63  its life: how often it was given back, from a number on that differs from block to block
-  // A buffer or pin of an earlier life was copied bit by bit, as GCC 12 does, and its copy has given the block back.
+  //   bits 30 to 63  its life: how often it was freed, counted from a number that differs from block to block
+  // A buffer or pin of an earlier life is one of two bitwise copies, as GCC 12 makes them; the other has freed the
+  // block.
   static constexpr std::uint64_t one_pin = 1;
   static constexpr std::uint64_t dropped = std::uint64_t{1} << 29;
   static constexpr std::uint64_t exclusive = dropped - 1;
   static constexpr std::uint64_t one_life = std::uint64_t{1} << 30;
 
-  block* next = nullptr;  // in the depot, in a list of the free
+  block* next = nullptr;  // in the depot's lists of free blocks
   slab* home = nullptr;
-  block_stack* stack = nullptr;  // where it goes when it is freed, if that is the running executor's
+  block_stack* stack = nullptr;  // where it is pushed when it is freed, if the running executor owns that stack
   std::byte* data = nullptr;
   std::size_t capacity = 0;
-  // Atomic, because an operation that was stopped may still pin a buffer that has been moved to another thread; taking
-  // and freeing what nobody pins needs no atomic instruction.
+  // Atomic, because an operation that was stopped may still pin a buffer that has been moved to another thread. Taking
+  // and freeing a block that is not pinned needs no atomic read-modify-write.
   std::atomic<std::uint64_t> state{0};
 
-  /// Of the state: dropped and pins. At least one_life for a state of another life.
+  /// The pins and the dropped bit of the state; at least one_life if the block is in another life.
   [[nodiscard]] std::uint64_t use_in(std::uint64_t life) const noexcept {
     return state.load(std::memory_order_acquire) ^ life;
   }
 };
 
-/// Back to the pool, when this thread keeps no more of them.
+/// Frees a block to the pool, when this thread can cache no more.
 void free_slowly(block& item) noexcept;
 
-/// Back to where the running thread keeps free blocks. It is neither pinned nor dropped.
+/// Frees a block that is neither pinned nor dropped, to the running executor's stack if possible.
 inline void free_block(block& item) noexcept {
   item.state.store(item.state.load(std::memory_order_relaxed) + block::one_life, std::memory_order_relaxed);
   if (!item.stack->give(item, executor_core::current())) [[unlikely]]

@@ -9,24 +9,24 @@ namespace weft::mr::detail {
 
 struct block;
 
-/// Free blocks of one size that an executor keeps at hand, last in, first out. Only the thread that runs its user takes
-/// and gives; others make that executor its user or stop it, and read how much it holds.
+/// Free blocks of one size that an executor caches, last in, first out. Only the thread of its user, an executor, takes
+/// and gives; other threads set and clear the user, and read how much the stack holds.
 class block_stack {
  public:
-  /// Nobody's, and without room.
+  /// A stack without a user and without room.
   constexpr block_stack() noexcept : user_(this) {}
   block_stack(const block_stack&) = delete;
   block_stack& operator=(const block_stack&) = delete;
 
-  /// Null if there is none, or if it is not that executor's: null is nobody.
+  /// Null if it is empty, or if `user` is not its user. A null `user` is no executor.
   [[nodiscard]] block* take(const void* user) noexcept {
     block** const top = top_.load(std::memory_order_relaxed);
     if (user_.load(std::memory_order_relaxed) != user) return nullptr;
-    block* const item = top[-1];  // null below the lowest
+    block* const item = top[-1];  // null below the bottom
     if (item != nullptr) top_.store(top - 1, std::memory_order_relaxed);
     return item;
   }
-  /// False if it has no room, or is not that executor's.
+  /// False if it has no room, or if `user` is not its user.
   [[nodiscard]] bool give(block& item, const void* user) noexcept {
     block** const top = top_.load(std::memory_order_relaxed);
     if (user_.load(std::memory_order_relaxed) != user || top == end_) [[unlikely]]
@@ -39,14 +39,14 @@ class block_stack {
  private:
   friend class block_shelf;
 
-  std::atomic<block**> top_{nullptr};  // where the next one goes; read by others
-  block** end_ = nullptr;              // as far as there is room
-  std::atomic<const void*> user_;      // itself: nobody
+  std::atomic<block**> top_{nullptr};  // where the next block goes; other threads read it
+  block** end_ = nullptr;              // the end of its room
+  std::atomic<const void*> user_;      // itself: no user
   block** bottom_ = nullptr;
 };
 
-/// The stacks of one budget of a pool that this thread has used last. Which pool that was is said by a number that no
-/// other one ever has, and whether they may be used, they say themselves.
+/// The stacks of the pool that this thread has used last, for one budget. The pool's number is unique, so a pool that
+/// is gone is never mistaken for another; each stack itself says whether it may be used.
 struct last_stacks {
   std::uint64_t pool = 0;
   block_stack* first = nullptr;  // by size class

@@ -5,8 +5,8 @@
 
 namespace weft::mr {
 
-/// From which of a pool's two budgets a buffer comes. They are strictly apart, so that a sender that has used up its
-/// own can still receive, and the other way round.
+/// The two budgets of a pool. They are strictly separate, so that a program whose send budget is exhausted can still
+/// receive, and the other way round.
 enum class budget : std::uint8_t { send, receive };
 
 }  // namespace weft::mr

@@ -13,10 +13,10 @@
 namespace weft::mr::detail {
 namespace {
 
-// Slabs are made long enough to waste no more than an eighth, within this many chunks.
+// A slab is long enough to waste no more than an eighth of its memory, up to this many chunks.
 constexpr std::size_t longest_slab = 8;
 
-// A different number for each block, so that a buffer that outlives its block does not fit the next block there.
+// A different number for each block, so that a buffer that outlives its block does not match the next block there.
 std::uint64_t next_life() noexcept {
   static constinit std::atomic<std::uint64_t> last{0};
   return last.fetch_add(0x9E3779B97F4A7C15, std::memory_order_relaxed) & ~(block::one_life - 1);
@@ -74,7 +74,7 @@ void carved_arena::run() noexcept {
   home_->listener_.retired(*home_, bytes_);
 }
 
-// There is one that long.
+// The arena has a free run of that length.
 std::size_t carved_arena::find_run(std::size_t chunks) const noexcept {
   std::size_t length = 0;
   std::size_t i = 0;
@@ -130,7 +130,7 @@ block* depot::take_from(slab& source) noexcept {
 }
 
 block* depot::take_whole(std::size_t bytes) noexcept {
-  for (carved_arena& home : idle_[1]) {  // trimmed: one or two
+  for (carved_arena& home : idle_[1]) {  // trim() leaves one or two
     if (home.bytes_ < bytes) continue;
     if (slab* const source = home.slabs_[0] ? home.slabs_[0].get() : cut(home, 0, 1, whole_class, home.bytes_)) {
       return take_from(*source);
@@ -219,8 +219,8 @@ void depot::relist(carved_arena& item) noexcept {
   item.listed_ = by_room_.insert(std::move(item.unlisted_)).position;
 }
 
-// Slabs are kept when their last block comes back, because it is likely to be wanted again: until there is no run of so
-// many chunks otherwise.
+// Slabs are kept when their last block is freed, because a block of that size is likely to be needed again. They are
+// merged here, once no free run is long enough.
 bool depot::merge_idle(std::size_t chunks) noexcept {
   bool merged = false;
   while (slab* const item = idle_slabs_.first()) {

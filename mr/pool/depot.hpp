@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-// Where a pool's blocks come from: arenas, divided into chunks, runs of which are cut into blocks of one size.
+// The source of a pool's blocks: arenas are divided into chunks, and runs of chunks are cut into blocks of one size.
 // Nothing here locks, waits or calls the system: pool_core does.
 namespace weft::mr::detail {
 
@@ -28,18 +28,18 @@ class retirement_listener;
 /// The size of the chunks that arenas are divided into.
 inline constexpr std::size_t chunk_bytes = std::size_t{16} << 10;
 
-/// Where executors keep blocks of one class at hand: `tag` says of which of the pool's depots.
+/// The index of the stack where an executor caches blocks of one class; `tag` is the number of the depot.
 [[nodiscard]] constexpr std::size_t stack_of(std::size_t tag, std::size_t size_class) noexcept {
   return tag * cached_classes + size_class;
 }
-/// For blocks that executors do not keep at hand.
+/// For blocks that executors do not cache.
 inline constexpr std::size_t no_stack = 2 * cached_classes;
 
-// Which lists of a depot there are.
-struct slabs_with_free_blocks;  // of one class
-struct idle_slabs;              // that have nothing but free blocks, without those of whole arenas
+// The names of a depot's lists.
+struct slabs_with_free_blocks;  // slabs of one class
+struct idle_slabs;              // slabs whose blocks are all free, except those of whole arenas
 struct all_arenas;
-struct idle_arenas;  // of one kind
+struct idle_arenas;  // shared ones, or whole ones
 
 /// A run of chunks of one arena, cut into blocks of one class; or a whole arena as one block.
 class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
@@ -47,12 +47,12 @@ class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
  public:
   [[nodiscard]] carved_arena& home() const noexcept { return *home_; }
   [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
-  /// The depot's listener, at hand.
+  /// The depot's listener.
   [[nodiscard]] retirement_listener& listener() const noexcept { return *listener_; }
-  /// Where a block was taken, for leak reports: where freed memory is marked, too.
+  /// Note where a block was allocated, for leak reports, in builds that mark freed memory.
   void note_taken(const block& item, const std::source_location& where) noexcept;
   void note_freed(const block& item) noexcept;
-  /// Where executors keep its blocks at hand; stack_of(), or no_stack.
+  /// The stack where executors cache its blocks: stack_of(), or no_stack.
   [[nodiscard]] std::size_t stack() const noexcept { return stack_; }
 
  private:
@@ -68,8 +68,8 @@ class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
   std::size_t first_chunk_ = 0;
   std::size_t chunks_ = 0;
   std::unique_ptr<block[]> blocks_;
-  // Where each was taken: read when a pool goes, while other executors may still free what is of it. File null: it is
-  // free. All null: nobody wants to know, or there was no memory for it.
+  // Where each block was allocated. Atomic, because reports read it while other executors may free blocks. File null:
+  // the block is free. The array is null if nothing is noted, or if there was no memory for it.
   struct origin {
     std::atomic<const char*> file{nullptr};
     std::atomic<std::uint32_t> line{0};
@@ -80,7 +80,7 @@ class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
   std::size_t taken_ = 0;
 };
 
-/// Learns that an arena that was removed from its depot is gone, from any thread.
+/// Notified, from any thread, when an arena that was removed from its depot has been freed.
 class retirement_listener {
  public:
   virtual void retired(depot& home, std::size_t bytes) noexcept = 0;
@@ -89,7 +89,8 @@ class retirement_listener {
   ~retirement_listener() = default;
 };
 
-/// An arena and what it is cut into. Once removed from its depot it is a job for a worker, which gives the memory back.
+/// An arena and the slabs that it is cut into. Once removed from its depot it is a job for a worker, which frees the
+/// memory.
 class carved_arena final : public background_job,
                            public weft::detail::list_hook<carved_arena, all_arenas>,
                            public weft::detail::list_hook<carved_arena, idle_arenas> {
@@ -101,15 +102,15 @@ class carved_arena final : public background_job,
   [[nodiscard]] const arena& memory() const noexcept { return *memory_; }
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
   [[nodiscard]] bool whole() const noexcept { return whole_; }
-  /// None of its blocks is taken.
+  /// Whether none of its blocks is taken.
   [[nodiscard]] bool idle() const noexcept { return taken_ == 0; }
 
-  carved_arena* next_retired = nullptr;  // in the hands of pool_core
+  carved_arena* next_retired = nullptr;  // pool_core's list
 
  private:
   friend class depot;
 
-  // The fullest that will do comes first, and of these the oldest, so that the others become idle.
+  // The fullest arena with enough room comes first, and among equals the oldest, so that the others become idle.
   struct by_room {
     using is_transparent = void;
     [[nodiscard]] bool operator()(const carved_arena* a, const carved_arena* b) const noexcept {
@@ -130,34 +131,33 @@ class carved_arena final : public background_job,
   std::size_t bytes_;
   bool whole_;
   std::size_t taken_ = 0;                     // blocks
-  std::vector<std::unique_ptr<slab>> slabs_;  // each where its first chunk is
+  std::vector<std::unique_ptr<slab>> slabs_;  // each at the index of its first chunk
   std::vector<bool> used_;                    // chunks that belong to a slab
   std::size_t longest_run_ = 0;               // of chunks that belong to none
   std::uint64_t number_ = 0;                  // by age
-  // Of the depot. Its place in the index is made with it, so that nothing behind that allocates.
+  // Its node in the depot's index, which is made in advance so that listing it does not allocate.
   index::node_type unlisted_;  // empty while it is listed
   index::iterator listed_;
 };
 
-/// The arenas of one budget of a pool. Under the pool's mutex. Allocates memory for cutting, and does without if there
-/// is none.
+/// The arenas of one budget of a pool. Under the pool's mutex. Cutting allocates memory; if that fails, no slab is cut.
 ///
-/// A block is taken and given in constant time while there is one that is cut to its size. Cutting more looks for the
-/// arena in logarithmic time, and then at the chunks of that one; nothing but reports goes through all arenas.
+/// A block is taken and given in constant time while one is cut to its size. Cutting more finds an arena in logarithmic
+/// time, and then goes through its chunks; only reports go through all arenas.
 class depot {
  public:
-  /// What slabs say of a block that is a whole arena.
+  /// The class of a slab whose block is a whole arena.
   static constexpr std::size_t whole_class = 255;
 
-  /// `tag` tells its blocks from those of other depots of the same listener.
+  /// `tag` distinguishes its blocks from those of other depots of the same listener.
   depot(retirement_listener& listener, std::uint8_t tag) noexcept : listener_(listener), tag_(tag) {}
   depot(const depot&) = delete;
   depot& operator=(const depot&) = delete;
   ~depot();
 
-  /// A free block of at least `bytes`; null if that takes another arena.
+  /// A free block of at least `bytes`; null if another arena is needed.
   [[nodiscard]] block* take(std::size_t bytes) noexcept;
-  /// The same, but only from what is cut to that size already.
+  /// A free block that is cut to that class already; null if there is none.
   [[nodiscard]] block* take_cut(std::size_t size_class) noexcept;
   void give(block& item) noexcept;
 
@@ -166,13 +166,13 @@ class depot {
     return bytes <= arena_bytes && class_bytes(class_of(bytes)) <= arena_bytes;
   }
 
-  /// How many blocks of at least `bytes` fit in arenas of `limit` bytes together, if there are no others.
+  /// How many blocks of at least `bytes` fit in arenas of `limit` bytes together, without any other blocks.
   [[nodiscard]] std::size_t most_blocks(std::size_t bytes, std::size_t limit) const noexcept;
 
   void add(std::unique_ptr<carved_arena> item) noexcept;
   /// Removes an arena that is idle.
   [[nodiscard]] std::unique_ptr<carved_arena> remove(carved_arena& item) noexcept;
-  /// An arena that is idle and that there is no reason to keep, if `keep` idle ones are enough: large buffers' first.
+  /// An idle arena to give up, if `keep` idle ones are enough: those of large buffers first. Null if there is none.
   [[nodiscard]] carved_arena* find_idle(std::size_t keep) const noexcept;
 
   [[nodiscard]] std::size_t arenas() const noexcept { return arenas_; }
@@ -181,7 +181,7 @@ class depot {
 
   [[nodiscard]] retirement_listener& listener() const noexcept { return listener_; }
 
-  /// Blocks that are taken, by the place in the source where they were allocated, if that was noted.
+  /// Blocks in use, by the place in the source where they were allocated, if that was noted.
   struct taken_at {
     const char* file;
     std::uint32_t line;
@@ -190,7 +190,7 @@ class depot {
   };
   [[nodiscard]] std::vector<taken_at> taken() const;
 
-  std::size_t arena_bytes = 0;  ///< of an ordinary arena; what is larger gets one of its own
+  std::size_t arena_bytes = 0;  ///< of an ordinary arena; a larger block gets an arena of its own
 
  private:
   friend class carved_arena;
@@ -214,8 +214,8 @@ class depot {
   weft::detail::intrusive_list<carved_arena, all_arenas> all_;  // owned
   std::size_t arenas_ = 0;
   std::uint64_t numbers_ = 0;
-  carved_arena::index by_room_;                                                  // those that buffers share
-  std::array<weft::detail::intrusive_list<carved_arena, idle_arenas>, 2> idle_;  // [1]: whole ones
+  carved_arena::index by_room_;                                                  // arenas that buffers share
+  std::array<weft::detail::intrusive_list<carved_arena, idle_arenas>, 2> idle_;  // [1]: those of one large buffer each
   weft::detail::intrusive_list<slab, idle_slabs> idle_slabs_;
   std::array<weft::detail::intrusive_list<slab, slabs_with_free_blocks>, classes> with_free_;
   std::size_t total_bytes_ = 0;

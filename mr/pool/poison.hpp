@@ -25,8 +25,8 @@
 #endif
 #endif
 
-// Makes the use of pool memory that nobody owns show: the address sanitizer forbids it, and without NDEBUG it is filled
-// with 0xDB when it is freed. Not where the thread sanitizer looks on, which is to see what is done otherwise.
+// Exposes uses of freed pool memory: the address sanitizer reports them, and without NDEBUG memory is filled with 0xDB
+// when it is freed. Not under the thread sanitizer, which is to see the accesses of an ordinary build.
 namespace weft::mr::detail {
 
 #if defined(NDEBUG) || defined(WEFT_THREAD_SANITIZER)
@@ -35,7 +35,7 @@ inline constexpr bool fills_freed_memory = false;
 inline constexpr bool fills_freed_memory = true;
 #endif
 
-/// Whether anything is to be done when memory is taken and freed.
+/// Whether memory is marked in any way when it is taken and freed.
 #if defined(WEFT_ADDRESS_SANITIZER)
 inline constexpr bool marks_free_memory = true;
 #else

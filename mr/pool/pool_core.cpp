@@ -17,14 +17,14 @@
 namespace weft::mr::detail {
 namespace {
 
-// How many blocks go between a cache and the depot at a time: enough to make the lock cheap, not more than 32 KiB.
+// How many blocks move between a cache and the depot at once: enough to make the lock cheap, at most 32 KiB.
 constexpr std::size_t batch_of(std::size_t block_bytes) noexcept {
   return std::clamp<std::size_t>((std::size_t{32} << 10) >> (std::bit_width(block_bytes) - 1), 1, 32);
 }
 
 constexpr const char* name_of(budget which) noexcept { return which == budget::send ? "send" : "receive"; }
 
-// A system that has no memory now has some again soon, or not for long.
+// A system without memory has some again soon, or not for a long time, so the pause grows.
 constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
   return std::min<duration>(std::chrono::milliseconds(1U << std::min(failures_in_a_row, 10U)), std::chrono::seconds(1));
 }
@@ -32,7 +32,7 @@ constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
 // A task that waits so long probably waits for buffers that it holds itself.
 constexpr duration patience = std::chrono::seconds(3);
 
-// The stack of blocks that no executor has.
+// The stack of blocks that no executor caches.
 constinit block_stack nobodys_stack;
 
 std::uint64_t next_number() noexcept {
@@ -40,7 +40,7 @@ std::uint64_t next_number() noexcept {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-error pool_is_gone() { return {errc::closed, "allocate: the pool is gone"}; }
+error pool_is_gone() { return {errc::closed, "allocate: the pool was destroyed meanwhile"}; }
 
 }  // namespace
 
@@ -56,13 +56,13 @@ block_shelf::block_shelf(const std::array<std::size_t, budgets>& limits) : limit
   block** next_place = places_.data();
   for (std::size_t index = 0; index < no_stack; ++index) {
     block_stack& item = stacks_[index];
-    item.bottom_ = item.end_ = next_place + 1;  // below it there is always null
+    item.bottom_ = item.end_ = next_place + 1;  // the place below the bottom is always null
     item.top_.store(item.bottom_, std::memory_order_relaxed);
     next_place = item.bottom_ + most(index);
   }
 }
 
-// A build that marks memory when it is taken and freed takes the long way, which does the marking.
+// A build that marks memory when it is taken and freed never opens a shelf: the slow path does the marking.
 void block_shelf::open(std::size_t tag, const executor_core& user) noexcept {
   if constexpr (marks_free_memory) return;
   for (std::size_t i = 0; i < cached_classes; ++i) (&first(tag))[i].user_.store(&user, std::memory_order_relaxed);
@@ -149,7 +149,7 @@ void block_cache::expired() noexcept { core_.retry_growth(); }
 void block_cache::retry_after(duration pause) noexcept {
   try {
     home_.arm(*this, later(home_.now(), pause));
-  } catch (const std::bad_alloc&) {  // no timer to be had: then without a pause
+  } catch (const std::bad_alloc&) {  // no memory for a timer: retry without a pause
     core_.retry_growth();
   }
 }
@@ -162,7 +162,7 @@ void block_cache::look_at(time_point when) noexcept {
   if (watch_.armed()) return;
   try {
     home_.arm(watch_, when);
-  } catch (const std::bad_alloc&) {  // then nobody is told
+  } catch (const std::bad_alloc&) {  // no memory for a timer: the wait is not reported
   }
 }
 
@@ -193,11 +193,11 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
   if (!(options.receive_fraction >= 0 && options.receive_fraction <= 1))
     refuse("receive_fraction is not between 0 and 1");
   std::size_t limit = options.max_bytes;
-  // Half is left for the queues of connections, and for buffers that peers are let into: rxe counts those again.
+  // The other half is for the queues of connections and for exposed buffers, which rxe counts a second time.
   const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt;
   if (const std::size_t ours = locked ? *locked / 2 : limit; ours < limit) {
-    max_bytes_reason_ =
-        fmt::format("the locked-memory limit is {} bytes (ulimit -l), the pool's was {}", *locked, limit);
+    max_bytes_reason_ = fmt::format(
+        "the locked-memory limit is {} bytes (ulimit -l), of which the pool takes half instead of {}", *locked, limit);
     limit = ours;
   }
   if (limit < chunk_bytes || options.arena_bytes < chunk_bytes) {
@@ -215,15 +215,15 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
 
 void pool_core::warn_of_limit(std::size_t limit) const {
   const std::string text =
-      fmt::format("the pool on {} has {} bytes: {}; raise that limit, or choose pool_options::max_bytes",
+      fmt::format("the pool on {} is limited to {} bytes: {}; raise that limit or lower pool_options::max_bytes",
                   domain_->name(), limit, max_bytes_reason_);
   report what;
   what.text = text;
   send_report(what);
 }
 
-// Runs `function` under the mutex, then does what it has left to do. The core may be gone when this returns, and
-// without the mutex even before, through another thread that was the last: unless it is ours to grow or to destroy.
+// Runs `function` under the mutex, then performs the duties that it has noted. Once the mutex is released, another
+// thread may delete the core, unless these duties include growing or deleting it.
 template <class Function>
 void pool_core::locked(Function function) noexcept {
   duties todo;
@@ -236,7 +236,7 @@ void pool_core::locked(Function function) noexcept {
 }
 
 void pool_core::perform(pool_core* core, duties& todo) noexcept {
-  // On the executor of them all, on which nothing can destroy one meanwhile.
+  // All of these wait on this thread's executor, where nothing can destroy one meanwhile.
   while (!todo.served.empty()) todo.served.pop_front().finish();
   while (todo.retired != nullptr) {
     std::unique_ptr<carved_arena> item(todo.retired);
@@ -254,7 +254,7 @@ void pool_core::perform(pool_core* core, duties& todo) noexcept {
   if (todo.last) delete core;
 }
 
-// Exactly one caller sees this become true: whoever is still to come holds a block, is a cache or is a job.
+// Exactly one caller sees this become true, because any later caller would still hold a block, or be a cache or a job.
 bool pool_core::finished() const noexcept {
   return closed_ && jobs_ == 0 && caches_.empty() &&
          std::all_of(budgets_.begin(), budgets_.end(),
@@ -277,7 +277,7 @@ block* pool_core::take(std::size_t bytes, budget which, const std::source_locati
   if (item == nullptr) {
     locked([&](duties& todo) {
       budget_state& from = budget_of(which);
-      if (!from.single.empty()) return;  // they came first
+      if (!from.single.empty()) return;  // tasks that wait come first
       item = from.stock.take(bytes);
       if (item == nullptr) {
         if (from.stock.shares_arena(bytes)) want_arena(from, bytes, todo);
@@ -306,7 +306,8 @@ void pool_core::name_stack(block& item, block_cache* cache) noexcept {
   item.stack = cache != nullptr && index != no_stack ? &cache->shelf()[index] : &nobodys_stack;
 }
 
-// If there is no room for it, half of what is at hand of its size goes along, so that the next ones have some.
+// If the cache has no room for the block, half of the cached blocks of its size go back too, to make room for the next
+// ones.
 void pool_core::give(block& item) noexcept {
   spoil({item.data, item.capacity});
   item.home->note_freed(item);
@@ -369,7 +370,7 @@ block_cache* pool_core::attach_cache(executor_core& here) {
     if (closed_) return;
     cache.registered_ = true;
     caches_.push_front(cache);
-    // Those who wait have asked all caches but this one.
+    // Waiters have asked all other caches for their blocks.
     bool wanted = false;
     for (const budget_state& each : budgets_) {
       if (each.direct.load()) {
@@ -438,8 +439,8 @@ void pool_core::request_flush(block_cache& cache) noexcept {
   mail(cache);
 }
 
-// The retry belongs to the executor of the first waiter, because that one runs. When that waiter goes, growth is tried
-// at once for the next in the queue, whose executor takes the retry over if that fails.
+// The retry belongs to the executor of the first waiter, because that executor runs. When that waiter leaves, growth is
+// tried at once for the next one, whose executor takes over the retry if that fails.
 void pool_core::request_retry(budget_state& from) noexcept {
   block_cache& cache = *first_of(from)->cache_;
   cache.retry_requested_ = true;
@@ -450,7 +451,7 @@ void pool_core::mail(block_cache& cache) noexcept {
   if (!std::exchange(cache.mailed_, true)) cache.home_.submit(cache);
 }
 
-// ---- those who wait ----
+// ---- waiters ----
 
 void pool_core::enqueue(allocate_request& waiter) {
   waiter.cache_ = find_or_attach_cache(waiter.home());
@@ -522,7 +523,7 @@ void pool_core::hand_out(block& item, const allocate_request& to) noexcept {
   item.home->note_taken(item, to.where_);
 }
 
-// Takes what the waiter's own executor keeps at hand, without the mutex.
+// Takes blocks that the waiter's own executor caches, without the mutex.
 void pool_core::take_at_hand(allocate_request& waiter) noexcept {
   if (waiter.bytes_ > largest_cached) return;
   const std::size_t index = stack_of(static_cast<std::size_t>(waiter.budget_), class_of(waiter.bytes_));
@@ -534,7 +535,7 @@ void pool_core::take_at_hand(allocate_request& waiter) noexcept {
   }
 }
 
-// True once it has all. Until then the blocks are nobody's: anybody in the other queue takes them back.
+// True once it has all. Until then it does not own the blocks: waiters for one block may take them back.
 bool pool_core::gather(budget_state& from, allocate_request& waiter) noexcept {
   while (waiter.missing_ != 0) {
     block* const item = from.stock.take(waiter.bytes_);
@@ -561,7 +562,7 @@ std::size_t pool_core::gathered_bytes(const budget_state& from) noexcept {
   return sum;
 }
 
-// One that waits on another thread may be destroyed there at any time, except under the mutex.
+// A waiter of another thread may be destroyed there at any time, except under the mutex.
 void pool_core::resolve(budget_state& from, allocate_request& waiter, duties& todo) noexcept {
   unlink(from, waiter);
   // defect: serve who waits for a buffer
@@ -580,7 +581,7 @@ void pool_core::unlink(budget_state& from, allocate_request& waiter) noexcept {
   if (!closed_ && from.direct.load()) set_direct(from, false);
 }
 
-// ---- those who wait for too long ----
+// ---- overdue waiters ----
 
 // A waiter of this executor stays until the executor's next turn, even if another thread serves it meanwhile.
 std::optional<time_point> pool_core::report_overdue(block_cache& cache) noexcept {
@@ -619,7 +620,7 @@ void pool_core::report_overdue(const allocate_request& waiter, duration waited) 
     if (!budget_of(waiter.budget_).ahead) failure = last_failure_;
   }
   std::string text = fmt::format(
-      "{} asked for at {}:{} have been waited for {:.1f} s, from the {} budget of a pool of {}: {}", in_words(waiter),
+      "an allocation of {} at {}:{} has waited {:.1f} s for the {} budget of a pool of {}: {}", in_words(waiter),
       waiter.where_.file_name(), waiter.where_.line(), std::chrono::duration<double>(waited).count(),
       name_of(waiter.budget_), domain_->name(), to_string(full));
   for (const depot::taken_at& item : out) {
@@ -652,7 +653,7 @@ void pool_core::want_arena(budget_state& from, std::size_t bytes, duties& todo) 
   }
 }
 
-// Has the next arena made before anybody has to wait for it: when less than a quarter of one is left.
+// Has the next arena made when less than a quarter of one is left, before a task has to wait for it.
 void pool_core::grow_ahead(budget_state& from, duties& todo) noexcept {
   const std::size_t left = from.stock.total_bytes() - from.stock.taken_bytes();
   if (left >= from.stock.arena_bytes / 4 || !from.ahead || from.growing || closed_) return;
@@ -702,7 +703,7 @@ void pool_core::grown(budget_state& into, std::unique_ptr<carved_arena> item, pl
   });
 }
 
-// The words are made before the mutex is locked; if there is no memory for them, the failure has none.
+// The error is made before the mutex is locked; if there is no memory for its text, it is std::bad_alloc.
 void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, const char* why) noexcept {
   std::string words;
   std::exception_ptr failure;
@@ -721,16 +722,16 @@ void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, co
     ++failures_;
     ++failures_in_a_row_;
     if (first_of(into) == nullptr) return;
-    // Something of the budget is in use, and will come back: that is worth waiting for. But it may be in the hands of
-    // whoever waits, so that nothing comes back before there is more.
-    // A waiter that gathers is about to set a connection up, which fails in any case if the program has no memory.
+    // If part of the budget is in use, waiting makes sense, because it will be freed. But the waiters themselves may
+    // hold it and free nothing before they get more, so growth is tried again as well. A waiter that gathers is about
+    // to set up a connection, which fails in any case if the program has no memory.
     const bool fails_at_once = first_of(into)->gathers() && of == shortage::program;
     if (!fails_at_once && into.stock.taken_bytes() != gathered_bytes(into)) {
       request_flush(into);
       return request_retry(into);
     }
     allocate_request& waiter = *first_of(into);
-    waiter.failure_ = std::move(failure);  // no reference of this thread stays, whose end nobody waits for
+    waiter.failure_ = std::move(failure);  // moved, because nobody waits until this thread drops a reference of its own
     const bool had_some = put_back_gathered(into, waiter);
     resolve(into, waiter, todo);
     serve(into, todo);
@@ -739,7 +740,7 @@ void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, co
 }
 
 error pool_core::no_arena(const budget_state& into, std::size_t bytes, std::string_view why) const {
-  // A registration that was refused for the same reason has said so at its end.
+  // If the registration failed with errc::no_memory, `why` ends with this message already.
   const std::string meaning = ": " + make_error_code(errc::no_memory).message();
   if (why.ends_with(meaning)) why.remove_suffix(meaning.size());
   return {
@@ -749,8 +750,8 @@ error pool_core::no_arena(const budget_state& into, std::size_t bytes, std::stri
                   name_of(which_budget(into.stock)), domain_->name(), into.limit, bytes, why)};
 }
 
-// One idle arena is kept, so that a load that comes and goes does not map and unmap all the time. When the load goes
-// down for good, a few blocks in caches must not keep the others.
+// Keeps one idle arena, so that a load that comes and goes does not map and unmap all the time. When the load falls for
+// good, caches are flushed, so that a few blocks in them do not keep the other arenas.
 void pool_core::trim(budget_state& from, duties& todo) noexcept {
   bool load_went_down = false;
   while (carved_arena* const idle = from.stock.find_idle(closed_ ? 0 : 1)) {
@@ -817,7 +818,7 @@ void pool_core::close() noexcept {
   });
 }
 
-// ---- words and numbers ----
+// ---- errors and statistics ----
 
 error pool_core::impossible(std::size_t bytes, budget which) const {
   return {errc::invalid_argument,
@@ -856,7 +857,7 @@ budget_statistics pool_core::statistics_of(budget which) const noexcept {
   one.arenas = from.stock.arenas();
   one.arena_bytes = from.committed;
   for (const block_cache& cache : caches_) one.cached_bytes += cache.shelf_->bytes(static_cast<std::size_t>(which));
-  // Caches go on while we look.
+  // Caches change meanwhile.
   one.in_use_bytes = from.stock.taken_bytes() - std::min(from.stock.taken_bytes(), one.cached_bytes);
   one.waiting = from.waiting;
   return one;

@@ -31,36 +31,36 @@ namespace weft::mr::detail {
 class pool_core;
 class block_cache;
 
-inline constexpr std::size_t budgets = 2;  // as many as there are budgets
+inline constexpr std::size_t budgets = 2;  // the number of values of `budget`
 
-/// The stacks of free blocks that one executor keeps at hand, of both budgets. Used by one executor after another:
-/// blocks that are out name a stack of it, so that it stays as long as the core.
+/// The stacks of free blocks that one executor caches, for both budgets. One executor after another may use a shelf; it
+/// lives as long as the core, because blocks in use point to its stacks.
 ///
-/// Only its user calls what does not say otherwise.
+/// Only its user calls functions that do not say otherwise.
 class block_shelf {
  public:
-  /// `limits`: of bytes, for each budget.
+  /// `limits`: in bytes, for each budget.
   explicit block_shelf(const std::array<std::size_t, budgets>& limits);
   block_shelf(const block_shelf&) = delete;
   block_shelf& operator=(const block_shelf&) = delete;
 
-  /// From now on that executor takes and gives blocks of a budget without asking anybody. Under the core's mutex.
+  /// Lets `user` take and give blocks of a budget without the core. Under the core's mutex.
   void open(std::size_t tag, const executor_core& user) noexcept;
-  /// No more. The same.
+  /// Ends that. Under the core's mutex.
   void close(std::size_t tag) noexcept;
 
   /// All stacks of a budget, by size class.
   [[nodiscard]] block_stack& first(std::size_t tag) noexcept { return stacks_[tag * cached_classes]; }
   [[nodiscard]] block_stack& operator[](std::size_t index) noexcept { return stacks_[index]; }
-  /// Null if there is none.
+  /// A block of that stack; null if it is empty.
   [[nodiscard]] block* pop(std::size_t index) noexcept;
-  /// False if there is no room for it, and none to be made.
+  /// False if there is no room for it, and none can be made.
   [[nodiscard]] bool push(std::size_t index, block& item) noexcept;
   [[nodiscard]] std::size_t count(std::size_t index) const noexcept;
   /// The bytes of a budget that it holds. From any thread.
   [[nodiscard]] std::size_t bytes(std::size_t tag) const noexcept;
 
-  std::unique_ptr<block_shelf> next;  // among those that nobody uses
+  std::unique_ptr<block_shelf> next;  // in the list of unused shelves
 
  private:
   [[nodiscard]] bool make_room(std::size_t index) noexcept;
@@ -68,13 +68,14 @@ class block_shelf {
 
   std::array<block_stack, no_stack> stacks_;
   const std::array<std::size_t, budgets> limits_;
-  // The room of all stacks together, so that taking and giving need not count it: there may be a block in all of it.
+  // The bytes that all stacks of a budget have room for. The limit is on this room, as if it were full, so that taking
+  // and giving need not count.
   std::array<std::size_t, budgets> room_{};
   std::vector<block*> places_;
 };
 
-/// The part of a pool on one executor: the shelf, and a letter box through which other threads serve tasks that wait
-/// there. Such mail is addressed to the cache, so that a task may be destroyed meanwhile.
+/// The part of a pool on one executor: the shelf, and a mailbox through which other threads serve tasks that wait
+/// there. Mail goes to the cache and not to the task, so that the task may be destroyed meanwhile.
 class block_cache final : public weft::detail::attachment,
                           public weft::detail::list_hook<block_cache>,
                           private weft::detail::remote_work,
@@ -95,7 +96,7 @@ class block_cache final : public weft::detail::attachment,
   void expired() noexcept override;  // time to try again to make an arena
   void retry_after(duration pause) noexcept;
 
-  // Looks for those who wait here for too long.
+  // The timer that looks for tasks that wait here for too long.
   class watch final : public weft::detail::timer {
    public:
     explicit watch(block_cache& cache) noexcept : cache_(cache) {}
@@ -105,7 +106,7 @@ class block_cache final : public weft::detail::attachment,
     block_cache& cache_;
   };
   void look() noexcept;
-  // Has look() called then, unless that is to come already.
+  // Schedules look() for `when`, unless it is scheduled already.
   void look_at(time_point when) noexcept;
 
   pool_core& core_;
@@ -114,41 +115,41 @@ class block_cache final : public weft::detail::attachment,
   watch watch_{*this};
 
   // Under the core's mutex.
-  bool mailed_ = false;  // run_on_executor() is to come
+  bool mailed_ = false;  // run_on_executor() is scheduled
   bool flush_requested_ = false;
   bool retry_requested_ = false;
-  weft::detail::intrusive_list<allocate_request> served_;  // whom to resume, in order
+  weft::detail::intrusive_list<allocate_request> served_;  // the waiters to resume, in order
   bool registered_ = false;
 };
 
-/// What stands behind a pool, and outlives it until the last buffer, cache and job is gone.
+/// The state of a pool, which outlives it until the last buffer, cache and job is gone.
 ///
-/// One mutex guards it all. Nothing happens under it that could block, resume a task, run a user's code or come back to
-/// the pool: such duties are noted down, and done once it is released. But other executors are woken under it
-/// (executor::submit()), because an executor that has a cache may be gone as soon as it is released: that is a system
-/// call at most, or executor_core::outer_loop::wake(), which must not call weft.
+/// One mutex guards all of it. Nothing under the mutex blocks, resumes a task, runs a user's code or calls the pool
+/// again: such duties are noted, and performed after the mutex is released. Other executors, however, are woken under
+/// it (executor_core::submit()), because an executor that has a cache may be gone once the mutex is released. That
+/// takes one system call at most, or executor_core::outer_loop::wake(), which must not call weft.
 class pool_core final : private retirement_listener {
  public:
   pool_core(std::shared_ptr<domain> home, const pool_options& options);
   pool_core(const pool_core&) = delete;
   pool_core& operator=(const pool_core&) = delete;
 
-  /// Which pool it is: no two ever have the same.
+  /// The pool's number, which no other pool of the process ever has.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   /// pool::numa_node()
   [[nodiscard]] int node() const noexcept { return node_; }
 
-  /// A block at once, or null.
+  /// A block without waiting, or null.
   [[nodiscard]] block* take(std::size_t bytes, budget which, const std::source_location& where) noexcept;
-  /// Back from its buffer or last pin.
+  /// Takes a block back from its buffer or last pin.
   void give(block& item) noexcept;
-  /// The core of a block.
+  /// The core that a block belongs to.
   [[nodiscard]] static pool_core& of(const block& item) noexcept;
 
   void enqueue(allocate_request& waiter);
   /// False if the waiter has been served meanwhile.
   [[nodiscard]] bool withdraw(allocate_request& waiter) noexcept;
-  /// Takes a waiter out for good: if it has been served, it is not resumed.
+  /// Forgets a waiter that is being destroyed: if it has been served, it is not resumed.
   void abandon(allocate_request& waiter) noexcept;
 
   [[nodiscard]] std::size_t limit(budget which) const noexcept { return budget_of(which).limit; }
@@ -159,25 +160,26 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] error impossible(std::size_t count, std::size_t bytes, budget which) const;
   /// The error of a waiter that has been withdrawn.
   [[nodiscard]] error canceled(const allocate_request& waiter) const;
-  /// On the executor of a cache: reports who has waited there for too long. When to look again, if somebody waits.
+  /// Reports tasks that have waited too long on the cache's executor; called there. Returns when to look again, if a
+  /// task waits.
   [[nodiscard]] std::optional<time_point> report_overdue(block_cache& cache) noexcept;
   [[nodiscard]] pool_statistics statistics() const;
 
-  /// Reports what is still out, and where it was allocated, where that is known.
+  /// Reports the buffers still in use, with the place where they were allocated if that was noted.
   void report_leaks() const noexcept;
-  /// The pool is gone. Deletes the core, now or when nobody needs it any more.
+  /// The pool is being destroyed. Deletes the core, now or when nothing needs it any more.
   void close() noexcept;
 
-  /// The work of a cache after its mail.
+  /// Work that the mail leaves to the cache.
   struct orders {
     bool go = false;                // the pool is gone
-    std::optional<duration> retry;  // call retry_growth() then
+    std::optional<duration> retry;  // call retry_growth() after this pause
   };
-  /// Does what has been mailed to a cache, on its executor.
+  /// Handles the mail of a cache, on its executor.
   [[nodiscard]] orders run_mail(block_cache& cache) noexcept;
-  /// Tries again to make the arenas that somebody waits for.
+  /// Tries again to make the arenas that tasks wait for.
   void retry_growth() noexcept;
-  /// Takes all that a cache holds.
+  /// Takes back all blocks that a cache holds.
   void flush(block_cache& cache) noexcept;
   void forget(block_cache& cache) noexcept;
 
@@ -189,22 +191,22 @@ class pool_core final : private retirement_listener {
         : stock(listener, static_cast<std::uint8_t>(which)), direct(bypass) {}
     depot stock;
     std::size_t limit = 0;
-    std::size_t committed = 0;  // arenas here, and those that are being made or given back
-    std::size_t retiring = 0;   // of these, on their way back
+    std::size_t committed = 0;  // bytes of all arenas, including those being made or freed
+    std::size_t retiring = 0;   // bytes of these that are being freed
     bool growing = false;
-    bool ahead = true;  // may grow before anybody waits: not after a failure
-    // Who waits for one block, in order of coming.
+    bool ahead = true;  // may grow before a task waits; false after a failure
+    // Waiters for one block, in order of arrival.
     weft::detail::intrusive_list<allocate_request> single;
-    // Who waits for several, likewise. The first of them gathers what nobody in the other queue can use, and gives it
-    // back when somebody can: connections that are set up come before those that are being set up.
+    // Waiters for several blocks, in order of arrival. The first gathers blocks that no waiter for one block can use,
+    // and gives them back when one can, because established connections come before those that are being set up.
     weft::detail::intrusive_list<allocate_request> gathering;
     std::size_t waiting = 0;  // in both queues
-    bool reported = false;    // that somebody has waited for too long, since the first of them came
-    // Executors keep nothing at hand, so that what is freed reaches those who wait.
+    bool reported = false;    // an overdue wait has been reported; reset when no task waits
+    // Executors cache nothing, so that freed blocks reach the waiters.
     std::atomic<bool>& direct;
   };
 
-  /// What memory an arena has got.
+  /// The memory that an arena got.
   struct placement {
     page_kind pages = page_kind::small;
     std::string pages_reason;
@@ -214,9 +216,9 @@ class pool_core final : private retirement_listener {
 
   /// What is left to do after the mutex is released.
   struct duties {
-    weft::detail::intrusive_list<allocate_request> served;  // on this thread
+    weft::detail::intrusive_list<allocate_request> served;  // waiters of this thread, to be resumed
     carved_arena* retired = nullptr;
-    std::array<std::size_t, budgets> grow_bytes{};  // 0: no
+    std::array<std::size_t, budgets> grow_bytes{};  // 0: no growth
     std::array<bool, budgets> grow_whole{};
     bool last = false;
   };
@@ -236,7 +238,7 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] budget_statistics statistics_of(budget which) const noexcept;
   void report_overdue(const allocate_request& waiter, duration waited) noexcept;
   [[nodiscard]] static std::string in_words(const allocate_request& waiter);
-  // One executor's part of a budget.
+  // The most of a budget that one executor caches.
   [[nodiscard]] static std::size_t cache_limit(const budget_state& from) noexcept { return from.limit / 8; }
 
   [[nodiscard]] block_cache* find_cache_here() noexcept;
@@ -250,7 +252,7 @@ class pool_core final : private retirement_listener {
   static void hand_out(block& item, const allocate_request& to) noexcept;
   static void take_at_hand(allocate_request& waiter) noexcept;
   [[nodiscard]] static bool gather(budget_state& from, allocate_request& waiter) noexcept;
-  // False if it had none.
+  // False if it had no blocks.
   static bool put_back_gathered(budget_state& from, allocate_request& waiter) noexcept;
   [[nodiscard]] static bool is_first(const budget_state& from, const allocate_request& waiter) noexcept {
     return (waiter.gathers() ? from.gathering : from.single).first() == &waiter;
@@ -277,7 +279,7 @@ class pool_core final : private retirement_listener {
   // On a worker.
   void grow(budget_state& into, std::size_t bytes, bool whole) noexcept;
   void grown(budget_state& into, std::unique_ptr<carved_arena> item, placement where) noexcept;
-  // What an arena could not be made for want of.
+  // What was missing to make an arena.
   enum class shortage : std::uint8_t {
     arena,    // its mapping or its registration
     program,  // memory of the program's own, without which no arena is cut either
@@ -293,7 +295,7 @@ class pool_core final : private retirement_listener {
   const bool huge_pages_;
   const int node_;
   std::string max_bytes_reason_;
-  const std::exception_ptr gone_;  // for those who wait when the pool goes; made while there is memory for it
+  const std::exception_ptr gone_;  // for tasks that wait when the pool is destroyed; made while there is memory for it
 
   mutable std::mutex mutex_;
   std::array<std::atomic<bool>, budgets> direct_{};

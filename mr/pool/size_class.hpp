@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// The sizes of a pool's blocks: four to a power of two, so that at most a quarter of what was asked for goes to waste.
+// The sizes of a pool's blocks: four to a power of two, so that a block is at most a quarter larger than requested.
 namespace weft::mr::detail {
 
 inline constexpr std::size_t smallest_block = 256;
@@ -20,12 +20,12 @@ inline constexpr std::size_t smallest_block = 256;
   return (power - 8) * 4 + quarter + 1;
 }
 
-/// Larger blocks are not worth keeping at hand: using them takes longer than the lock.
+/// Executors cache no larger blocks, because using one takes longer than the lock.
 inline constexpr std::size_t largest_cached = std::size_t{64} << 10;
-/// How many classes are kept at hand.
+/// How many classes executors cache.
 inline constexpr std::size_t cached_classes = class_of(largest_cached) + 1;
 
-/// Of these the classes, by the number of 64 bytes: one look-up where the size is not known to the compiler.
+/// The classes up to largest_cached, by size in units of 64 bytes: one look-up if the compiler does not know the size.
 inline constexpr auto class_table = [] {
   std::array<std::uint8_t, largest_cached / 64 + 1> all{};
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint8_t>(class_of(i * 64));

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 /// @file
-/// For programs that come from other interfaces: their access bits as weft says it. The values are those of the manual
-/// pages named; nothing is included from there. Unknown bits are errc::unknown_usage.
+/// Translates the access bits of other interfaces, for programs that come from there. The values are those of the
+/// manual pages named; none of their headers is included. Unknown bits are errc::unknown_usage.
 
 namespace weft::mr::porting {
 
@@ -32,8 +32,9 @@ constexpr usage translate(const char* interface, std::uint64_t bits, const Table
 }
 }  // namespace detail
 
-/// From IBV_ACCESS_* of ibv_reg_mr(3), which say both what memory is for and how to register it. Local reading is
-/// always allowed there. Remote writes and atomics without LOCAL_WRITE are errc::invalid_argument, as they are there.
+/// From IBV_ACCESS_* of ibv_reg_mr(3), which give both the usage of memory and options for its registration. Local
+/// reading is always allowed. Remote writes and atomics without LOCAL_WRITE are errc::invalid_argument, as verbs
+/// refuses them.
 [[nodiscard]] constexpr registration_options options_from_ibv_access(std::uint64_t bits) {
   constexpr std::uint64_t local_write = 1 << 0;
   constexpr std::uint64_t remote_write = 1 << 1;
@@ -62,16 +63,16 @@ constexpr usage translate(const char* interface, std::uint64_t bits, const Table
   return options;
 }
 
-/// What rdma_reg_msgs(3), rdma_reg_read(3) and rdma_reg_write(3) register memory for. Like them, each lets the memory
-/// be used on our side for anything.
+/// The usages of memory registered by rdma_reg_msgs(3), rdma_reg_read(3) and rdma_reg_write(3). Like these calls, each
+/// allows all local operations.
 /// @{
 inline constexpr usage usage_of_rdma_reg_msgs = usage::send | usage::recv | usage::read_dst | usage::write_src;
 inline constexpr usage usage_of_rdma_reg_read = usage_of_rdma_reg_msgs | usage::read_src;
 inline constexpr usage usage_of_rdma_reg_write = usage_of_rdma_reg_msgs | usage::write_dst;
 /// @}
 
-/// From the access bits of fi_mr(3). Remote atomics share FI_REMOTE_READ and FI_REMOTE_WRITE there; add
-/// usage::atomic_dst where they are wanted.
+/// From the access bits of fi_mr(3). Remote atomics have no bits of their own there, but share FI_REMOTE_READ and
+/// FI_REMOTE_WRITE: add usage::atomic_dst if they are wanted.
 [[nodiscard]] constexpr usage usage_from_fi_access(std::uint64_t bits) {
   constexpr detail::bit_meaning table[] = {
       {1 << 8, usage::read_dst},    // FI_READ

@@ -6,17 +6,17 @@
 
 namespace weft::mr::porting {
 
-/// Lets peers in, also through windows, if the region was made with registration_options::disabled. Where the fabric
-/// keeps regions closed by itself (domain_capabilities::gates), that takes no time. Any other one registers the region
-/// again, on a worker, if its usage lets peers in: it may get other keys, and slice() and remote() are errc::busy
-/// meanwhile. A stop does not interrupt it.
+/// Gives peers access, also through windows, to a region that was made with registration_options::disabled. A fabric
+/// that keeps regions closed by itself (domain_capabilities::gates) does so at once. Any other fabric registers the
+/// region again, on a worker, if its usage gives peers access: its keys may change, and slice() and remote() are
+/// errc::busy meanwhile. A stop does not interrupt it.
 ///
-/// errc::invalid_argument for an empty region. errc::busy while refresh() runs, and, where it is registered again,
-/// while an operation uses a slice of it. Then, and if it cannot be registered, the region stays as it was. From an
-/// executor. See fi_mr_enable(3).
+/// errc::invalid_argument for an empty region. errc::busy while refresh() runs, and, if the region has to be registered
+/// again, while an operation uses a slice of it. After such an error, or if the registration fails, the region is as
+/// before. From an executor. See fi_mr_enable(3).
 [[nodiscard]] task<> enable(region& target);
 
-/// Whether peers are let in; false for an empty region.
+/// Whether the region is open to peers; false for an empty region.
 [[nodiscard]] bool enabled(const region& target) noexcept;
 
 }  // namespace weft::mr::porting

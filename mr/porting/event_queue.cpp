@@ -43,7 +43,7 @@ registration_event event_queue::next_operation::await_resume() {
 
 void event_queue::next_operation::begin() {
   auto taken = core_->take_or_wait(*this);
-  if (taken == nullptr) return;  // from here on a worker writes to us
+  if (taken == nullptr) return;  // from here on a worker may write to this object
   received_ = std::move(taken);
   finish();
 }

@@ -14,11 +14,11 @@ namespace detail {
 class event_queue_core;
 }
 
-/// Where the ends of submitted registrations can be read, as from an event queue of libfabric: fi_mr(3), "FI_REG_MR".
+/// A queue of the results of submitted registrations, like an event queue of libfabric: fi_mr(3), "FI_REG_MR".
 ///
-/// Each submission that did not throw yields one event, in the order in which they end; none is dropped, for submit()
-/// has made room for it. Any number of tasks on any executors may wait for the next; an event goes to one of them, and
-/// none is lost by a stop, or when a task that waits is destroyed. Threads share it freely.
+/// Each submission that did not throw yields one event, in the order of completion; none is dropped, because submit()
+/// has made room for it. Any number of tasks on any executors may wait for events. Each event goes to one of them, and
+/// none is lost if a task that waits is stopped or destroyed. Thread-safe.
 ///
 /// No task may wait for an event when the queue is destroyed. The regions of events that were not read are destroyed
 /// with it; registrations still in progress are undone by their workers.
@@ -35,7 +35,7 @@ class event_queue {
   [[nodiscard]] next_operation next() noexcept;
   /// The next event without waiting; empty if there is none.
   [[nodiscard]] std::optional<registration_event> try_next() noexcept;
-  /// Events that can be read now.
+  /// The number of events that can be read now.
   [[nodiscard]] std::size_t size() const noexcept;
 
   /// For submit().

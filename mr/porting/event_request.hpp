@@ -10,7 +10,7 @@ namespace weft::mr::porting::detail {
 
 class submission;
 
-/// What the core of an event queue knows of a task that waits for an event: where it goes.
+/// The queue's view of a task that waits for an event: where its event is stored.
 class event_request : public weft::detail::remote_waiter {
  protected:
   event_request() = default;

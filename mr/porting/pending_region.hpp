@@ -22,9 +22,9 @@ class submission;
 
 /// A registration that submit() has started. Move-only; on any thread.
 ///
-/// Destroyed before its event was read, it cancels the registration: what has been registered is deregistered by a
-/// worker, and the event, which comes after that, says errc::canceled. So memory that is borrowed may be given back
-/// once the event has been read, however it ended.
+/// Destroying it before its event was read cancels the registration: a worker deregisters what was registered, and only
+/// then the event comes, with errc::canceled. So borrowed memory may be freed once an event without a region has been
+/// read, whatever its error.
 class pending_region {
  public:
   pending_region() noexcept = default;
@@ -43,23 +43,23 @@ class pending_region {
   /// Whether its event can be read, or has been.
   [[nodiscard]] bool is_complete() const noexcept;
 
-  /// The key that peers use. Throws errc::key_not_available before the event can be read, the failure if there is
-  /// one, and errc::access_denied if the usage lets no peer in. See fi_mr_key(3).
+  /// The key that peers use. Throws errc::key_not_available before the event can be read, the registration's error if
+  /// it failed, and errc::access_denied if the usage gives peers no access. See fi_mr_key(3).
   [[nodiscard]] std::uint64_t key() const;
 
  private:
   weft::detail::sole_handle<std::shared_ptr<detail::submission>, "a pending region"> submission_;
 };
 
-/// As domain::register_memory() does, for many registrations in flight: returns at once, and the end is an event of
-/// `queue`, with `context` in it. What is wrong with the options is thrown here, as std::bad_alloc and
-/// the system's error (no thread for a worker) are, and then there is no event. On any thread; the work is done by the
-/// executor's workers for resources (resource_workers()), which outlive the last event.
+/// Registers memory as domain::register_memory() does, for many registrations in flight: it returns at once, and the
+/// result is an event of `queue` that carries `context`. Throws if the options are wrong, std::bad_alloc, or the
+/// system's error (no thread for a worker); then there is no event. On any thread; the executor's workers for resources
+/// (resource_workers()) do the work, and outlive the last event.
 ///
-/// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).
+/// Borrowed memory must stay valid until the event has been read, and then until the region is released. See fi_mr(3).
 [[nodiscard]] pending_region submit(domain& home, std::span<std::byte> memory, registration_options options,
                                     event_queue& queue, void* context);
-/// The same for several ranges as one, see domain::register_memory(). `ranges` is needed until the call returns.
+/// Submits several ranges as one region: see domain::register_memory(). `ranges` is needed until the call returns.
 [[nodiscard]] pending_region submit(domain& home, std::span<const std::span<std::byte>> ranges,
                                     registration_options options, event_queue& queue, void* context);
 
@@ -68,7 +68,7 @@ namespace detail {
                                     const registration_options& options, event_queue& queue, void* context);
 }
 
-/// The same for memory that the region then owns. `owner` is taken in any case, and destroyed if this fails.
+/// Submits memory that the region then owns. `owner` is taken in any case, and destroyed if this fails.
 template <memory_owner Owner>
 [[nodiscard]] pending_region submit(domain& home, Owner&& owner, registration_options options, event_queue& queue,
                                     void* context)

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// For programs that come from libfabric, librpma or verbs: docs/porting.md. No part of <weft/weft.hpp>.
+/// For programs that come from libfabric, librpma or verbs: docs/porting.md. <weft/weft.hpp> does not include it.
 
 #include <weft/mr/porting/access_bits.hpp>
 #include <weft/mr/porting/enable.hpp>

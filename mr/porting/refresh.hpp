@@ -10,13 +10,12 @@ namespace weft::mr::porting {
 
 /// Registers the pages behind `length` bytes from `offset` on again, after something else has been mapped there.
 /// Meanwhile the region is closed: peers that use it lose their connections, slice() and remote() are errc::busy;
-/// size() and bytes() stay as they were. Where the device pins, the region gets other keys: take slice() and remote()
-/// anew.
+/// size() and bytes() stay as they were. Where the device pins, the region gets other keys: call slice() and remote()
+/// again.
 ///
-/// errc::busy as with region::release(); errc::out_of_range; errc::invalid_argument for device memory, and for a
-/// region that is disabled where domain_capabilities::gates is false. If the
-/// pages cannot be had, the region stays as it was. A stop does not interrupt it. From an executor. See
-/// fi_mr_refresh(3).
+/// errc::busy as with region::release(); errc::out_of_range; errc::invalid_argument for an empty region, device memory,
+/// a direct region, and one that is disabled where domain_capabilities::gates is false. If the pages cannot be
+/// registered, the region stays as it was. A stop does not interrupt it. From an executor. See fi_mr_refresh(3).
 [[nodiscard]] task<> refresh(region& target, std::size_t offset, std::size_t length);
 /// Refreshes all of the region.
 [[nodiscard]] task<> refresh(region& target);

@@ -8,13 +8,13 @@
 
 namespace weft::mr::porting {
 
-/// How a registration that was submitted has ended.
+/// The result of a submitted registration.
 struct registration_event {
-  /// An end, with the context that was given.
+  /// `given` is the context of submit(), `end` the outcome.
   registration_event(void* given, result<region> end) noexcept : context(given), outcome(std::move(end)) {}
 
   void* context;           ///< what submit() was given; weft does not look at it
-  result<region> outcome;  ///< the region, which is the reader's now, or why there is none
+  result<region> outcome;  ///< the region, which the reader owns now, or the error
 };
 
 }  // namespace weft::mr::porting

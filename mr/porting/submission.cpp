@@ -22,12 +22,12 @@ error failure_of(errc code, const mr::detail::region_state& target) {
 // ---- the queue ----
 
 void event_queue_core::deliver(submission& ended) noexcept {
-  while (!try_to_deliver(ended)) ended.undo();  // nobody else looks at it while it is being worked on
+  while (!try_to_deliver(ended)) ended.undo();  // while it is `working`, no other thread touches it
 }
 
 bool event_queue_core::try_to_deliver(submission& ended) noexcept {
-  const std::shared_ptr<event_queue_core> self = ended.queue_;  // whoever reads the event may be done with us
-  std::shared_ptr<submission> unread;                           // nobody reads it any more
+  const std::shared_ptr<event_queue_core> self = ended.queue_;  // the event's reader may drop the last other reference
+  std::shared_ptr<submission> unread;  // nobody will read its event; destroyed after the mutex is released
   weft::detail::remote_wake_ups served;
   const std::lock_guard lock(mutex_);
   if ((ended.abandoned_ || closed_) && !ended.failure_) return false;
@@ -148,11 +148,11 @@ void submission::start(std::shared_ptr<submission> item) {
   }
 }
 
-// Destroys a submission that is no longer listed, or whose event was never read.
+// Destroys the region, if its event was never read.
 submission::~submission() { const region left(std::move(target_)); }
 
 void submission::run() noexcept {
-  if (!target_->registered) perform();  // else it is here to be undone
+  if (!target_->registered) perform();  // else deliver() undoes it
   queue_->deliver(*this);
 }
 
@@ -174,7 +174,7 @@ void submission::perform() noexcept {
   }
 }
 
-// Blocks, if something is registered.
+// Blocks if the memory is registered.
 void submission::undo() noexcept {
   target_.reset();
   failure_ = canceled_;
@@ -184,13 +184,13 @@ void submission::abandon() noexcept {
   {
     const std::lock_guard lock(queue_->mutex_);
     abandoned_ = true;
-    if (progress_ == progress::read) return;                // but its reader may be destroyed before that reads it
-    if (progress_ == progress::listed && failure_) return;  // that is its event
+    if (progress_ == progress::read) return;                // if the reader is destroyed first, put_back() undoes it
+    if (progress_ == progress::listed && failure_) return;  // the failure is its event
     if (progress_ == progress::listed) {
       queue_->remove(*this);
       progress_ = progress::working;
     } else if (!workers_.withdraw(*this)) {
-      return;  // its worker will see
+      return;  // its worker will find it abandoned
     }
   }
   undo_on_worker();
@@ -200,7 +200,7 @@ void submission::undo_on_worker() noexcept {
   if (!target_->registered) return queue_->deliver(*this);
   try {
     workers_.submit(*this);
-  } catch (const std::exception&) {  // no thread to be had: then it has to stall the caller
+  } catch (const std::exception&) {  // no thread for a worker: undo it here, which stalls the caller
     queue_->deliver(*this);
   }
 }

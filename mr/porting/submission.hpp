@@ -18,21 +18,22 @@ namespace weft::mr::porting::detail {
 
 class submission;
 
-/// The events of an event_queue, and the tasks that wait for them. Outlives the queue, because workers may end later.
+/// The events of an event_queue, and the tasks that wait for them. Outlives the queue, because workers may finish
+/// later.
 class event_queue_core {
  public:
   /// Gives an event to the task that has waited longest, or keeps it. From any thread.
   void deliver(submission& ended) noexcept;
-  /// Puts an event back that its reader did not read: it is the next.
+  /// Puts back an event that its reader did not read, as the next one.
   void put_back(std::shared_ptr<submission> unread) noexcept;
   /// The oldest event; null if there is none.
   [[nodiscard]] std::shared_ptr<submission> take() noexcept;
-  /// The oldest event; if there is none, null, and `waiter` waits.
+  /// The oldest event; if there is none, makes `waiter` wait and returns null.
   [[nodiscard]] std::shared_ptr<submission> take_or_wait(event_request& waiter) noexcept;
   /// False if an event is on its way to the waiter already.
   [[nodiscard]] bool give_up(event_request& waiter) noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
-  /// The event queue is destroyed.
+  /// The event queue is being destroyed.
   void close() noexcept;
 
  private:
@@ -43,17 +44,17 @@ class event_queue_core {
   void append(submission& item) noexcept;
   void prepend(submission& item) noexcept;
   void remove(submission& item) noexcept;
-  // Gives the first event to the first who waits, if there are both.
+  // Gives the first event to the first waiter, if there are both.
   void serve(weft::detail::remote_wake_ups& served) noexcept;
 
-  mutable std::mutex mutex_;  // the states of all submissions, too
+  mutable std::mutex mutex_;  // guards the states of all submissions, too
   weft::detail::intrusive_list<submission> events_;
   std::size_t size_ = 0;
   weft::detail::remote_waiters waiters_;  // only while there is no event
   bool closed_ = false;
 };
 
-/// A registration on its way through a worker into an event.
+/// A registration that a worker carries out, and its event.
 class submission final : public weft::detail::worker_job, public weft::detail::list_hook<submission> {
  public:
   submission(std::unique_ptr<mr::detail::region_state> target, const registration_options& options,
@@ -62,7 +63,8 @@ class submission final : public weft::detail::worker_job, public weft::detail::l
   submission& operator=(const submission&) = delete;
   ~submission();
 
-  /// Hands it to a worker. It keeps itself alive until its event has been read. Throws what worker_pool::submit() does.
+  /// Hands the submission to a worker. It keeps itself alive until its event has been read. Throws what
+  /// worker_pool::submit() does.
   static void start(std::shared_ptr<submission> item);
   /// Called when the handle is destroyed.
   void abandon() noexcept;
@@ -73,7 +75,8 @@ class submission final : public weft::detail::worker_job, public weft::detail::l
 
  private:
   friend class event_queue_core;
-  // Under the queue's mutex: with a worker, or on its way to one; in the queue; taken out of it, or never to be.
+  // Under the queue's mutex. working: with a worker, or on its way to one; listed: the event is in the queue; read: the
+  // event was taken out, or never will be.
   enum class progress : std::uint8_t { working, listed, read };
 
   void run() noexcept override;
@@ -82,7 +85,7 @@ class submission final : public weft::detail::worker_job, public weft::detail::l
   void undo() noexcept;
   void undo_on_worker() noexcept;
 
-  // Used by a worker, and then by the submission until its event is read; not shared.
+  // Used by one worker, and then, until the event is read, by this object; not shared.
   std::unique_ptr<mr::detail::region_state> target_;
   std::optional<error> failure_;
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-// Counting what peers write: fi_mr_bind(3), FI_REMOTE_WRITE.
+// Counting peers' writes: fi_mr_bind(3), FI_REMOTE_WRITE.
 namespace weft::mr::porting {
 
 /// Waits until peers have written a number of times. See remote_writes() and write_counter::wait_for().
@@ -23,7 +23,7 @@ class remote_writes_operation final : public mr::detail::remote_writes_request {
   ~remote_writes_operation();
 
   bool await_ready() const noexcept { return counter_->value() >= wanted_; }
-  /// How many there have been. Throws errc::canceled if it was stopped first.
+  /// The number of writes so far. Throws errc::canceled if it was stopped first.
   std::uint64_t await_resume();
   [[nodiscard]] std::string describe() const override { return "writes of peers"; }
 
@@ -35,23 +35,23 @@ class remote_writes_operation final : public mr::detail::remote_writes_request {
   region_pin region_;
 };
 
-/// Counts the writes and atomic operations with which peers change one region or several, by their own keys or through
-/// windows: bind(). A write counts once, when all of it is in its place; one of no bytes counts too, and so does each
-/// element of a list. A compare_swap counts if it has found what it expected.
+/// Counts peers' writes and atomic operations on one region or several, by the regions' own keys or through windows:
+/// bind(). A write counts once, when all of it is in place; a write of no bytes counts too, and so does each element of
+/// a list. A compare_swap counts if it found the expected value.
 ///
-/// On every fabric. Where that cannot see what peers write (net::capabilities::sees_writes), as an RDMA device cannot,
-/// the peer's connection tells this end's when the write has completed there: after a round trip more, and together
-/// with others, so that it costs little. Both ends have to be weft's then, and what a peer that dies has not told is
-/// not counted. A connection that closes in order tells all first.
+/// Works on every fabric. Where the fabric does not see peers' writes (net::capabilities::sees_writes), as an RDMA
+/// device does not, the peer's connection reports a write when it has completed there: one round trip later, and
+/// together with others, so that it costs little. Both ends must be weft then, and writes that a peer has not reported
+/// when it dies are not counted. A connection that closes in order reports all of them first.
 ///
-/// Thread-safe. Regions keep counting when it is gone. See fi_mr_bind(3), FI_REMOTE_WRITE.
+/// Thread-safe. Regions keep counting after it is destroyed. See fi_mr_bind(3), FI_REMOTE_WRITE.
 class write_counter {
  public:
   write_counter() : core_(std::make_shared<mr::detail::write_counter_core>()) {}
 
-  /// How many there have been.
+  /// The number of writes so far.
   [[nodiscard]] std::uint64_t value() const noexcept { return core_->value(); }
-  /// `co_await counter.wait_for(n)` returns once there have been at least n, and how many there have been.
+  /// `co_await counter.wait_for(n)` resumes once there have been at least n writes, and returns how many.
   /// errc::canceled if it is stopped first.
   [[nodiscard]] remote_writes_operation wait_for(std::uint64_t writes) const noexcept { return {core_, writes, {}}; }
 
@@ -60,15 +60,15 @@ class write_counter {
   std::shared_ptr<mr::detail::write_counter_core> core_;
 };
 
-/// Makes `counter` count what peers write to `target` from now on, by the region's own key or by windows of it; it
-/// replaces a counter bound before. Only while the region is disabled, else errc::invalid_argument. errc::access_denied
-/// if its usage lets no peer write there, be it through a window; errc::busy while somebody waits for remote_writes(),
-/// and while there are windows. See fi_mr_bind(3).
+/// Makes `counter` count peers' writes to `target` from now on, by the region's own key or through its windows; it
+/// replaces a counter bound before. errc::invalid_argument unless the region is disabled; errc::access_denied if its
+/// usage lets no peer write there, not even through a window; errc::busy while a task waits for remote_writes(), and
+/// while there are windows. See fi_mr_bind(3).
 void bind(region& target, const write_counter& counter);
 
-/// `co_await remote_writes(region, n)` returns once peers have written at least n times, and how many times they have:
-/// what the counter that was bound has counted. As an operation does, it keeps the region from being released.
-/// errc::invalid_argument if there is no counter; errc::canceled if it is stopped first.
+/// `co_await remote_writes(region, n)` resumes once the region's counter has reached n, and returns the count. Like an
+/// operation, it keeps the region from being released. errc::invalid_argument if no counter is bound; errc::canceled if
+/// it is stopped first.
 [[nodiscard]] remote_writes_operation remote_writes(const region& target, std::uint64_t n);
 
 }  // namespace weft::mr::porting

@@ -13,14 +13,14 @@
 #include <optional>
 #include <span>
 
-// How a region is refreshed, or registered anew.
+// How a region is refreshed, or registered again.
 namespace weft::mr::detail {
 
-/// The time in which a worker changes what is registered. The region's handle keeps what it had, and may be moved; an
-/// owning one may go, and its memory with this.
+/// Holds a region while a worker changes its registration. The region's handle may be moved meanwhile. If it owns its
+/// memory, it may even be destroyed; this object then frees the memory.
 class change {
  public:
-  /// errc::busy while somebody uses it; `what` is to be done with it.
+  /// Throws errc::busy while the region is in use; `what` is the verb in the error's text.
   change(region_state& target, const char* what) : target_(target) {
     std::uint32_t alone = 1;
     if (!target.holders.compare_exchange_strong(alone, 2, std::memory_order_acq_rel)) {
@@ -40,9 +40,9 @@ class change {
   region_state& target_;
 };
 
-/// Has a worker run `work`, which makes of `item` another registration of these ranges, once their pages are there;
-/// empty if there is none left. The state itself is written here alone, on its executor, and not by the worker, also
-/// where the frame is destroyed meanwhile.
+/// Populates these ranges, then has a worker run `work`, which replaces `item` by another registration of them, or
+/// leaves it empty if none is left. The state is written only here, on its executor, and not by the worker, even if the
+/// frame is destroyed meanwhile.
 template <class Work>
 task<> work_on(region_state& target, std::optional<registration>& item, std::span<const std::span<std::byte>> ranges,
                const registration_options& options, Work& work) {

@@ -8,12 +8,12 @@ namespace weft::mr::detail {
 
 class write_counter_core;
 
-/// What a region's windows ask before they let a peer in, and tell of its writes. Part of the region, which each of its
-/// windows keeps registered.
+/// A region's windows check the gate before they give a peer access, and count the peer's writes with it. Part of the
+/// region, which each of its windows keeps registered.
 struct peer_gate {
-  std::atomic<bool> open{true};           ///< false: registered with `disabled`, and not enabled yet; it never closes
+  std::atomic<bool> open{true};  ///< false: registered with `disabled`, and not enabled yet; once open, it stays open
   write_counter_core* counter = nullptr;  ///< null: nobody counts; constant once the gate is open
-  std::uint32_t told = 0;                 ///< told_counter::number(); constant likewise
+  std::uint32_t told = 0;                 ///< told_counter::number(); constant once the gate is open
 };
 
 }  // namespace weft::mr::detail

@@ -34,7 +34,7 @@ std::uint64_t sum_of(std::span<const std::span<std::byte>> ranges) noexcept {
   return sum;
 }
 
-// A device that binds windows to memory may let writes in through them.
+// bind_window counts as writing, because peers may write through windows.
 constexpr bool is_written(usage purpose) noexcept {
   return includes(rights_for(purpose), access::local_write) || overlaps(purpose, usage::bind_window);
 }
@@ -85,7 +85,7 @@ void population::provide(std::span<std::byte> memory) const noexcept {
   const std::uintptr_t first_huge = round_up(begin, huge_page_bytes);
   const std::uintptr_t last_huge = round_down(end, huge_page_bytes);
   const auto advise = [this](std::uintptr_t from, std::uintptr_t to, int advice) {
-    // Rounded addresses of what is there. NOLINTNEXTLINE(performance-no-int-to-ptr)
+    // Rounded addresses of existing memory. NOLINTNEXTLINE(performance-no-int-to-ptr)
     static_cast<void>(calls_.madvise(reinterpret_cast<void*>(from), to - from, advice));
   };
   if (first_huge < last_huge) advise(first_huge, last_huge, MADV_HUGEPAGE);

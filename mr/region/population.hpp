@@ -11,21 +11,21 @@
 
 namespace weft::mr::detail {
 
-/// Has the kernel provide the pages of memory before a device pins it, which takes them one by one: in pieces, so that
-/// many threads share the work and that it can be broken off, and huge ones where they fit. What only leaves the memory
-/// is provided as it would be for reading, so that no file grows. What the kernel refuses is left to the registration,
-/// which says why. See madvise(2), MADV_POPULATE_READ and MADV_POPULATE_WRITE.
+/// Has the kernel provide the pages of memory before a device pins it, because pinning faults them in one by one. This
+/// happens in pieces, so that many threads share the work and it can be stopped, and with huge pages where they fit.
+/// Memory that is only read is provided for reading, so that no file grows. What the kernel refuses is left to the
+/// registration, whose error says why. See madvise(2), MADV_POPULATE_READ and MADV_POPULATE_WRITE.
 class population {
  public:
-  /// What one thread takes at a time.
+  /// The bytes that one thread takes at a time.
   static constexpr std::size_t piece_bytes = std::size_t{32} << 20;
-  /// What one call provides. Whoever maps memory meanwhile, the executor when it allocates, waits for one of each
-  /// thread.
+  /// The bytes that one call provides. A thread that maps memory meanwhile, such as the executor when it allocates,
+  /// waits for one call of each worker.
   static constexpr std::size_t call_bytes = std::size_t{512} << 10;
-  /// Less is pinned faster than it is prepared.
+  /// Smaller memory is pinned faster than it is populated.
   static constexpr std::size_t least_bytes = std::size_t{4} << 20;
 
-  /// `ranges` stay until the end.
+  /// `ranges` must outlive this object.
   population(std::span<const std::span<std::byte>> ranges, const registration_options& options) noexcept;
   explicit population(const region_state& target) noexcept : population(target.all_ranges(), target.options) {}
 
@@ -37,7 +37,7 @@ class population {
   }
   /// How many pieces there are; the last may be smaller.
   [[nodiscard]] std::size_t pieces() const noexcept { return pieces_; }
-  /// Does the next piece; false if none is left. Blocks. Many threads at a time.
+  /// Populates the next piece; false if none is left. Blocks. Thread-safe.
   bool next() noexcept;
 
  private:
@@ -53,8 +53,7 @@ class population {
   std::atomic<std::size_t> next_{0};
 };
 
-/// Does all of it on workers, before a registration of these ranges, if it is wanted. A stop breaks it off:
-/// errc::canceled.
+/// Populates these ranges on workers before they are registered, if that is wanted. A stop ends it: errc::canceled.
 [[nodiscard]] task<> populate(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                               const registration_options& options);
 

@@ -32,22 +32,22 @@ class region_state : public background_job, public memory_record {
   explicit region_state(std::shared_ptr<mr::registrar> from) noexcept;
   ~region_state() override;
 
-  std::shared_ptr<mr::registrar> domain;  // with which it is registered
+  std::shared_ptr<mr::registrar> domain;  // where it is registered
   std::shared_ptr<memory_device> device_life;
   mr::registration_options options;
   bool registered = false;
   bool borrowed = true;
   bool enabled = true;
-  bool changing = false;  // a worker does that; what is registered is not to be used until it is known how it ended
+  bool changing = false;  // a worker is changing the registration, which must not be used until the result is known
   std::shared_ptr<write_counter_core> counter;
-  told_counter told;  // for peers over fabrics that do not see what they write
+  told_counter told;  // for peers on fabrics that do not see their writes
   peer_gate windows;
-  // The region's handle, and everybody who uses a slice of it; whoever lets go last disposes of the state.
+  // Counts the region's handle and every user of a slice of it; the last to let go disposes of the state.
   std::atomic<std::uint32_t> holders{1};
 
   [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] std::span<const std::span<std::byte>> all_ranges() const noexcept;
-  /// Says how it is to be registered, in the record too.
+  /// Stores the options, also in the record.
   void set(const registration_options& wanted) noexcept;
   /// Registers the memory with the options that were set; on a worker. The errors of registrar::register_now().
   void register_now();
@@ -55,22 +55,22 @@ class region_state : public background_job, public memory_record {
   void let_go() noexcept;
   /// Whether the region's handle is the only holder, apart from last uses, which end by themselves.
   [[nodiscard]] bool held_by_handle_alone() noexcept;
-  /// Throws errc::busy while it is changing: `what` was to be done with it.
+  /// Throws errc::busy while it is changing; `what` is the verb in the error's text.
   void check_unchanging(const char* what) const;
-  /// Why `what` cannot be done, where it has so many holders.
+  /// The error of `what`, the verb in its text, on a region with this many holders.
   [[nodiscard]] error in_use(std::uint32_t all_holders, const char* what) const;
-  /// Waits until every last use has ended, and ends those that no worker has begun. On the thread of the handle, or on
-  /// a worker for it. It may block.
+  /// Waits until every last use has ended, and itself ends those that no worker has begun. On the thread of the handle,
+  /// or on a worker for it. It may block.
   void end_last_uses() noexcept;
 
  private:
   friend class last_use;
   void dispose() noexcept;
-  void run() noexcept override {}  // all there is to do on a worker is to be deleted
+  void run() noexcept override {}  // on a worker it only has to be deleted
 
-  // Under one mutex for all regions, because a state may go as soon as its last use has.
+  // Under one mutex for all regions, because a state may be destroyed as soon as its last use has ended.
   weft::detail::intrusive_list<last_use> last_uses_;
-  std::uint32_t last_use_count_ = 0;  // of the holders
+  std::uint32_t last_use_count_ = 0;  // how many of the holders are last uses
 };
 
 template <class Owner>
@@ -80,19 +80,20 @@ class owning_region_state final : public region_state {
       : region_state(std::move(from)), owner(std::move(memory)) {
     borrowed = false;
   }
-  ~owning_region_state() override { deregister(); }  // before the owner goes
+  ~owning_region_state() override { deregister(); }  // before the owner is destroyed
 
   Owner owner;
 };
 
 }  // namespace detail
 
-/// Keeps the region behind a slice registered for as long as an operation uses it: held by transports. Pins count.
-/// An owning region that is destroyed meanwhile goes when the last pin does. A buffer's slice pins nothing: see pin.
+/// Keeps the region behind a slice registered while an operation uses it; held by transports. Pins are counted. An
+/// owning region that is destroyed meanwhile is deregistered when the last pin is let go. A buffer's slice pins
+/// nothing: see pin.
 class region_pin {
  public:
   region_pin() noexcept = default;
-  /// Holds the region of `used`, if that is in one.
+  /// Holds the region of `used`, if it has one.
   explicit region_pin(const slice& used) noexcept;
   region_pin(region_pin&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
   region_pin& operator=(region_pin&& other) noexcept {
@@ -104,14 +105,14 @@ class region_pin {
     if (state_ != nullptr) state_->let_go();
   }
 
-  /// The same without an object for it: each hold() ends in one release().
+  /// Holds the region of `used` without an object: each hold() needs one release().
   static void hold(const slice& used) noexcept;
   /// Ends a hold().
   static void release(const slice& used) noexcept {
     if (used.record()->region != nullptr) used.record()->region->let_go();
   }
 
-  /// For a window of the region; null if there is no region.
+  /// The gate for a window of the region; null if there is no region.
   [[nodiscard]] detail::peer_gate* windows() const noexcept { return state_ != nullptr ? &state_->windows : nullptr; }
 
  private:
@@ -121,10 +122,10 @@ class region_pin {
 
 namespace detail {
 
-/// Work that a worker does before a pin is let go: taking a window of the region back.
+/// The last use of a region, which a worker ends before a pin is let go: it revokes a window of the region.
 ///
-/// Until then the region stays registered, but is not busy: whoever ends or changes it waits for this, or does it in
-/// the worker's place if that has not begun.
+/// Until then the region stays registered, but is not busy: a caller that ends or changes it waits for this work, or
+/// does it in the worker's place if the worker has not begun.
 class last_use : public weft::detail::list_hook<last_use> {
  public:
   last_use(const last_use&) = delete;
@@ -134,16 +135,16 @@ class last_use : public weft::detail::list_hook<last_use> {
   last_use() = default;
   ~last_use() = default;
 
-  /// Before the work is handed to a worker. An empty pin is no region's.
+  /// Called before the work is handed to a worker. Does nothing for an empty pin.
   void begin_last_use(region_pin pin) noexcept;
-  /// The work is done: lets the pin go, and the region if it was the last one. On any thread.
+  /// The work is done: lets the pin go, and disposes of the region if it was the last one. On any thread.
   void end_last_use() noexcept;
-  /// withdraw() may succeed now, although it has failed before: whoever waits tries again. On any thread.
+  /// withdraw() may succeed now, although it has failed before: threads that wait try again. On any thread.
   static void offer_last_use() noexcept;
 
  private:
   friend class region_state;
-  /// Takes the work from the worker: false if that has begun it. From any thread, and under a mutex.
+  /// Takes the work from the worker: false if the worker has begun it. From any thread, and under a mutex.
   [[nodiscard]] virtual bool withdraw() noexcept = 0;
   /// After withdraw(), on the same thread: does the work, and calls end_last_use().
   virtual void run_here() noexcept = 0;

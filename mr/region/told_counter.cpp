@@ -19,7 +19,7 @@ struct table {
 };
 
 table& of_process() noexcept {
-  // Never destroyed: regions may end with the last static object.
+  // Never destroyed, because static objects may own regions.
   alignas(table) static std::array<std::byte, sizeof(table)> room;
   static table& all = *::new (room.data()) table;
   return all;
@@ -48,7 +48,7 @@ told_counter::told_counter(std::shared_ptr<write_counter_core> counts) {
 told_counter::~told_counter() {
   if (number_ == 0) return;
   table& all = of_process();
-  std::shared_ptr<write_counter_core> last;  // goes without the lock
+  std::shared_ptr<write_counter_core> last;  // destroyed after the lock is released
   const std::lock_guard lock(all.mutex);
   const auto found = all.open.find(number_);
   last = std::move(found->second);

@@ -9,9 +9,9 @@ namespace weft::mr::detail {
 
 class write_counter_core;
 
-/// A number by which peers tell this process what they have written, where no fabric sees that for itself: as long as
-/// it lives, what is told counts. Nobody guesses it: it is drawn at random, and goes to those alone who get the
-/// memory's descriptor. One table for the process. Move-only; thread-safe.
+/// A number under which peers report their writes to this process, where the fabric does not see them. Reports count as
+/// long as this object lives. Nobody can guess the number: it is random, and only the memory's descriptor carries it.
+/// One table for the process. Move-only; thread-safe.
 class told_counter {
  public:
   told_counter() noexcept = default;
@@ -28,7 +28,7 @@ class told_counter {
   /// 0: there is none.
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
 
-  /// A peer says that it has written so many times. Does nothing if there is no such number, or no longer.
+  /// Counts writes that a peer has reported. Does nothing if no counter has this number now.
   static void add(std::uint32_t number, std::uint32_t writes) noexcept;
 
  private:

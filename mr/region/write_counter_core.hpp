@@ -11,7 +11,7 @@
 
 namespace weft::mr::detail {
 
-/// What a counter knows of a task that waits: until when.
+/// A counter's view of a task that waits: the count that it waits for.
 class remote_writes_request : public weft::detail::remote_waiter {
  protected:
   explicit remote_writes_request(std::uint64_t writes) noexcept : wanted_(writes) {}
@@ -28,20 +28,21 @@ class remote_writes_request : public weft::detail::remote_waiter {
 /// A count, and the tasks that wait for it. Kept alive by its handles, by the regions that count with it, and by tasks
 /// that wait.
 ///
-/// Counting takes no lock as long as nobody is due: who waits first makes known what it waits for and then looks at the
-/// count; who counts does it the other way round. Both in the one total order of memory_order_seq_cst.
+/// Counting takes no lock as long as no waiter is due: a waiter publishes the count that it waits for, and then loads
+/// the count; add() does it the other way round. memory_order_seq_cst puts both in one total order, so that one of them
+/// sees the other.
 class write_counter_core {
  public:
-  /// So many more. From any thread; what was written before is seen by whoever is woken.
+  /// Adds to the count. From any thread; a task that this wakes sees what was written before.
   void add(std::uint32_t writes = 1) noexcept {
     if (count_.fetch_add(writes) + writes >= next_due_.load()) [[unlikely]]
       wake_those_due();
   }
   [[nodiscard]] std::uint64_t value() const noexcept { return count_.load(); }
 
-  /// False if what it waits for has happened already.
+  /// False if its count has been reached already.
   [[nodiscard]] bool wait(remote_writes_request& waiter) noexcept;
-  /// False if it has been woken meanwhile.
+  /// False if the waiter has been woken meanwhile.
   [[nodiscard]] bool give_up(remote_writes_request& waiter) noexcept;
 
  private:
@@ -51,7 +52,7 @@ class write_counter_core {
   static constexpr std::uint64_t nobody = std::numeric_limits<std::uint64_t>::max();
 
   std::atomic<std::uint64_t> count_{0};
-  std::atomic<std::uint64_t> next_due_{nobody};  // the least that anybody waits for
+  std::atomic<std::uint64_t> next_due_{nobody};  // the least count that a task waits for
   std::mutex mutex_;
   weft::detail::remote_waiters waiters_;
 };

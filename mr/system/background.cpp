@@ -18,12 +18,12 @@ task<> run_and_destroy(std::unique_ptr<background_job>& job) {
   co_await weft::detail::offload_for_resources(work);
 }
 
-// Takes the job only when it starts: until then a failure to set all this up leaves it to the caller.
+// Takes the job only when it starts, so that the caller keeps the job if starting fails.
 task<> hand_over(background_job* item) {
   std::unique_ptr<background_job> job(item);
   try {
     co_await run_and_destroy(job);
-  } catch (const std::exception&) {  // no thread, or no memory, to hand it to
+  } catch (const std::exception&) {  // there is no thread, or no memory for one
     job->run();
   }
 }
@@ -32,13 +32,13 @@ task<> hand_over(background_job* item) {
 
 void run_on_worker(std::unique_ptr<background_job> job) noexcept {
   executor_core* const running = executor_core::current();
-  // Handlers of another library's loop run between the steps of its executor.
+  // Handlers of a foreign event loop run between the turns of the executor that it drives.
   if (executor_core* const home = running != nullptr ? running : executor_core::driven_here()) {
     try {
       run_in_background(*home, hand_over(job.get()));
       static_cast<void>(job.release());
       return;
-    } catch (const std::bad_alloc&) {  // then it has to stall the executor
+    } catch (const std::bad_alloc&) {  // no memory: run it here, which stalls the executor
     }
   }
   job->run();

@@ -40,8 +40,8 @@ constexpr std::uint64_t flag_writable = 0x02;
 constexpr std::uint64_t flag_shared = 0x08;
 constexpr std::uint64_t this_or_next = 0x10;
 
-// The kernel names a file also for private memory in huge pages (MAP_HUGETLB), but nobody can open that one. Somebody
-// can make a file shorter, unless it is shared anonymous memory or shmget(2).
+// The kernel names a file for private memory in huge pages (MAP_HUGETLB) too, but nobody can open it. All other files
+// may become shorter, except those of shared anonymous memory and shmget(2).
 void note_file(mapped_range& range, std::uint64_t inode, std::string_view name) noexcept {
   range.has_file = inode != 0 && (range.shared || name != "/anon_hugepage (deleted)");
   range.may_shrink = range.has_file && name != "/anon_hugepage (deleted)" && name != "/dev/zero (deleted)" &&
@@ -55,7 +55,7 @@ struct bounds {
   std::uintptr_t end;
 };
 
-// One by one, which takes no longer where much else is mapped.
+// Asks for one mapping at a time, so that the cost does not depend on what else is mapped.
 std::optional<std::vector<mapped_range>> ask_for(int maps, const bounds& wanted) {
   std::vector<mapped_range> found;
   std::array<char, 4096> name{};  // PATH_MAX
@@ -95,7 +95,7 @@ std::optional<std::string> read_all(int file) {
   }
 }
 
-// "7f00a000-7f00c000 rw-p 00000000 fe:01 1234    /path": what follows the number is cut off.
+// Takes a number and the character behind it off a line like "7f00a000-7f00c000 rw-p 00000000 fe:01 1234    /path".
 template <class Number>
 bool take_number(std::string_view& line, Number& value, int base) noexcept {
   const auto [end, failure] = std::from_chars(line.data(), line.data() + line.size(), value, base);

@@ -45,8 +45,7 @@ error failure_of(std::size_t bytes, const char* call, int number) {
 
 }  // namespace
 
-// By way of the other constructor, so that the destructor unmaps what has been mapped when there is no memory for
-// words.
+// Delegates to the other constructor, so that the destructor unmaps the memory if building a reason throws.
 mapping::mapping(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) : mapping(calls) {
   make(bytes, huge_pages, node, origin::anonymous);
 }
@@ -116,7 +115,8 @@ bool mapping::map_huge(std::size_t bytes, page_kind pages, origin from) {
   return true;
 }
 
-// Before the first page is touched. Another node's memory is better than none: preferred, not bound. See mbind(2).
+// Called before the first page is touched. Prefers the node instead of binding to it, because another node's memory is
+// better than none. See mbind(2).
 void mapping::prefer(int node) {
   constexpr std::size_t bits = 1024;
   constexpr std::size_t bits_of_word = 8 * sizeof(unsigned long);
@@ -135,7 +135,7 @@ void mapping::prefer(int node) {
 }
 
 // Huge pages are possible only where the mapping is aligned to them: map more, and cut off both ends. The kernel aligns
-// files by itself, where they may have huge pages at all.
+// files by itself if they may have huge pages at all.
 void mapping::map_transparent(std::size_t bytes, origin from) {
   if (from == origin::new_file) {
     map_small(bytes, from);
@@ -187,8 +187,7 @@ mapping::refusal mapping::map(std::size_t bytes, page_kind pages, origin from) n
   return {};
 }
 
-// Without the right to execute it, which a system may demand (vm.memfd_noexec). An older kernel does not know that
-// flag.
+// Not executable, because a system may demand that (vm.memfd_noexec). Older kernels refuse the flag.
 mapping::refusal mapping::make_file(std::size_t bytes, page_kind pages) noexcept {
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (pages != page_kind::small) flags |= MFD_HUGETLB | (pages == page_kind::giant ? MFD_HUGE_1GB : MFD_HUGE_2MB);
@@ -202,7 +201,7 @@ mapping::refusal mapping::make_file(std::size_t bytes, page_kind pages) noexcept
   return {};
 }
 
-// Once it is mapped: what is mapped for writing stays so.
+// Called after the file is mapped, because F_SEAL_FUTURE_WRITE spares existing mappings.
 void mapping::seal(file_access others) {
   int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (others == file_access::read_only) seals |= F_SEAL_FUTURE_WRITE;
@@ -210,7 +209,8 @@ void mapping::seal(file_access others) {
   if (refused < 0) throw failure_of(memory_.size(), "fcntl(F_ADD_SEALS)", -refused);
 }
 
-// A child that wrote there would write into its parent's messages. What has no such advice is mapped all the same.
+// MADV_DONTFORK keeps a child from writing into its parent's messages. Memory that takes no such advice is used all the
+// same.
 mapping::refusal mapping::map_file(std::size_t bytes, file_access access) noexcept {
   refusal why;
   const int wanted = access == file_access::read_only ? PROT_READ : protection;
@@ -225,8 +225,8 @@ mapping::refusal mapping::map_file(std::size_t bytes, file_access access) noexce
   return {};
 }
 
-// By way of the mapping, whose NUMA node and huge pages fallocate(2) does not know of; but Linux 5.14 was the first
-// that could. Of huge pages that were reserved there is nothing left to do.
+// Populates the mapping, because fallocate(2) ignores its NUMA node and huge pages; before Linux 5.14 there is only
+// fallocate(2). Pages of MAP_HUGETLB are reserved already.
 void mapping::provide_pages() {
   if (pages_ == page_kind::huge || pages_ == page_kind::giant) return;
   const char* call = "madvise(MADV_POPULATE_WRITE)";

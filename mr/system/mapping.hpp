@@ -11,48 +11,48 @@
 
 namespace weft::mr {
 
-/// What pages stand behind a mapping.
+/// The kind of pages behind a mapping.
 enum class page_kind : std::uint8_t {
   small,        ///< the machine's smallest
   transparent,  ///< the kernel was asked for huge ones and decides by itself: madvise(2), MADV_HUGEPAGE
   huge,         ///< 2 MiB each: mmap(2), MAP_HUGETLB
-  giant,        ///< 1 GiB each: the same
+  giant,        ///< 1 GiB each: mmap(2), MAP_HUGETLB
 };
 
-/// What may be done with the memory of a file.
+/// How the memory of a file may be used.
 enum class file_access : std::uint8_t { read_write, read_only };
 
-/// Memory, mapped and zero: anonymous, or of a file that other processes can map too.
+/// Mapped memory, which is zero if it is new: anonymous, or of a file that other processes can map too.
 class mapping {
  public:
   static constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;   ///< a page of 2 MiB
   static constexpr std::size_t giant_page_bytes = std::size_t{1} << 30;  ///< a page of 1 GiB
 
-  /// Maps `bytes`, a multiple of the page size, of anonymous memory; its pages come when they are touched. Huge pages
-  /// are tried if asked for and if `bytes` is a multiple of theirs, the largest first. The pages come from NUMA node
-  /// `node` as long as that has some; -1: from wherever they are first touched. Throws errc::no_memory, or the system's
-  /// error.
+  /// Maps `bytes`, a multiple of the page size, of anonymous memory; the kernel provides each page when it is first
+  /// touched. `huge_pages` tries the largest kind first whose size divides `bytes`. The pages come from NUMA node
+  /// `node` as long as it has free ones; -1: from the node that first touches them. Throws errc::no_memory, or the
+  /// system's error.
   mapping(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
-  /// The same, of a new file in memory that has no name and goes with the mapping: memfd_create(2). file() can be
-  /// handed to another process, which cannot change its length (F_SEAL_SHRINK and F_SEAL_GROW of fcntl(2)), so that no
-  /// access here is SIGBUS for that. Whether transparent huge pages are to be had, the system says apart:
-  /// /sys/kernel/mm/transparent_hugepage/shmem_enabled, which most leave at "never".
+  /// Maps `bytes` of a new file in memory, which has no name and is closed with the mapping: memfd_create(2). file()
+  /// can be handed to another process, which cannot change its length (F_SEAL_SHRINK and F_SEAL_GROW of fcntl(2)), so
+  /// that no access here raises SIGBUS for that reason. Transparent huge pages depend on a system setting of their own,
+  /// /sys/kernel/mm/transparent_hugepage/shmem_enabled, which is "never" on most systems.
   ///
-  /// Its pages are there at once: one that could not be had later would be SIGBUS too, and no error. A child of fork(2)
-  /// does not have the memory (MADV_DONTFORK), which it would otherwise share with its parent.
+  /// All pages are provided at once, because a page that is missing later would raise SIGBUS too, instead of an error.
+  /// A child of fork(2) does not have the memory (MADV_DONTFORK), which it would otherwise share with its parent.
   ///
-  /// With file_access::read_only whoever is handed the file can map it for reading alone (F_SEAL_FUTURE_WRITE, since
-  /// Linux 5.1); this mapping is written all the same.
+  /// With file_access::read_only, a process that gets the file can map it for reading only (F_SEAL_FUTURE_WRITE, since
+  /// Linux 5.1); this mapping stays writable.
   [[nodiscard]] static mapping in_memory_file(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls,
                                               file_access others = file_access::read_write);
 
-  /// Maps `bytes` of a file that is somebody else's, from file.offset on, which is a multiple of its page size; where
-  /// its pages are huge, `bytes` is one too, or munmap(2) refuses. What is written is seen by everybody who maps it.
-  /// The descriptor is not closed; file() names it, so it stays open as long as that is used.
+  /// Maps `bytes` of an existing file from file.offset on, which must be a multiple of the file's page size; if its
+  /// pages are huge, `bytes` must be one too, or munmap(2) fails. Writes are visible to everybody who maps the file.
+  /// The caller keeps the descriptor, and leaves it open as long as file() is used.
   ///
-  /// Of a file that another process has made, check the size and the seals first: where it can be made shorter, any
-  /// access may be SIGBUS.
+  /// If another process has made the file, check its size and seals first: any access to a file that can become shorter
+  /// may raise SIGBUS.
   [[nodiscard]] static mapping of_file(const backing_file& file, std::size_t bytes, weft::system_calls& calls,
                                        file_access access = file_access::read_write);
 
@@ -66,23 +66,23 @@ class mapping {
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size(); }
   /// The first byte, as for a range.
   [[nodiscard]] std::byte* begin() const noexcept { return data(); }
-  /// One behind the last byte.
+  /// One past the last byte.
   [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
-  /// What can be handed to another process, so that it maps the same; without a descriptor if the memory is anonymous.
-  /// Borrowed: of a mapping in a file of its own it is closed with that.
+  /// The file behind the memory, by which another process can map it; without a descriptor if the memory is anonymous.
+  /// Borrowed: the file of in_memory_file() is closed with the mapping.
   [[nodiscard]] const backing_file& file() const noexcept { return file_; }
-  /// How large its pages are.
+  /// The kind of its pages.
   [[nodiscard]] page_kind pages() const noexcept { return pages_; }
-  /// Why they are not as large as they could be, although that was asked for, in words.
+  /// Why the pages are not as large as they could be, if huge pages were requested.
   [[nodiscard]] const std::string& pages_reason() const noexcept { return reason_; }
-  /// The NUMA node that its pages come from, if it has some; -1: none in particular.
+  /// The NUMA node that its pages come from as long as it has free ones; -1: none in particular.
   [[nodiscard]] int node() const noexcept { return node_; }
-  /// Why it is not the one that was asked for, in words.
+  /// Why node() is not the one that was requested.
   [[nodiscard]] const std::string& node_reason() const noexcept { return node_reason_; }
 
  private:
   enum class origin : std::uint8_t { anonymous, new_file };
-  /// Which call has failed, and its errno; null: none has.
+  /// The call that failed, and its errno; null: none.
   struct refusal {
     const char* call = nullptr;
     int number = 0;

@@ -19,12 +19,12 @@
 
 namespace weft::net {
 
-/// The link that carries a connection, and what both ends have agreed on for it.
+/// The link that carries a connection, and what both ends have agreed on.
 struct attached_link {
-  /// Over `carrier`. `peer_private_data` has no greeting where the peer is not weft.
+  /// Over `carrier`. `peer_private_data` has no greeting if the peer is not weft.
   attached_link(new_link established, transport& carrier, const connection_options& options);
 
-  /// How the fabric of this link names the peer's memory: see operation_owner::find().
+  /// The name of the peer's memory on this link's fabric: see operation_owner::find().
   [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where,
                                                 std::optional<error>& why_not) const noexcept {
     const mr::remote_place* const place = where.on(peer_greeting ? peer_greeting->fabric : 0);
@@ -33,12 +33,12 @@ struct attached_link {
     return import(place, why_not);
   }
 
-  /// For links over several fabrics. A key that is no number is none of theirs.
+  /// For links over several fabrics, whose keys are all numbers.
   [[nodiscard]] static peer_names names_of(const mr::remote_slice& where) noexcept;
 
   transport* fabric;
   std::string passed_over;     ///< connection::passed_over()
-  std::uint8_t fabric_number;  ///< the place of its domain in what the device registers
+  std::uint8_t fabric_number;  ///< number of its domain among the device's domains
   std::unique_ptr<net::link> link;
   std::vector<std::byte> peer_private_data;
   std::optional<greeting> peer_greeting;  ///< of a peer that is weft

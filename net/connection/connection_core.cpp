@@ -36,7 +36,7 @@ connection_core::~connection_core() {
   state_.device->connection_ended(state_.statistics);
 }
 
-// The one that has been attached. Nothing fails once it has started.
+// Starts the link that has been attached. Nothing fails once it has started.
 void connection_core::start_link() {
   attached_link& carrier = state_.carrier;
   const connection_options& options = state_.options;
@@ -68,7 +68,7 @@ void connection_core::confirm_retired(const mr::remote_key& key) {
 
 // ---- operations ----
 
-// One that has not been posted may have held up an orderly end.
+// An operation that was not posted may have held up an orderly close.
 void connection_core::stop(transfer& item) noexcept {
   sending_.stop(item);
   end_.advance();
@@ -103,7 +103,7 @@ bool connection_core::has_to_tell(std::optional<error>& why_not) const noexcept 
   if (state_.properties().sees_writes) return false;
   if (!state_.carrier.agreed.write_notices) {
     why_not = weft::detail::make_error(errc::not_supported,
-                                       "the peer counts what is written there, and this connection cannot tell it");
+                                       "the peer counts writes to this memory, and this connection cannot report them");
   }
   return true;
 }
@@ -135,7 +135,7 @@ void connection_core::received(receive_work& work, const arrival& what) noexcept
   if (content != receiving::meaning::data) [[unlikely]]
     return received_control(slot, content);
   // defect: forget to go on
-  sending_.pump();  // it may have brought credits
+  sending_.pump();  // the message may have brought credits
   receiving_.put(slot, content);
 }
 
@@ -157,9 +157,9 @@ sending::carrier& connection_core::make_carrier() {
   if (state_.is_silent()) return;
   const auto said = device_message::unpack(slot.memory.bytes().first(slot.what.bytes));
   if (staging_ == nullptr) sending_.set_carrier(make_carrier());
-  if (!said || !staging_->heard(*said)) state_.violation("a message about memory of devices without sense");
+  if (!said || !staging_->heard(*said)) state_.violation("a malformed message about device memory");
 } catch (const std::bad_alloc&) {
-  state_.give_up(weft::detail::make_error(errc::no_memory, "hear of memory of the peer's device"));
+  state_.give_up(weft::detail::make_error(errc::no_memory, "handle a message about the peer's device memory"));
 }
 
 [[gnu::noinline]] void connection_core::invalidated(std::uint64_t invalidated_key) noexcept {
@@ -173,7 +173,7 @@ void connection_core::closed() noexcept {
   end_.link_closed();
 }
 
-// Also of memory that the program has long forgotten.
+// The memory may be one that the program has long forgotten.
 [[gnu::noinline]] void connection_core::came_late(std::uint64_t key, exposure_end how) noexcept try {
   state_.statistics.late_accesses.add(1);
   const std::string text =
@@ -184,7 +184,7 @@ void connection_core::closed() noexcept {
   send_report({.kind = report_kind::warning, .text = "a peer used memory that was taken back, and was refused"});
 }
 
-// ---- the end of the handle ----
+// ---- after the handle is gone ----
 
 void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept {
   executor_core& home = core->home();
@@ -209,7 +209,7 @@ task<> connection_core::end_in_background(connection_core& self) {
   while (self.state_.calls != 0) co_await self.state_.unused.wait();
 }
 
-// On its thread, where its executor may be between two runs, or about to go.
+// On the connection's thread, where its executor may be between two runs, or about to be destroyed.
 void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexcept try {
   const bool is_done = core->end_.is_closed() && !core->receiving_.is_refilling() && core->state_.calls == 0;
   if (is_done) return;
@@ -222,7 +222,7 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexce
     co_return;
   };
   executor_of(home).run(run_to_end(std::move(reaper)));
-} catch (const std::bad_alloc&) {  // for what runs it to its end, where the executor does not run
+} catch (const std::bad_alloc&) {  // for the coroutine run_to_end()
   weft::detail::terminate_because("a connection could not be closed: there is no memory");
 } catch (...) {
   weft::detail::terminate_because("a connection could not be closed: its executor has ended");

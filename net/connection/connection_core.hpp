@@ -26,25 +26,25 @@
 
 namespace weft::net {
 
-/// A connection without its handle: it lives until its link has let go of everything.
+/// A connection without its handle: it lives until its link has released everything.
 ///
-/// Its parts keep rule after rule of the connection's contract on top of a link, and each knows those before it alone:
-/// the state that they share; sending; receiving; the heartbeat; closing. This is what passes each event of the link on
-/// to the parts that it concerns. On one executor only.
+/// Its parts implement the connection's contract on top of a link, rule by rule, and each knows only those before it:
+/// the shared state; sending; receiving; the heartbeat; closing. This class passes each event of the link to the parts
+/// concerned. On one executor only.
 class connection_core final : public operation_owner,
                               private link_events,
                               private sending::carrier_maker,
                               private weft::detail::remote_work {
  public:
-  /// `receives` as find_receives() yields them.
+  /// `receives` is the result of find_receives().
   connection_core(std::shared_ptr<device_state> device, new_link established, receive_memory receives,
                   const connection_options& options);
   connection_core(const connection_core&) = delete;
   connection_core& operator=(const connection_core&) = delete;
   ~connection_core();
-  /// Its place at the listener through which it came, until it has closed.
+  /// Keeps its place at the listener that accepted it, until it has closed.
   void keep_place(std::unique_ptr<connection_place> place) noexcept { place_ = std::move(place); }
-  /// The handle is gone: closes, or aborts, in the background and frees the core. From any thread.
+  /// The handle is gone: closes or aborts in the background, and then frees the core. From any thread.
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
   [[nodiscard]] connection_state& state() noexcept { return state_; }
@@ -81,8 +81,7 @@ class connection_core final : public operation_owner,
   [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                 std::optional<error>& why_not) const noexcept override {
     if (state_.carrier.agreed.rails) [[unlikely]] {
-      if (where.on(mr::place_behind_owner) != nullptr)
-        return std::nullopt;  // of some rails beyond the reach, or of all
+      if (where.on(mr::place_behind_owner) != nullptr) return std::nullopt;  // some or all of the rails cannot reach it
       names = attached_link::names_of(where);
     }
     return state_.carrier.find(where, why_not);
@@ -110,7 +109,7 @@ class connection_core final : public operation_owner,
   [[gnu::cold]] void invalidated(std::uint64_t invalidated_key) noexcept;
   [[nodiscard]] static task<> end_in_background(connection_core& self);
   static void reap_at_home(std::unique_ptr<connection_core> core) noexcept;
-  // remote_work: its handle went on another thread
+  // remote_work: the handle was destroyed on another thread
   void run_on_executor() noexcept override { reap_at_home(std::unique_ptr<connection_core>(this)); }
 
   std::unique_ptr<connection_place> place_;
@@ -119,9 +118,9 @@ class connection_core final : public operation_owner,
   receiving receiving_;
   heartbeat heartbeat_;
   connection_end end_;
-  std::unique_ptr<staging> staging_;  // null until there is memory of a device
+  std::unique_ptr<staging> staging_;  // null until there is device memory
   bool reaped_abruptly_ = false;
-  weft::detail::root_handle<void> reaper_;  // end_in_background(), made while there is memory
+  weft::detail::root_handle<void> reaper_;  // end_in_background(), made while there is memory for it
 };
 
 }  // namespace weft::net

@@ -53,7 +53,7 @@ void connection_end::input_over() noexcept {
 }
 
 void connection_end::link_ended(bool orderly, const error& why) noexcept {
-  const bool finished = orderly && !state_.properties().native;  // there is no message that says so
+  const bool finished = orderly && !state_.properties().native;  // a foreign peer sends no close message
   if (!state_.failure) {
     if (!state_.aborted && (state_.peer_closed || finished)) {
       state_.failure = make_error(errc::peer_closed);

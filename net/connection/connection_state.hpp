@@ -22,10 +22,10 @@ namespace weft::net {
 
 class device_state;
 
-/// What all parts of a connection go by: what lasts, the link that carries it now, and whether it has ended. On its
-/// executor.
+/// State shared by all parts of a connection: what lasts, the link that carries it now, and whether it has ended. On
+/// its executor.
 struct connection_state {
-  /// On the executor whose the connection will be.
+  /// On the executor that will own the connection.
   connection_state(std::shared_ptr<device_state> device, new_link established, const connection_options& options);
   connection_state(const connection_state&) = delete;
   connection_state& operator=(const connection_state&) = delete;
@@ -35,53 +35,53 @@ struct connection_state {
   [[nodiscard]] const capabilities& properties() const noexcept { return carrier.properties; }
 
   [[nodiscard]] bool has_ended() const noexcept { return failure || closing || peer_closed; }
-  /// Nothing more will be received, or answered.
+  /// True if nothing more will be received, or answered.
   [[nodiscard]] bool input_has_ended() const noexcept { return has_ended() || input_over; }
   /// The cause alone: whoever passes it on says, once, what was tried and with whom.
   [[nodiscard]] error why_ended() const noexcept;
-  /// Tells it from all other connections of the process, also from those that had keys which are open still.
+  /// A number that no other connection of the process has, including ended ones with keys that are still open.
   [[nodiscard]] std::uint64_t number() const noexcept { return reinterpret_cast<std::uintptr_t>(keys.get()); }
-  /// Nothing more of ours goes out but what has been posted.
+  /// True if this end sends nothing more than what was posted.
   [[nodiscard]] bool is_silent() const noexcept { return failure || shut_down || close_sent; }
   /// "`what` 10.0.0.7:7471 over iwarp"
   [[nodiscard]] std::string context(const char* what) const;
 
-  // Ends it, unless it has ended. The link's events may come from inside of these.
+  // They end the connection, unless it has ended. The link's events may come from inside of these calls.
   void give_up(const error& why) noexcept;
   void violation(const char* what, net::link::violation kind = net::link::violation::other) noexcept;
   void too_large() noexcept;
   void abort(std::string_view why) noexcept;
 
   executor_core& home;
-  executor_core::held_open open{home};  // its peer is answered
+  executor_core::held_open open{home};  // so that the executor keeps answering the peer
   std::shared_ptr<device_state> device;
-  connection_options options;  // without what refers to the user's memory
+  connection_options options;  // without pointers to the user's memory
   attached_link carrier;
   live_statistics statistics;
-  std::shared_ptr<link_keys> keys;  // to memory of ours
+  std::shared_ptr<link_keys> keys;  // to this end's memory
 
-  // Data messages, ever, modulo 2^32.
+  // Data messages since the set-up, modulo 2^32.
   std::uint32_t sent = 0;
-  std::uint32_t sendable = 0;  // those that the peer lets us send
+  std::uint32_t sendable = 0;  // messages that the peer lets us send
   std::uint32_t received = 0;
-  std::uint32_t receivable = 0;  // those that we let the peer send
-  std::uint32_t offered = 0;     // the part of that which we have told it
+  std::uint32_t receivable = 0;  // messages that we let the peer send
+  std::uint32_t offered = 0;     // the part of `receivable` that the peer has been told
 
-  // The end.
+  // The end of the connection.
   std::optional<error> failure;  // why the connection is over; set once
-  bool closing = false;          // we close in order
+  bool closing = false;          // this end closes in order
   bool input_over = false;       // the peer, not weft, sends no more, and takes what we send
   bool peer_closed = false;      // the peer has closed, and takes no more either
-  bool shut_down = false;        // the link was told to
+  bool shut_down = false;        // link::shut_down() was called
   bool close_sent = false;
-  bool aborted = false;  // by us
+  bool aborted = false;  // by this end
 
-  // Coroutines of the connection's own that go on in it: it stays for them.
+  // Coroutines of the connection that are in progress: it is not destroyed before they end.
   std::size_t calls = 0;
-  event unused;  // there is none
+  event unused;  // set when `calls` is 0
 };
 
-/// As long as it lives, the connection stays.
+/// Keeps the connection from being destroyed.
 class inside_call {
  public:
   explicit inside_call(connection_state& state) noexcept : state_(state) {
@@ -98,9 +98,9 @@ class inside_call {
   connection_state& state_;
 };
 
-/// The words for what fails from here on in a task of the connection: `what`, and with whom. Tasks begin when they are
-/// awaited, and `state` may be gone by then: `keys` tells, which is errc::closed. errc::wrong_thread elsewhere than on
-/// its executor.
+/// Returns the context for errors of a task of the connection: `what`, and with whom. Tasks begin when they are
+/// awaited, and `state` may be gone by then, which `keys` tells: errc::closed. errc::wrong_thread on any other
+/// executor.
 [[nodiscard]] std::string begin_task(const connection_state& state, const link_keys& keys, const char* what);
 
 }  // namespace weft::net

@@ -19,7 +19,7 @@
 
 namespace weft::net {
 
-/// What a device, its listeners and its connections share.
+/// State shared by a device, its listeners and its connections.
 class device_state {
  public:
   /// `opened`: one or more, at most mr::max_fabrics.
@@ -39,10 +39,11 @@ class device_state {
   [[nodiscard]] mr::domain& domain() const noexcept { return *domain_; }
   [[nodiscard]] mr::pool& pool() noexcept { return pool_; }
   [[nodiscard]] const std::string& passed_over() const noexcept { return passed_over_; }
-  /// Once, and not if the user has chosen how large the pool is: whether to warn that it has room for few connections.
+  /// True once, and only if the user has not chosen the pool's size: whether to warn that it has room for few
+  /// connections.
   [[nodiscard]] bool may_warn_of_little_room() noexcept { return !pool_was_sized_ && !warned_.test_and_set(); }
 
-  /// `counts` stays until connection_ended().
+  /// `counts` must live until connection_ended().
   void connection_opened(live_statistics& counts) noexcept {
     const std::lock_guard lock(counting_);
     ++statistics_.connections_opened;
@@ -51,7 +52,7 @@ class device_state {
   void connection_ended(live_statistics& counts) noexcept {
     const std::lock_guard lock(counting_);
     ++statistics_.connections_ended;
-    statistics_.of_ended += counts.snapshot(time_point());  // it waits for nothing any more
+    statistics_.of_ended += counts.snapshot(time_point());  // no operations are waiting any more
     open_.remove(counts);
   }
   [[nodiscard]] set_up_statistics& set_ups() noexcept { return set_ups_; }
@@ -71,7 +72,7 @@ class device_state {
   }
 
  private:
-  /// Tells each domain its place, and makes one of several. Transports in software may have the same one.
+  /// Tells each domain its number, and joins several into one. Transports in software may share a domain.
   [[nodiscard]] static std::shared_ptr<mr::domain> join_domains(
       std::span<const std::unique_ptr<net::transport>> fabrics) {
     std::vector<std::shared_ptr<mr::domain>> domains;
@@ -104,8 +105,8 @@ class device_state {
   std::atomic_flag warned_;
 
   mutable std::mutex counting_;
-  device_statistics statistics_;                        // but for what is in those
-  weft::detail::intrusive_list<live_statistics> open_;  // of all open connections
+  device_statistics statistics_;                        // without the counters below
+  weft::detail::intrusive_list<live_statistics> open_;  // of open connections
   set_up_statistics set_ups_;
 };
 

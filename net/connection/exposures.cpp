@@ -12,7 +12,7 @@
 namespace weft::net {
 namespace {
 
-// Of a connection that ends meanwhile, the link does not know why.
+// If the connection ends meanwhile, the link does not know why, but the connection does.
 task<mr::remote_region> open_to_peer(connection_state& state, mr::slice memory, mr::usage uses,
                                      mr::detail::peer_gate* gate, const std::string& what) {
   try {
@@ -26,19 +26,19 @@ task<mr::remote_region> open_to_peer(connection_state& state, mr::slice memory, 
   }
 }
 
-// Refused here, nothing was open; afterwards it is taken back at once.
+// Thrown before anything was opened, or after the memory has been taken back at once.
 error too_late(const std::string& what) {
-  return error(errc::timed_out, what + ": the time until which it was to be open has passed");
+  return error(errc::timed_out, what + ": its deadline (expose_options::until) has passed");
 }
 
 }  // namespace
 
-// RDMA devices have no windows of a GPU's memory, and other fabrics do not reach it: the owner copies, and checks.
+// RDMA devices have no windows of GPU memory, and other fabrics cannot reach it: so the owner checks and copies.
 exposure exposures::open_device_memory(connection_state& state, link_keys& keys, std::unique_ptr<lending> lent,
                                        mr::slice range, mr::usage uses, const std::string& what) {
   if (!state.properties().device_memory) {
     throw error(errc::not_supported,
-                what + ": memory of a device takes connection_options::device_memory at both ends");
+                what + ": exposing device memory needs connection_options::device_memory at both ends");
   }
   constexpr mr::usage possible = mr::usage::write_dst | mr::usage::read_src | mr::usage::flush_visibility;
   if (uses == mr::usage::none || !mr::includes(possible, uses)) {
@@ -93,7 +93,8 @@ task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_key
   mr::region_pin region(range);
   mr::detail::peer_gate* const gate = region.windows();
   if (!gate->open && !state.device->domain().capabilities().gates) {
-    throw error(errc::invalid_argument, what + ": it is disabled, and has no windows here before it is enabled");
+    throw error(errc::invalid_argument,
+                what + ": the region is disabled, so that it has no windows here: enable it before exposing it");
   }
   const inside_call inside(state);
   auto lent = std::make_unique<lending>(keys, how.until);

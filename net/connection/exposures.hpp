@@ -13,7 +13,7 @@
 
 namespace weft::net {
 
-/// What connection::expose() awaits. Tasks begin when they are awaited, and `state` may be gone by then: `keys` tells.
+/// What connection::expose() awaits. Tasks begin when they are awaited, and `state` may be gone by then: ask `keys`.
 class exposures {
  public:
   [[nodiscard]] static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::buffer memory,

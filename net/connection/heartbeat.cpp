@@ -12,8 +12,8 @@ using weft::detail::make_error;
 namespace {
 
 constexpr const char* no_answer = "the peer has answered no heartbeat: its program hangs or is stopped";
-// Beats without a sign of life after which the peer is given up: one on which it is asked, and two in which to answer.
-// Two, because the first may be over before this end has looked at its sockets, if it was busy itself.
+// The peer is given up on the third beat without a sign of life: one on which it is asked, and two in which to answer.
+// Two, because this end may have been too busy to read its sockets during the first.
 constexpr unsigned last_silent_beat = 3;
 constexpr std::chrono::milliseconds longest_period = std::chrono::hours(24);
 
@@ -27,7 +27,7 @@ void heartbeat::stop() noexcept {
   if (armed()) state_.home.disarm(*this);
 }
 
-// All hearts of one beat together, so that an executor wakes once for all of its connections.
+// Beats are aligned, so that an executor wakes once for all of its connections with the same period.
 void heartbeat::arm() noexcept {
   if (state_.has_ended()) return;
   const duration period = std::min(state_.options.heartbeat, longest_period);
@@ -36,9 +36,8 @@ void heartbeat::arm() noexcept {
   if (!state_.home.try_arm(*this, next)) state_.give_up(make_error(errc::no_memory, "arm the timer of the heartbeat"));
 }
 
-// A message of the peer's is a sign of life. Completions are none as such, because a device answers reads and writes
-// for a program that is stopped; but while the heartbeat itself waits behind what was posted before it, they show that
-// this comes to an end.
+// A message from the peer is a sign of life. A completion is not, because a device answers reads and writes even for a
+// stopped program; but while the heartbeat itself waits behind earlier posts, completions show that it will be sent.
 void heartbeat::beat() noexcept {
   if (state_.has_ended() || state_.shut_down) return;
   const bool moved = std::exchange(moved_, false);

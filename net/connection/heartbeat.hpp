@@ -7,14 +7,14 @@
 
 namespace weft::net {
 
-/// Looks after the peer of a connection now and then, and answers when the peer does so.
+/// Checks from time to time that the peer's program runs, and answers the peer's checks.
 class heartbeat final : private weft::detail::timer {
  public:
   heartbeat(connection_state& state, sending& out) noexcept : state_(state), out_(out) {}
   heartbeat(const heartbeat&) = delete;
   heartbeat& operator=(const heartbeat&) = delete;
 
-  /// Begins to ask, if the options say so and the peer answers.
+  /// Starts the heartbeat, if the options ask for it and the peer answers.
   void start() noexcept;
   void stop() noexcept;
 
@@ -22,9 +22,9 @@ class heartbeat final : private weft::detail::timer {
   void heard() noexcept { heard_ = true; }
   /// An operation of ours has completed.
   void moved() noexcept { moved_ = true; }
-  /// The peer asks. Any message is an answer; credits are the one that can always go.
+  /// The peer asks. Any message is an answer; credits can always be sent.
   void answer() noexcept;
-  /// The slot of the connection's own messages is free: true if what was owed has taken it.
+  /// The slot of the connection's own messages is free: true if a message that was owed has taken it.
   [[nodiscard]] bool take_slot() noexcept;
 
  private:
@@ -35,12 +35,12 @@ class heartbeat final : private weft::detail::timer {
 
   connection_state& state_;
   sending& out_;
-  unsigned silent_beats_ = 0;   // in a row, without a sign of life
+  unsigned silent_beats_ = 0;   // beats in a row without a sign of life
   bool heard_ = true;           // since the last beat
   bool moved_ = false;          // since the last beat
   bool asking_ = false;         // a heartbeat is with the link, or waits for the slot
-  bool question_owed_ = false;  // it waits for the slot
-  bool answer_owed_ = false;    // likewise our answer to the peer's
+  bool question_owed_ = false;  // the heartbeat waits for the slot
+  bool answer_owed_ = false;    // the answer to the peer's heartbeat waits for the slot
 };
 
 }  // namespace weft::net

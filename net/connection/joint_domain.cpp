@@ -21,9 +21,9 @@ std::string joined_names(std::span<const std::shared_ptr<mr::domain>> parts) {
   return names;
 }
 
-// What all of them can do. Windows are an exception, so that the fabrics that have them keep them: a connection over
-// another one refuses to expose memory. What is for pinning alone asks nothing of a fabric that does not pin, as long
-// as there is one that does.
+// What all parts can do. Windows are an exception, so that the fabrics that have them keep them: a connection over
+// another fabric refuses to expose memory. Options for pinning ask nothing of a fabric that does not pin, as long as
+// another one does.
 mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::domain>> parts) {
   mr::domain_capabilities common = parts.front()->capabilities();
   mr::usage windows = common.usages & mr::usage::bind_window;
@@ -45,7 +45,7 @@ mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::
   common.on_demand = common.pins && every_on_demand;
   common.dmabuf = common.pins && every_dmabuf;
   common.requested_key = false;  // each fabric has keys of its own
-  common.disabled = true;        // by registering it with all of them again
+  common.disabled = true;        // by registering it with all again
   common.gates = false;
   common.max_ranges = 1;
   return common;
@@ -57,12 +57,12 @@ void drop_what_is_for_pinning(mr::registration_options& options) noexcept {
   options.dmabuf_offset = 0;
 }
 
-// A device that was removed has no memory, nor a link that would need any: the others go on without it.
+// A removed device has no memory, and no link that would need any: the others go on without it.
 bool is_of_removed_device(const error& why) noexcept {
   return why.code() == std::errc::io_error || why.code() == std::errc::no_such_device;
 }
 
-// A domain that pins has a handle for what it has registered.
+// A domain that pins has a handle for each registration it has made.
 bool is_there(const mr::domain& part, const mr::registration& item) noexcept {
   return item.handle != nullptr || !part.pins();
 }
@@ -131,7 +131,7 @@ void joint_domain::do_share(mr::memory_record& target) {
   for (const auto& part : parts_) part->share(target);
 }
 
-// Of a device that was removed, the part has nothing to count.
+// For a removed device, its part has nothing to count.
 void joint_domain::do_count_all(mr::memory_record& target, mr::detail::write_counter_core& counter) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i]->capabilities().gates) parts_[i]->count_writes(target.in(i), counter);
@@ -164,7 +164,7 @@ void joint_domain::replace(mr::registration& item, mr::memory_record& target,
   deregister(made);
 }
 
-// Nobody uses the record meanwhile, so that this thread may write it.
+// Nobody uses the record meanwhile, so this thread may write it.
 void joint_domain::do_refresh(mr::registration& item, mr::detail::region_state& target) {
   replace(item, target, register_with_all(target.bytes, target.options));
 }

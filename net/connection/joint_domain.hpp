@@ -14,12 +14,11 @@ namespace weft::net {
 /// The domain of a device of several fabrics: memory is registered with each, in their order, or with none. A device
 /// that was removed is left out.
 ///
-/// All at once and not when a fabric is first used: a registration pins pages, which takes milliseconds for each GiB,
-/// and would be in the way of the first operation on that fabric, above all where it is there because another has
-/// failed.
+/// Registers with all at once, not when a fabric is first used: a registration pins pages, which takes milliseconds for
+/// each GiB and would delay the first operation on that fabric, above all when it replaces one that has failed.
 class joint_domain final : public mr::domain {
  public:
-  /// Two to mr::max_fabrics, each of which knows its place: mr::domain::fabric().
+  /// Two to mr::max_fabrics, each of which knows its number: mr::domain::fabric().
   explicit joint_domain(std::vector<std::shared_ptr<mr::domain>> parts);
 
   [[nodiscard]] mr::mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) override;
@@ -35,16 +34,16 @@ class joint_domain final : public mr::domain {
   void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
   void do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
                      std::span<std::byte> memory, const mr::registration_options& options) override;
-  /// Both are for a domain of one fabric, and are refused here.
+  /// Both belong to a domain of one fabric, and are refused here.
   [[nodiscard]] mr::registration do_register(std::span<std::byte> memory,
                                              const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
 
   [[nodiscard]] std::vector<mr::registration> register_with_all(std::span<std::byte> memory,
                                                                 const mr::registration_options& options);
-  /// Of what is no longer any record's.
+  /// Deregisters what belongs to no record any more.
   void deregister(std::span<mr::registration> made) noexcept;
-  /// Puts what was made in the places of what `target` has beside `item`, and ends that.
+  /// Puts `made` in place of the registrations of `item` and `target`, and ends those.
   void replace(mr::registration& item, mr::memory_record& target, std::vector<mr::registration> made) noexcept;
 
   std::vector<std::shared_ptr<mr::domain>> parts_;

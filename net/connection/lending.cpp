@@ -16,7 +16,7 @@ lending::lending(std::shared_ptr<link_keys> keys, time_point until)
   if (has_deadline_) keys_->home_.arm(*this, until);
 }
 
-// Only one that was never opened is armed still, and that goes where it was made.
+// Only a lending that was never opened is still armed; it is destroyed on the thread where it was made.
 lending::~lending() {
   if (armed()) keys_->home_.disarm(*this);
 }
@@ -27,12 +27,12 @@ void lending::run_on_executor() noexcept {
 }
 
 void lending::expired() noexcept {
-  if (phase_ != phase::open) return;  // opened() finds out
+  if (phase_ != phase::open) return;  // opened() will notice
   const std::shared_ptr<link_keys> keys = keys_;
   keys->take_back(this, exposure_end::deadline);
 }
 
-// The owner keeps it, if there is one, and has the buffer itself.
+// An owner keeps the lending, and has the buffer itself.
 void lending::revoked() noexcept {
   const std::unique_ptr<lending> unowned(is_owned_ ? nullptr : this);
   phase_ = phase::over;
@@ -41,7 +41,7 @@ void lending::revoked() noexcept {
   tell();
 }
 
-// Memory of a device is this process's to copy, and no link's.
+// This process makes the copies of device memory, so no link has to be asked.
 void link_keys::end_copies(lending& what) noexcept {
   mr::detail::copy_engine::close_key(std::exchange(what.device_key_, 0));
 }
@@ -83,8 +83,8 @@ void link_keys::hand_over(lending* what, bool retiring) noexcept {
   if (!keys->mail(*what)) keys->take(what);
 }
 
-// Without a link there is no key, and detach() has forgotten the lending. With one, the executor stays for as long as
-// detach() waits for us.
+// Without a link there is no key, and detach() has forgotten the lending. With one, the executor is alive, because
+// detach() waits for this mutex.
 bool link_keys::mail(lending& what) noexcept {
   const std::lock_guard lock(mutex_);
   if (link_.load(std::memory_order_relaxed) == nullptr || home_.belongs_to_this_thread()) return false;
@@ -166,7 +166,7 @@ void link_keys::attach(link& target) noexcept {
   link_.store(&target, std::memory_order_release);
 }
 
-// The lent ones belong to others, who may end them on other threads as soon as link_ is null.
+// Exposures own the others, and may end them on other threads as soon as link_ is null.
 void link_keys::detach() noexcept {
   lending* retired = nullptr;
   while (!listed_.empty()) {

@@ -16,12 +16,12 @@ class list_operation;
 class recv_operation;
 class transfer;
 
-/// Whoever carries out what is awaited on a connection: the connection's core, as its operations see it. On the core's
-/// executor.
+/// Executes the operations that are awaited on a connection: the interface of the connection's core to its operations.
+/// On the core's executor.
 class operation_owner {
  public:
-  // An operation that is started is the owner's until it ends, is stopped, or is abandoned: its frame goes while it is
-  // in progress.
+  // An operation that has started belongs to the owner until it ends, is stopped, or is abandoned because its frame is
+  // destroyed while it is in progress.
   virtual void start(transfer& item) = 0;
   virtual void stop(transfer& item) noexcept = 0;
   virtual void abandon(transfer& item) noexcept = 0;
@@ -35,12 +35,12 @@ class operation_owner {
   virtual void stop(recv_operation& item) noexcept = 0;
   virtual void abandon(recv_operation& item) noexcept = 0;
 
-  /// What the peer's memory is called on the fabric of the connection; for work_request::remote_key. Empty if it has no
-  /// name there, for the reason that `why_not` is set to. `names` of a connection with rails.
+  /// The name of the peer's memory on the connection's fabric, for work_request::remote_key. If it has none there, the
+  /// result is empty and `why_not` is set. `names` is filled in for a connection with rails.
   [[nodiscard]] virtual std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                         std::optional<error>& why_not) const noexcept = 0;
-  /// Whether the peer has to be told what is written where it counts: see mr::remote_slice::counter(). If that is not
-  /// possible, `why_not` is set.
+  /// True if this end has to notify the peer of writes to memory that counts them: see mr::remote_slice::counter(). If
+  /// that is not possible, `why_not` is set.
   [[nodiscard]] virtual bool has_to_tell(std::optional<error>& why_not) const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
 
@@ -50,12 +50,12 @@ class operation_owner {
 
 inline constexpr const char* moved_from_words = "use a connection that was moved from";
 
-/// The peer of an operation, for dumps and traces; in words where there is none, because its connection was moved from.
+/// The peer of an operation, for dumps and traces; "no peer" if its connection was moved from.
 [[nodiscard]] inline std::string_view peer_of(const operation_owner* owner) noexcept {
   return owner != nullptr ? owner->peer() : std::string_view("no peer");
 }
 
-/// Of an operation on a connection that was moved from.
+/// The error of an operation on a connection that was moved from.
 [[nodiscard]] inline error moved_from_connection() noexcept {
   return weft::detail::make_error(errc::closed, moved_from_words);
 }

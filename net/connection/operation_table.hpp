@@ -19,39 +19,39 @@ namespace weft::net {
 
 class transfer;
 
-/// One operation as the link sees it, from its posting to its completion. The link's corner of it lies behind it.
+/// One operation as the link sees it, from post() to completed(). The link's corner of it follows it in memory.
 ///
-/// Who may touch its memory, and who holds it if it is the pool's:
-///   free      nobody; in sending::free_
-///   posted    the transport; `waiter` holds it, and is resumed by the completion
-///   orphaned  the transport; the waiter was stopped and has gone, and has left the memory here until the completion
+/// Who may touch its memory, and who holds it if it comes from the pool:
+///   free      nobody; the record is in sending::free_
+///   posted    the transport; `waiter` holds it, and the completion resumes the waiter
+///   orphaned  the transport; the waiter was stopped, and has left the memory here until the completion
 struct operation_record : work_request {
   operation_record* next_free = nullptr;
   transfer* waiter = nullptr;  // null while free or orphaned
   mr::buffer owned;            // of an orphan
   mr::pin pin;                 // of an orphan
-  // What `segments` names: the user's own list may change once the operation has been posted.
+  // The memory of `segments`, copied because the user may change its list once the operation is posted.
   std::array<mr::slice, max_segments> parts{};
-  std::array<named_place, mr::max_fabrics> all_names;  // what `names` refers to
+  std::array<named_place, mr::max_fabrics> all_names;  // the memory of `names`
   bool borrowed = false;                               // the regions of its segments are pinned
   trailer::storage trailer_bytes{};
-  live_statistics::operations* counted = nullptr;  // where failures of its kind are counted
-  std::uint64_t answer = 0;                        // to a flush, and the value that an atomic operation yields
+  live_statistics::operations* counted = nullptr;  // counts failures of its kind
+  std::uint64_t answer = 0;                        // of a flush, or the previous value of an atomic operation
   std::uint32_t counter = 0;                       // of an orphan: transfer::counter_
 };
 
-/// The operations that a connection may have with its link at a time. They are made a few at a time, when there is need
-/// of them, and stay where they are: most connections never use all that they may, and with many connections, tables
-/// for all of them would be most of what an idle one costs.
+/// The operations that a connection may have with its link at a time. They are made a few at a time, on demand, and
+/// never move. Most connections never use all they may have, and with many connections complete tables would be most of
+/// the cost of an idle one.
 class operation_table {
  public:
   static constexpr std::size_t step = 6;
 
-  /// At most `limit`, each with a corner for `target`, which outlives what is made. Throws std::bad_alloc.
+  /// At most `limit`, each with a corner for `target`, which outlives the records. Throws std::bad_alloc.
   operation_table(link& target, std::size_t limit)
       : link_(&target), stride_(round_up(sizeof(operation_record) + target.corner_bytes())), limit_(limit) {
     blocks_.reserve((limit + step - 1) / step);
-    if (!provide()) throw std::bad_alloc();  // the first can be made without asking for memory
+    if (!provide()) throw std::bad_alloc();  // so that the first can be made without allocating
   }
   operation_table(const operation_table&) = delete;
   operation_table& operator=(const operation_table&) = delete;
@@ -59,11 +59,11 @@ class operation_table {
     for (std::size_t i = 0; i < made_; ++i) (*this)[i].~operation_record();
   }
 
-  /// How many there may be, and how many there are.
+  /// The most that there may be, and the number made so far.
   [[nodiscard]] std::size_t limit() const noexcept { return limit_; }
   [[nodiscard]] std::size_t made() const noexcept { return made_; }
 
-  /// Makes a few more. False if there are as many as there may be, or memory is short.
+  /// Makes a few more. False if the limit is reached, or memory is short.
   [[nodiscard]] bool grow() noexcept {
     const std::size_t wanted = std::min(made_ + step, limit_);
     if (wanted == made_ || !provide()) return false;
@@ -72,7 +72,7 @@ class operation_table {
     return made_ != before;
   }
 
-  /// One that has been made.
+  /// The record at `place`, which has been made.
   [[nodiscard]] operation_record& operator[](std::size_t place) noexcept {
     return *reinterpret_cast<operation_record*>(blocks_[place / step].get() + place % step * stride_);
   }
@@ -93,7 +93,7 @@ class operation_table {
     item->~operation_record();
     return false;
   }
-  // Room for the next of them.
+  // Provides room for the next record.
   [[nodiscard]] bool provide() noexcept {
     if (blocks_.size() * step > made_) return true;
     block more(static_cast<std::byte*>(::operator new(step* stride_, alignment, std::nothrow)));

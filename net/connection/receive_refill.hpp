@@ -14,8 +14,8 @@
 
 namespace weft::net {
 
-/// Finds memory for receives that have none, at once where the pool has some at hand: call try_fill(). Else in the
-/// background, in order: then call add().
+/// Finds memory for receives that have none. try_fill() takes memory that the pool has at hand; add() waits for it in
+/// the background, in order.
 class receive_refill {
  public:
   class client {
@@ -25,7 +25,7 @@ class receive_refill {
    private:
     friend class receive_refill;
     virtual void refilled(receive_slot& slot, mr::buffer memory) noexcept = 0;
-    /// The pool can have no more memory; asked for again with the next add().
+    /// The pool cannot provide more memory; the next add() asks again.
     virtual void refill_failed(const error& why) noexcept = 0;
   };
 
@@ -45,11 +45,11 @@ class receive_refill {
     slot.memory = *std::move(memory);
     return true;
   }
-  /// Has client::refilled() called once there is memory. `owner` is kept until then; without one, wait for ended().
+  /// Calls client::refilled() once there is memory. Keeps `owner` until then; without one, wait for ended().
   void add(receive_slot& slot, std::shared_ptr<void> owner = nullptr) noexcept;
-  /// For slots that are left from a failure.
+  /// Tries again for slots that are left after a failure.
   void retry(std::shared_ptr<void> owner) noexcept;
-  /// Ends what goes on in the background. The slots that still wait get nothing.
+  /// Ends the work in the background. Slots that still wait get nothing.
   void stop() noexcept { stop_.request_stop(); }
   [[nodiscard]] bool running() const noexcept { return running_; }
   [[nodiscard]] event::wait_operation ended() noexcept { return ended_.wait(); }

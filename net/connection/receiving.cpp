@@ -50,7 +50,7 @@ void receiving::link_started() noexcept {
   return keep(slot.what);
 }
 
-// A message that follows a write of a weft peer has no trailer. Sends bring their immediate data in the trailer.
+// A weft peer's write with immediate data arrives without a trailer. Sends carry their immediate data in the trailer.
 receiving::meaning receiving::examine_immediate(receive_slot& slot, const arrival& what) noexcept {
   if (what.bytes != 0) return refuse("a message without a valid trailer");
   if (state_.peer_closed) return refuse("a message after the last one");
@@ -60,7 +60,7 @@ receiving::meaning receiving::examine_immediate(receive_slot& slot, const arriva
   return keep(slot.what);
 }
 
-// Everything here is the peer's word: check it before it is believed.
+// Everything here comes from the peer: check it before believing it.
 receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival& what) noexcept {
   if (state_.peer_closed) return refuse("a message after the last one");
   const auto said = trailer::unpack(slot.work.memory.bytes().first(what.bytes));
@@ -110,14 +110,14 @@ receiving::meaning receiving::examine_notice(const trailer& said) noexcept {
   write_notices& notices = out_.notices();
   const bool is_written = said.kind == message_kind::written;
   const bool has_sense = is_written ? notices.heard(said.immediate, said.writes) : notices.answered();
-  return has_sense ? meaning::notice : refuse("word of what was written out of its turn");
+  return has_sense ? meaning::notice : refuse("a write notice out of turn");
 }
 
 receiving::meaning receiving::keep(const arrival& what) noexcept {
   state_.statistics.messages_received.add(1);
   state_.statistics.bytes_received.add(what.bytes);
   if (!state_.closing && !state_.failure) return meaning::data;
-  ++state_.receivable;  // nobody will ask for it: its receive is posted again
+  ++state_.receivable;  // nobody will receive it: its receive is posted again
   return meaning::nothing;
 }
 
@@ -142,7 +142,7 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
     end_receivers();
 }
 
-// The oldest message; its slot is to be refilled.
+// Takes the oldest message; the caller refills its slot.
 receive_slot& receiving::hand_over(recv_operation& receiver) noexcept {
   last_served_ = receiver.waiter();
   receive_slot& oldest = inbox_.pop();
@@ -179,8 +179,8 @@ void receiving::start(recv_operation& item) {
   if (!inbox_.empty() || state_.input_has_ended()) deliver();
 }
 
-// Whoever takes one message after another does so in one turn, so that what he posts for each of them goes out
-// together. If the message before this one is another's, that one may not have been resumed yet, and goes first.
+// A task that receives one message after another goes on in the same turn, so that its posts for each of them leave
+// together. If the previous message went to another task, that one may not have been resumed yet, and goes first.
 void receiving::receive_at_once(recv_operation& item) noexcept {
   const bool goes_on = item.waiter() == last_served_ && state_.home.may_go_on();
   receive_slot& oldest = hand_over(item);
@@ -197,14 +197,14 @@ void receiving::stop(recv_operation& item) noexcept {
 void receiving::refuse_thread() const { throw error(errc::wrong_thread, state_.context("receive from")); }
 
 void receiving::post(receive_slot& slot) noexcept {
-  if (shared_ != nullptr) return shared_->post(slot);  // for others, whatever has become of this connection
+  if (shared_ != nullptr) return shared_->post(slot);  // other connections need it, whatever has become of this one
   if (state_.failure) return;
   slot.prepare(receive_bytes(state_.options));
   state_.link().post_receive(slot.work);
 }
 
-// The credit comes back with the receive. With shared receives it comes back at once, because they are not bound to the
-// connection's credits.
+// The credit returns when the receive is refilled. Shared receives are not bound to the connection's credits, so with
+// them it returns at once.
 void receiving::refill(receive_slot& slot) noexcept {
   if (shared_ != nullptr) shared_->refill(slot);
   if (state_.input_has_ended()) return;
@@ -229,7 +229,7 @@ void receiving::empty_inbox() noexcept {
   while (!inbox_.empty()) drop(inbox_.pop());
 }
 
-// Nobody waits for a message that may be in the slot.
+// Nobody waits for a message in this slot.
 void receiving::drop(receive_slot& slot) noexcept {
   if (shared_ != nullptr) return shared_->post(slot);
   slot.memory = mr::buffer();
@@ -242,8 +242,8 @@ void receiving::offer_credits() noexcept {
   out_.post_control(message_kind::credits);
 }
 
-// As long as this end waits for credits before it can say goodbye, it gives them as well: the peer may be closing too,
-// and wait for ours.
+// While this end waits for credits to send its close message, it also gives credits, because the peer may be closing
+// too and wait for ours.
 void receiving::discard_inbox() noexcept {
   if (state_.close_sent || state_.peer_closed || state_.failure) return empty_inbox();
   while (!inbox_.empty()) {

@@ -17,17 +17,16 @@
 
 namespace weft::net {
 
-/// A connection's messages, from the receive in which they come to the program that waits for them, and the credits
-/// that the peer has for more.
+/// A connection's messages, from the receive to the waiting program, and the credits that the peer has for more.
 class receiving final : private receive_refill::client, private shared_receive_state::user {
  public:
-  /// `memory` as find_receives() yields it.
+  /// `memory` is the result of find_receives().
   receiving(connection_state& state, sending& out, receive_memory memory);
   receiving(const receiving&) = delete;
   receiving& operator=(const receiving&) = delete;
   ~receiving();
 
-  /// How many receives of the connection's own the link has at a time, at most.
+  /// The most receives of the connection's own that the link has at a time.
   [[nodiscard]] std::uint16_t depth() const noexcept {
     return static_cast<std::uint16_t>(own_ != nullptr ? own_->slots.size() : 0);
   }
@@ -42,36 +41,36 @@ class receiving final : private receive_refill::client, private shared_receive_s
     return shared_ != nullptr ? shared_->slot(work) : own_->slots[work.slot];
   }
 
-  /// What a message is.
+  /// The kind of a message.
   enum class meaning : std::uint8_t {
-    nothing,  ///< nothing more: credits, or what has ended the connection
+    nothing,  ///< nothing to pass on: credits, or a violation that has ended the connection
     data,     ///< the program's, in its slot
     heartbeat,
     close,
     device_memory,  ///< a device_message, in its slot
-    notice,         ///< of the peer's writes, or the answer to one: see write_notices
+    notice,         ///< about the peer's writes, or the answer to one: see write_notices
   };
   /// Checks the message in `slot`, and ends the connection if the message breaks the protocol.
   [[nodiscard]] meaning examine(receive_slot& slot, const arrival& what) noexcept;
   /// Called after examine(): keeps a message for the program, and posts the receive of any other again.
   void put(receive_slot& slot, meaning what) noexcept;
-  /// The link returns a receive in which nothing has come.
+  /// The link returns a receive without a message.
   void flushed(const receive_work& work) noexcept { drop(slot_of(work)); }
 
-  /// Tells the peer of new credits, unless a message that goes out anyway will soon do so. Half a queue at a time, so
-  /// that credits cost little and the peer never waits for a message of ours.
+  /// Sends the peer new credits, unless a message that is about to leave will do so. Half a queue at a time, so that
+  /// credits cost little and the peer never waits for them.
   void offer_credits() noexcept;
 
-  /// Hands messages to receivers, oldest to oldest, and refills the receives that this frees. If no message can come
-  /// any more, the receivers that wait end with the reason.
+  /// Hands messages to receivers, oldest to oldest, and refills the receives that this frees. If no more messages can
+  /// arrive, waiting receivers end with the reason.
   void deliver() noexcept;
   /// Called when this end closes: drops the messages that nobody has received.
   void discard_inbox() noexcept;
   void empty_inbox() noexcept;
-  /// No receive is to be filled again.
+  /// No receive is refilled any more.
   void stop_refilling() noexcept { refill_.stop(); }
   [[nodiscard]] bool is_refilling() const noexcept { return refill_.running(); }
-  /// Only while is_refilling().
+  /// Call it only while is_refilling().
   [[nodiscard]] event::wait_operation refilling_ended() noexcept { return refill_.ended(); }
 
  private:
@@ -102,12 +101,12 @@ class receiving final : private receive_refill::client, private shared_receive_s
 
   connection_state& state_;
   sending& out_;
-  std::shared_ptr<shared_receive_state> shared_;  // null: the receives are our own
+  std::shared_ptr<shared_receive_state> shared_;  // null: the connection has its own receives
   std::shared_ptr<own_receives> own_;             // null: they are shared
-  receive_refill refill_;                         // of our own
+  receive_refill refill_;                         // of the connection's own
   receive_slot_queue inbox_;
   weft::detail::intrusive_list<recv_operation> receivers_;
-  const void* last_served_ = nullptr;  // the task that was handed the last message; only to be compared
+  const void* last_served_ = nullptr;  // the task that got the last message; only compared
 };
 
 }  // namespace weft::net

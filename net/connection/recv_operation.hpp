@@ -13,11 +13,11 @@ namespace weft::net {
 
 class operation_owner;
 
-/// Waiting for a message: what connection::recv() returns.
+/// Waits for a message: the result of connection::recv().
 class [[nodiscard]] recv_operation : public weft::detail::operation_base,
                                      public weft::detail::list_hook<recv_operation> {
  public:
-  /// No owner: awaiting it is errc::closed.
+  /// Awaiting it without an owner is errc::closed.
   explicit recv_operation(operation_owner* owner) noexcept : recv_operation(owner, false) {}
   recv_operation(recv_operation&& other) noexcept
       : operation_base(std::move(other)), owner_(other.owner_), expects_message_(other.expects_message_) {}
@@ -35,7 +35,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base,
   [[nodiscard]] std::string describe() const override { return "recv"; }
 
  protected:
-  /// `expects_message`: an end of the messages is an error.
+  /// With `expects_message`, the peer's orderly close is an error.
   recv_operation(operation_owner* owner, bool expects_message) noexcept
       : owner_(owner), expects_message_(expects_message) {}
 
@@ -60,7 +60,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base,
   std::optional<error> failure_;
 };
 
-/// What connection::recv_or_throw() returns.
+/// The result of connection::recv_or_throw().
 class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
  public:
   /// Made by connection::recv_or_throw().

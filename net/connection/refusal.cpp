@@ -9,7 +9,7 @@ namespace {
 
 static_assert(capabilities().max_parts == max_segments && capabilities().max_read_parts == max_segments);
 
-// A message needs one for its trailer.
+// A message needs one element for its trailer.
 std::size_t max_parts(transfer_kind kind, const capabilities& link) noexcept {
   if (kind == transfer_kind::read) return link.max_read_parts;
   return kind == transfer_kind::send ? link.max_parts - 1u : link.max_parts;
@@ -129,8 +129,8 @@ error refusal::explain(reason why) const {
       return error(errc::not_supported, "this link cannot revoke the peer's keys");
     case reason::no_device_memory:
       return error(errc::not_supported,
-                   "the peer's memory is a device's, which this fabric does not reach: it takes "
-                   "connection_options::device_memory at both ends");
+                   "this fabric cannot reach the peer's device memory; set connection_options::device_memory at both "
+                   "ends");
     case reason::no_device_atomics:
       return error(errc::not_supported, "there are no atomic operations on memory that the fabric does not reach");
     case reason::empty_list:

@@ -9,13 +9,13 @@
 
 namespace weft::net {
 
-/// Why an operation is not posted, as far as that can be known before. Each operation asks, and hardly one is refused:
-/// so the reason is found without its words.
+/// The reason why an operation is not posted, as far as it can be known beforehand. Every operation asks, and hardly
+/// any is refused, so the reason is found without its text.
 class refusal {
  public:
   enum class reason : std::uint8_t {
     none,      ///< it may be posted
-    no_place,  ///< the peer's memory has none on this fabric: transfer::failure() says so
+    no_place,  ///< the peer's memory has no name on this fabric: transfer::failure() says why
     wrong_thread,
     ended,
     no_atomics,
@@ -35,13 +35,13 @@ class refusal {
     empty_flush,
     other_size,
     misaligned,
-    in_use,  ///< found by whoever pins the buffer
+    in_use,  ///< found by the code that pins the buffer
   };
 
   refusal(const transfer& item, const connection_state& state) noexcept : item_(item), state_(state) {}
 
   [[nodiscard]] reason find() const noexcept;
-  /// The error for what find() yields, if that is not none.
+  /// The error for the result of find(), if that is not none.
   [[nodiscard, gnu::cold]] error explain(reason why) const;
 
  private:

@@ -16,7 +16,7 @@ using weft::detail::make_error;
 
 namespace {
 
-// The slots of control messages; those of operations follow.
+// Slots of control messages; the slots of operations follow.
 constexpr std::size_t other_control = 0;
 constexpr std::size_t close_control = 1;
 
@@ -37,26 +37,26 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
   return work_kind::read;
 }
 
-// Whether it has changed the peer's memory.
+// True if the operation has changed the peer's memory.
 bool has_written(const operation_record& record, work_status status) noexcept {
   return status == work_status::done && (record.kind != work_kind::compare_swap || record.answer == record.compare);
 }
 
 }  // namespace
 
-// ---- beginning ----
+// ---- starting operations ----
 
 sending::sending(connection_state& state, carrier_maker& maker)
     : state_(state), notices_(state, *this), carrier_maker_(maker), barrier_(nullptr, transfer_kind::send) {
   barrier_.role_ = transfer::role::barrier;
 }
 
-// The carrier has asserted for itself, and is gone.
+// The carrier has checked its own operations, and is gone by now.
 sending::~sending() { assert(waiting_.empty() && state_.statistics.in_flight.get() == 0); }
 
 void sending::attach() {
   operations_.emplace(state_.link(), depth());
-  free_ = nullptr;  // those were of the link before
+  free_ = nullptr;  // its records belonged to the previous link
 }
 
 void sending::link_started() noexcept {
@@ -64,7 +64,7 @@ void sending::link_started() noexcept {
   assert(made && "the table of operations had no room");
 }
 
-// Flattened, with what is seldom needed kept out: each operation comes this way.
+// Flattened, with rare cases kept out of line, because each operation runs through it.
 [[gnu::flatten]] void sending::start(transfer& item) {
   if (item.batch_ != nullptr || item.spent_) [[unlikely]]
     return refuse_again(item);
@@ -77,7 +77,7 @@ void sending::link_started() noexcept {
   state_.link().ring();
 }
 
-// One of the connection's own goes before those that wait.
+// The connection's own operations go ahead of those that wait.
 void sending::start_internal(transfer& item) {
   const bool is_over = state_.failure || state_.peer_closed;
   if (is_over) return item.fail(describe(item, state_.why_ended(), false));
@@ -85,7 +85,7 @@ void sending::start_internal(transfer& item) {
   pump();
 }
 
-// A batch that is in progress is not told of this failure.
+// The failure does not reach a batch that is in progress.
 [[gnu::noinline]] void sending::refuse_again(transfer& item) {
   if (item.is_internal()) return start_internal(item);
   const error why(errc::invalid_argument,
@@ -101,7 +101,7 @@ void sending::start_internal(transfer& item) {
 }
 
 void sending::start(batch_operation& all) {
-  all.unfinished_ = all.members_.size() + 1;  // it does not end before all of it has begun
+  all.unfinished_ = all.members_.size() + 1;  // one more, so that it does not end before all have been enqueued
   all.refused_ = prepare(all);
   if (all.refused_) return all.finish();
   for (transfer& item : all.members_) enqueue(item);
@@ -110,7 +110,8 @@ void sending::start(batch_operation& all) {
   all.member_ended();
 }
 
-// Checks what can be checked and pins. False: the operation is refused, and failure() says why.
+// Checks all that can be checked before posting, and pins the memory. Returns false if the operation is refused;
+// failure() has the reason.
 bool sending::prepare(transfer& item) const {
   refusal::reason why = refusal(item, state_).find();
   if (why == refusal::reason::none && !take_pin(item)) why = refusal::reason::in_use;
@@ -136,8 +137,8 @@ bool sending::is_beyond(const mr::slice& memory) const noexcept {
   return state_.carrier.agreed.rails || !record.is_within_reach_of(state_.carrier.fabric_number);
 }
 
-// A buffer that was handed over needs no pin, because nobody else can give it back. But a read that was stopped may
-// still write it.
+// A consumed buffer needs no pin, because nobody else can return it to the pool. But a read that was stopped may still
+// write to it.
 bool sending::take_pin(transfer& item) noexcept {
   mr::buffer* const memory = item.shared_;
   if (memory == nullptr) return !item.owned_ || mr::pin::may_share(item.owned_);
@@ -187,11 +188,12 @@ std::optional<error> sending::check(list_operation& all) const {
   if (state_.has_ended()) return state_.why_ended();
   const std::size_t count = all.size();
   if (count == 0 && !all.how_.immediate) return std::nullopt;
-  if (count == 0) return error(errc::invalid_argument, "a list without elements brings no immediate data");
+  if (count == 0)
+    return error(errc::invalid_argument, "an empty list cannot notify the peer (write_options::immediate)");
   if (all.is_of_blocks_) {
     if (auto refused = all.check_blocks()) return refused;
   }
-  // Of blocks one is as good as another, but for the last, which may bring immediate data.
+  // All blocks of a list pass the same checks; only the last may carry immediate data, so the last one is checked.
   const std::size_t first = all.is_of_blocks_ ? count - 1 : 0;
   bool is_beyond_here = false;
   bool is_behind_owner = false;
@@ -206,8 +208,7 @@ std::optional<error> sending::check(list_operation& all) const {
       is_behind_owner = element.is_behind_owner_;
     }
     if (is_beyond(element.one_) != is_beyond_here || element.is_behind_owner_ != is_behind_owner) {
-      const error mixed(errc::invalid_argument,
-                        "a list is of host memory or of memory of devices, at each end, not of both");
+      const error mixed(errc::invalid_argument, "a list must not mix host memory and device memory at one end");
       return describe(all, i, mixed, false);
     }
     if (all.is_of_blocks_) break;
@@ -240,7 +241,7 @@ void sending::unlink(transfer& item) noexcept {
   item.state_ = transfer::state::idle;
 }
 
-// A few more; false if all have been made, or memory is short: those that are in use come back.
+// Makes a few more records. Returns false if all have been made, or memory is short: records in use will be free again.
 [[gnu::noinline]] bool sending::make_operations() noexcept {
   const std::size_t before = operations_->made();
   if (!operations_->grow()) return false;
@@ -280,7 +281,7 @@ bool sending::may_post(const transfer& item) noexcept {
   if (posted) state_.link().ring();
 }
 
-// Once everything before it has completed.
+// Carries the operation out once everything before it has completed.
 bool sending::try_to_carry(transfer& item) noexcept {
   if (state_.statistics.in_flight.get() != internal_in_flight_) return false;
   unlink(item);
@@ -336,16 +337,17 @@ void sending::carried_out(list_operation& all, std::optional<error> failure) noe
 
 list_operation& sending::list_of(transfer& element) noexcept { return static_cast<list_operation&>(*element.batch_); }
 
-// A doorbell is for many of them, but for the last.
+// Decides when posting resumes: in large portions, so that one doorbell serves many; only the last may be small.
 void sending::set_room_for(list_operation& all) const noexcept {
   const std::size_t depth = state_.options.send_depth;
   all.goes_on_at_ = depth - std::min({depth, all.size() - all.posted_, std::max<std::size_t>(depth / 4, 1)});
 }
 
-// As many as there is room for. Whether there were any; the list is first in the queue as long as there are more.
+// Posts as many elements as there is room for. Returns true if there were any; the list stays first in the queue while
+// it has more.
 bool sending::post_elements(list_operation& all) noexcept {
   if (all.is_posting_ || state_.statistics.in_flight.get() > all.goes_on_at_) return false;
-  all.is_posting_ = true;  // the link may complete what it is given at once
+  all.is_posting_ = true;  // because the link may complete them at once
   const std::size_t before = all.posted_;
   all.is_run_ ? post_run(all) : post_one_by_one(all);
   all.is_posting_ = false;
@@ -391,10 +393,10 @@ void sending::post_run(list_operation& all) noexcept {
     }
     state_.link().post_run(all, what);
   }
-  if (all.is_open_) all.load(all.posted_);  // what it waits with
+  if (all.is_open_) all.load(all.posted_);  // the element that waits in the queue
 }
 
-// Elements of a run have no records: what bounds them is what is in flight. The last one may have to wait for a credit.
+// Elements of a run have no records: the number in flight limits them. The last one may have to wait for a credit.
 run_portion sending::next_portion(const list_operation& all) const noexcept {
   const std::size_t left = all.size() - all.posted_;
   const std::size_t room = state_.options.send_depth - state_.statistics.in_flight.get();
@@ -409,7 +411,7 @@ run_portion sending::next_portion(const list_operation& all) const noexcept {
   return what;
 }
 
-// What post() does, for many of a kind with one piece of borrowed memory each.
+// Like post(), for elements of a list, each with one piece of borrowed memory.
 void sending::post_element(transfer& element, live_statistics::operations& counted) noexcept {
   operation_record& record = *std::exchange(free_, free_->next_free);
   state_.statistics.in_flight.add(1);
@@ -442,7 +444,7 @@ void sending::name(operation_record& record, const transfer& item) noexcept {
 void sending::post(transfer& item) noexcept {
   operation_record& record = *std::exchange(free_, free_->next_free);
   live_statistics& statistics = state_.statistics;
-  statistics.in_flight.add(1);  // what is with the transport, control messages not counted
+  statistics.in_flight.add(1);  // control messages are not counted
   statistics.begun(state_.home.coarse_now());
   item.state_ = transfer::state::posted;
   item.record_ = &record;
@@ -512,7 +514,7 @@ live_statistics::operations& sending::counters_of(transfer_kind kind) noexcept {
   return state_.statistics.atomics;
 }
 
-// After it was started: whether it is the peer that it waits for.
+// Called after the start, to count an operation that waits for the peer's credits.
 void sending::count_wait(const transfer& item) noexcept {
   const bool waits = item.state_ == transfer::state::waiting && item.is_message() && state_.properties().native;
   if (waits && state_.sent == state_.sendable) state_.statistics.waits_for_credits.add(1);
@@ -542,7 +544,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   state_.link().ring();
 }
 
-// ---- ending ----
+// ---- completing operations ----
 
 [[gnu::flatten]] void sending::completed(work_request& work, work_status status) noexcept {
   auto& record = static_cast<operation_record&>(work);
@@ -596,14 +598,14 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
   pump();
 }
 
-// Elements that have completed, in their order: once the list is as it is without them, because the link may go on from
-// inside of a post. Whoever waits for the list is resumed later.
+// Notifies the peer of completed elements, in order. Called once the list no longer counts them, because the link may
+// continue from inside a post. The waiter of the list is resumed later.
 [[gnu::noinline]] void sending::tell(list_operation& all, std::size_t first, std::size_t count) noexcept {
   if (all.is_of_blocks_) return notices_.note(all.counter_of(first), count);
   for (std::size_t i = first; i != first + count; ++i) notices_.note(all.counter_of(i), 1);
 }
 
-// What failed() does. The oldest one under way is the first of them.
+// Does what failed() does. The oldest element in flight is the first that failed.
 [[gnu::noinline]] void sending::elements_failed(list_operation& all, std::size_t count, work_status status) noexcept {
   const transfer& element = all.element_;
   counters_of(element.kind_).failed.add(count);
@@ -626,7 +628,7 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
     waiter->failure_ = describe(*waiter, why, true);
   } else {
     list_operation& all = list_of(*waiter);
-    waiter->failure_ = describe(all, all.posted_ - all.under_way_, why, true);  // they end in their order
+    waiter->failure_ = describe(all, all.posted_ - all.under_way_, why, true);  // elements end in order
   }
 }
 
@@ -646,7 +648,7 @@ bool sending::control_completed(const work_request& work) noexcept {
 void sending::stop(transfer& item) noexcept {
   const bool posted = item.state_ == transfer::state::posted || item.state_ == transfer::state::carried;
   if (posted && item.borrowed_) {
-    return state_.abort("an operation on borrowed memory was stopped");  // its completion resumes the waiter
+    return state_.abort("an operation on borrowed memory was stopped");  // the completion resumes the waiter
   }
   abandon(item);
   item.fail(describe(item, make_error(errc::canceled, "stopped"), posted));
@@ -695,7 +697,7 @@ void sending::abandon(transfer& item) noexcept {
   item.state_ = transfer::state::idle;
 }
 
-// The last first: while the first waits, none behind it is posted only because something before it has gone.
+// The last first, because stopping the first would let those behind it be posted.
 void sending::stop(batch_operation& all) noexcept {
   for (std::size_t i = all.members_.size(); i > 0; --i) {
     transfer& item = all.members_[i - 1];
@@ -753,25 +755,26 @@ error sending::describe(list_operation& all, std::size_t place, const error& why
 error sending::why_failed(const transfer& item, const work_request& work, work_status status) const noexcept {
   if (status == work_status::unknown) return make_error(errc::outcome_unknown);
   if (status == work_status::expired) {
-    return make_error(errc::remote_access, "the memory was lent until a time that has passed; the connection goes on");
+    return make_error(errc::remote_access, "the deadline of the peer's exposure has passed; the connection goes on");
   }
   if (status == work_status::taken_back) {
     return make_error(errc::remote_access, "the peer has taken the memory back; the connection goes on");
   }
   if (status == work_status::access_denied) {
-    // The link's words, if the link ended because of this access.
+    // The link's error, if the link ended because of this access.
     const bool has_words = state_.failure && state_.failure->code() == errc::remote_access;
     return has_words ? *state_.failure : make_error(errc::remote_access);
   }
   return item.stopped() ? make_error(errc::canceled, "stopped") : why_flushed(work, status);
 }
 
-// An access with another key was not made by this operation.
+// An access with another key is not this operation's.
 error sending::why_flushed(const work_request& work, work_status status) const noexcept try {
   const bool has_key = work.kind != work_kind::send;
   const bool beside = status == work_status::bystander || (has_key && refused_key_ && *refused_key_ != work.remote_key);
   if (!beside || state_.failure->code() != errc::remote_access) return *state_.failure;
-  return state_.failure->with_code(errc::connection_failed).within("the peer refused an access with another key");
+  return state_.failure->with_code(errc::connection_failed)
+      .within("ended because the peer refused another operation's access, with another key");
 } catch (const std::bad_alloc&) {
   return make_error(errc::connection_failed);
 }

@@ -19,30 +19,30 @@
 
 namespace weft::net {
 
-/// A connection's operations, from the queue in which they wait for a slot and for credits, over the link, to their
-/// end; and the messages that the connection itself sends.
+/// A connection's operations: the queue in which they wait for a slot and for credits, their way over the link, and
+/// their completion. Also sends the connection's own messages.
 class sending final : private write_notices::outlet {
  public:
-  /// Carries out the operations on memory of devices that the fabric does not reach, one at a time: staging.
+  /// Carries out operations on device memory that the fabric does not reach, one at a time: staging.
   class carrier {
    public:
-    /// Carries the operation out, which is no longer in the queue of those that wait; end_carrying() and carried_out()
-    /// follow. If there is no memory for that, it ends with errc::no_memory.
+    /// Carries out an operation that has left the queue; end_carrying() and carried_out() follow. Without memory for
+    /// that, the operation ends with errc::no_memory.
     virtual void begin(transfer& item) noexcept = 0;
     virtual void begin(list_operation& all) noexcept = 0;
-    /// Lets the transfer end: what is under way goes on, with its memory, and nothing more follows.
+    /// Lets the transfer end: pieces in flight complete, with its memory, and no more are begun.
     virtual void leave(transfer& item) noexcept = 0;
-    /// Begins no further element. The list ends when those that have begun have ended.
+    /// Begins no further element. The list ends when those in progress have.
     virtual void stop(list_operation& all) noexcept = 0;
-    /// Whether an operation is being carried out, or a request of the peer's.
+    /// True while it carries out an operation, or a request of the peer's.
     [[nodiscard]] virtual bool is_busy() const noexcept = 0;
-    /// The peer answers no more.
+    /// The peer will answer no more.
     virtual void give_up(const error& why) noexcept = 0;
 
    protected:
     ~carrier() = default;
   };
-  /// Who makes it, when it is first needed.
+  /// Makes the carrier when it is first needed.
   class carrier_maker {
    public:
     /// Called once. Throws std::bad_alloc.
@@ -57,7 +57,7 @@ class sending final : private write_notices::outlet {
   sending& operator=(const sending&) = delete;
   ~sending();
 
-  /// How many requests the link has at a time, at most.
+  /// The most requests that the link has at a time.
   [[nodiscard]] std::uint16_t depth() const noexcept {
     return static_cast<std::uint16_t>(state_.options.send_depth + control_requests);
   }
@@ -69,10 +69,10 @@ class sending final : private write_notices::outlet {
   void start(transfer& item);
   void start(batch_operation& all);
   void start(list_operation& all);
-  /// Makes the operation end, now or soon, with errc::canceled.
+  /// Ends the operation with errc::canceled, now or soon.
   void stop(transfer& item) noexcept;
   void stop(batch_operation& all) noexcept;
-  /// Posts none of it any more; it ends when what was posted has.
+  /// Posts no more elements; the list ends when those that were posted have.
   void stop(list_operation& all) noexcept;
   void abandon(transfer& item) noexcept;
   void abandon(batch_operation& all) noexcept;
@@ -84,24 +84,24 @@ class sending final : private write_notices::outlet {
       post_waiting();
   }
 
-  /// Whether nothing waits, and the link has at most the connection's own messages.
+  /// True if nothing waits, and the link has at most the connection's own messages.
   [[nodiscard]] bool is_idle() const noexcept {
     return waiting_.empty() && state_.statistics.in_flight.get() == 0 &&
            (carrier_ == nullptr || !carrier_->is_busy()) && notices_.has_told_all();
   }
 
-  /// Tells it of one that was made for another reason.
+  /// Sets a carrier that was made to serve the peer.
   void set_carrier(carrier& made) noexcept { carrier_ = &made; }
-  /// Whether the link does not reach this end's memory.
+  /// True if the link cannot reach this local memory.
   [[nodiscard]] bool is_beyond(const mr::slice& memory) const noexcept;
-  /// The carrier has carried out, or given up, the operation that it was given: those behind it may begin.
+  /// The carrier has carried out its operation, or given it up: the next ones may begin.
   void end_carrying() noexcept { unlink(barrier_); }
-  /// Ends an operation that it has been given; empty if it succeeded.
+  /// Ends an operation that was given to the carrier; `failure` is empty if it succeeded.
   void carried_out(transfer& item, std::optional<error> failure) noexcept;
   void carried_out(list_operation& all, std::optional<error> failure) noexcept;
 
-  /// Whether a message of the connection's own is with the link. They have two slots: one for the message that closes,
-  /// one for all others.
+  /// True while a message of the connection's own is with the link. There are two slots: one for the close message, one
+  /// for all others.
   [[nodiscard]] bool is_busy_with(message_kind kind) const noexcept { return control_busy_[slot_of(kind)]; }
   /// `immediate` and `writes` as in the trailer.
   void post_control(message_kind kind, std::uint32_t immediate = 0, std::uint32_t writes = 0) noexcept;
@@ -109,9 +109,9 @@ class sending final : private write_notices::outlet {
 
   [[nodiscard]] static bool is_control(const work_request& work) noexcept { return work.slot < control_requests; }
   void completed(work_request& work, work_status status) noexcept;
-  /// Elements of a list that the link takes apart have ended.
+  /// The next `count` elements of a list that the link takes apart have ended.
   void run_advanced(work_run& run, std::size_t count, work_status status) noexcept;
-  /// Yields whether the message had the slot that all but the closing one share.
+  /// Returns true if the message had the slot that all but the close message share.
   bool control_completed(const work_request& work) noexcept;
 
  private:
@@ -162,7 +162,7 @@ class sending final : private write_notices::outlet {
   void reuse(operation_record& record) noexcept;
   [[gnu::cold]] void failed(operation_record& record, transfer* waiter, work_status status) noexcept;
 
-  // If there is no memory for the words, the error has only those of its code.
+  // Without memory for the text, the error has only that of its code.
   [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
   [[nodiscard]] error describe(list_operation& all, std::size_t place, const error& why, bool posted) const noexcept;
   [[nodiscard]] error why_failed(const transfer& item, const work_request& work, work_status status) const noexcept;
@@ -171,15 +171,15 @@ class sending final : private write_notices::outlet {
   connection_state& state_;
   write_notices notices_;
   carrier_maker& carrier_maker_;
-  carrier* carrier_ = nullptr;            // null until it has been made
-  transfer barrier_;                      // first in the queue while an operation is carried out
-  std::uint64_t internal_in_flight_ = 0;  // of the carrier, beside the program's operations
+  carrier* carrier_ = nullptr;            // null until it is made
+  transfer barrier_;                      // first in the queue while the carrier is busy
+  std::uint64_t internal_in_flight_ = 0;  // the carrier's requests, which are not the program's operations
   live_statistics::operations uncounted_;
-  std::optional<operation_table> operations_;  // the first two for control messages, which bypass the queue
+  std::optional<operation_table> operations_;  // the first two are for control messages, which bypass the queue
   operation_record* free_ = nullptr;
   weft::detail::intrusive_list<transfer> waiting_;
-  bool control_busy_[control_requests] = {};  // their slot is with the link
-  std::optional<std::uint64_t> refused_key_;  // the key with which the peer refused an access, if a request has told
+  bool control_busy_[control_requests] = {};  // the slot is with the link
+  std::optional<std::uint64_t> refused_key_;  // the key of the access that the peer refused, once a request tells
 };
 
 }  // namespace weft::net

@@ -20,21 +20,21 @@ class device_state;
 /// Throws errc::invalid_argument for depths and sizes that no connection can have.
 void check_sizes(const connection_options& options);
 
-/// How many receives a connection of that device posts if they are its own.
+/// The number of receives that a connection of that device posts if it has its own.
 [[nodiscard]] std::uint16_t receives_of(const device_state& device, const connection_options& options) noexcept;
 
-/// What a transport needs of a user's options. The deadline runs from now; `hello` outlives the set-up. `shared` may be
+/// The transport's part of a user's options. The deadline runs from now; `hello` outlives the set-up. `shared` may be
 /// null.
 [[nodiscard]] set_up_options make_set_up(const device_state& device, const connection_options& options,
                                          const greeting_frame& hello,
                                          const std::shared_ptr<shared_receive_state>& shared);
 
-/// What a connection with these options receives into; if that is not `shared`, waits for the pool, until `deadline`.
+/// The receives of a connection with these options; unless they are `shared`, waits for the pool, until `deadline`.
 /// Throws errc::invalid_argument for depths and sizes that no connection can have.
 [[nodiscard]] task<receive_memory> find_receives(device_state& device, const connection_options& options,
                                                  std::shared_ptr<shared_receive_state> shared, time_point deadline);
 
-/// Reports the exception at hand: a peer's set-up has failed, and nobody waits for that peer alone.
+/// Reports the current exception: a peer's set-up has failed, and no task waits for that peer in particular.
 void report_failed_set_up(const std::exception& why,
                           std::source_location where = std::source_location::current()) noexcept;
 

@@ -12,7 +12,7 @@
 namespace weft::net {
 namespace {
 
-// `times` as many, for a device with so many domains.
+// `times` is the number of the device's domains, each of which has as many receives.
 void check(const shared_receive_options& options, const mr::pool& pool, std::size_t times) {
   if (options.depth == 0 || options.depth > max_depth) {
     throw error(errc::invalid_argument, fmt::format("the depth must be 1 to {}", max_depth));
@@ -45,7 +45,7 @@ shared_receive_state::shared_receive_state(std::shared_ptr<device_state> device,
   }
 }
 
-// In this order: where there is no memory to retry, the others hear of it at once, and this one has no link to end yet.
+// Retry first: if there is no memory for that, the other users are told at once, and this one has no link to end yet.
 void shared_receive_state::join(user& one) {
   refill_.retry(shared_from_this());
   users_.push_back(&one);
@@ -88,7 +88,7 @@ void shared_receive_state::refill_failed(const error& why) noexcept {
 
 namespace {
 
-// The first fabric of a device that has the same domain; that itself, if there is none before it.
+// The first fabric of the device with the same domain, which may be the fabric itself.
 std::size_t first_of_domain(const device_state& device, std::size_t fabric) noexcept {
   std::size_t first = 0;
   while (device.fabric(first).shared_domain() != device.fabric(fabric).shared_domain()) ++first;
@@ -122,7 +122,7 @@ task<std::shared_ptr<shared_receive_group>> shared_receive_group::make(std::shar
   co_return made;
 }
 
-// Each once, although it may be that of several fabrics: close() hands it to its executor.
+// Closes each only once, although several fabrics may share it, because close() submits it to its executor.
 void shared_receive_group::close() noexcept {
   for (auto each = of_fabrics_.begin(); each != of_fabrics_.end(); ++each) {
     if (std::find(of_fabrics_.begin(), each, *each) == each) (*each)->close();

@@ -19,7 +19,7 @@ namespace weft::net {
 
 class device_state;
 
-/// What shared_receives and the connections that use it hold: a transport's queue, and the memory behind it.
+/// State behind shared_receives and the connections that use it: a transport's queue, and its memory.
 class shared_receive_state final : public std::enable_shared_from_this<shared_receive_state>,
                                    private receive_refill::client,
                                    private weft::detail::remote_work {
@@ -31,11 +31,11 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
 
    private:
     friend class shared_receive_state;
-    /// The pool can have no more memory for them.
+    /// The pool cannot provide more memory for the receives.
     virtual void receives_failed(const error& why) noexcept = 0;
   };
 
-  /// With one buffer for each receive.
+  /// `memory` has one buffer for each receive.
   shared_receive_state(std::shared_ptr<device_state> device, std::unique_ptr<receive_queue> queue,
                        const shared_receive_options& options, std::vector<mr::buffer> memory);
 
@@ -45,15 +45,15 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   [[nodiscard]] receive_queue& queue() noexcept { return *queue_; }
   [[nodiscard]] receive_slot& slot(const receive_work& work) noexcept { return slots_[work.slot]; }
 
-  /// A connection uses them, until it leaves.
+  /// A connection uses the receives until it leaves.
   void join(user& one);
   void leave(user& one) noexcept;
-  /// From any thread: the user's handle is gone.
+  /// The user's handle is gone. From any thread.
   void close() noexcept;
 
   /// Posts a slot that has its memory.
   void post(receive_slot& slot) noexcept;
-  /// Finds memory for a slot whose memory has gone with its message, then posts it.
+  /// Finds memory for a slot whose memory left with its message, then posts it.
   void refill(receive_slot& slot) noexcept {
     refill_.try_fill(slot) ? post(slot) : refill_.add(slot, shared_from_this());
   }
@@ -68,7 +68,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   std::shared_ptr<device_state> device_;
   shared_receive_options options_;
   std::vector<receive_slot> slots_;
-  std::unique_ptr<receive_queue> queue_;  // goes before the memory that it uses
+  std::unique_ptr<receive_queue> queue_;  // destroyed before the memory that it uses
   receive_refill refill_;
   std::vector<user*> users_;
   bool closed_ = false;
@@ -76,17 +76,17 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
 };
 
-/// What shared_receives holds: receives for each domain of a device, whose fabrics share them.
+/// The receives behind shared_receives: one set for each domain of a device, which its fabrics share.
 class shared_receive_group {
  public:
   [[nodiscard]] static task<std::shared_ptr<shared_receive_group>> make(std::shared_ptr<device_state> device,
                                                                         shared_receive_options options);
 
-  /// For connections over this fabric of the device.
+  /// The receives for connections over this fabric of the device.
   [[nodiscard]] const std::shared_ptr<shared_receive_state>& on(std::size_t fabric) const noexcept {
     return of_fabrics_[fabric];
   }
-  /// From any thread: the user's handle is gone.
+  /// The user's handle is gone. From any thread.
   void close() noexcept;
 
  private:

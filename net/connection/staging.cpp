@@ -34,7 +34,7 @@ namespace {
 constexpr std::size_t slots = device_message::slots;
 constexpr std::size_t slot_bytes = device_message::slot_bytes;
 
-// The places of what this end says.
+// Places of this end's messages.
 constexpr std::size_t message_room = 256;
 constexpr std::size_t ask_place = 2 * slots;
 constexpr std::size_t memory_place = 2 * slots + 1;
@@ -42,7 +42,7 @@ constexpr std::size_t answer_place(std::size_t slot) noexcept { return slots + s
 constexpr std::size_t message_bytes = 8192;
 static_assert(device_message::max_bytes <= message_room && (memory_place + 1) * message_room <= message_bytes);
 
-// For a pool that is full. The connection does not end before that is over.
+// How long to wait for a full pool. The connection does not end before that is over.
 constexpr std::chrono::milliseconds patience_for_pool{1000};
 
 constexpr mr::usage of_messages = mr::usage::send | mr::usage::write_src;
@@ -75,13 +75,13 @@ errc code_of(device_access status) noexcept {
 }
 
 void report_no_slots(const std::exception& why) noexcept try {
-  const std::string text = fmt::format("memory for a peer to reach a device through: {}", why.what());
+  const std::string text = fmt::format("staging memory for a peer's access to device memory: {}", why.what());
   send_report({.kind = report_kind::warning, .text = text});
 } catch (const std::bad_alloc&) {
-  send_report({.kind = report_kind::warning, .text = "there is no memory for a peer to reach a device through"});
+  send_report({.kind = report_kind::warning, .text = "out of staging memory for a peer's access to device memory"});
 }
 
-// Freed memory may have become somebody else's, at the same address.
+// Freed memory may belong to another allocation by now, at the same address.
 void check_unchanged(const mr::slice& memory) {
   const mr::memory_record& record = *memory.record();
   if (record.device->find(memory.bytes()).id == record.allocation) return;
@@ -91,7 +91,7 @@ void check_unchanged(const mr::slice& memory) {
 
 }  // namespace
 
-// What is moved by one operation of a list, or by a transfer.
+// The memory of a transfer, or of one element of a list.
 struct staging::element {
   std::span<const mr::slice> parts;
   std::uint64_t key = 0;
@@ -99,7 +99,7 @@ struct staging::element {
   peer_names names;
 };
 
-// At most a slot of it.
+// A part of an element, at most as large as a slot.
 struct staging::piece {
   transfer_kind kind = transfer_kind::write;
   bool peer_copies = false;
@@ -110,18 +110,18 @@ struct staging::piece {
   peer_names names;
 };
 
-// An operation that is being carried out: what it needs if its transfer goes meanwhile.
+// An operation in progress, with what it needs if its transfer is destroyed meanwhile.
 struct staging::job {
   transfer_kind kind = transfer_kind::write;
-  bool peer_copies = false;  // the peer's memory is beyond the reach of the fabric
+  bool peer_copies = false;  // the fabric cannot reach the peer's memory
   bool direct = false;       // the peer has opened this end's memory
   bool stopped = false;
-  transfer* item = nullptr;  // null: a list, or it has gone
+  transfer* item = nullptr;  // null for a list, or after the transfer is gone
   list_operation* list = nullptr;
   std::vector<mr::slice> parts;
-  mr::buffer owned;  // of a transfer that has gone
+  mr::buffer owned;  // of a transfer that is gone
   mr::pin pin;
-  mr::region_pin pinned;  // what the peer has opened
+  mr::region_pin pinned;  // the memory that the peer has opened
   std::uint64_t key = 0;
   std::uint64_t address = 0;
   std::uint64_t remote_bytes = 0;
@@ -144,7 +144,7 @@ class staging::shared_memory final : public mr::detail::background_job {
   void close() noexcept {
     if (!memory_.empty()) device_->close_share(std::exchange(memory_, {}).data());
   }
-  void run() noexcept override {}  // all there is to do on a worker is to be deleted
+  void run() noexcept override {}  // a worker only has to delete it
 
   [[nodiscard]] const mr::memory_device* device() const noexcept { return device_.get(); }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
@@ -251,8 +251,8 @@ task<> staging::carry_out() {
   if (mine.direct && !over_) {
     try {
       co_await end_share();
-    } catch (const std::exception&) {  // the connection has ended, and what is shared ends with it
-      if (!over_) state_.give_up(make_error(errc::no_memory, "take memory of a device back that was shared"));
+    } catch (const std::exception&) {  // the connection has ended, and the sharing with it
+      if (!over_) state_.give_up(make_error(errc::no_memory, "end the sharing of device memory"));
     }
   }
   conclude(std::move(job_));
@@ -285,8 +285,9 @@ task<> staging::prepare(job& mine) {
   if (mine.peer_copies) co_await find_slots_of_peer();
 }
 
-// Where the peer is a process of this machine, for operations that are worth the opening. All of the memory is in one
-// region, as of most lists; an operation that is not so, or that the peer has no use for, takes the longer way.
+// Shares memory with a peer process of this machine, for operations that are large enough to be worth it. Requires that
+// all memory is in one region, as in most lists; any other operation, or one that the peer refuses, is copied through
+// slots.
 task<> staging::try_to_share(job& mine) {
   constexpr std::size_t least_bytes = std::size_t{1} << 20;
   if (!state_.properties().same_machine || mine.kind == transfer_kind::send) co_return;
@@ -402,7 +403,7 @@ task<> staging::move(std::size_t slot, piece what) {
   try {
     const mr::region_pin pinned(what.local);
     if (what.local.size() == 0) {
-      // Nothing is to be moved; the element ends in its turn.
+      // There is nothing to move; the element ends in its turn.
     } else if (what.direct) {
       co_await request(slot, direct_request(what));
     } else if (what.kind == transfer_kind::write) {
@@ -469,7 +470,7 @@ task<> staging::read(std::size_t slot, const piece& what) {
   if (copies) co_await copy_in(target.bytes(), what.local);
 }
 
-// Copied together, so that the transport sees host memory; what is host memory already goes along.
+// Gathers all parts in host memory for the transport, including those that are in host memory already.
 task<> staging::send_message(job& mine) {
   std::size_t bytes = 0;
   for (const mr::slice& part : mine.parts) bytes += part.size();
@@ -497,13 +498,13 @@ task<> staging::send_message(job& mine) {
   co_await say;
 }
 
-// All earlier operations have completed, and the peer answers behind them.
+// All earlier operations have completed, and the peer's answer comes after them.
 task<> staging::flush() {
   co_await request(
       0, {.what = device_message::verb::get, .flushes = true, .bytes = 1, .key = job_->key, .offset = job_->address});
 }
 
-// All has been placed: the peer has said so, or the write of nothing follows it.
+// All bytes are in place: the peer has confirmed it, or this empty write follows them.
 task<> staging::notify(job& mine) {
   transfer word(&owner_, transfer_kind::write);
   word.become_internal(messages_.slice(0, 0));
@@ -567,7 +568,7 @@ task<> staging::copy_in(std::span<const std::byte> from, mr::slice to) {
   co_await copy;
 }
 
-// ---- what the ends say ----
+// ---- messages ----
 
 task<> staging::post(std::size_t place, device_message what) {
   const mr::slice room = messages_.slice(place * message_room, message_room);
@@ -674,7 +675,7 @@ task<> staging::lend() {
     co_await find_messages();
     co_await lend_slots();
     answer.region = lent_.remote();
-  } catch (const std::exception& why) {  // the peer hears of it, without the words
+  } catch (const std::exception& why) {  // the peer is told that it failed, without the text
     if (!state_.has_ended()) report_no_slots(why);
   }
   try {
@@ -707,7 +708,7 @@ std::span<std::byte> staging::lent_slot(std::size_t slot) const noexcept {
   return all.subspan(slot * slot_bytes, slot_bytes);
 }
 
-// Nothing if the peer has not shared that with this device, or asks to copy beyond it.
+// Empty if the peer has not shared that memory with this device, or asks to copy beyond it.
 std::span<std::byte> staging::part_of(const shared_memory* shared, const device_message& asked,
                                       const mr::memory_device& device) noexcept {
   if (shared == nullptr || shared->device() != &device) return {};
@@ -745,8 +746,8 @@ task<device_access> staging::carry_out(const device_message& asked) {
   co_return co_await copy_for_peer(asked);
 }
 
-// Only a peer that is a process of this machine, for memory whose owner has chosen it: a peer that frees what it has
-// shared may spoil this end's use of the device.
+// Only for a peer process of this machine, and for memory whose owner has chosen it, because a peer that frees memory
+// it has shared may damage this end's use of the device.
 task<device_access> staging::open_share(const device_message& asked) {
   if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return device_access::not_allowed;
   const std::shared_ptr<mr::memory_device> device = device_keys::of_process().device_of(asked.key, true);
@@ -762,7 +763,7 @@ task<device_access> staging::open_share(const device_message& asked) {
   co_return device_access::done;
 }
 
-// A peer that still has copies of it under way breaks the rules: the last of them closes it.
+// A peer that still has copies in progress breaks the rules: the last copy closes the memory.
 task<> staging::close_share() {
   const std::shared_ptr<shared_memory> gone = std::move(shared_);
   if (gone.use_count() != 1) co_return;
@@ -795,7 +796,7 @@ task<device_access> staging::copy_for_peer(const device_message& asked) {
     if (status != device_access::done) co_return status;
     if (device->find(use.memory()).id != use.record().allocation) co_return device_access::device_failed;
     std::byte* const there = use.memory().data();
-    // From here on without a pause: whoever closes the key relies on it that the device has the copy.
+    // No suspension from here on: closing the key relies on the copy having been given to the device.
     copy_operation copy(puts && !asked.direct ? engine.in() : engine.out(), puts ? there : slot, puts ? slot : there,
                         asked.bytes, std::move(use));
     co_await copy;

@@ -25,13 +25,13 @@ namespace weft::net {
 
 class connection_end;
 
-/// Moves memory of devices over a fabric that does not reach it: see device_message for what the ends do. Part of a
-/// connection, made when it is first needed.
+/// Moves device memory over a fabric that does not reach it: see device_message for the protocol. Part of a connection,
+/// made when it is first needed.
 ///
-/// One operation of this end is carried out at a time: those behind it wait, and it waits for those before it, so that
-/// all start, take effect and end in their order. It is cut into pieces of a slot, and as many pieces as there are
-/// slots are under way at once, so that the copies of one go on beside the transport of another. The peer's requests
-/// are served beside that.
+/// Carries out one operation of this end at a time: it waits for those before it, and those behind it wait, so that all
+/// start, take effect and end in order. An operation is cut into pieces of a slot's size, of which as many are under
+/// way as there are slots, so that some are copied while others are transported. The peer's requests are served at the
+/// same time.
 class staging final : public sending::carrier {
  public:
   staging(connection_state& state, sending& out, connection_end& end, operation_owner& owner);
@@ -47,7 +47,7 @@ class staging final : public sending::carrier {
   [[nodiscard]] bool is_busy() const noexcept override { return job_ != nullptr || serving_ != 0; }
   void give_up(const error& why) noexcept override;
 
-  /// The peer has said something. False if that makes no sense.
+  /// A message from the peer. Returns false if it makes no sense.
   [[nodiscard]] bool heard(const device_message& said) noexcept;
 
  private:
@@ -65,13 +65,13 @@ class staging final : public sending::carrier {
     bool busy = false;
     bool ends_element = false;
     std::optional<error> failure;
-    // A request to the peer about it.
+    // A request to the peer about this piece.
     event answered;
     bool asks = false;
     std::optional<error> answer;
   };
-  // What the peer has asked for in a slot. It may ask anew as soon as it has the answer, before this end has heard that
-  // the answer is there.
+  // The peer's request in a slot. The peer may send the next one as soon as it has the answer, before this end has seen
+  // the answer complete.
   struct service {
     bool runs = false;
     bool has_answered = false;
@@ -126,10 +126,11 @@ class staging final : public sending::carrier {
   std::unique_ptr<job> job_;
   std::array<lane, device_message::slots> lanes_;
   std::size_t next_lane_ = 0;
-  std::optional<error> over_;  // the peer answers no more
+  std::optional<error> over_;  // set when the peer answers no more
 
-  staging_memory own_;       // this end's slots, for memory of its own devices
-  staging_memory messages_;  // for what it says: a place for each request, each answer, and how slots are found
+  staging_memory own_;  // this end's slots, for memory of its own devices
+  staging_memory
+      messages_;  // for messages of this end: a place for each request, for each answer, and for the set-up of slots
   bool finds_messages_ = false;
   event found_messages_;
 
@@ -138,13 +139,13 @@ class staging final : public sending::carrier {
   event found_slots_of_peer_;
   std::optional<error> no_slots_of_peer_;
 
-  bool lends_ = false;  // the peer has asked for its slots here
+  bool lends_ = false;  // the peer has asked for slots here
   bool has_lent_ = false;
-  staging_memory lent_slots_;  // empty where parts of regions cannot be lent: a buffer of the pool is
+  staging_memory lent_slots_;  // empty if parts of regions cannot be lent: then the slots are a pool buffer
   exposure lent_;
-  std::shared_ptr<shared_memory> shared_;  // by the peer, for its operation; its copies hold it too
+  std::shared_ptr<shared_memory> shared_;  // memory that the peer shares for its operation; copies hold it too
   std::array<service, device_message::slots> services_;
-  std::size_t serving_ = 0;  // requests of the peer
+  std::size_t serving_ = 0;  // requests of the peer in progress
 };
 
 }  // namespace weft::net

@@ -15,15 +15,15 @@
 
 namespace weft::net {
 
-/// Host memory that is copied through on the way to or from devices: registered for its fabrics, and pinned for each
-/// device that copies there. It goes on a worker, and is unpinned there, once nobody uses it.
+/// Host memory through which device memory is copied: registered for the device's fabrics, and pinned for each device
+/// that copies. It is unpinned and released on a worker, once nobody uses it.
 class staging_memory {
  public:
   staging_memory() noexcept = default;
 
-  /// Makes it, of `bytes` for `purpose`. Throws weft::error.
+  /// Makes `bytes` of it, registered for `purpose`. Throws weft::error.
   [[nodiscard]] static task<staging_memory> make(mr::domain& domain, std::size_t bytes, mr::usage purpose);
-  /// Pins it for that device, unless it is.
+  /// Pins it for the device, unless it is pinned already.
   [[nodiscard]] task<> pin_for(std::shared_ptr<mr::memory_device> device);
 
   explicit operator bool() const noexcept { return static_cast<bool>(region_); }
@@ -32,7 +32,7 @@ class staging_memory {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return region_.bytes(); }
 
  private:
-  // The owner of the memory behind the region: it goes after the memory has been deregistered.
+  // Owns the memory behind the region: it is destroyed after the memory has been deregistered.
   class pages {
    public:
     explicit pages(mr::mapping memory) noexcept : memory_(std::move(memory)) {}
@@ -47,7 +47,7 @@ class staging_memory {
     [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
     [[nodiscard]] const mr::backing_file& file() const noexcept { return memory_.file(); }
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size()}; }
-    /// On a worker.
+    /// Called on a worker.
     void pin_for(const std::shared_ptr<mr::memory_device>& device);
 
    private:
@@ -63,7 +63,7 @@ class staging_memory {
   mr::region region_;
   pages* pages_ = nullptr;  // the region's
   std::unique_ptr<mutex> pinning_;
-  std::vector<std::shared_ptr<mr::memory_device>> known_to_;  // also those that others had pinned it for
+  std::vector<std::shared_ptr<mr::memory_device>> known_to_;  // including devices for which others had pinned it
 };
 
 }  // namespace weft::net

@@ -86,7 +86,7 @@ void transfer::use(const sink& memory) {
   std::visit(visitor{*this}, memory.memory_);
 }
 
-// Out of line: it is no part of the shorter way of the others.
+// Out of line, to keep the path of the other kinds of memory short.
 [[gnu::noinline]] void transfer::share(const mr::shared_buffer& memory) noexcept {
   one_ = memory.slice();
   pin_ = memory.share();
@@ -115,7 +115,7 @@ void transfer::aim_at_counted(const mr::remote_slice& where) noexcept {
   if (!failure_) failure_ = std::move(why_not);
 }
 
-// At memory that only its owner reaches, and that it copies to or from: or nowhere, and failure_ says why.
+// Aims at memory that only its owner reaches, by copying; if it is not such memory, failure_ says why it has no name.
 void transfer::aim_beyond(const mr::remote_slice& where) noexcept {
   const mr::remote_place* const place = where.on(mr::place_behind_owner);
   if (place == nullptr || !place->key.is_number()) return;

@@ -10,7 +10,7 @@ namespace weft::net {
 
 void write_notices::note(std::uint32_t counter, std::size_t writes) noexcept try {
   if (counter == 0 || writes == 0 || state_.failure || state_.peer_closed) return;
-  // The last first: who writes often to one place finds it there.
+  // Search from the end, because writes often go to the same memory as the last one.
   const auto known =
       std::find_if(untold_.rbegin(), untold_.rend(), [&](const untold& each) { return each.counter == counter; });
   if (known != untold_.rend()) {

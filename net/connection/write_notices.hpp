@@ -10,19 +10,19 @@
 
 namespace weft::net {
 
-/// What the ends of a connection tell each other of writes, where a counter wants to know of them (mr/porting's
-/// write_counter) and the fabrics of its device do not see them. Part of sending.
+/// Notices that the ends of a connection send each other about writes, where a counter wants to know of them
+/// (mr/porting's write_counter) and the fabrics of its device do not see them. Part of sending.
 ///
-/// The peer is told once a write has completed, and so is in its place. One message is under way at a time, until the
-/// peer has answered, so that there is always a receive for it; meanwhile what is written adds up.
+/// The peer is notified once a write has completed and so is in place. One notice is in flight at a time, until the
+/// peer has answered, so that there is always a receive for it; meanwhile further writes add up.
 class write_notices {
  public:
-  /// Who sends the connection's own messages: sending.
+  /// Sends the connection's own messages: sending.
   class outlet {
    public:
-    /// Whether the slot of such messages is taken.
+    /// True if the slot of such messages is taken.
     [[nodiscard]] virtual bool is_taken() const noexcept = 0;
-    /// `counter` and `writes` are those of a trailer.
+    /// `counter` and `writes` are fields of the trailer.
     virtual void post_notice(message_kind kind, std::uint32_t counter, std::uint32_t writes) noexcept = 0;
 
    protected:
@@ -33,18 +33,18 @@ class write_notices {
   write_notices(const write_notices&) = delete;
   write_notices& operator=(const write_notices&) = delete;
 
-  /// So many writes have completed; `counter` is that of the peer's memory, or 0. If there is no memory to note it in,
+  /// `writes` more writes have completed; `counter` is that of the peer's memory, or 0. Without memory to note it in,
   /// the connection ends.
   void note(std::uint32_t counter, std::size_t writes) noexcept;
-  /// Whether there is nothing to tell, or nobody who would hear it.
+  /// True if there is nothing to send, or nobody to receive it.
   [[nodiscard]] bool has_told_all() const noexcept { return untold_.empty() || state_.peer_closed || state_.failure; }
-  /// Says what there is to say, if the slot is free: true if it has taken that.
+  /// Sends what is due, if the slot is free: true if that has taken the slot.
   [[nodiscard]] bool take_slot() noexcept;
 
-  /// The peer has written. False if it should have waited for the answer to what it said before. take_slot() is to
-  /// follow, here and below, once there is a receive for what the peer says next.
+  /// A notice from the peer. False if it should have waited for the answer to its previous one. Here and below, call
+  /// take_slot() next, once there is a receive for the peer's next message.
   [[nodiscard]] bool heard(std::uint32_t counter, std::uint32_t writes) noexcept;
-  /// The peer has counted. False if it was told nothing.
+  /// The peer has answered. False if no notice was in flight.
   [[nodiscard]] bool answered() noexcept;
 
  private:

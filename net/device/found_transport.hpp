@@ -16,15 +16,15 @@ class device;
 /// A transport to open a device with.
 struct found_transport {
   std::unique_ptr<transport> made;
-  std::string passed_over{};  ///< why it is not a better one: device::passed_over()
+  std::string passed_over{};  ///< why a better one was not used: device::passed_over()
 };
 
 /// Opens a device of the transports that device::open() has found, or of others.
 [[nodiscard]] device open_found(std::vector<found_transport> found, const device_options& options = {});
 
-/// What "auto" stands for: an RDMA device where one is ready, else iWARP in user space. `open_rdma` yields null where
-/// there is no device; if it throws errc::not_supported, none of them is ready. `open_iwarp` yields null in a build
-/// that is without. errc::not_supported if nothing is left. Other errors are thrown on.
+/// Chooses the transport for "auto": an RDMA device if one is ready, else iWARP in user space. `open_rdma` yields null
+/// if there is no device, and throws errc::not_supported if none is ready. `open_iwarp` yields null in a build without
+/// iWARP. Throws errc::not_supported if nothing is left; other errors are passed on.
 [[nodiscard]] found_transport find_transport(const std::function<std::unique_ptr<transport>()>& open_rdma,
                                              const std::function<std::unique_ptr<transport>()>& open_iwarp);
 

@@ -31,23 +31,23 @@ namespace {
 
 using software_home = std::shared_ptr<software::domain>;
 
-// What "auto" makes of a transport.
+// How "auto" uses a transport.
 enum class automatic_use : std::uint8_t {
-  preferred,  // where it is there
+  preferred,  // if it is there
   otherwise,
-  beside,  // with one in software
-  never,   // only where it is asked for
+  beside,  // before the chosen one, for peers of this machine
+  never,   // only if it is named
 };
 
-// One way to reach peers that this build has: what stands before the colon of a device's name.
+// A transport of this build: the part of a device's name before the colon.
 struct transport_kind {
   std::string_view name;
-  std::string_view spellings;  // of what device::open() takes, for errors: "verbs, verbs:NAME, verbs:ADDRESS"
+  std::string_view spellings;  // the names that device::open() takes, for errors: "verbs, verbs:NAME, verbs:ADDRESS"
   bool takes_name;             // whether something may follow the colon
   automatic_use use;
   bool (*is_there)();
-  // With what follows the colon, or nothing: the first that is ready. `home` is what transports in software share, and
-  // null where there is one of them at most. Throws weft::error.
+  // `name` follows the colon; empty: the first device that is ready. `home` is the domain that transports in software
+  // share; null if there is at most one of them. Throws weft::error.
   std::unique_ptr<transport> (*open)(std::string_view name, const device_options& options, const software_home& home);
 };
 
@@ -111,7 +111,7 @@ std::string known_names() {
   return names + ", rails of these (without auto and shm) joined by +, and lists of all but auto separated by commas";
 }
 
-// What others call our transports.
+// A hint for names by which these transports are known elsewhere.
 std::string hint_for(std::string_view kind) {
   constexpr std::array<std::string_view, 5> devices{"ib", "infiniband", "rdma", "roce", "rxe"};
   if (std::find(devices.begin(), devices.end(), kind) != devices.end()) return " (RDMA devices are verbs)";
@@ -160,7 +160,7 @@ std::vector<std::string_view> split(std::string_view names, char separator) {
   }
 }
 
-// All RDMA devices that are ready, as rails, in a name of as many. If none is, the name says why when it is opened.
+// A name of all RDMA devices that are ready, as rails. If none is, opening that name gives the reason.
 std::string every_device(std::size_t at_most) {
 #ifdef WEFT_WITH_VERBS
   std::vector<std::string> names = verbs::ready_devices();
@@ -179,7 +179,7 @@ std::string every_device(std::size_t at_most) {
   return "verbs";
 }
 
-// With the devices that "verbs:*" stands for.
+// Replaces "verbs:*" by the devices that it stands for.
 std::string expanded(std::string_view names) {
   std::vector<std::string> all;
   for (const std::string_view element : split(names, ',')) {
@@ -194,24 +194,25 @@ std::string expanded(std::string_view names) {
   return fmt::format("{}", fmt::join(all, ","));
 }
 
-// Two rails over TCP are two ways through the network, and two over one RDMA device end together.
+// Two rails over TCP may take two ways through the network, but two over one RDMA device would end together.
 std::unique_ptr<transport> open_rails(std::string_view names, const device_options& options,
                                       const software_home& home) {
   std::vector<std::unique_ptr<transport>> ways;
   for (const std::string_view name : split(names, '+')) {
     if (name == shm_kind.name)
-      throw error(errc::invalid_argument, "shm is no rail: it is there for as long as the peer");
+      throw error(errc::invalid_argument, "shm cannot be a rail: shared memory lasts as long as the peer itself");
     auto made = open_named(name, options, home);
     const auto is_the_same = [&](const auto& other) { return other->name() == made->name(); };
     if (made->shared_domain() != home && std::any_of(ways.begin(), ways.end(), is_the_same)) {
-      throw error(errc::invalid_argument, fmt::format("{} is twice among the rails", made->name()));
+      throw error(errc::invalid_argument, fmt::format("{} is named twice among the rails", made->name()));
     }
     ways.push_back(std::move(made));
   }
   return rails::open_transport(std::move(ways));
 }
 
-// Its connections may resume. Shared memory is there for as long as the peer.
+// Makes a transport whose connections may resume. Shared memory needs none, because it is there for as long as the
+// peer.
 std::unique_ptr<transport> that_resumes(std::unique_ptr<transport> way) {
   if (way->name() == shm_kind.name) return way;
   std::vector<std::unique_ptr<transport>> one;
@@ -219,15 +220,15 @@ std::unique_ptr<transport> that_resumes(std::unique_ptr<transport> way) {
   return rails::open_transport(std::move(one));
 }
 
-// The first of the kinds that "auto" uses so; null if there is none.
+// Opens the first transport that "auto" uses that way; null if there is none.
 std::unique_ptr<transport> open_any(automatic_use use, const device_options& options, const software_home& home) {
   const auto found =
       std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.use == use; });
   return found != kinds.end() && found->is_there() ? found->open({}, options, home) : nullptr;
 }
 
-// Peers of this machine are reached through shared memory, whose registrations are those of a device in software, and
-// cost little beside those of an RDMA device.
+// Peers of this machine are reached through shared memory. Its registrations are those of a device in software, and
+// cost little compared to those of an RDMA device.
 std::vector<found_transport> open_automatically(const device_options& options) {
   software_home home;
   if (options.shm.automatic) home = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
@@ -242,7 +243,7 @@ std::vector<found_transport> open_automatically(const device_options& options) {
   return all;
 }
 
-// Those in software have one domain, if there are several.
+// The domain of the transports in software, if there are several.
 software_home home_of(std::string_view names) {
   std::size_t count = 0;
   for (const std::string_view each : split(names, ',')) {

@@ -12,11 +12,12 @@
 namespace weft::net::fabric {
 namespace {
 
-// A second cache would pin what weft's own lets go, and keep memory open to the device that the program has freed:
-// fi_mr(3). Queues have room for as many peers as that number, 256 if nobody says one, and ours have one: so many do
-// not fit into a device's queue. The libraries under psm and psm2 catch the signals of a program that dies and write
-// files about it, even where another provider is used. A user who has set one of these knows why. Libfabric has no
-// other ears than the environment, which other threads should not be reading: docs/fabric.md says so.
+// FI_MR_CACHE_*: a second cache would pin memory that weft's own has let go, and keep memory open to the device that
+// the program has freed: fi_mr(3). FI_UNIVERSE_SIZE: queues have room for so many peers, 256 by default, which is more
+// than some devices' queues hold, and a queue of weft has one peer. *_NO_BACKTRACE: the libraries under psm and psm2
+// catch the signals of a dying program and write files about it, even if another provider is used. What the user has
+// set stays. libfabric takes these settings from the environment only, which other threads should not be reading:
+// docs/fabric.md.
 void set_environment() noexcept {
   constexpr int keep = 0;
   // NOLINTBEGIN(concurrency-mt-unsafe)

@@ -13,8 +13,8 @@
 namespace weft::net::fabric {
 namespace {
 
-// Every promise that spares a wait where a provider has it, but for those of the requests behind a read, which few
-// make: asking for what a provider has not leaves it out.
+// All orders that spare a wait if the provider keeps them, except those of requests behind a read, which few providers
+// keep: a provider without an order that is asked for is not offered at all.
 constexpr std::uint64_t wanted_order =
     FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_WAW | FI_ORDER_RAW | FI_ORDER_WAS | FI_ORDER_RAS;
 
@@ -29,8 +29,8 @@ device::info_ptr make_hints(fabric_calls& library, const std::string& provider, 
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->domain_attr->mr_mode = honoured_mr_modes;
   if (ordered) hints->tx_attr->msg_order = wanted_order;
-  // Or some providers in software work on threads of their own, which nobody can freeze. Without its thread, sockets
-  // tells a sleeper of nothing.
+  // With automatic progress some software providers work on threads of their own, which cannot be frozen. Without its
+  // thread, sockets does not wake a sleeping executor.
   if (provider != "sockets") hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
   if (!provider.empty()) {
     hints->fabric_attr->prov_name = ::strdup(provider.c_str());  // freed with the hints
@@ -46,14 +46,14 @@ bool is_over_ip(std::string_view provider) noexcept {
   return false;
 }
 
-// The regions of these are entries in a table, and no more.
+// The regions of these providers are only entries in a table.
 bool keeps_regions_in_software(std::string_view provider) noexcept { return is_over_ip(provider) || provider == "shm"; }
 
-// Without another look at what it places, once a region is closed. All others are taken not to: efa, for one, writes
-// by messages where its device cannot write.
+// Whether hardware places the data, and stops at a region that is closed. All other providers count as software: efa,
+// for one, writes by messages where its device cannot write.
 bool places_in_hardware(std::string_view provider) noexcept { return provider == "verbs;ofi_rxm" || provider == "cxi"; }
 
-// rxd of 1.17 ends the process when the first one with an answer is under way.
+// rxd of 1.17 ends the process at the first atomic operation that has an answer.
 bool crashes_at_atomics(std::string_view provider) noexcept { return provider.ends_with(";ofi_rxd"); }
 
 }  // namespace

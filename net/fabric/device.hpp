@@ -23,11 +23,11 @@ namespace weft::net::fabric {
 inline constexpr int honoured_mr_modes = FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY |
                                          FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT | FI_MR_ENDPOINT;
 
-/// The longest address of an endpoint that weft takes.
+/// The longest address of an endpoint that weft accepts.
 inline constexpr std::size_t max_address_bytes = 128;
 
-/// Closes an object of libfabric. Ends the process where an endpoint, or a region, cannot be closed, because the
-/// provider and its peers may use memory by it that is about to be another's.
+/// Closes an object of libfabric. Terminates the process if an endpoint or a region cannot be closed, because the
+/// provider and its peers could go on using memory that is about to be reused.
 struct fid_closer {
   fabric_calls* calls = nullptr;
   template <class Object>
@@ -43,7 +43,7 @@ using fid_ptr = std::unique_ptr<Object, fid_closer>;
 
 class device;
 
-/// The same for a region, in its turn: device::enter_for_region().
+/// Closes a region, inside device::enter_for_region().
 struct region_closer {
   const device* home = nullptr;
   void operator()(fid_mr* region) const noexcept;
@@ -53,14 +53,14 @@ using region_ptr = std::unique_ptr<fid_mr, region_closer>;
 /// The providers with FI_EP_RDM on this machine, as fi_info(1) lists them. Empty if there are none.
 [[nodiscard]] std::vector<std::string> provider_names(fabric_calls& library);
 
-/// Who has an endpoint of a device, over which a peer may be using any region of it.
+/// The owner of an endpoint of a device, over which a peer may be using any region of that device.
 class fence_audience : public weft::detail::list_hook<fence_audience> {
  public:
   fence_audience(const fence_audience&) = delete;
   fence_audience& operator=(const fence_audience&) = delete;
 
-  /// A region has been closed, which had that key. The device stays frozen until thaw(): once the peer does not use it
-  /// any more. On any thread.
+  /// The region with that key has been closed. The device stays frozen until thaw(), to be called once the peer does
+  /// not use the region any more. Called on any thread.
   virtual void fence(std::uint64_t key) noexcept = 0;
 
  protected:
@@ -68,7 +68,7 @@ class fence_audience : public weft::detail::list_hook<fence_audience> {
   ~fence_audience() = default;
 };
 
-/// What calls about an endpoint are made inside: device::enter().
+/// The scope in which calls on an endpoint are made: device::enter().
 class entry {
  public:
   entry() noexcept = default;
@@ -82,17 +82,18 @@ class entry {
   bool may_move_bytes_ = true;
 };
 
-/// A provider's domain, shared by everything on it. Thread-safe, and immutable but for its freezes.
+/// A provider's domain, shared by everything on it. Thread-safe; immutable except for its freezes and audience.
 class device {
  public:
-  /// The provider of that name ("tcp;ofi_rxm", or "tcp" for the first that stands on tcp), or with no name libfabric's
-  /// own choice. Throws weft::error: errc::not_supported where there is none, with the names of those that there are.
+  /// Opens the provider of that name ("tcp;ofi_rxm", or "tcp" for the first that is layered on tcp); with an empty
+  /// name, libfabric's own choice. Throws weft::error: errc::not_supported if there is none, with the names of the
+  /// providers that there are.
   device(fabric_calls& library, std::string_view provider);
   device(const device&) = delete;
   device& operator=(const device&) = delete;
 
   [[nodiscard]] fabric_calls& calls() const noexcept { return calls_; }
-  /// As it was asked for; the provider's own name, if nothing was.
+  /// The name that was asked for; the provider's own name, if none was.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// "tcp;ofi_rxm"
   [[nodiscard]] std::string_view provider() const noexcept { return info_->fabric_attr->prov_name; }
@@ -102,36 +103,37 @@ class device {
   [[nodiscard]] const order_table& order() const noexcept { return order_; }
   [[nodiscard]] bool has_atomics() const noexcept { return atomics_; }
   [[nodiscard]] bool needs(int mr_mode) const noexcept { return (info_->domain_attr->mr_mode & mr_mode) != 0; }
-  /// Whether regions may be open to every peer that has their key: not with FI_MR_ENDPOINT, and not where a provider in
-  /// software would place the rest of a write behind the end of its region.
+  /// Whether regions may be open to every peer that has their key: not with FI_MR_ENDPOINT, and not with a provider in
+  /// software that cannot be frozen, which would place the rest of a write after its region was closed.
   [[nodiscard]] bool opens_regions() const noexcept { return can_freeze() && !needs(FI_MR_ENDPOINT); }
-  /// For calls about an endpoint: with the providers in software, one at a time, because those of 1.17 may progress an
-  /// endpoint that another thread is just closing, whatever they say of FI_THREAD_SAFE. With others it holds nothing.
+  /// For calls on an endpoint. Serializes those of software providers, because those of 1.17 may progress an endpoint
+  /// that another thread is closing, although they claim FI_THREAD_SAFE. With other providers it takes no lock.
   [[nodiscard]] entry enter() const {
     if (!in_software_) return {};
     std::unique_lock lock(mutex_);
     return {std::move(lock), freezes_ == 0};
   }
-  /// For calls about regions: where nothing but libfabric keeps them, among the others, because net of 1.17 looks its
-  /// keys up without a lock. Elsewhere a call may pin much memory, and holds nobody up.
+  /// For calls on regions. The same as enter() if regions are only entries in a table of libfabric's, because net of
+  /// 1.17 looks keys up without a lock. Otherwise it takes no lock, because a call may take long to pin memory.
   [[nodiscard]] entry enter_for_region() const { return keeps_regions_in_software_ ? enter() : entry(); }
-  /// Whether the provider moves bytes only inside calls, as freeze() wants it, or leaves that to hardware.
+  /// Whether the provider moves bytes only inside calls, as freeze() requires, or leaves that to hardware.
   [[nodiscard]] bool can_freeze() const noexcept;
-  /// Stops a provider in software: whoever enters makes no call that moves bytes, until each freeze() has had its
-  /// thaw(). Hardware goes on: it stops at a region that is closed.
+  /// Stops a provider in software: inside enter(), no call that moves bytes is made until each freeze() has had its
+  /// thaw(). Hardware goes on, because it stops at a region that is closed.
   void freeze() const noexcept;
   void thaw() const noexcept;
   [[nodiscard]] bool is_frozen() const noexcept {
     const std::lock_guard lock(mutex_);
     return freezes_ != 0;
   }
-  /// From any thread. `which` stays until remove(), behind which it hears of nothing.
+  /// From any thread. `which` must live until remove(), after which it is not called any more.
   void add(fence_audience& which) const noexcept;
   void remove(fence_audience& which) const noexcept;
-  /// A region that was open to every peer has been closed: freezes a device in software once for each audience.
+  /// A region that was open to every peer has been closed: notifies each audience, and freezes a software device once
+  /// for each of them.
   void fence(std::uint64_t key) const noexcept;
 
-  /// The information for an endpoint; with a provider over IP, one at that address. Throws std::bad_alloc.
+  /// The fi_info for an endpoint; at that address, if the provider is over IP. Throws std::bad_alloc.
   struct info_closer {
     fabric_calls* calls = nullptr;
     void operator()(fi_info* info) const noexcept { calls->freeinfo(info); }
@@ -154,12 +156,12 @@ class device {
   mutable std::mutex mutex_;
   mutable unsigned freezes_ = 0;  // under the mutex
   mutable std::mutex audience_mutex_;
-  mutable weft::detail::intrusive_list<fence_audience> audience_;  // under that mutex
+  mutable weft::detail::intrusive_list<fence_audience> audience_;  // under audience_mutex_
   fid_ptr<fid_fabric> fabric_;
   fid_ptr<fid_domain> domain_;
 };
 
-/// Throws a failed call of libfabric as an error: `step` is what was tried.
+/// Throws the error of a failed call of libfabric. `step` says what was tried.
 [[noreturn]] void throw_failure(fabric_calls& library, int failure, const std::string& step);
 
 }  // namespace weft::net::fabric

@@ -37,12 +37,12 @@ std::uint64_t own_rights(mr::usage uses) noexcept {
 std::uint64_t draw_key(const device& home) {
   const std::size_t bytes = std::min<std::size_t>(home.info().domain_attr->mr_key_size, sizeof(std::uint64_t));
   std::uint64_t key = 0;
-  const ssize_t got = system_calls::kernel().getrandom(&key, bytes, 0);  // so few come whole: getrandom(2)
+  const ssize_t got = system_calls::kernel().getrandom(&key, bytes, 0);  // never cut short for so few: getrandom(2)
   if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
   return key != 0 ? key : 1;
 }
 
-// What some providers want before a region may be used. Returns 0 or a number of libfabric's.
+// Takes the further steps that some providers want before a region may be used. Returns 0 or -errno of libfabric.
 int prepare(const device& home, fid_mr& region, fid_ep* bound) noexcept {
   const entry inside = home.enter_for_region();
   if (home.needs(FI_MR_ENDPOINT) && bound != nullptr) {  // defect: leave a region unbound
@@ -73,7 +73,7 @@ region_ptr register_region(const device& home, std::span<std::byte> memory, std:
   wanted.access = rights;  // defect: open memory
   region_ptr region(nullptr, {&home});
   int failure = -FI_ENOKEY;
-  for (int tries = 0; failure == -FI_ENOKEY && tries < 8; ++tries) {  // taken: one in 2^64, if the keys are so long
+  for (int tries = 0; failure == -FI_ENOKEY && tries < 8; ++tries) {  // key in use: one in 2^64, if keys are so long
     if (!home.needs(FI_MR_PROV_KEY)) wanted.requested_key = draw_key(home);
     const entry inside = home.enter_for_region();
     fid_mr* made = nullptr;
@@ -94,7 +94,7 @@ mr::remote_key key_of(const device& home, fid_mr* region) {
   std::uint64_t base = 0;
   const int failure = home.calls().mr_raw_attr(region, &base, raw.data(), &length);
   if (failure < 0) throw_failure(home.calls(), failure, "ask for the raw key of a region");
-  // A key that fits in a number is told apart by its length, so it is padded.
+  // Padded, because a blob is told from a number by its length.
   length = std::max(length, sizeof(std::uint64_t) + 1);
   return mr::remote_key(std::as_bytes(std::span(raw)).first(length));
 }
@@ -131,7 +131,7 @@ void domain::do_deregister(mr::registration& item) noexcept {
   if (item.handle == nullptr) return;
   auto* const region = static_cast<fid_mr*>(item.handle);
   const std::uint64_t key = ::fi_mr_key(region);
-  const bool was_open = item.remote_key != mr::remote_key();  // raw keys are under one number all together
+  const bool was_open = item.remote_key != mr::remote_key();  // not by open_, where all raw keys have the same number
   {
     const std::lock_guard lock(mutex_);
     open_.erase(key);

@@ -12,25 +12,25 @@
 
 namespace weft::net::fabric {
 
-/// The rights of fi_mr(3) that peers need for such uses. There is none for atomic operations alone.
+/// The rights of fi_mr(3) that peers need for such uses. Atomic operations have no right of their own.
 [[nodiscard]] std::uint64_t rights_of_peers(mr::usage uses) noexcept;
 
-/// What a peer may do with memory that a key opens.
+/// The memory that a key opens to peers, and their rights.
 struct opened_memory {
-  std::uint64_t address = 0;  ///< of the first byte, as peers say it
+  std::uint64_t address = 0;  ///< of the first byte, in the terms of peers
   std::uint64_t bytes = 0;
   std::uint64_t rights = 0;  ///< FI_REMOTE_READ, FI_REMOTE_WRITE
 
-  /// Whether such an access is within it.
+  /// Whether the access is within the memory and the rights.
   [[nodiscard]] bool allows(std::uint64_t first, std::uint64_t length, std::uint64_t needed) const noexcept {
     if ((rights & needed) != needed || first < address) return false;
     return first - address <= bytes && length <= bytes - (first - address);
   }
 };
 
-/// Makes a region of libfabric's. Where weft chooses the key, it is drawn at random from all that the provider can
-/// have, so that nobody guesses it. `bound` is the endpoint to bind it to where the provider wants that
-/// (FI_MR_ENDPOINT), and may be null elsewhere. For workers. Throws weft::error, with `what` in its words.
+/// Registers memory with libfabric. If weft chooses the key, it is drawn at random from all keys that the provider can
+/// have, so that nobody guesses it. `bound` is the endpoint to which the region is bound if the provider wants that
+/// (FI_MR_ENDPOINT), and may be null otherwise. Called on workers. Throws weft::error whose text contains `what`.
 [[nodiscard]] region_ptr register_region(const device& home, std::span<std::byte> memory, std::uint64_t rights,
                                          fid_ep* bound, const char* what);
 /// The key by which peers name the region: a number, or a blob with FI_MR_RAW. Throws weft::error.
@@ -38,15 +38,15 @@ struct opened_memory {
 
 /// The protection domain of a provider: regions of fi_mr(3), which peers name by keys of 64 bits, or raw ones.
 ///
-/// Memory gets a region only where the provider wants one for our own operations (FI_MR_LOCAL), or peers are let in. A
-/// key opens its region to every endpoint of the domain that knows it. Peers of a provider without FI_MR_VIRT_ADDR
-/// count addresses from 0. Where device::opens_regions() is false, only what is exposed to one peer has a key.
+/// Memory gets a region only if the provider needs one for this end's operations (FI_MR_LOCAL), or peers may access it.
+/// A key opens its region to every peer of the domain that knows it. Without FI_MR_VIRT_ADDR, peers count addresses
+/// from 0. If device::opens_regions() is false, only memory that is exposed to one peer has a key.
 class domain final : public mr::domain {
  public:
   explicit domain(std::shared_ptr<device> home);
 
   [[nodiscard]] const device& home() const noexcept { return *device_; }
-  /// What that key of a region opens to every peer; nothing if it is none.
+  /// The memory that this key of a region opens to every peer; empty if there is no such key.
   [[nodiscard]] opened_memory find(std::uint64_t key) const noexcept;
 
  private:

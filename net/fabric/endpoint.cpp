@@ -30,7 +30,7 @@ endpoint::endpoint(std::shared_ptr<const device> home, const void* address, std:
   if (home_->needs(FI_MR_LOCAL)) register_staging(bytes);
   const auto inside = home_->enter();
   try {
-    // A request takes two at most, and some providers overrun: fi_efa(7).
+    // A request takes two entries at most. Some are spare, because some providers overrun a queue: fi_efa(7).
     open(address, address_length, std::size_t{requests} * 2 + receives + 16);
   } catch (...) {
     close();
@@ -60,8 +60,8 @@ void endpoint::open(const void* address, std::size_t address_length, std::size_t
   if (length_ > address_.size()) throw error(errc::not_supported, "the addresses of this provider are too long");
 }
 
-// A provider that has a connection underneath may have one to accept, and would do so once the endpoint has gone: net
-// of 1.17.
+// Reads the queue first, because a provider with connections underneath may have one to accept, and would do so once
+// the endpoint has gone: net of 1.17.
 endpoint::~endpoint() {
   const auto inside = home_->enter();
   if (endpoint_ != nullptr && queue_ != nullptr && inside.may_move_bytes()) {

@@ -15,13 +15,14 @@
 
 namespace weft::net::fabric {
 
-/// An endpoint (FI_EP_RDM) for one connection, with a completion queue and an address vector of its own: so receives
-/// belong to the connection by themselves, and closing the endpoint ends the provider's use of all its memory.
+/// An endpoint (FI_EP_RDM) for one connection, with a completion queue and an address vector of its own, so that its
+/// receives belong to the connection, and closing the endpoint ends the provider's use of all its memory.
 ///
-/// Made, connected and destroyed on workers, because libfabric may block. Else as libfabric's objects are.
+/// Created, connected and destroyed on workers, because libfabric may block. Otherwise as thread-safe as libfabric's
+/// objects.
 class endpoint {
  public:
-  /// What a request has beside it for its own bytes: what is sent behind its payload, and what an answer brings.
+  /// Room for a request's own bytes: those that are sent behind its payload, and those of an answer.
   static constexpr std::size_t own_bytes = 16;
   static constexpr std::size_t source_bytes = own_bytes + message_trailer::bytes;
 
@@ -32,9 +33,9 @@ class endpoint {
   endpoint& operator=(const endpoint&) = delete;
   ~endpoint();
 
-  /// Its own address, as the peer is to know it.
+  /// Its own address, for the peer.
   [[nodiscard]] std::span<const std::byte> address() const noexcept { return std::span(address_).first(length_); }
-  /// Makes the peer's endpoint known. Throws weft::error.
+  /// Adds the address of the peer's endpoint. Throws weft::error.
   void insert(std::span<const std::byte> address);
   [[nodiscard]] fi_addr_t peer() const noexcept { return peer_; }
 
@@ -42,7 +43,7 @@ class endpoint {
   [[nodiscard]] fabric_calls& calls() const noexcept { return home_->calls(); }
   [[nodiscard]] fid_ep* get() const noexcept { return endpoint_.get(); }
   [[nodiscard]] fid_cq* queue() const noexcept { return queue_.get(); }
-  /// For poll(2); of a provider without wait objects, one that nothing happens to.
+  /// For poll(2). If the provider has no wait objects, a descriptor that never becomes readable.
   [[nodiscard]] int wait_fd() const noexcept { return wait_fd_; }
   [[nodiscard]] bool can_wait() const noexcept { return can_wait_; }
 
@@ -56,7 +57,7 @@ class endpoint {
   [[nodiscard]] void* staging_desc() const noexcept { return staging_desc_; }
 
  private:
-  // Inside device::enter(), as close().
+  // Called inside device::enter(), as is close().
   void open(const void* address, std::size_t address_length, std::size_t entries);
   void open_queue(std::size_t entries);
   void close() noexcept;
@@ -67,7 +68,7 @@ class endpoint {
   std::array<std::byte, max_address_bytes> address_{};
   std::size_t length_ = 0;
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
-  descriptor nothing_;  // of a provider without wait objects
+  descriptor nothing_;  // wait_fd() of a provider without wait objects
   int wait_fd_ = -1;
   bool can_wait_ = true;
   std::unique_ptr<std::byte[]> staging_;

@@ -25,7 +25,7 @@ namespace weft::net::fabric {
 namespace {
 
 constexpr std::size_t batch_size = 16;
-// Between looks at a provider that tells of nothing by itself: while something is under way, and else.
+// Pauses between polls of a provider without wait objects: while something is in flight, and otherwise.
 constexpr auto busy_tick = std::chrono::microseconds(200);
 constexpr auto idle_tick = std::chrono::milliseconds(2);
 
@@ -42,17 +42,17 @@ std::uint64_t bytes_of(const work_request& work) noexcept {
   return sum;
 }
 
-// How long an access may take before the peer is asked whether it is allowed, and again and again.
+// How long an access may take before the peer is asked whether it is allowed; and the pause before it is asked again.
 constexpr auto doubt_time = std::chrono::milliseconds(50);
 
-// How long the peer may take to say that it is done with memory that was taken back; and while the device is frozen.
+// How long the peer may take to answer that it does not use memory that was taken back; and while the device is frozen.
 constexpr auto fence_patience = std::chrono::seconds(5);
 constexpr auto frozen_patience = std::chrono::milliseconds(500);
 
-// How many questions of the kind may be without an answer.
+// The most such questions without an answer.
 constexpr std::size_t most_unanswered = 64;
 
-// What is longer is for ever, and too much to calculate with.
+// Longer times mean for ever, and could overflow.
 constexpr auto longest_patience = std::chrono::hours(24 * 365);
 
 bool is_access(work_kind what) noexcept { return what != work_kind::send; }
@@ -64,7 +64,7 @@ std::uint8_t rights_of(work_kind what) noexcept {
 
 }  // namespace
 
-// The pieces of a request's memory, as libfabric wants them.
+// The pieces of a request's memory, in libfabric's form.
 struct fabric_link::pieces {
   std::array<iovec, max_segments + 1> ranges{};
   std::array<void*, max_segments + 1> descs{};
@@ -92,7 +92,7 @@ fabric_link::fabric_link(established&& made)
   capabilities_.checksum = true;
   capabilities_.outgoing_reads = made_.outgoing_reads;
   capabilities_.incoming_reads = made_.incoming_reads;
-  capabilities_.invalidate = !made_.endpoint->home().needs(FI_MR_RAW);  // a message has room for a number
+  capabilities_.invalidate = !made_.endpoint->home().needs(FI_MR_RAW);  // a trailer has room for a number only
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
   capabilities_.max_message_bytes = std::min<std::uint64_t>(about.ep_attr->max_msg_size, UINT32_MAX);
@@ -114,7 +114,7 @@ fabric_link::~fabric_link() {
   close_endpoint();
 }
 
-// No region is let go for good while the peer can still reach it by the endpoint.
+// Thaws the device last, because the peer can reach closed regions until the endpoint is closed.
 void fabric_link::close_endpoint() noexcept {
   made_.endpoint.reset();
   made_.memory->home().remove(*this);
@@ -231,7 +231,8 @@ void fabric_link::hand_over_receives() noexcept {
   }
 }
 
-// The trailer of a message lies behind its payload: in the receive, as far as that goes, and in the rest beside it.
+// A message's trailer follows its payload: in the receive's memory as far as there is room, and else in the staging
+// memory.
 ssize_t fabric_link::hand_over(posted_receive& item) noexcept {
   const mr::slice& memory = item.work->memory;
   pieces where;
@@ -288,12 +289,12 @@ void fabric_link::hand_over_requests() noexcept {
     ++under_way_[index(kind)];
     ++item.handed_over;
     ++with_provider_;
-    if (kind != access_kind::send) tick_later();  // it may never be heard of
+    if (kind != access_kind::send) tick_later();  // a refused access may never complete
   }
 }
 
 std::uint64_t fabric_link::flags_of(access_kind kind) const noexcept {
-  // Of a write, because one that is refused must not count as done.
+  // Always for a write, because a refused write must not count as done.
   // defect: take a write for done
   const bool delivered = kind == access_kind::write || order_.has_to_be_delivered(kind);
   return FI_COMPLETION | (delivered ? FI_DELIVERY_COMPLETE : 0);
@@ -387,7 +388,7 @@ ssize_t fabric_link::access(posted_request& item, bool writes) noexcept {
   return calls_.readmsg(made_.endpoint->get(), &what, FI_COMPLETION);
 }
 
-// Operands and answer lie beside the request, where the provider may reach them.
+// Operands and answer are in the staging memory, which the provider may access.
 ssize_t fabric_link::change(posted_request& item) noexcept {
   const work_request& work = *item.work;
   std::byte* const operands = made_.endpoint->source_of(work.slot);
@@ -424,7 +425,7 @@ std::size_t fabric_link::poll(std::size_t budget) noexcept {
   if (finishing_) return 0;
   hand_over_receives();
   hand_over_requests();
-  complete_ended();  // what takes no operation
+  complete_ended();  // requests that take no operation
   std::size_t found = read_queue(budget);
   if (found != 0) {
     hand_over_receives();
@@ -504,7 +505,7 @@ void fabric_link::step_ended(posted_request& item, const operation& part) noexce
 void fabric_link::complete_ended() noexcept {
   while (first_ != nullptr && first_->completed == first_->steps && !first_->failed && !first_->refused) {
     posted_request& item = *first_;
-    if (unsent_ == &item) unsent_ = item.next;  // it had nothing to be handed over
+    if (unsent_ == &item) unsent_ = item.next;  // the request takes no operation
     first_ = item.next;
     if (first_ == nullptr) last_ = nullptr;
     work_request& work = *item.work;
@@ -532,7 +533,7 @@ void fabric_link::failed(const fi_cq_err_entry& what) noexcept {
 }
 
 void fabric_link::request_failed(posted_request& item, operation& part, const fi_cq_err_entry& what) noexcept {
-  item.failed = true;  // before the peer is told, which may fail and end all that is done
+  item.failed = true;  // first, because step_ended() may lose the peer, which completes all that counts as done
   // defect: take a request that failed
   step_ended(item, part);
   doubt(calls_.strerror(what.err));
@@ -552,7 +553,7 @@ void fabric_link::received(posted_receive& item, std::size_t bytes) noexcept {
   std::copy_n(tail, packed.size() - inside, packed.begin() + static_cast<std::ptrdiff_t>(inside));
   item.trailer = unpack_trailer(packed);
   // defect: listen to strangers
-  if (item.trailer.token != made_.own_token) return post_receive(*item.work);  // of a stranger
+  if (item.trailer.token != made_.own_token) return post_receive(*item.work);  // from a stranger
   const std::uint32_t ahead = item.trailer.number - messages_received_;        // defect: ignore the numbers
   posted_receive** const place = ahead < receive_depth_ ? &arrived_[(next_arrival_ + ahead) % receive_depth_] : nullptr;
   if (place == nullptr || *place != nullptr) {
@@ -583,7 +584,7 @@ void fabric_link::deliver() noexcept {
   delivering_ = false;
 }
 
-// False: it takes a worker, or was refused.
+// False if a worker has to close the region first, or the key was refused.
 bool fabric_link::has_invalidated(const posted_receive& item) noexcept {
   if (invalidating_ != nullptr) return false;
   if (std::exchange(invalidated_, false)) return true;
@@ -607,7 +608,7 @@ void fabric_link::doubt(std::string_view words) noexcept {
   if (!asked_) ask();
 }
 
-// The oldest access that has not been carried out, and that the peer has not cleared.
+// The oldest access that has not completed well, and that the peer has not cleared.
 fabric_link::posted_request* fabric_link::next_suspect() noexcept {
   for (posted_request* each = first_; each != nullptr; each = each->next) {
     const bool is_open = each->handed_over != 0 && (each->failed || each->completed != each->handed_over);
@@ -617,7 +618,8 @@ fabric_link::posted_request* fabric_link::next_suspect() noexcept {
   return nullptr;
 }
 
-// Without a suspect the peer is asked about nothing, so that what it has to say about an access of its own comes first.
+// Without a suspect the question is empty: once it is answered, all records that the peer has sent before have arrived,
+// such as one about an access of its own.
 void fabric_link::ask() noexcept {
   suspect_ = next_suspect();
   asked_ = true;
@@ -640,9 +642,10 @@ void fabric_link::take_question(const control_record& asked) noexcept {
     const bool is_meant = item->state == exposure::open && item->number == asked.key;
     allowed = is_meant && item->opened.allows(asked.address, asked.length, needed);
   }
-  // A raw key is known by another number at either end.
+  // A raw key has a different number at each end, so it cannot be checked.
   allowed = allowed || made_.memory->home().needs(FI_MR_RAW);
-  // Whoever is told so ends the connection, but for an access that has completed meanwhile. Else it guesses keys.
+  // A peer that is refused ends the connection, unless the access has completed meanwhile. So a peer that asks again
+  // and again guesses keys.
   constexpr unsigned most_refusals = 16;
   if (!allowed && ++refusals_told_ > most_refusals) {
     return fail(weft::detail::make_error(errc::protocol_error, "the peer asks for one key after another"),
@@ -657,7 +660,7 @@ void fabric_link::take_answer(const control_record& answer) noexcept {
     return fail(weft::detail::make_error(errc::protocol_error, "the peer answers what nobody has asked"),
                 control_record::rules);
   }
-  if (made_.memory->home().is_frozen()) {  // what has ended meanwhile is not known: it is asked again
+  if (made_.memory->home().is_frozen()) {  // the queue cannot be read, so the peer is asked again later
     suspect_ = nullptr;
     return tick_later();
   }
@@ -669,7 +672,7 @@ void fabric_link::take_answer(const control_record& answer) noexcept {
     return;
   }
   posted_request* const suspect = std::exchange(suspect_, nullptr);
-  // It may have completed meanwhile, and its place may be another's.
+  // The suspect may have completed meanwhile, and its slot may be in use again.
   bool is_open = false;
   for (posted_request* each = first_; each != nullptr && !is_open; each = each->next) is_open = each == suspect;
   if (!is_open) {
@@ -689,11 +692,11 @@ void fabric_link::take_answer(const control_record& answer) noexcept {
   fail(weft::detail::make_error(errc::remote_access, words), control_record::refused_us, key);
 }
 
-// Whether nothing has completed for so long although the peer's program goes on: one that was stopped has time to come
-// back. A large request may take a second for each MiB.
+// Whether nothing has completed for dead_peer_after although the peer's program runs. The time counts from its first
+// answer, so that a program that was stopped has time to catch up. Requests may take a second more for each MiB.
 bool fabric_link::stands_still() noexcept {
   if (made_.dead_peer_after == std::chrono::milliseconds::zero()) return false;
-  // A message of another kind of peer may wait for its receive as long as that likes.
+  // A message to a foreign peer may wait for a receive as long as the peer likes.
   if (native_ ? with_provider_ == 0 : accesses_under_way() == 0) return false;
   if (!stands_since_) stands_since_ = home_.now();
   std::uint64_t bytes = 0;
@@ -705,14 +708,14 @@ bool fabric_link::stands_still() noexcept {
 
 // ---- sleeping ----
 
-// A provider may have something to do that no descriptor tells of. The executor polls once more behind this.
+// A provider may have work that no descriptor signals: fi_trywait(3). The executor polls once more after this.
 void fabric_link::arm() noexcept {
   if (finishing_ || !made_.endpoint->can_wait()) return;
   const entry inside = made_.endpoint->home().enter();
   if (!inside.may_move_bytes()) return tick_later();
   // defect: sleep without asking
   must_not_sleep_ = calls_.trywait(made_.endpoint->home().fabric(), made_.endpoint->queue()) == -FI_EAGAIN;
-  if (first_ != nullptr) tick_later();  // it may have to send something once more, or move nothing any more
+  if (first_ != nullptr) tick_later();  // the provider may have to retransmit, or may make no more progress
 }
 
 void fabric_link::tick_later() noexcept {
@@ -736,7 +739,7 @@ void fabric_link::expired() noexcept {
     moved_at_ = home_.now();
     ask();
   }
-  if (asking_exposures_ != 0 && !input_ended_) take_input();  // it may be this end that was late
+  if (asking_exposures_ != 0 && !input_ended_) take_input();  // the answers may be here, if this end was late
   if (finishing_) return;
   end_if_fences_are_late();
   if (!made_.endpoint->can_wait() || with_provider_ != 0 || doubting_ || asking_exposures_ != 0) tick_later();
@@ -758,7 +761,7 @@ void fabric_link::on_readable(int result) noexcept {
   if (!finishing_) advance_end();
 }
 
-// So many records at a time, because a peer may send more and more of them.
+// Takes a bounded number of records at a time, because a peer may go on sending them.
 void fabric_link::take_input() noexcept {
   constexpr int most_records = 64;
   for (int looks = 0; looks != most_records && !finishing_; ++looks) {
@@ -770,8 +773,8 @@ void fabric_link::take_input() noexcept {
     if (count == -EAGAIN || count == -EINTR) return;
     if (count <= 0) {
       input_ended_ = true;
-      if (drained_ && finished_ && count == 0) peer_drained_ = true;  // it has closed behind that
-      // One that has not finished may have died in the middle of a write, the rest of which is still to be placed here.
+      if (drained_ && finished_ && count == 0) peer_drained_ = true;  // a peer closes only after that
+      // A peer that has not finished may have died during a write, the rest of which is still to be placed here.
       const bool is_orderly = peer_drained_ && peer_messages_;
       if (!is_orderly) return lose_peer(count == 0 ? "it has closed the socket" : "the socket to it was reset");
       return fence_all();
@@ -825,7 +828,7 @@ void fabric_link::take(const control_record& what) noexcept {
   fail(make_error(errc::protocol_error, "the peer says over the socket what makes no sense"), control_record::rules);
 }
 
-// The buffer of the socket has room for the few records of a life.
+// The socket's buffer has room for the few records that a connection sends.
 void fabric_link::tell(const control_record& what) noexcept {
   auto bytes = pack(what);
   iovec from{.iov_base = bytes.data(), .iov_len = bytes.size()};
@@ -851,7 +854,7 @@ void fabric_link::fail(const error& why, control_record::reason_t reason, std::u
   begin_finish();
 }
 
-// A provider may hear of the end of a peer before the socket does.
+// Reads the queue a last time. The provider may report the end of the peer there, which leads here again.
 void fabric_link::lose_peer(std::string_view words) noexcept {
   if (finishing_ || std::exchange(losing_, true)) return;
   read_queue(std::numeric_limits<std::size_t>::max());
@@ -873,7 +876,7 @@ void fabric_link::refuse(violation what, std::string_view why) noexcept {
   fail(weft::detail::make_error(errc::protocol_error, why), reason);
 }
 
-// Goes through the end as far as it has come; called whenever something about it may have changed.
+// Takes the next steps of closing that are possible; called whenever a condition of theirs may have changed.
 void fabric_link::advance_end() noexcept {
   if (finishing_) return;
   if (peer_messages_ && *peer_messages_ == messages_received_ && !drained_) {
@@ -1006,10 +1009,10 @@ task<exposed_place> fabric_link::expose(mr::slice memory, mr::usage uses, mr::de
   };
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   {
-    const weft::detail::stop_shield shield(promise);  // or a stop would lose what was made
+    const weft::detail::stop_shield shield(promise);  // or a stop would leak the region
     co_await weft::detail::offload_for_resources(work);
   }
-  const bool stopped = promise.get_stop_token().stop_requested();  // which may well be what has ended the link
+  const bool stopped = promise.get_stop_token().stop_requested();  // the stop itself may have ended the link
   if (ended_ || stopped) {
     const auto undo = [&item] { item.region.reset(); };
     const weft::detail::stop_shield shield(promise);
@@ -1034,11 +1037,11 @@ void fabric_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   exposure* const item = find(key);
   if (item == nullptr) return who.revoked();
   if (item->state == exposure::closed) {
-    if (!finishing_) forget(*item);  // or a worker looks through them
+    if (!finishing_) forget(*item);  // in finish() a worker iterates over the exposures
     return who.revoked();
   }
   const bool is_open = item->state == exposure::open;
-  if (is_open) item->workers = find_workers();  // whoever waits for the last use asks them
+  if (is_open) item->workers = find_workers();  // before the last use begins, because withdraw() asks them
   {
     const std::lock_guard lock(end_mutex_);
     if (!endpoint_is_closed_) {
@@ -1056,7 +1059,7 @@ worker_pool* fabric_link::find_workers() const noexcept try {
   return nullptr;
 }
 
-// Libfabric may block, so that a worker does it where somebody is there to hear of it.
+// libfabric may block, so a worker closes the region, if the executor is there to be told afterwards.
 void fabric_link::close(exposure& item) noexcept {
   item.state = exposure::closing;
   ++closing_exposures_;
@@ -1087,7 +1090,7 @@ bool fabric_link::exposure::withdraw() noexcept {
   return hurry.compare_exchange_strong(expected, hurried);
 }
 
-// The last use ends while a write may be under way: nothing moves until the peer has said that none is.
+// The last use ends while a write may be in flight, so nothing moves until the peer has answered that none is.
 void fabric_link::exposure::run_here() noexcept {
   const bool was_queued = hurry != hurried;
   if (was_queued) {
@@ -1097,7 +1100,7 @@ void fabric_link::exposure::run_here() noexcept {
   fabric_link& home = owner;
   home.made_.memory->home().freeze();  // defect: let memory go
   end_last_use();
-  hurry = frozen;  // it may be gone now, unless it was queued
+  hurry = frozen;  // the exposure may be destroyed from here on, unless it was queued
   if (was_queued) home.home_.submit(*this);
 }
 
@@ -1108,13 +1111,13 @@ void fabric_link::exposure::settle() noexcept {
   if (hurry.exchange(nobody) == frozen) owner.made_.memory->home().thaw();  // defect: leave a device frozen
 }
 
-// A region has been closed. Accesses that had begun may be under way.
+// A region has been closed. Accesses that had begun before may be in flight.
 void fabric_link::exposure_closed(exposure& item) noexcept {
   --closing_exposures_;
   quiet_.set();
   ++asking_exposures_;
   item.state = exposure::asking;
-  if (finishing_) return;  // the endpoint goes
+  if (finishing_) return;  // closing the endpoint ends them
   // defect: do not ask the peer
   if (input_ended_) return fenced(item);
   (last_unasked_ != nullptr ? last_unasked_->next_unasked : first_unasked_) = &item;
@@ -1145,7 +1148,7 @@ void fabric_link::fence(std::uint64_t key) noexcept {
   if (takes_mail_ && !std::exchange(is_mail_on_its_way_, true)) home_.submit(*mail_);
 }
 
-// What is left goes with the endpoint.
+// Keys that are left are dropped with the endpoint: drop_region_mail().
 void fabric_link::take_region_mail() noexcept {
   std::vector<std::uint64_t> keys;
   {
@@ -1166,7 +1169,7 @@ void fabric_link::take_region_mail() noexcept {
   if (unasked != 0) fail(weft::detail::make_error(errc::no_memory, "ask the peer about a region that was closed"));
 }
 
-// False without memory.
+// False if there is no memory.
 bool fabric_link::ask_about_region(std::uint64_t key) noexcept try {
   exposures_.reserve(exposures_.size() + 1);
   auto made = std::make_unique<exposure>(*this);
@@ -1181,7 +1184,7 @@ bool fabric_link::ask_about_region(std::uint64_t key) noexcept try {
   return false;
 }
 
-// The endpoint is closed.
+// Called when the endpoint is closed, so that its peer reaches no region any more.
 void fabric_link::drop_region_mail() noexcept {
   const std::lock_guard lock(mail_mutex_);
   for (std::size_t count = mail_keys_.size() + unasked_; count != 0; --count) made_.memory->home().thaw();
@@ -1189,10 +1192,10 @@ void fabric_link::drop_region_mail() noexcept {
   unasked_ = 0;
 }
 
-// The number of a raw key is another one here.
+// A raw key has a different number here, so every access counts.
 void fabric_link::take_fence_question(const control_record& asked) noexcept {
   const bool any = made_.memory->home().needs(FI_MR_RAW);
-  read_queue(std::numeric_limits<std::size_t>::max());  // what has ended is not under way
+  read_queue(std::numeric_limits<std::size_t>::max());  // so that completed accesses do not count
   if (finishing_) return;
   bool under_way = false;
   for (posted_request* each = first_; each != nullptr; each = each->next) {
@@ -1208,7 +1211,7 @@ void fabric_link::take_fence_question(const control_record& asked) noexcept {
   tell({.kind = control_record::fenced, .reason = word, .key = asked.key});
 }
 
-// Once the last of them by its key has ended.
+// Tells the peer once the last access that the question was about has ended.
 void fabric_link::tell_of_end(posted_request& item) noexcept {
   item.awaited = false;
   for (posted_request* each = first_; each != nullptr; each = each->next) {
@@ -1218,9 +1221,9 @@ void fabric_link::tell_of_end(posted_request& item) noexcept {
   tell({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = item.fenced_key});
 }
 
-// Several may have one number: raw keys have none of their own, and a provider that chooses its keys may choose one
-// again. Each question has its answer in its turn; and once the peer is done, it says so once for all that it had said
-// were in use.
+// Several exposures may have the same number: raw keys have no number of their own, and a provider that chooses its
+// keys may reuse one. Each question is answered in turn. When the peer is done, it says so once for all exposures of
+// the number that it has reported in use.
 void fabric_link::take_fence(const control_record& answer) noexcept {
   exposure* const in_use = next_asked(answer.key, true);
   exposure* const unanswered = next_asked(answer.key, false);
@@ -1239,7 +1242,8 @@ void fabric_link::take_fence(const control_record& answer) noexcept {
   ask_about_exposures();
 }
 
-// The oldest that the peer is asked about by that number, and has said to be in use, or has not answered yet.
+// The oldest exposure of that number about which the peer was asked, and which it has reported in use, or has not
+// answered yet.
 fabric_link::exposure* fabric_link::next_asked(std::uint64_t number, bool in_use) noexcept {
   exposure* oldest = nullptr;
   for (const auto& each : exposures_) {

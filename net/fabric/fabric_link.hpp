@@ -23,53 +23,54 @@
 
 namespace weft::net::fabric {
 
-/// A connection that has been set up, and is no link yet.
+/// A connection that has been set up, and is about to become a link.
 struct established {
-  std::unique_ptr<descriptor> socket{};          ///< TCP: brings the end
+  std::unique_ptr<descriptor> socket{};          ///< TCP: carries control records, and shows the peer's end
   std::unique_ptr<fabric::endpoint> endpoint{};  ///< with the peer's in its address vector
   std::shared_ptr<fabric::domain> memory{};      ///< where regions are registered
   std::string peer{};                            ///< for link::peer()
-  std::uint16_t incoming_reads = 0;              ///< agreed: what the peer may have outstanding here
-  std::uint16_t outgoing_reads = 0;              ///< and this end there
-  std::uint64_t own_token = 0;                   ///< what messages to this end carry
-  std::uint64_t peer_token = 0;                  ///< and those to the peer
+  std::uint16_t incoming_reads = 0;              ///< reads that the peer may have outstanding here
+  std::uint16_t outgoing_reads = 0;              ///< reads that this end may have outstanding at the peer
+  std::uint64_t own_token = 0;                   ///< in each message to this end
+  std::uint64_t peer_token = 0;                  ///< in each message to the peer
   std::chrono::milliseconds dead_peer_after{};   ///< set_up_options
 };
 
-/// One end of a connection over an endpoint of libfabric's, with a TCP socket beside it that tells of the peer's end:
-/// an endpoint without a connection does not.
+/// One end of a connection over a libfabric endpoint, with a TCP socket beside it that shows the peer's end, which a
+/// connectionless endpoint does not.
 ///
-/// Output: requests are handed over in a turn's poll, in their order, as far as the provider keeps it or nothing that
-/// it might overtake is under way: order_table. Behind each message stands a trailer of the link's own, with its number
+/// Output: requests are handed over in a turn's poll, in their order. A request that the provider might let overtake an
+/// earlier one waits for that: order_table. Each message ends with a trailer of the link's, with the message's number
 /// and a token that keeps strangers out. Immediate data is a message that follows its write.
-/// Input: messages are put into the order of their numbers, whatever order the provider completes them in.
 ///
-/// Memory that is taken back: a worker closes its region, which begins no access any more; then the peer is asked
-/// whether one is under way, and has to say in time that none is, or the link ends. Whoever cannot wait for that,
-/// because the memory of a region goes, freezes the device until then: of a region that was open to every peer, all are
-/// asked. So many questions may be without an answer at a time, so that the socket has room for all that both ends say;
-/// a peer that is not ready yet has no longer to become so.
+/// Input: messages are delivered in the order of their numbers, whatever order the provider completes them in.
 ///
-/// The end: each end says over the socket how many messages it has sent, and once it has all of the other's. Then, or
-/// when something fails, a worker closes the endpoint: only that makes sure that no memory is touched, so closed()
-/// follows it.
+/// Taking memory back: a worker closes the region, so that no further access begins. Then the peer is asked whether an
+/// access is in flight, and has to answer in time that none is, or the link ends. A thread that cannot wait for that,
+/// because it releases a region, freezes the device until then. If a region was open to every peer, all peers are
+/// asked. The number of unanswered questions is bounded, so that the socket has room for the records of both ends. A
+/// peer whose set-up is not over yet has the same time to finish it.
+///
+/// Closing: each end says over the socket how many messages it has sent, and when it has all of the other's. Then, or
+/// when something fails, a worker closes the endpoint. Only that guarantees that no memory is touched any more, so
+/// closed() follows it.
 class fabric_link final : public net::link,
                           private fence_audience,
                           private poller,
                           private weft::detail::timer,
                           private weft::detail::remote_work {
  public:
-  /// Leaves `made` as it is if it throws: the peer is still to be told.
+  /// If it throws, `made` is unchanged, so that the peer can still be told.
   explicit fabric_link(established&& made);
   ~fabric_link() override;
 
-  /// Its end of the socket, while the set-up uses it.
+  /// The socket, for the rest of the set-up.
   [[nodiscard]] descriptor& socket() const noexcept { return *made_.socket; }
-  /// Called before the peer hears what lets it use open regions over this endpoint. The device is frozen from the end
-  /// of such a region until the peer, which is asked once the link has started, has answered; so it may not take long
-  /// to get there, or the socket is broken off: was_late(). Until end_set_up().
+  /// Called before the peer learns what it needs to use open regions over this endpoint. If such a region is closed
+  /// before end_set_up(), the device is frozen until the link has started, and the peer has answered the question about
+  /// it. So the set-up has little time then; if it takes longer, the socket is shut down: was_late().
   void begin_set_up() noexcept;
-  /// start() or give_up() is next.
+  /// To be followed by start() or give_up().
   [[nodiscard]] task<> end_set_up();
   [[nodiscard]] bool was_late() const noexcept { return was_late_; }
   /// Closes the endpoint of a link that is not started, on a worker.
@@ -95,7 +96,7 @@ class fabric_link final : public net::link,
 
  private:
   struct pieces;
-  // What libfabric gives back with a completion. Its room is the provider's while the operation is under way.
+  // The context of a completion. `room` belongs to the provider while the operation is in flight.
   struct operation {
     fi_context2 room{};
     enum kind_t : std::uint8_t { first, wake, receive } kind = first;  // wake: the message behind a write
@@ -112,13 +113,13 @@ class fabric_link final : public net::link,
     work_request* work;
     posted_request* next = nullptr;
     std::uint8_t steps = 0;        // operations that it takes: 0, 1 or 2
-    std::uint8_t handed_over = 0;  // of them
-    std::uint8_t completed = 0;    // and of these
+    std::uint8_t handed_over = 0;  // how many of the steps
+    std::uint8_t completed = 0;    // how many of the steps
     bool failed = false;           // the provider says so
-    bool cleared = false;          // the peer says that it may do that
+    bool cleared = false;          // the peer says that the access is allowed
     bool refused = false;          // the peer has refused it
-    bool awaited = false;          // the peer wants to hear of its end, because it has taken the memory back
-    std::uint64_t fenced_key = 0;  // and has named it so
+    bool awaited = false;          // the peer wants to be told of its end, because it has taken the memory back
+    std::uint64_t fenced_key = 0;  // the key in the peer's question about that
   };
   struct posted_receive {
     operation main;
@@ -127,24 +128,24 @@ class fabric_link final : public net::link,
     std::size_t bytes = 0;  // of the message
     message_trailer trailer;
   };
-  // A key that the peer may use. A worker closes its region; then the peer is asked what is under way. Or that of a
-  // region that was open to every peer, and has been closed.
+  // A key that the peer may use. To revoke it, a worker closes its region, and then the peer is asked what is in
+  // flight. Also the key of a region that was open to every peer, and has been closed.
   struct exposure final : weft::detail::worker_job, weft::detail::remote_work, mr::detail::last_use {
     explicit exposure(fabric_link& home) noexcept : owner(home) {}
     void begin_last_use_of(revocation& whose) noexcept { begin_last_use(whose.take_pin()); }
     void close_region() noexcept;
     void run() noexcept override;                                               // on a worker
-    void run_on_executor() noexcept override { owner.exposure_closed(*this); }  // back home
+    void run_on_executor() noexcept override { owner.exposure_closed(*this); }  // after that
     // The peer touches the memory no more. On the executor, or on a worker that has closed the endpoint.
     void settle() noexcept;
     void go_with_endpoint() noexcept { state == asking ? settle() : end_last_use(); }
 
-    // In the place of a worker, or of the peer's answer.
+    // last_use: ends it without waiting for a worker, or for the peer's answer.
     [[nodiscard]] bool withdraw() noexcept override;
     void run_here() noexcept override;
 
     fabric_link& owner;
-    std::atomic<worker_pool*> workers{nullptr};  // that have it
+    std::atomic<worker_pool*> workers{nullptr};  // to which it was submitted
     region_ptr region;
     mr::remote_key key;
     std::uint64_t number = 0;  // fi_mr_key(3)
@@ -152,27 +153,27 @@ class fabric_link final : public net::link,
     revocation* who = nullptr;
     enum state_t : std::uint8_t {
       open,     // the peer may use it
-      closing,  // a worker has it
-      asking,   // the peer is asked whether it is still using it
+      closing,  // a worker closes its region
+      asking,   // the peer is asked whether it is still using the memory
       closed,   // by the peer's wish; the owner has not revoked it yet
-      swept,    // goes with the endpoint
+      swept,    // closed together with the endpoint
     } state = open;
-    bool is_of_all = false;  // and so nobody's who waits
-    bool is_asked = false;   // the peer has been
-    bool in_use = false;     // it says so
+    bool is_of_all = false;  // of a region that was open to every peer; no revocation waits for it
+    bool is_asked = false;   // the peer has been asked
+    bool in_use = false;     // the peer has answered that it is
     time_point asked_at{};
     exposure* next_unasked = nullptr;
-    // Who waits for the end of the last use: `waiting` once the region has been closed; `hurried` by a thread that
-    // ends the last use itself, and freezes the device for it; `frozen` when it has. The executor thaws it.
+    // How the last use ends: `waiting` for the peer, once the region has been closed; `hurried` by a thread that ends
+    // the last use itself, and freezes the device for that; `frozen` once it has. The executor thaws the device.
     enum hurry_t : std::uint8_t { nobody, waiting, hurried, frozen };
     std::atomic<hurry_t> hurry{nobody};
   };
-  // Brings the keys of regions that were closed to the executor. On its way it may outlive the link: the frame of a
-  // set-up is destroyed at any suspension point.
+  // Mails the keys of closed regions to the executor. In flight it may outlive the link, because the coroutine of a
+  // set-up may be destroyed at any suspension point.
   class region_mail final : public weft::detail::remote_work {
    public:
     explicit region_mail(fabric_link& owner) noexcept : owner_(&owner) {}
-    // Goes by itself when it has arrived. On the executor, as its arrival.
+    // The mail destroys itself when it arrives. Called on the executor, on which it arrives as well.
     static void orphan(std::unique_ptr<region_mail> item) noexcept { item.release()->owner_ = nullptr; }
 
    private:
@@ -182,7 +183,7 @@ class fabric_link final : public net::link,
     }
     fabric_link* owner_;
   };
-  // Waits for what the peer says over the socket.
+  // Waits for the peer's records on the socket.
   class input_wait final : public io_operation {
    public:
     explicit input_wait(fabric_link& owner) noexcept : io_operation(io_kind::readable), owner_(owner) {
@@ -287,7 +288,7 @@ class fabric_link final : public net::link,
 
   executor_core& home_;
   std::unique_ptr<region_mail> mail_ = std::make_unique<region_mail>(*this);
-  established made_;  // behind what there may be no memory for
+  established made_;  // behind members that may throw: see the constructor
   fabric_calls& calls_;
   const order_table& order_;
   capabilities capabilities_;
@@ -295,11 +296,11 @@ class fabric_link final : public net::link,
   bool native_ = false;
 
   posted_request* first_ = nullptr;   // the oldest that has not completed
-  posted_request* unsent_ = nullptr;  // the oldest that the provider has not, or not all of
+  posted_request* unsent_ = nullptr;  // the oldest that was not handed over, or not all of it
   posted_request* last_ = nullptr;
   std::array<std::uint32_t, access_kinds> under_way_{};
-  std::uint32_t messages_sent_ = message_trailer::first_number;  // the next one's number
-  std::size_t with_provider_ = 0;                                // operations of requests
+  std::uint32_t messages_sent_ = message_trailer::first_number;  // the number of the next one
+  std::size_t with_provider_ = 0;                                // operations of requests in flight
   bool blocked_ = false;                                         // the provider takes no more for now
 
   std::unique_ptr<posted_receive[]> receives_;  // by slot
@@ -309,54 +310,54 @@ class fabric_link final : public net::link,
   posted_receive* last_receive_ = nullptr;
   std::vector<posted_receive*> arrived_;                             // a ring, by number
   std::size_t next_arrival_ = 0;                                     // the place of the next message to be delivered
-  std::uint32_t messages_received_ = message_trailer::first_number;  // its number
-  exposure* invalidating_ = nullptr;                                 // what the next message revokes, by a worker
-  bool invalidated_ = false;                                         // it is done
+  std::uint32_t messages_received_ = message_trailer::first_number;  // the number of that message
+  exposure* invalidating_ = nullptr;                                 // being revoked, for that message
+  bool invalidated_ = false;                                         // has been revoked, for that message
   bool delivering_ = false;
   bool must_not_sleep_ = false;  // fi_trywait(3) has said so
 
   std::vector<std::unique_ptr<exposure>> exposures_;
-  std::size_t closing_exposures_ = 0;  // that a worker has
-  std::size_t asking_exposures_ = 0;   // that the peer is asked about, or is to be
-  exposure* first_unasked_ = nullptr;  // that it is to be
+  std::size_t closing_exposures_ = 0;  // in the state `closing`
+  std::size_t asking_exposures_ = 0;   // in the state `asking`
+  exposure* first_unasked_ = nullptr;  // of those about which the peer has yet to be asked
   exposure* last_unasked_ = nullptr;
-  std::size_t unanswered_ = 0;  // questions about them
-  std::size_t exposing_ = 0;    // coroutines of expose() that refer to us
-  event quiet_;                 // one of these has ended, or the wait for input, or the way of mail
+  std::size_t unanswered_ = 0;  // questions about exposures
+  std::size_t exposing_ = 0;    // coroutines of expose() that refer to this link
+  event quiet_;                 // one of these has ended, or the wait for input, or mail has arrived
   std::vector<std::pair<mr::remote_key, std::uint64_t>> imported_;
 
   std::mutex end_mutex_;
-  bool endpoint_is_closed_ = false;  // under it: no last use begins behind that
+  bool endpoint_is_closed_ = false;  // under end_mutex_: no last use begins afterwards
 
-  std::mutex mail_mutex_;                 // of what follows
+  std::mutex mail_mutex_;                 // guards what follows
   std::vector<std::uint64_t> mail_keys_;  // of regions that were closed
-  std::size_t unasked_ = 0;               // of them, about which the peer is not asked, because the link ends
+  std::size_t unasked_ = 0;               // regions about which the peer is not asked, because the link ends
   bool takes_mail_ = false;
-  bool is_setting_up_ = false;  // of the executor
+  bool is_setting_up_ = false;  // not guarded: for the executor only
   bool was_late_ = false;
   bool is_mail_on_its_way_ = false;
 
-  time_point moved_at_{};  // when a request has last completed, or the peer was asked, or the first began
-  std::optional<time_point> stands_since_;  // the peer's first answer since a request has completed
+  time_point moved_at_{};  // when a request last completed, or the peer was asked, or the first request was handed over
+  std::optional<time_point> stands_since_;  // the peer's first answer since a request last completed
   posted_request* suspect_ = nullptr;       // the peer is asked about it
   bool asked_ = false;                      // the peer has been asked
-  unsigned refusals_told_ = 0;              // questions of the peer's about what it may not do
+  unsigned refusals_told_ = 0;              // questions of the peer's about accesses that it may not make
   bool doubting_ = false;                   // something has failed
-  std::string_view doubt_words_;            // libfabric's, which stay
+  std::string_view doubt_words_;            // libfabric's text, which stays valid
 
   input_wait input_wait_{*this};
   std::array<std::byte, control_record::bytes> input_{};
   std::size_t input_bytes_ = 0;
   weft::detail::root_handle<void> finisher_;    // finish(), made while there is memory
-  std::optional<std::uint32_t> peer_messages_;  // that the peer has sent, which has finished
+  std::optional<std::uint32_t> peer_messages_;  // how many the peer has sent, once it has finished
   std::optional<refused_access> refusal_;
   bool failed_alone_ = false;
   bool input_ended_ = false;
-  bool losing_ = false;  // lose_peer() looks a last time
+  bool losing_ = false;  // lose_peer() reads the queue a last time
   bool shutting_down_ = false;
-  bool finished_ = false;      // we have said so
-  bool drained_ = false;       // we have all of the peer's messages, and have said so
-  bool peer_drained_ = false;  // it has all of ours
+  bool finished_ = false;      // this end has told the peer that it has finished
+  bool drained_ = false;       // this end has all of the peer's messages, and has told the peer so
+  bool peer_drained_ = false;  // the peer has all of this end's messages
   bool ended_ = false;
   bool finishing_ = false;
   bool closed_ = false;

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* hello_step = "wait for the hello";
 constexpr const char* ready_step = "wait for the peer to be ready";
 
-// A peer whose hello is in.
+// A connection request: a peer whose hello has arrived.
 class request final : public net::link_request {
  public:
   request(std::unique_ptr<descriptor> socket, const socket_address& from, const frame& said,

@@ -12,10 +12,10 @@ namespace weft::net::fabric {
 
 class listener_state;
 
-/// Where peers come in: a TCP socket beside the fabric.
+/// A listener on a TCP socket, because the set-up is over TCP.
 class listener final : public net::link_listener {
  public:
-  /// On the executor that listens. Throws weft::error.
+  /// Called on the listening executor. Throws weft::error.
   listener(const socket_address& address, std::shared_ptr<const device> home, std::shared_ptr<domain> memory,
            const listen_options& options);
   ~listener() override;

@@ -10,11 +10,11 @@
 
 namespace weft::net::fabric {
 
-/// What requests are to a provider's promises of order.
+/// The kinds of requests that a provider's promises of order distinguish.
 enum class access_kind : std::uint8_t { send, write, read, atomic };
 inline constexpr std::size_t access_kinds = 4;
 
-/// The kind of a request of a connection's.
+/// The kind of a connection's request.
 [[nodiscard]] constexpr access_kind kind_of(work_kind what) noexcept {
   switch (what) {
     case work_kind::send:
@@ -30,13 +30,13 @@ inline constexpr std::size_t access_kinds = 4;
   return access_kind::atomic;
 }
 
-/// Which requests a provider keeps in order, one behind the other. Where it does not, the later one waits until the
-/// earlier ones have completed, and these complete only once the peer has them: FI_DELIVERY_COMPLETE of fi_cq(3).
+/// Which kinds of requests a provider keeps in order. If it does not, the later request waits until the earlier ones
+/// have completed, and these complete only once the peer has them: FI_DELIVERY_COMPLETE of fi_cq(3).
 class order_table {
  public:
   /// Promises nothing.
   constexpr order_table() noexcept = default;
-  /// Of what fi_getinfo(3) has granted: fi_tx_attr::msg_order and fi_ep_attr::max_order_*_size.
+  /// Promises what fi_getinfo(3) has granted: fi_tx_attr::msg_order and fi_ep_attr::max_order_*_size.
   explicit order_table(const fi_info& granted) noexcept {
     const std::uint64_t bits = granted.tx_attr->msg_order;
     const fi_ep_attr& sizes = *granted.ep_attr;
@@ -67,7 +67,7 @@ class order_table {
     keep(read, read, true);  // neither changes anything
   }
 
-  /// Whether a request of kind `later` may be handed over while one of kind `earlier` is under way.
+  /// Whether a request of kind `later` may be handed over while one of kind `earlier` is in flight.
   [[nodiscard]] constexpr bool keeps(access_kind later, access_kind earlier) const noexcept {
     return kept_[index(later)][index(earlier)];
   }

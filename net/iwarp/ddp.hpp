@@ -8,11 +8,11 @@
 #include <optional>
 #include <span>
 
-// The header at the front of every ULPDU: DDP's fields and RDMAP's opcode in one
+// The header at the front of every ULPDU, which combines DDP's fields with RDMAP's opcode
 // (RFC 5041 section 4, RFC 5040 section 4.1).
 namespace weft::net::iwarp {
 
-/// RDMAP messages. 8 to B are those of RFC 7306, which only weft peers agree on.
+/// RDMAP messages. 8 to B are from RFC 7306; weft uses these with weft peers only.
 enum class opcode : std::uint8_t {
   write = 0x0,
   read_request = 0x1,
@@ -37,7 +37,7 @@ inline constexpr std::uint32_t read_request_queue = 1;
 inline constexpr std::uint32_t terminate_queue = 2;
 inline constexpr std::uint32_t atomic_response_queue = 3;
 
-/// The two control bytes, as they came in: nothing is checked but their presence.
+/// The two control bytes as received, unchecked.
 struct control {
   bool tagged = false;
   bool last = false;
@@ -48,7 +48,7 @@ struct control {
 
 inline constexpr std::size_t control_bytes = 2;
 
-/// A segment that names its place by steering tag and offset.
+/// The header of a segment that names its destination by STag and offset.
 struct tagged_header {
   static constexpr std::size_t bytes = 14;
 
@@ -58,7 +58,7 @@ struct tagged_header {
   std::uint64_t offset = 0;
 };
 
-/// A segment that goes into the next buffer of a queue.
+/// The header of a segment that goes into the next buffer of a queue.
 struct untagged_header {
   static constexpr std::size_t bytes = 18;
 

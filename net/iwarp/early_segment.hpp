@@ -14,8 +14,8 @@
 
 namespace weft::net::iwarp {
 
-/// The large segment whose payload is placed as it comes, if there is one: its header, which has been taken and
-/// approved, the length of what is still to come, and the checksum of what has come.
+/// The large segment whose payload is being placed as it arrives, if there is one: its header, which has been checked,
+/// the number of bytes still to come, and the checksum of those that have arrived.
 ///
 /// begin() with the header; advance() for each piece of payload; then take_trailer() until is_active() is false.
 /// After that the header and the checksums stay until the next begin().
@@ -25,7 +25,7 @@ class early_segment {
 
   explicit early_segment(bool has_crc) noexcept : has_crc_(has_crc) {}
 
-  /// Begins the segment of `ulpdu_bytes` whose FPDU has `bytes` at its front. Returns the bytes that the length and the
+  /// Begins a segment of `ulpdu_bytes`, whose FPDU begins with `bytes`. Returns how many bytes the length and the
   /// header take.
   std::size_t begin(std::span<const std::byte> bytes, std::size_t ulpdu_bytes, bool tagged) noexcept {
     header_bytes_ = tagged ? tagged_header::bytes : untagged_header::bytes;
@@ -61,18 +61,18 @@ class early_segment {
   [[nodiscard]] std::size_t payload_bytes() const noexcept { return ulpdu_bytes_ - header_bytes_; }
   [[nodiscard]] std::size_t payload_left() const noexcept { return payload_left_; }
   [[nodiscard]] std::size_t payload_done() const noexcept { return payload_bytes() - payload_left_; }
-  /// The bytes of its FPDU that have come.
+  /// How many bytes of its FPDU have arrived.
   [[nodiscard]] std::size_t bytes_done() const noexcept { return fpdu_bytes() - payload_left_ - trailer_left_; }
 
-  /// The next `payload` has come and is in its place.
+  /// The next `payload` has arrived and has been placed.
   void advance(std::span<const std::byte> payload) noexcept {
     assert(payload.size() <= payload_left_);
     if (has_crc_) crc_.add(payload);
     payload_left_ -= payload.size();
   }
-  /// The next payload is received at `place`.
+  /// The next payload will be received at `place`.
   void expect_at(std::byte* place) noexcept { placement_ = place; }
-  /// `bytes` of it have come.
+  /// `bytes` of that payload have arrived.
   void advance_in_place(std::size_t bytes) noexcept { advance({placement_, bytes}); }
 
   /// Takes pad and CRC off the front of `bytes`; returns how many bytes that were.
@@ -83,12 +83,12 @@ class early_segment {
     if (trailer_left_ == 0 && has_crc_) crc_.add(std::span(trailer_).first(trailer_bytes_ - mpa::crc_bytes));
     return piece.size();
   }
-  /// The CRC field of the whole segment, and the CRC that its bytes have.
+  /// The segment's CRC field, and the CRC of the bytes that it covers.
   [[nodiscard]] const std::byte* crc_field() const noexcept { return &trailer_[trailer_bytes_ - mpa::crc_bytes]; }
   [[nodiscard]] std::uint32_t computed_crc() const noexcept { return crc_.value(); }
 
  private:
-  std::array<std::byte, untagged_header::bytes> header_;  // as it came; a tagged one is shorter
+  std::array<std::byte, untagged_header::bytes> header_;  // as received; a tagged one is shorter
   std::array<std::byte, max_trailer_bytes> trailer_;
   const bool has_crc_;
   std::size_t header_bytes_ = 0;

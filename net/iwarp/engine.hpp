@@ -33,19 +33,19 @@ using software::words;
 /// and try again after post_receive(). On FIN, end_of_stream(); behind this end's own, end_of_output().
 ///
 /// Large payloads need not pass through that area. While placement() is not empty, the next bytes of the stream may be
-/// received there, to be reported with placed(); what comes behind them is for consume() again.
+/// received there, and are reported with placed(); the bytes behind them are for consume() again.
 ///
-/// Output: while has_output() and no batch is out, gather() into one, hand its pending() to sendmsg(2) and report with
-/// sent() what was taken, until it is empty. Once it was given to gather() a batch belongs to this engine until then.
-/// The memory behind it may be in the kernel's hands: whatever happens to the stream, requests in it do not complete
+/// Output: while has_output() and no batch is in use, gather() into one, hand its pending() to sendmsg(2), and report
+/// with sent() how much was taken, until the batch is empty. From gather() until then the batch belongs to this engine.
+/// The kernel may be using the memory behind it: whatever happens to the stream, requests in the batch do not complete
 /// before sent() or abandon().
 ///
-/// The end: ended() reports it. consume() then swallows everything; output, if any, is what is left in the batch and
-/// one Terminate; when finished(), close TCP.
+/// The end: ended() reports it. Afterwards consume() discards everything, and the output is what is left in the batch,
+/// and at most one Terminate. When finished(), close TCP.
 ///
 /// Its sources: engine.cpp (requests and receives, from post() to their completion), engine_receive.cpp (FPDUs that
-/// come whole), engine_early.cpp (segments that are placed as they come), engine_transmit.cpp, and engine_terminate.cpp
-/// (the end, whoever causes it).
+/// arrive whole), engine_early.cpp (segments that are placed as they arrive), engine_transmit.cpp, and
+/// engine_terminate.cpp (the end, whoever causes it).
 class engine {
  public:
   static constexpr std::uint64_t max_message_bytes = std::numeric_limits<std::uint32_t>::max();
@@ -60,20 +60,20 @@ class engine {
   /// Queues a request. On a stream that has ended it completes as flushed, perhaps from inside this call.
   /// Returns false and does nothing if the request is longer than max_message_bytes, is a read or an atomic while ORD
   /// is 0, is an atomic or has immediate data without an agreement on those, has immediate data and is no write, or is
-  /// an atomic whose `local` is not one segment of eight bytes.
+  /// an atomic with segments, or with a tail of other than eight bytes.
   [[nodiscard]] bool post(request& request) noexcept;
   void post_receive(receive_request& receive) noexcept;
 
-  /// Handles whole FPDUs off the front of `bytes`; returns the bytes that they took. Starts no FPDU after
-  /// `budget_bytes`, so that other connections get their turn; if more than a part of one is left then, call again.
+  /// Handles whole FPDUs at the front of `bytes`; returns how many bytes they took. Starts no FPDU after
+  /// `budget_bytes`, so that other connections get their turn; if more than a part of an FPDU is left then, call again.
   std::size_t consume(std::span<const std::byte> bytes,
                       std::size_t budget_bytes = std::numeric_limits<std::size_t>::max()) noexcept;
 
-  /// The place for the next bytes that TCP delivers, behind those that consume() has taken: memory of a region, of a
+  /// The memory for the next bytes that TCP delivers, behind those that consume() has taken: memory of a region, of a
   /// read or of a receive, checked already. Empty if these bytes are for consume(), which may be given them in any
-  /// case. The place is good for one receive, which must not outlast this thread's hold on the key that allows it.
+  /// case. Valid for one recvmsg(2), which must not outlast this thread's hold on the key that allows it.
   [[nodiscard]] std::span<std::byte> placement() noexcept;
-  /// Whether there may be one.
+  /// Whether placement() may yield memory.
   [[nodiscard]] bool may_place() const noexcept { return early_.payload_left() != 0; }
   /// TCP has delivered `bytes` into the placement() asked for last.
   void placed(std::size_t bytes) noexcept;
@@ -81,8 +81,8 @@ class engine {
   /// Whether a message has arrived for which no receive is posted.
   [[nodiscard]] bool needs_receive() const noexcept { return needs_receive_; }
 
-  /// TCP has delivered its last byte, and consume() has left `unconsumed_bytes`. A message that waits for a receive is
-  /// among those: report the end only after it.
+  /// TCP has delivered its last byte, and consume() has left `unconsumed_bytes`. Called only once no message waits for
+  /// a receive any more, because such a message is among the unconsumed bytes.
   void end_of_stream(std::size_t unconsumed_bytes) noexcept;
   /// This end's FIN is out as well, behind all of its output. Ends a stream that engine_options::half_close has left
   /// open at the peer's.
@@ -94,7 +94,7 @@ class engine {
   /// engine_host::received() the Terminate carries the header of that message.
   void refuse(terminate_code code, const words& why) noexcept;
 
-  /// From now on no ULPDU of ours is larger. For when TCP's segments change their size.
+  /// From now on no outgoing ULPDU is larger than `bytes`. Called when the size of TCP's segments changes.
   void limit_ulpdu(std::size_t bytes) noexcept {
     max_ulpdu_ = std::clamp(bytes, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes);
   }
@@ -114,7 +114,7 @@ class engine {
   /// Whether the stream has ended and all of its output is sent.
   [[nodiscard]] bool finished() const noexcept { return !open_ && !has_output() && gathered_ == sent_; }
 
-  /// Whether gather() may ask the host for memory that the peer reads, or change it.
+  /// Whether responses to the peer are due, so that gather() may have the host read or change memory.
   [[nodiscard]] bool owes_responses() const noexcept { return !incoming_.empty(); }
   /// Whether there are requests that have not completed.
   [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }
@@ -124,7 +124,7 @@ class engine {
  private:
   // The outgoing stream carries the requests of this end and the responses that the peer waits for.
   enum class lane : std::uint8_t { requests, responses };
-  static constexpr std::size_t fair_share_bytes = 65'536;  // for one before the other has its turn
+  static constexpr std::size_t fair_share_bytes = 65'536;  // for one lane before the other has its turn
 
   // engine.cpp: requests and receives.
   void finish_query() noexcept;
@@ -133,7 +133,7 @@ class engine {
   void complete_first(const completion& completion) noexcept;
   void flush() noexcept;
 
-  // engine_receive.cpp: FPDUs that come whole. A function that takes a ULPDU returns false only if its message waits
+  // engine_receive.cpp: FPDUs that arrive whole. A function that takes a ULPDU returns false only if its message waits
   // for a receive. require_...() ends the stream unless its condition holds, and returns whether it does.
   bool handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_bytes) noexcept;
   bool require_crc(const std::byte* field, std::uint32_t computed, std::size_t fpdu_bytes) noexcept;
@@ -161,7 +161,7 @@ class engine {
   void handle_atomic_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   void handle_atomic_response(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
 
-  // engine_early.cpp: segments that are placed as they come.
+  // engine_early.cpp: segments that are placed as they arrive.
   [[nodiscard]] bool is_next_response(const tagged_header& header, std::size_t payload_bytes) const noexcept;
   [[nodiscard]] bool is_next_segment(const untagged_header& header) const noexcept;
   [[nodiscard]] bool may_place_early(std::span<const std::byte> front, std::size_t ulpdu_bytes) const noexcept;
@@ -194,8 +194,7 @@ class engine {
   void seal(output_batch& batch, const output_batch::mark& start, std::size_t ulpdu_bytes) noexcept;
   void count_gathered(std::size_t bytes) noexcept;
 
-  // engine_terminate.cpp: the end. `ulpdu_bytes` is the length of the refused segment, where `ulpdu` has only its
-  // front.
+  // engine_terminate.cpp: the end. `ulpdu_bytes` is the length of the refused segment if `ulpdu` has only its front.
   struct refused_place;
   void handle_terminate(std::span<const std::byte> ulpdu) noexcept;
   [[nodiscard]] std::optional<refused_place> place_of(const terminate_message& message) const noexcept;
@@ -235,18 +234,18 @@ class engine {
   terminate_message terminate_;
 
   linked_queue<request, &request::next_> requests_;
-  request* next_ = nullptr;  // the first of them that is not gathered completely
+  request* next_ = nullptr;  // the first request that is not completely gathered
   linked_queue<request, &request::next_read_>
       queries_;  // the reads and atomics among them that wait for their response
   std::uint32_t reads_in_flight_ = 0;
-  bool ready_response_due_ = false;  // ahead of the reads' own
-  bool ready_send_due_;              // ahead of the peer's messages
+  bool ready_response_due_ = false;  // the response to the ready signal comes before those to reads
+  bool ready_send_due_;              // the ready signal comes before the peer's messages
   std::uint32_t next_sink_stag_;
   std::uint32_t next_send_sequence_;
   std::uint32_t next_read_sequence_;             // atomics included
-  std::uint32_t next_atomic_response_sequence_;  // of those that we answer
+  std::uint32_t next_atomic_response_sequence_;  // of our responses
 
-  // Bytes of the outgoing stream: those that went into batches, and those of them that TCP has taken.
+  // Bytes of the outgoing stream: those gathered into batches, and those of them that TCP has taken.
   std::uint64_t gathered_ = 0;
   std::uint64_t sent_ = 0;
   lane lane_ = lane::requests;

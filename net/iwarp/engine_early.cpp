@@ -20,7 +20,7 @@ bool engine::is_next_segment(const untagged_header& header) const noexcept {
          (!message_begun_ || header.opcode == message_opcode_);
 }
 
-// Approves only segments with which nothing is wrong. The others come whole, and consume() reports what is wrong.
+// Approves only segments that are valid. The others are taken whole, so that consume() reports what is wrong.
 bool engine::may_place_early(std::span<const std::byte> front, std::size_t ulpdu_bytes) const noexcept {
   const control control = parse_control(front.first<control_bytes>());
   if (control.ddp_version != ddp_version || control.rdmap_version != rdmap_version) return false;
@@ -32,7 +32,7 @@ bool engine::may_place_early(std::span<const std::byte> front, std::size_t ulpdu
          host_.find_write_target(header.stag, header.offset, payload_bytes).status == access_status::ok;
 }
 
-// Returns the bytes of the front that it has taken; 0 if the segment has to come whole.
+// Returns how many bytes it has taken; 0 if the segment has to arrive whole.
 std::size_t engine::begin_early(std::span<const std::byte> bytes, std::size_t ulpdu_bytes) noexcept {
   if (bytes.size() < mpa::length_bytes + untagged_header::bytes) return 0;
   if (mpa::fpdu_bytes(ulpdu_bytes) - bytes.size() < place_early_bytes_) return 0;

@@ -17,7 +17,7 @@
 // Small functions that several sources of the engine need, inline because they run for every FPDU.
 namespace weft::net::iwarp {
 
-/// Immediate data of eight bytes, of which the first four are used, as NICs do with the four of InfiniBand.
+/// Immediate data of eight bytes, of which only the first four are used, because InfiniBand has four.
 struct immediate_data {
   static constexpr std::size_t bytes = 8;
   std::uint32_t value;
@@ -46,7 +46,7 @@ inline bool invalidates(opcode op) noexcept {
 
 inline bool wraps(std::uint64_t offset, std::uint64_t bytes) noexcept { return offset + bytes < offset; }
 
-/// The bytes of a request at a cursor, at most `limit`, skipping empty segments; the cursor must not stand at the end.
+/// The bytes of a request at a cursor, at most `limit`, skipping empty segments; the cursor must not be at the end.
 template <class Request, class Cursor>
 std::span<std::byte> piece_at(const Request& request, Cursor& at, std::size_t limit) noexcept {
   while (at.segment != request.local.size() && at.offset == request.local[at.segment].size()) {

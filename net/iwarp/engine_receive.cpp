@@ -14,7 +14,7 @@ namespace weft::net::iwarp {
 
 using software::copy_into;
 
-// Flattened, because each FPDU comes this way. What is said to a peer that breaks the rules is kept out.
+// Flattened, because it runs for each FPDU. The texts for a peer that breaks the rules are kept out of line.
 [[gnu::flatten]] std::size_t engine::consume(std::span<const std::byte> bytes, std::size_t budget_bytes) noexcept {
   std::size_t used = 0;
   while (open_ && !needs_receive_ && used < budget_bytes) {
@@ -40,7 +40,7 @@ using software::copy_into;
     if (!handle_fpdu(rest.first(whole), ulpdu_bytes)) break;
     used += whole;
   }
-  return open_ ? used : bytes.size();  // what follows the end is dropped: RFC 5041 section 7.1
+  return open_ ? used : bytes.size();  // bytes behind the end are dropped: RFC 5041 section 7.1
 }
 
 bool engine::handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_bytes) noexcept {

@@ -13,29 +13,28 @@
 namespace weft::net::iwarp {
 namespace {
 
-// Payload of at most this size is copied, which costs less than one more segment for the kernel to walk.
+// Payload up to this size is copied, which costs less than one more segment in the sendmsg(2).
 constexpr std::size_t inline_bytes = 256;
 constexpr std::size_t trailer_bytes = early_segment::max_trailer_bytes;
 constexpr std::size_t word_bytes = sizeof(std::uint64_t);
-// A batch with this much room has room for any request, for at least one word of a write.
+// A batch with so much room can take a part of any request, and at least one word of a write.
 constexpr std::size_t message_room_bytes =
     mpa::length_bytes + untagged_header::bytes + word_bytes + inline_bytes + trailer_bytes;
 constexpr std::size_t message_room_segments = 3;
 
-/// The payload of an FPDU that is not the last of its message: a multiple of eight, which needs no pad and keeps copies
-/// aligned.
+/// The largest payload of an FPDU that is not the last of its message: a multiple of eight, which keeps copies aligned.
 std::size_t payload_limit(std::size_t max_ulpdu, std::size_t header_bytes) noexcept {
   return (max_ulpdu - header_bytes) & ~std::size_t{7};
 }
 
-/// Shortens the payload of an FPDU that is not the last one, so that it ends where a word of the memory at `offset`
-/// does. A word in two FPDUs would be read or written in two parts.
+/// Shortens the payload of an FPDU that is not the last one, so that it ends at a word boundary of the memory at
+/// `offset`. A word split over two FPDUs would be read or written in two parts.
 std::size_t without_a_cut_word(std::uint64_t offset, std::size_t bytes) noexcept {
   assert(bytes >= word_bytes);
   return bytes - static_cast<std::size_t>((offset + bytes) % word_bytes);
 }
 
-/// Whether a peer may change the memory, also while it is sent.
+/// Whether a peer may change the memory while it is being sent.
 bool may_change(const mr::slice& source) noexcept {
   return mr::overlaps(source.usage(), mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window);
 }
@@ -78,7 +77,7 @@ void engine::take_turns() noexcept {
   }
 }
 
-// Flattened, because each message comes this way.
+// Flattened, because it runs for each message.
 [[gnu::flatten]] bool engine::gather(output_batch& batch) noexcept {
   assert(batch.empty() && gathered_ == sent_);
   batch.clear();
@@ -121,7 +120,7 @@ void engine::gather_message(output_batch& batch) noexcept {
   const bool complete = request.done_ == request.total_;
 
   if (is_write) {
-    // Nobody sees where one Write message ends and the next begins, so a long one makes room for responses.
+    // The boundaries of Write messages are not visible to anybody, so a long one may be split to let responses pass.
     const bool yields = !interleave_ && is_ready(lane::responses) && lane_bytes_left_ <= payload_bytes;
     in_message_ = !complete && !yields;
     encode(tagged_header{.last = !in_message_, .opcode = op, .stag = request.stag, .offset = request.offset + offset},
@@ -140,7 +139,7 @@ void engine::gather_message(output_batch& batch) noexcept {
   if (complete && !request.immediate) finish_gathering(request);
 }
 
-// A message of one FPDU whose payload is copied: all of it is one piece of storage.
+// A message of one FPDU whose payload is copied, so that the whole FPDU is contiguous in the batch's storage.
 void engine::gather_small(output_batch& batch, request& request, opcode op) noexcept {
   const bool is_write = op == opcode::write;
   const std::size_t header_bytes = is_write ? tagged_header::bytes : untagged_header::bytes;
@@ -194,17 +193,17 @@ std::size_t engine::gather_payload(output_batch& batch, request& request, std::s
   const auto from = request.at_;
   const std::size_t gathered = gather_pieces(batch, request, limit);
   if (gathered == limit || (offset + gathered) % word_bytes == 0) return gathered;
-  batch.rewind(start);  // the batch is full, and what it took may end within a word
+  batch.rewind(start);  // the batch is full, and the payload would end within a word
   request.at_ = from;
   return gather_pieces(batch, request, without_a_cut_word(offset, gathered));
 }
 
 std::size_t engine::gather_pieces(output_batch& batch, request& request, std::size_t limit) noexcept {
   std::size_t gathered = 0;
-  while (gathered < limit && batch.segment_room() > 1) {  // one is for the trailer
+  while (gathered < limit && batch.segment_room() > 1) {  // one segment is for the trailer
     auto piece = piece_at(request, request.at_, limit - gathered);
     const bool is_tail = request.at_.segment == request.local.size();
-    // A checksum of memory that changes before it is sent is that of other bytes: both come from one copy then.
+    // If memory may change before it is sent, checksum and payload come from one copy, or they might not match.
     // defect: send what may have changed
     const bool by_copy = crc_ && !is_tail && may_change(request.local[request.at_.segment]);
     if (piece.size() > inline_bytes && !by_copy) {

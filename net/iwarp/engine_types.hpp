@@ -25,7 +25,7 @@ enum class request_kind : std::uint8_t { send, send_with_invalidate, write, read
   return kind == request_kind::fetch_add || kind == request_kind::compare_swap;
 }
 
-/// Whether the peer answers requests of this kind. Those share one queue and one limit.
+/// Whether the peer answers requests of this kind. Such requests share one queue and one limit (ORD).
 [[nodiscard]] constexpr bool is_query(request_kind kind) noexcept {
   return kind == request_kind::read || is_atomic(kind);
 }
@@ -43,22 +43,22 @@ struct completion {
   std::uint64_t bytes = 0;  ///< of payload; 0 unless ok
 };
 
-/// One operation. The caller owns it, and `local` with the memory behind it, until its completion;
-/// fill in the public part, then engine::post(). It may be reused after that.
+/// One operation. Fill in the public part, then call engine::post(). The caller owns the object, and keeps it and the
+/// memory that it names until the completion; then it may be reused.
 class request {
  public:
   request_kind kind = request_kind::send;
-  bool solicited = false;  ///< sends, and immediate data: the peer may raise an event
+  bool solicited = false;  ///< sends and immediate data: asks for a solicited event at the peer
   /// Immediate data that follows a write (RFC 7306 section 6). The peer needs a receive for it.
   std::optional<std::uint32_t> immediate;
-  /// The source, or of a read the sink: these, and behind them the tail. Of atomics there is a tail only, of eight
-  /// bytes, for what was there before, in this machine's byte order.
+  /// The source, or the sink of a read: these segments, and the tail behind them. Atomics have only a tail of eight
+  /// bytes, which receives the previous value in this machine's byte order.
   std::span<const mr::slice> local;
   std::span<std::byte> tail;
   std::uint32_t stag = 0;     ///< the peer's memory; send_with_invalidate: the STag to invalidate
   std::uint64_t offset = 0;   ///< in that memory
-  std::uint64_t operand = 0;  ///< atomics: the number to add, or to store
-  std::uint64_t compare = 0;  ///< compare_swap: the number that has to be there
+  std::uint64_t operand = 0;  ///< atomics: the value to add, or to store
+  std::uint64_t compare = 0;  ///< compare_swap: the value that is expected there
 
   request() noexcept = default;
   request(const request&) = delete;
@@ -67,7 +67,7 @@ class request {
  private:
   friend class engine;
 
-  /// A place in `local`, or behind its end in `tail`.
+  /// A position in `local`, or behind its end in `tail`.
   struct cursor {
     std::size_t segment = 0;
     std::size_t offset = 0;
@@ -76,19 +76,20 @@ class request {
   request* next_ = nullptr;       // in posting order
   request* next_read_ = nullptr;  // among reads and atomics that wait for their response
   std::uint64_t total_ = 0;
-  std::uint64_t done_ = 0;  // bytes gathered; of a read: placed
-  std::uint64_t end_ = 0;   // where in the outgoing stream its last FPDU ends
+  std::uint64_t done_ = 0;  // bytes gathered; for a read, bytes placed
+  std::uint64_t end_ = 0;   // position in the outgoing stream at which its last FPDU ends
   cursor at_;
   std::uint32_t sink_stag_ = 0;
   std::uint32_t sequence_ = 0;  // MSN
-  bool started_ = false;        // some of it lies in a batch, or did
-  bool gathered_ = false;       // all of it
+  bool started_ = false;        // at least a part has been gathered
+  bool gathered_ = false;       // all of it has been gathered
   bool answered_ = false;       // reads and atomics: the response is complete
-  bool blamed_ = false;         // the peer's Terminate names it
-  bool bystander_ = false;      // it names another STag than this one's
+  bool blamed_ = false;         // the peer's Terminate names this request
+  bool bystander_ = false;      // the peer's Terminate names an STag other than this request's
 };
 
-/// A buffer for one message. The caller owns it and the memory until it is handed back; it may be reused after that.
+/// A buffer for one message. The caller owns the object, and keeps it and the memory until it is handed back; then it
+/// may be reused.
 class receive_request {
  public:
   std::span<std::byte> buffer;
@@ -106,7 +107,7 @@ struct received_info {
   std::size_t bytes = 0;
   bool solicited = false;
   std::optional<std::uint32_t> invalidated_stag{};
-  std::optional<std::uint32_t> immediate{};  ///< the whole message; the buffer holds nothing then
+  std::optional<std::uint32_t> immediate{};  ///< if set, it is the whole message, and the buffer is unused
 };
 
 enum class ending_reason : std::uint8_t {
@@ -122,53 +123,53 @@ struct ending {
   ending_reason reason = ending_reason::aborted;
   std::optional<terminate_code> code{};
   words text{};  ///< "peer terminated the stream: remote protection error: invalid STag"
-  /// Terminated by us, because the peer used a key that this end has revoked. The peer may not have known of that.
+  /// Terminated by us, because the peer used a key that this end has revoked, which the peer may not have known.
   bool late_access = false;
-  std::optional<std::uint32_t> refused_stag{};  ///< of the access that was refused, if one was and the STag is known
+  std::optional<std::uint32_t> refused_stag{};  ///< the STag of a refused access, if known
 };
 
-/// The place of a peer's write; `memory` only if ok.
+/// The destination of a peer's write; `memory` is valid only if the status is ok.
 struct write_target {
   access_status status = access_status::invalid_stag;
   std::span<std::byte> memory{};
-  bool may_shrink = false;  ///< the memory may vanish: copy_into() writes it, and no receive goes there
+  bool may_shrink = false;  ///< the memory may vanish: write it by copy_into(), and receive nothing into it directly
 };
 
-/// The connection of an engine, which calls it from inside its own functions, on the same thread.
-/// completed(), received(), flushed() and ended() may call post(), post_receive() and abort(), but must not destroy the
-/// engine. The accesses to memory must not call the engine.
+/// The connection of an engine. The engine calls it from inside its own functions, on the same thread. completed(),
+/// received(), flushed() and ended() may call post(), post_receive() and abort(), but must not destroy the engine. The
+/// functions that access memory must not call the engine.
 class engine_host {
  public:
   /// Checks the key, the bounds and the right to write, and finds the place for the bytes. `bytes` is never zero. The
-  /// engine copies them there at once, or has them received there: see engine::placement(). The place may be shorter if
-  /// the bytes behind it go elsewhere; the engine then asks for the rest.
+  /// engine copies the payload there at once, or has it received there: see engine::placement(). The place may be
+  /// shorter than `bytes` if the memory is not contiguous; the engine then asks for the rest.
   virtual write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept = 0;
   /// All bytes of a peer's write are in their place.
   virtual void written([[maybe_unused]] std::uint32_t stag) noexcept {}
-  /// Checks the key, the bounds and the right to read, then copies, by mr::load_shared(). The engine asks for every
-  /// FPDU of a read response, so that a key that is revoked in the middle of one is noticed. `out` is never empty.
+  /// Checks the key, the bounds and the right to read, then copies, by mr::load_shared(). Called for every FPDU of a
+  /// read response, so that a key that is revoked during the response is noticed. `out` is never empty.
   virtual access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept = 0;
-  /// Whether the peer may read this range. The engine asks once for each read request. `bytes` is never zero.
+  /// Whether the peer may read this range. Called once for each read request. `bytes` is never zero.
   virtual access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept = 0;
-  /// Checks like remote_read(), and that the place is aligned to eight bytes; then executes the operation, which is
-  /// atomic with all others on the same place. The engine asks only if both ends have agreed on atomic operations.
+  /// Checks like remote_read(), and that the address is aligned to eight bytes; then executes the operation atomically
+  /// with all others on the same address. Called only if both ends have agreed on atomic operations.
   virtual access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept = 0;
-  /// Whether the peer may change these eight bytes. The engine asks once for each atomic request.
+  /// Whether the peer may change these eight bytes. Called once for each atomic request.
   virtual access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept = 0;
-  /// Whether this end has revoked the key, lately and by itself, so that a peer that uses it may not have known.
+  /// Whether this end has recently revoked the key by itself, so that a peer that uses it may not have known.
   [[nodiscard]] virtual bool was_revoked([[maybe_unused]] std::uint32_t stag) const noexcept { return false; }
-  /// Revokes a key because the peer asks for it; `access` if the peer may not revoke this one.
+  /// Revokes a key because the peer asks for it; access_status::access if the peer may not revoke this key.
   virtual access_status invalidate(std::uint32_t stag) noexcept = 0;
 
   /// A request has ended. Called exactly once for each request that was posted, in their order.
   virtual void completed(request& request, const completion& completion) noexcept = 0;
-  /// A message lies in the buffer of the oldest receive.
+  /// A message has filled the buffer of the oldest receive.
   virtual void received(receive_request& receive, const received_info& info) noexcept = 0;
-  /// A message begins and no receive is posted. Returns a receive for it, or null to have the message wait for
-  /// post_receive(). For hosts that share receives between engines.
+  /// A message begins and no receive is posted. Returns a receive for it; null: the message waits for post_receive().
+  /// For hosts that share receives between engines.
   [[nodiscard]] virtual receive_request* take_receive() noexcept { return nullptr; }
-  /// The stream ended before this receive was used. Each receive that was posted ends by received() or by flushed(), in
-  /// their order.
+  /// The stream ended before this receive was used. Each posted receive ends by received() or by flushed(), in posting
+  /// order.
   virtual void flushed(receive_request& receive) noexcept = 0;
   /// The peer has sent its last, in order, and still takes what is sent to it; at most once, before ended().
   virtual void input_over() noexcept {}
@@ -182,25 +183,26 @@ class engine_host {
 struct engine_options {
   bool initiator = true;         ///< a responder's output waits for the first FPDU (RFC 5044 section 7.1.2, rule 4)
   bool crc = true;               ///< parameters::crc
-  bool signal_was_read = false;  ///< an initiator whose parameters::signal is a read: its response is due
-  bool signal_is_send = false;   ///< a responder whose parameters::signal is a Send: the peer's first, if it is empty
-  /// Switch between messages at any FPDU, not only at their ends: native peers take that, RFC 5041 does not allow it.
+  bool signal_was_read = false;  ///< initiator: parameters::signal is a read, whose response is still to come
+  bool signal_is_send = false;   ///< responder: parameters::signal is a Send: the peer's first one, if it is empty
+  /// Switch between messages at any FPDU, not only at their ends. Native peers accept that; RFC 5041 does not allow it.
   bool interleave = false;
   std::size_t max_ulpdu = mpa::mulpdu(1460);  ///< of what we send; clamped to [min_mulpdu_bytes, max_ulpdu_bytes]
-  bool atomics = false;                       ///< both sides have those of RFC 7306
-  bool immediate = false;                     ///< and its immediate data
-  std::uint32_t ird = 16;                     ///< incoming reads and atomics at a time; 72 bytes each; at least 1
-  std::uint32_t ord = 16;                     ///< ours at a time; 0: post() refuses them
+  bool atomics = false;                       ///< both sides have the atomic operations of RFC 7306
+  bool immediate = false;                     ///< both sides have the immediate data of RFC 7306
+  std::uint32_t ird = 16;                     ///< the most incoming reads and atomics; 72 bytes each; at least 1
+  std::uint32_t ord = 16;                     ///< the most outgoing reads and atomics; 0: post() refuses them
   std::uint32_t sink_stag_seed = 1;           ///< names our read sinks on the wire; random
   std::uint32_t first_sequence = 1;           ///< MSN; always 1 but for tests of its wrap
   /// The peer's FIN ends its direction alone (RFC 5041 section 6.2.1): engine_host::input_over(). What it has asked for
   /// is answered and requests are sent, but for reads and atomics, until engine::end_of_output(). Weft peers send
   /// theirs only once they want nothing more.
   bool half_close = false;
-  /// An FPDU of which at least this much is still to come is placed as it comes: see engine::placement(). With CRCs
-  /// that places bytes before their CRC is verified, which RFC 5044 section 6 does not allow: only if the user wants
-  /// it. A write of no more payload never is, so that its words are whole to threads that load them (see
-  /// mr/shared_words.hpp): the kernel copies packet by packet, and a packet may end in the middle of a word.
+  /// An FPDU of which at least so many bytes are still to come is placed as it arrives: see engine::placement(). With
+  /// CRCs this places bytes before their CRC is verified, which RFC 5044 section 6 does not allow, so only the user may
+  /// ask for it. A write whose payload is not larger is never placed in this way, so that its words are whole to
+  /// threads that load them (mr/shared_words.hpp): the kernel copies packet by packet, and a packet may end within a
+  /// word.
   std::size_t place_early_bytes = std::numeric_limits<std::size_t>::max();
 };
 

@@ -19,10 +19,10 @@ namespace weft::net::iwarp {
 using software::domain;
 using software::key_table;
 
-/// Where bytes from TCP lie until whole FPDUs can be taken off the front.
+/// Holds bytes from TCP until they make up whole FPDUs.
 class staging {
  public:
-  /// Two of the largest FPDUs: with more, the first has left the nearest caches before it is checked and placed.
+  /// Two of the largest FPDUs. With more, the first one would have left the nearest caches before it is placed.
   static constexpr std::size_t capacity = 131'072;
 
   staging() : storage_(std::make_unique_for_overwrite<std::byte[]>(capacity)) {}
@@ -30,7 +30,7 @@ class staging {
   [[nodiscard]] std::span<const std::byte> content() const noexcept { return {storage_.get() + begin_, end_ - begin_}; }
   [[nodiscard]] bool empty() const noexcept { return begin_ == end_; }
 
-  /// Where the next bytes go; never empty if content() has been consumed as far as it can be.
+  /// The room for the next bytes; never empty if content() has been consumed as far as possible.
   [[nodiscard]] std::span<std::byte> room() noexcept;
   void filled(std::size_t bytes) noexcept { end_ += bytes; }
   void consumed(std::size_t bytes) noexcept {
@@ -46,7 +46,7 @@ class staging {
 };
 
 inline std::span<std::byte> staging::room() noexcept {
-  // What is left is a part of one FPDU: move it down when a whole one would not fit behind it.
+  // The content is a part of one FPDU. Move it to the front if a whole FPDU might not fit from its beginning on.
   if (capacity - begin_ < mpa::max_fpdu_bytes || end_ == capacity) {
     std::memmove(storage_.get(), storage_.get() + begin_, end_ - begin_);
     end_ -= begin_;
@@ -55,11 +55,11 @@ inline std::span<std::byte> staging::room() noexcept {
   return {storage_.get() + end_, capacity - end_};
 }
 
-/// What the iwarp connections of one executor share: big buffers, lent to those that have something to do with them,
-/// and the way into the domain's key table.
+/// Shared by the iwarp connections of one executor: large buffers, lent to connections while they need them, and the
+/// executor's reader of the domain's key table.
 class executor_state final : public weft::detail::attachment {
  public:
-  /// The running executor's, for `home`; created at the first call.
+  /// The running executor's state for `home`; created at the first call.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home);
 
   explicit executor_state(std::shared_ptr<domain> home) : home_(std::move(home)), reader_(home_->keys()) {
@@ -72,15 +72,15 @@ class executor_state final : public weft::detail::attachment {
   /// Null if there is no memory for one.
   [[nodiscard]] std::unique_ptr<staging> lend_staging() noexcept { return lend(free_staging_); }
   void give_back(std::unique_ptr<staging> item) noexcept {
-    item->clear();  // what a connection has left behind is nothing to the next one
+    item->clear();  // bytes that one connection has left must not reach the next one
     keep(free_staging_, std::move(item));
   }
-  /// The same.
+  /// Null if there is no memory for one.
   [[nodiscard]] std::unique_ptr<output_batch> lend_batch() noexcept { return lend(free_batches_); }
   void give_back(std::unique_ptr<output_batch> item) noexcept { keep(free_batches_, std::move(item)); }
 
  private:
-  // Kept for the next borrower; what a burst needed beyond that is freed.
+  // The most buffers of each kind that are kept; those that a burst needed beyond that are freed.
   static constexpr std::size_t max_kept = 16;
 
   template <class Item>

@@ -9,7 +9,7 @@
 namespace weft::net::iwarp {
 namespace {
 
-// A depth of reads as it is advertised: a power of two that is not the one for "not negotiated".
+// An IRD or ORD as it is advertised: a power of two below mpa::not_negotiated.
 std::uint16_t advertised(std::uint16_t depth) noexcept {
   return std::bit_floor(std::min<std::uint16_t>(depth, mpa::not_negotiated));
 }
@@ -160,7 +160,7 @@ void initiator::establish() noexcept {
 }
 
 void initiator::refuse(terminate_code why) noexcept {
-  // siw needs to see the ready signal before the end, see above; where it would have markers in it, it makes no sense.
+  // siw has to see the ready signal before the end: see the class. With markers it would be meaningless.
   if (why == cause::insufficient_ird) append_ready_signal();
   small_fpdu fpdu;
   const std::size_t bytes = encode_terminate(why, agreed_.crc, fpdu);

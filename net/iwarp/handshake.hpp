@@ -14,52 +14,52 @@
 // MPA connection set-up without I/O: bytes in, bytes out (RFC 5044 section 7.1, RFC 6581).
 // Both machines follow one protocol towards the shell that drives them:
 //   - whatever the state, send output() before anything else, closing included, and report it with sent();
-//   - feed what TCP delivers to consume(), until the state leaves the waiting one; it never takes a byte
-//     that follows the frame: those belong to the engine;
-//   - deadlines are the shell's.
+//   - feed what TCP delivers to consume(), until the state is no longer `waiting`. It never takes bytes behind the
+//     frame, which belong to the engine;
+//   - deadlines are the shell's business.
 namespace weft::net::iwarp {
 
 using software::words;
 
-/// Bytes of private data that a user can send in MPA revision 2.
+/// The most private data that a user can send in MPA revision 2, in bytes.
 inline constexpr std::size_t max_user_private_bytes = mpa::max_private_bytes - mpa::enhanced_bytes;
 
-/// The message by which an initiator lets its responder speak. Ours never sends a Send; a responder agrees to one
-/// where the peer can do nothing else.
+/// The ready-to-receive message, by which an initiator allows its responder to send. Our initiator never uses a Send;
+/// our responder agrees to one if the peer can do nothing else.
 enum class ready_signal : std::uint8_t { write, read, send };
 
-/// What the set-up agreed on.
+/// The parameters that the set-up agreed on.
 struct parameters {
   std::uint8_t revision = 2;
   bool crc = true;
-  bool peer_to_peer = false;  ///< the responder knows that a ready signal comes without the user's doing
-  /// What the initiator's output() sends; see engine_options::signal_was_read and signal_is_send. A responder knows it
-  /// only if it is a Send.
+  bool peer_to_peer = false;  ///< the responder knows that the initiator sends a ready signal by itself
+  /// The ready signal in the initiator's output(); see engine_options::signal_was_read and signal_is_send. A responder
+  /// knows it only if it is a Send.
   ready_signal signal = ready_signal::write;
   std::uint16_t ird = 0;                         ///< reads that the peer may have outstanding here
-  std::uint16_t ord = 0;                         ///< reads that we may have outstanding there
-  std::uint16_t peer_ird = mpa::not_negotiated;  ///< as the peer stated it, for the user
+  std::uint16_t ord = 0;                         ///< reads that we may have outstanding at the peer
+  std::uint16_t peer_ird = mpa::not_negotiated;  ///< as the peer stated it, for the user's information
   std::uint16_t peer_ord = mpa::not_negotiated;
 };
 
 enum class handshake_state : std::uint8_t {
   waiting,      ///< for the peer's frame
-  requested,    ///< responder only: the request is in; accept() or reject() it
+  requested,    ///< responder only: the request has arrived; accept() or reject() it
   established,  ///< output() holds what must be sent before the engine's first byte
   rejected,     ///< by the peer, or by our user; the peer's private data may say why
   failed,       ///< error() says why; close, once output() is sent
 };
 
-/// What both sides share: the peer's frame as it comes in, ours as it goes out.
+/// The part that both sides share: the peer's incoming frame, and our outgoing one.
 class handshake {
  public:
   handshake(const handshake&) = delete;
   handshake& operator=(const handshake&) = delete;
 
   [[nodiscard]] handshake_state state() const noexcept { return state_; }
-  /// Valid once established; a responder's hold the peer's wishes when requested.
+  /// Valid once established. In the state `requested` a responder's hold the peer's wishes.
   [[nodiscard]] const parameters& agreed() const noexcept { return agreed_; }
-  /// The peer's private data, once its frame is in. Lives as long as this object.
+  /// The peer's private data, once its frame has arrived. Lives as long as this object.
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept { return peer_private_data_; }
   /// Why the set-up failed or was rejected.
   [[nodiscard]] const words& error() const noexcept { return error_; }
@@ -96,18 +96,18 @@ class handshake {
 
 struct initiator_options {
   bool crc = true;
-  std::uint16_t ird = 16;                     ///< rounded down to a power of two, for siw rounds up what it is told
-  std::uint16_t ord = 16;                     ///< likewise
+  std::uint16_t ird = 16;                     ///< rounded down to a power of two, because siw rounds up
+  std::uint16_t ord = 16;                     ///< rounded down to a power of two
   std::uint8_t revision = 2;                  ///< 1 for peers that know no enhanced set-up
   std::span<const std::byte> private_data{};  ///< copied; at most max_user_private_bytes (revision 1: 512)
 };
 
-/// The side that connected. Asks for A = 1 and sends the ready signal at once behind the reply, so that the
-/// responder may speak first; behind a reply that asks for none it sends a zero-length Write all the same,
-/// which is valid on any stream.
+/// The side that connected. Asks for A = 1, and sends the ready signal as soon as the reply has arrived, so that the
+/// responder may send first. If the reply asks for none, it sends a zero-length Write all the same, which is valid on
+/// any stream.
 ///
-/// Linux 6.1 siw crashes if a peer closes after the reply without that signal: never close on an
-/// established one before output() is sent.
+/// Linux 6.1 siw crashes if a peer closes after the reply without that signal: once established, never close before
+/// output() is sent.
 class initiator : public handshake {
  public:
   explicit initiator(const initiator_options& options) noexcept;
@@ -127,8 +127,8 @@ class initiator : public handshake {
 
 struct responder_options {
   bool crc = true;
-  std::uint16_t ird = 16;  ///< at most so many incoming reads; rounded down to a power of two
-  std::uint16_t ord = 16;  ///< at most so many reads of ours; likewise
+  std::uint16_t ird = 16;  ///< the most incoming reads; rounded down to a power of two
+  std::uint16_t ord = 16;  ///< the most outgoing reads; rounded down to a power of two
 };
 
 /// The side that was connected to. Accepts revisions 1 and 2.
@@ -136,16 +136,16 @@ class responder : public handshake {
  public:
   explicit responder(const responder_options& options) noexcept;
 
-  /// Takes bytes from the peer; returns how many. Stops for good once requested.
+  /// Takes bytes from the peer; returns how many. Takes no more once the state is `requested`.
   std::size_t consume(std::span<const std::byte> bytes) noexcept;
 
-  /// Before accept(): tightens what the constructor allowed, once the user is known who answers.
+  /// Called before accept(): lowers what the constructor allowed to the limits of the user who accepts.
   void limit(const responder_options& options) noexcept;
 
   /// Bytes of private data that an answer may carry.
   [[nodiscard]] std::size_t max_answer_bytes() const noexcept;
 
-  /// Answers the request. False, and nothing happens, if `private_data` exceeds max_answer_bytes().
+  /// Answers the request. Returns false and does nothing if `private_data` exceeds max_answer_bytes().
   [[nodiscard]] bool accept(std::span<const std::byte> private_data) noexcept;
   [[nodiscard]] bool reject(std::span<const std::byte> private_data) noexcept;
 

@@ -11,8 +11,8 @@
 
 namespace weft::net::iwarp {
 
-/// A read or an atomic operation of the peer's. The read is advanced as its response is gathered; the atomic operation
-/// is executed when its turn to be answered comes.
+/// A read or an atomic operation of the peer's. A read is advanced as its response is gathered; an atomic operation is
+/// executed when it is its turn to be answered.
 struct incoming_request {
   std::uint32_t sequence = 0;
   std::variant<read_request, atomic_request> asked;

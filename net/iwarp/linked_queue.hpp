@@ -3,7 +3,7 @@
 
 namespace weft::net::iwarp {
 
-/// Elements in the order in which they came, linked through a pointer in each of them. The queue owns none of them.
+/// A FIFO of elements that are linked through a pointer in each of them. The queue does not own them.
 template <class T, T* T::*Next>
 class linked_queue {
  public:

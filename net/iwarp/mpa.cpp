@@ -19,7 +19,7 @@ constexpr unsigned crc_bit = 0x40;
 constexpr unsigned rejected_bit = 0x20;
 constexpr unsigned enhanced_bit = 0x10;
 
-// The first byte of IRD is A and B besides, that of ORD is C and D.
+// The two high bits of the IRD field are the flags A and B, those of the ORD field C and D.
 constexpr unsigned high_flag = 0x8000;
 constexpr unsigned low_flag = 0x4000;
 constexpr unsigned depth_mask = 0x3FFF;
@@ -65,7 +65,7 @@ void encode(const enhanced_data& data, std::byte* out) noexcept {
 parsed_frame parse_frame(std::span<const std::byte> bytes, frame_kind expected) noexcept {
   if (!begins_like(bytes, expected == frame_kind::request ? request_key : reply_key)) return wrong_key(bytes, expected);
 
-  // Each field is judged as soon as it is there: a peer that talks nonsense may never say more.
+  // Each field is checked as soon as it has arrived, because a peer that sends an invalid one may never send more.
   if (bytes.size() <= 17) return incomplete(frame_header_bytes);
   const auto flags = std::to_integer<unsigned>(bytes[16]);
   const auto revision = std::to_integer<std::uint8_t>(bytes[17]);

@@ -57,8 +57,8 @@ struct parsed_frame {
   words error{};          ///< says what is wrong when malformed
 };
 
-/// Reads a set-up frame off the front of `bytes`, which may hold less or more than one frame.
-/// Bytes that cannot begin a frame of this kind are malformed at the first one that shows it.
+/// Parses a set-up frame at the front of `bytes`, which may hold less or more than one frame. Reports `malformed` as
+/// soon as the bytes cannot begin a frame of this kind.
 [[nodiscard]] parsed_frame parse_frame(std::span<const std::byte> bytes, frame_kind expected) noexcept;
 
 /// Writes a set-up frame; returns its length, or 0 if the private data exceeds max_private_bytes.
@@ -83,7 +83,7 @@ inline constexpr std::size_t min_mulpdu_bytes = 128;
   return length_bytes + ulpdu_bytes + pad_bytes(ulpdu_bytes) + crc_bytes;
 }
 
-/// The largest FPDU; a staging area holds at least this much, for nothing smaller is sure to make progress.
+/// The largest FPDU. A staging area holds at least this much, because a smaller one might make no progress.
 inline constexpr std::size_t max_fpdu_bytes = fpdu_bytes(max_ulpdu_bytes);
 
 /// The largest ULPDU that fits a TCP segment of `emss` bytes without markers (RFC 5044 section 4.5).
@@ -96,7 +96,7 @@ inline constexpr std::size_t max_fpdu_bytes = fpdu_bytes(max_ulpdu_bytes);
 /// Writes an FPDU around a small ULPDU; returns its length. `out` holds at least fpdu_bytes(ulpdu.size()).
 std::size_t encode_fpdu(std::span<const std::byte> ulpdu, bool with_crc, std::span<std::byte> out) noexcept;
 
-/// The CRC field is little-endian, as iSCSI's is. Without CRCs it may hold anything (RFC 5044 section 4.1).
+/// Writes the CRC field, which is little-endian, as in iSCSI. Without CRCs it may hold anything (RFC 5044 section 4.1).
 inline void store_crc(std::byte* to, std::uint32_t crc) noexcept {
   for (std::size_t i = 0; i < crc_bytes; ++i) to[i] = static_cast<std::byte>(crc >> 8 * i);
 }

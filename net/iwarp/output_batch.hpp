@@ -13,24 +13,24 @@
 
 namespace weft::net::iwarp {
 
-/// What one sendmsg(2) is to carry: headers, trailers, read responses and small payloads in storage of its own,
-/// large payloads by reference.
+/// The contents of one sendmsg(2): headers, trailers, read responses and small payloads in storage of its own, large
+/// payloads by reference.
 ///
-/// Big, and only needed while sending: the shell owns a few and lends one to a connection that has output, from
-/// engine::gather() until pending() is empty or engine::abandon().
+/// A batch is large, and needed only while sending. So the shell owns a few, and lends one to a connection that has
+/// output, from engine::gather() until pending() is empty, or until engine::abandon().
 class output_batch {
  public:
   static constexpr std::size_t max_segments = 1024;  // IOV_MAX, see sendmsg(2)
   static constexpr std::size_t min_storage_bytes = 4096;
 
-  /// Holds `storage_bytes` (at least min_storage_bytes, else that many) of its own and sends at most about
-  /// `limit_bytes` at a time. Throws std::bad_alloc.
+  /// `storage_bytes` is the size of its own storage, raised to min_storage_bytes; about `limit_bytes` is the most that
+  /// one batch sends. Throws std::bad_alloc.
   explicit output_batch(std::size_t storage_bytes = 131'072, std::size_t limit_bytes = 524'288);
 
   output_batch(const output_batch&) = delete;
   output_batch& operator=(const output_batch&) = delete;
 
-  /// What is still to be sent, for msghdr::msg_iov. Stays where it is until the next engine call with this batch.
+  /// The bytes still to be sent, for msghdr::msg_iov. Valid until the next engine call with this batch.
   [[nodiscard]] std::span<iovec> pending() noexcept { return {segments_.data() + first_, count_ - first_}; }
   [[nodiscard]] std::size_t pending_bytes() const noexcept { return pending_bytes_; }
   [[nodiscard]] bool empty() const noexcept { return pending_bytes_ == 0; }
@@ -38,10 +38,10 @@ class output_batch {
  private:
   friend class engine;
 
-  /// Where an FPDU begins.
+  /// The beginning of an FPDU.
   struct mark {
     std::size_t segments = 0;
-    std::size_t last_bytes = 0;  // of the segment before
+    std::size_t last_bytes = 0;  // length of the segment before
     std::size_t used = 0;
     std::size_t pending = 0;
   };
@@ -51,17 +51,17 @@ class output_batch {
   [[nodiscard]] std::uint32_t crc_since(const mark& start) const noexcept;
   void clear() noexcept;
 
-  /// The next `bytes` of storage, as part of what is pending.
+  /// Adds the next `bytes` of the storage to what is pending.
   std::byte* append(std::size_t bytes) noexcept;
   void append(std::span<const std::byte> bytes) noexcept;
-  /// Memory that stays the caller's.
+  /// Adds memory of the caller's to what is pending, without a copy.
   void refer(std::span<const std::byte> bytes) noexcept;
 
   [[nodiscard]] std::size_t storage_room() const noexcept { return storage_bytes_ - used_; }
   [[nodiscard]] std::size_t segment_room() const noexcept { return max_segments - count_; }
   [[nodiscard]] bool is_full() const noexcept { return pending_bytes_ >= limit_bytes_; }
 
-  /// Takes what has been sent off the front.
+  /// Removes `bytes` that have been sent from the front.
   void advance(std::size_t bytes) noexcept;
 
   std::unique_ptr<std::byte[]> storage_;

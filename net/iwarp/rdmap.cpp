@@ -64,7 +64,7 @@ terminate_code code_of(unsigned high, unsigned low, std::byte code) noexcept {
   return {static_cast<std::uint8_t>(high), static_cast<std::uint8_t>(low), std::to_integer<std::uint8_t>(code)};
 }
 
-/// What of a body has not been read yet.
+/// The part of a body that has not been read yet.
 class remainder {
  public:
   explicit remainder(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
@@ -173,8 +173,8 @@ std::optional<terminate_message> parse_terminate(std::span<const std::byte> body
   terminate_message message;
   message.code = code_of(first >> 4, first & 0xF, body[1]);
 
-  // siw lays the bit fields out from the other end. Which bits of the third byte are set tells; if none is,
-  // a cause that exists only that way round does.
+  // siw lays the bit fields out in reverse. The bits that are set in the third byte show this. If none is set, a cause
+  // that exists only in reverse does.
   const terminate_code reversed = code_of(first & 0xF, first >> 4, body[1]);
   const bool without_headers = (third & 0xE7) == 0;
   message.reversed =

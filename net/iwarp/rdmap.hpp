@@ -19,7 +19,7 @@ using software::atomic_operation;
 using software::atomic_request;
 using software::words;
 
-/// Asks the peer for bytes of its memory; the answer carries our sink's tag and offset back.
+/// Asks the peer for bytes of its memory. The response carries the STag and the offset of our sink.
 struct read_request {
   static constexpr std::size_t bytes = 28;
 
@@ -92,10 +92,10 @@ inline constexpr terminate_code insufficient_ird{2, 0, 0x06};
 inline constexpr terminate_code no_common_ready_signal{2, 0, 0x07};
 }  // namespace cause
 
-/// A cause in words: "remote protection error: invalid STag".
+/// The text of a cause: "remote protection error: invalid STag".
 [[nodiscard]] words describe(terminate_code code) noexcept;
 
-/// True for what a peer says of an access to its memory: its tag, bounds or rights.
+/// Whether the peer has refused an access to its memory, for its STag, bounds or rights.
 [[nodiscard]] bool is_remote_access_error(terminate_code code) noexcept;
 
 /// A Terminate message.
@@ -104,12 +104,12 @@ struct terminate_message {
   static constexpr std::size_t max_bytes = 4 + 2 + untagged_header::bytes + read_request::bytes;
 
   terminate_code code{};
-  /// The length of the segment that the cause came in. Linux siw counts its payload only, the RFC all of it.
+  /// The length of the segment that caused it. Linux siw counts the payload only, the RFC the whole segment.
   std::optional<std::uint16_t> segment_bytes{};
   /// That segment's DDP header: 14 bytes if tagged, 18 if not, 0 if the message has none.
   std::array<std::byte, untagged_header::bytes> segment_header{};
   std::size_t segment_header_bytes = 0;
-  /// The read request it was about, advanced to where the response had come to.
+  /// The read request that caused it, advanced by what the response had already covered.
   std::optional<iwarp::read_request> read{};
   /// The peer writes the bit fields in reverse, as Linux siw does.
   bool reversed = false;
@@ -119,8 +119,8 @@ struct terminate_message {
 [[nodiscard]] std::size_t encode(const terminate_message& message,
                                  std::span<std::byte, terminate_message::max_bytes> out) noexcept;
 
-/// Reads a Terminate's body, the reversed bit fields of Linux siw included; what is cut off counts as absent.
-/// Empty if not even the cause is there.
+/// Parses a Terminate's body, also with the reversed bit fields of Linux siw. Fields that are cut off count as absent.
+/// Empty if even the cause is missing.
 [[nodiscard]] std::optional<terminate_message> parse_terminate(std::span<const std::byte> body) noexcept;
 
 }  // namespace weft::net::iwarp

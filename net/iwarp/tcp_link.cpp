@@ -546,7 +546,8 @@ void tcp_link::look_at_stalled() noexcept {
   }
   if (overdue_after_.count() == 0 || !reads_held_back_) return;
   if (home_.now() < later(*reads_held_back_, overdue_after_)) return;
-  lost_ = detail::make_error(errc::not_receiving, "the answer to a read is overdue");
+  lost_ = detail::make_error(errc::not_receiving,
+                             "the answer to a read is overdue behind messages that wait for a recv() here");
   engine_->abort(words::format("the answer to a read is overdue"));
 }
 

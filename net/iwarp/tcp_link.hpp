@@ -29,18 +29,18 @@ using software::stream_id;
 ///
 /// Input: wait until the socket is readable, borrow a staging area, receive what is there, let the engine take whole
 /// FPDUs, and give the area back unless part of one is left. So an idle connection owns no buffer. The rest of a large
-/// FPDU is received where it belongs.
+/// FPDU is received directly into its destination.
 /// Output: borrow a batch, let the engine fill it, hand it to the driver; one sendmsg is in progress at a time.
-/// What follows from an entry into the link, sending and ending, waits until the executor's tasks have run: so it never
-/// happens in the middle of the engine's work, and one sendmsg carries what they all have posted.
+/// After an entry into the link, sending and ending wait until the executor's tasks have run. So they never happen
+/// inside a call of the engine, and one sendmsg carries what all tasks have posted.
 class tcp_link final : public net::link,
                        private engine_host,
                        private detail::timer,
                        private detail::late_work,
                        private receive_queue::taker {
  public:
-  /// `early` are bytes that came behind the set-up frame. `shared` may be null. `place_unchecked`: as iwarp_options
-  /// have it.
+  /// `early` are the bytes received behind the set-up frame. `shared` may be null. `place_unchecked` is that of
+  /// iwarp_options.
   tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home, const parameters& agreed,
            bool initiator, std::vector<std::byte> early, net::receive_queue* shared,
            std::chrono::milliseconds dead_peer_after, bool place_unchecked);
@@ -108,13 +108,13 @@ class tcp_link final : public net::link,
   void on_readable(int result) noexcept;
   void on_sent(int result) noexcept;
   void end_send(int result) noexcept;
-  // What one recvmsg has brought.
+  // The result of one recvmsg.
   struct intake {
     enum kind_t : std::uint8_t {
       nothing,        // there is nothing to receive now
-      all_there_was,  // for now
-      all_that_fits,  // there may be more
-      last_words,     // there is no more
+      all_there_was,  // the socket is empty for now
+      all_that_fits,  // the socket may hold more
+      last_words,     // the stream has ended
     };
     kind_t kind;
     std::size_t bytes;
@@ -139,7 +139,7 @@ class tcp_link final : public net::link,
   void finish() noexcept;
   void watch_stalled() noexcept;
   void look_at_stalled() noexcept;
-  void expired() noexcept override;  // it is time to look, or lingering is over
+  void expired() noexcept override;  // time to look at stalled reads, or the end of lingering
   void run_late() noexcept override;
   void give(receive_work& work) noexcept override { post_receive(work); }
 
@@ -156,7 +156,7 @@ class tcp_link final : public net::link,
   link_events* events_ = nullptr;
   std::unique_ptr<engine> engine_;
   receive_queue* queue_;                        // null: the receives are posted here
-  std::unique_ptr<posted_receive[]> receives_;  // with a queue: the one that was taken
+  std::unique_ptr<posted_receive[]> receives_;  // with a queue: only the one taken from it
   software::exposed_keys exposed_{*domain_, id_};
 
   io input_wait_;
@@ -170,18 +170,18 @@ class tcp_link final : public net::link,
   std::optional<refused_access> refusal_;
   bool was_damaged_ = false;  // either end has found bytes that the network may have changed
   int send_failure_ = 0;      // the errno with which a send failed, unless the peer has closed
-  bool counts_ = true;        // what the peer writes: native_features::cuts_writes()
+  bool counts_ = true;        // the peer's writes, unless native_features::cuts_writes()
   std::chrono::milliseconds overdue_after_{};
   bool large_frames_ = false;                  // frames need not fit TCP's segments
-  std::optional<time_point> reads_held_back_;  // since when they wait behind a message that nobody receives
+  std::optional<time_point> reads_held_back_;  // since when reads wait behind a message without a receive
   bool in_bulk_ = false;      // the peer sends large FPDUs: leave their payload in the socket until its place is known
-  bool resuming_ = false;     // a receive has come after needs_receive()
+  bool resuming_ = false;     // a receive was posted after needs_receive()
   bool input_ended_ = false;  // FIN, or an error
-  bool ended_ = false;        // the engine has
+  bool ended_ = false;        // the engine has ended
   bool orderly_ = false;      // it ended in order
   bool shutting_down_ = false;  // shut_down() was called
   bool output_closed_ = false;  // our FIN is out
-  bool aborted_ = false;        // reset TCP instead of a FIN
+  bool aborted_ = false;        // close TCP with a reset instead of a FIN
   bool closed_ = false;
 };
 

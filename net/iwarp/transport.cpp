@@ -16,8 +16,8 @@ namespace weft::net::iwarp {
 using software::receive_queue;
 namespace {
 
-// RFC 6581 section 10: a responder that knows only the first revision closes when it is asked in the second. It resets
-// the connection where it has not read all of what it was asked.
+// RFC 6581 section 10: a responder that knows only the first revision closes the connection when it gets a request of
+// the second. The connection is reset if it has not read the whole request.
 bool hung_up(const error& why) noexcept {
   return why.code() == errc::peer_vanished || why.code() == std::errc::connection_reset ||
          why.code() == std::errc::broken_pipe;
@@ -41,7 +41,7 @@ class transport final : public net::transport {
   }
 
  private:
-  // Where to and from, and until when to try.
+  // The target and sources of an attempt, and its deadline for TCP.
   struct route {
     const socket_address& target;
     std::span<const socket_address> sources;

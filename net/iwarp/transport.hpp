@@ -10,11 +10,11 @@
 
 namespace weft::net::iwarp {
 
-/// iWARP in user space: MPA, DDP and RDMAP over TCP sockets (RFC 5040, 5041, 5044, 6581). Needs no device.
-/// `calls` is a seam, for the randomness of keys; sockets are made with those of their executor.
+/// The transport for iWARP in user space: MPA, DDP and RDMAP over TCP sockets (RFC 5040, 5041, 5044, 6581). Needs no
+/// device. `calls` is a seam, for the randomness of keys; sockets use their executor's system calls.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
-/// With a domain that other transports in software have, too.
+/// The same transport on a domain that other software transports share.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options,
                                                              std::shared_ptr<software::domain> home);
 

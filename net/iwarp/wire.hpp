@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Big-endian fields of the MPA, DDP and RDMAP headers. Of any alignment.
+// Big-endian fields of the MPA, DDP and RDMAP headers, at any alignment.
 namespace weft::net::iwarp {
 
 inline std::uint8_t swap_bytes(std::uint8_t value) noexcept { return value; }

@@ -9,14 +9,14 @@
 
 namespace weft::net {
 
-/// How many connections of one listener there may be, and how many there are. Shared by the listener and what has come
-/// from it, on any thread.
+/// The limit of connections of one listener, and how many there are. Shared by the listener and its connections, on any
+/// thread.
 class connection_places {
  public:
-  /// The pool's receive budget, in parts: a connection takes as many as its receives are of the whole.
+  /// The pool's receive budget as a number of parts. A connection takes the fraction that its receives need.
   static constexpr std::uint64_t whole_pool = std::uint64_t{1} << 32;
 
-  /// Zero: as many as the pool has receives for.
+  /// `most` is zero: no limit but the pool's receives.
   explicit connection_places(std::size_t most) noexcept : most_(most) {}
 
  private:
@@ -35,10 +35,10 @@ class connection_places {
   std::atomic<std::uint64_t> of_pool_{0};
 };
 
-/// One peer's place at a listener: from the moment in which its request is handed out until its connection has closed.
+/// One peer's place at a listener, from when its request is handed out until its connection has closed.
 class connection_place {
  public:
-  /// Null if all are taken.
+  /// Null if all places are taken.
   [[nodiscard]] static std::unique_ptr<connection_place> take(std::shared_ptr<connection_places> of) {
     std::unique_ptr<connection_place> made(new connection_place(std::move(of)));
     return made->taken_ ? std::move(made) : nullptr;
@@ -50,8 +50,8 @@ class connection_place {
     of_->of_pool_.fetch_sub(of_pool_, std::memory_order_relaxed);
   }
 
-  /// Takes so many parts of connection_places::whole_pool, once. Where the listener has no limit of its own it is false
-  /// if the others have all of the pool, and as many again wait for it: then this one must not wait as well.
+  /// Takes so many parts of connection_places::whole_pool; called once. False, only if the listener has no limit of its
+  /// own, when other connections hold the whole pool and as many again wait for it: then this one must not wait too.
   [[nodiscard]] bool take_receives(std::uint64_t parts) noexcept {
     if (of_->has_limit()) return true;
     if (!connection_places::take(of_->of_pool_, parts, 2 * connection_places::whole_pool)) return false;

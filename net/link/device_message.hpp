@@ -12,43 +12,43 @@
 
 namespace weft::net {
 
-/// What the ends of a connection say to each other about memory of devices that its fabric does not reach.
+/// A message between the ends of a connection about device memory that its fabric does not reach.
 ///
-/// Each end lends the other one some host memory, in slots, once the other has asked for it. To write to memory of the
-/// peer's device, an end writes to one of its slots there, and asks the peer to put that where it belongs; to read, it
-/// asks the peer to get it into a slot, and reads the slot. A slot has one request at a time, so that there are
-/// receives for all that is ever under way. All fields are little-endian.
+/// Each end, once asked, lends the other one host memory, divided into slots. To write to the peer's device memory, an
+/// end writes into one of its slots at the peer, and asks the peer to put the slot's bytes into the device. To read, it
+/// asks the peer to get the bytes from the device into a slot, and reads the slot. A slot has one request at a time,
+/// which bounds the receives that are needed. All fields are little-endian.
 ///
-///   0  1  what
+///   0  1  verb
 ///   1  1  slot
-///   2  1  of an answer: mr::detail::device_access
-///   3  1  1: a get is a flush, which reads for the sake of its completion; 2: a put or get is direct
+///   2  1  answer: mr::detail::device_access
+///   3  1  flags: 1 a get is a flush, which reads only for the sake of its completion; 2 a put or get is direct
 ///   4  4  bytes
 ///   8  8  key: remote_place::key of the place_behind_owner
 ///  16  8  offset in the memory that the key opens
-///  24     of memory: the packed remote_region of all slots; nothing if there is none
-///         of share: the handle (64 bytes) of mr::device_share, its offset (8) and how many bytes lie there (8)
-///         of a put or get that is direct: where in the shared memory (8)
+///  24     memory: the packed remote_region of all slots; nothing if there is none
+///         share: the handle (64 bytes) of mr::device_share, its offset (8), and the number of bytes there (8)
+///         direct put or get: offset in the shared memory (8)
 ///
-/// Between processes of one machine, an end may share memory of its device for as long as an operation takes. The peer
-/// opens it, and copies between that and its own by itself: those requests are direct, and use no slot's memory.
+/// Between processes of one machine, an end may share memory of its device for the duration of an operation. The peer
+/// opens that memory, and copies between it and its own: such requests are direct, and use no slot's memory.
 struct device_message {
   static constexpr std::size_t slots = 8;
   static constexpr std::size_t slot_bytes = std::size_t{256} << 10;
   static constexpr std::size_t most_direct_bytes = std::size_t{16} << 20;
   static constexpr std::size_t head_bytes = 24;
   static constexpr std::size_t max_bytes = head_bytes + mr::remote_region::max_packed_bytes;
-  /// A request of the peer's and an answer of its for each slot, and how the memory is found.
+  /// The most messages of the peer in flight: a request and an answer for each slot, an ask, and a memory.
   static constexpr int most_under_way = 2 * static_cast<int>(slots) + 2;
 
   enum class verb : std::uint8_t {
-    ask = 1,      ///< where are my slots?
-    memory = 2,   ///< the answer to that
+    ask = 1,      ///< asks where the sender's slots are
+    memory = 2,   ///< the answer to an ask
     put = 3,      ///< copy from the slot to the device
     get = 4,      ///< copy from the device to the slot
     answer = 5,   ///< to a put, a get, a share or an unshare
-    share = 6,    ///< open this memory of my device
-    unshare = 7,  ///< close it
+    share = 6,    ///< asks the peer to open memory of the sender's device
+    unshare = 7,  ///< asks the peer to close that memory
   };
 
   verb what = verb::ask;
@@ -64,9 +64,9 @@ struct device_message {
   std::uint64_t shared_bytes = 0;   ///< of share
   std::uint64_t shared_offset = 0;  ///< of a put or get that is direct
 
-  /// The first bytes of `out`, which has max_bytes: how many.
+  /// Writes the message to the beginning of `out`, which has max_bytes, and returns its length.
   [[nodiscard]] std::size_t pack(std::span<std::byte> out) const noexcept;
-  /// Empty if it makes no sense.
+  /// Empty if the message is invalid.
   [[nodiscard]] static std::optional<device_message> unpack(std::span<const std::byte> bytes) noexcept;
 };
 

@@ -10,7 +10,7 @@
 namespace weft::net {
 
 /// A task that throws `why` when it is awaited. Calls that yield a task report wrong arguments in this way, because a
-/// caller that handles the errors of what it awaits (as_result()) does not expect one from the call itself.
+/// caller that handles errors where it awaits (as_result()) expects none from the call itself.
 template <class T>
 task<T> failed_task(std::exception_ptr why) {
   std::rethrow_exception(std::move(why));

@@ -11,24 +11,24 @@
 
 namespace weft::net::rails {
 
-/// Rails of one connection.
+/// The most rails of one connection.
 inline constexpr std::size_t max_rails = 4;
 
-/// Which connection a rail is of: drawn by the end that accepts, and told to its peer alone, behind the private data of
-/// its answer to the first rail. Whoever knows it may add a rail.
+/// Identifies the connection of a rail. The accepting end draws it at random, and sends it only to its peer, behind the
+/// private data with which it accepts the first rail. Whoever knows the id may add a rail.
 using connection_id = std::array<std::byte, 16>;
 
 /// The private data with which a rail joins a connection:
 ///
 ///   0  4  "wftr"
 ///   4  1  version, 1
-///   5  1  rail, 1 to max_rails - 1, or 0 for the first one once it was lost
+///   5  1  rail: 1 to max_rails - 1, or 0 to replace the first rail after its loss
 ///   6  1  the sender's fabric, 0 to 3
 ///   7  1  zero
-///   8  4  epoch: more than that of the rail before, and of all that were asked for
+///   8  4  epoch: greater than that of the previous rail and of every earlier attempt
 ///  12 16  id; zero in the answer
 ///  28  4  key of the sender's landing_place on this rail; zero: there is none
-///  32  8  its address
+///  32  8  address of the landing_place
 struct join {
   static constexpr std::size_t bytes = 40;
 
@@ -39,7 +39,7 @@ struct join {
   landing_place landing{};
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
-  /// Empty if it is none. Connection managers of devices pad private data with zeros.
+  /// Empty if the private data is no join. Connection managers of devices pad private data with zeros.
   [[nodiscard]] static std::optional<join> unpack(std::span<const std::byte> private_data) noexcept;
 };
 

@@ -14,16 +14,16 @@
 namespace weft::net {
 namespace {
 
-// What waits for a request keeps it: the listener may go meanwhile. While somebody waits, a task in the background
-// waits at each part, because whoever waits may be destroyed at any time, and a request that has come must not go with
-// it.
+// Kept alive by the tasks that wait in next(), because the listener may be destroyed meanwhile. While there is such a
+// task, background tasks wait at the parts: a waiting task may be destroyed at any time, and a request that has arrived
+// must not be lost with it.
 struct joint_state : std::enable_shared_from_this<joint_state> {
   struct part {
     explicit part(fabric_listener&& from) noexcept : listener(std::move(from)) {}
 
     fabric_listener listener;
-    bool taking = false;                      // a task waits there
-    std::optional<stop_source> nobody_waits;  // stops it
+    bool taking = false;                      // a background task waits there
+    std::optional<stop_source> nobody_waits;  // stops that task
   };
 
   explicit joint_state(std::vector<fabric_listener> all) {
@@ -31,9 +31,9 @@ struct joint_state : std::enable_shared_from_this<joint_state> {
   }
 
   executor_core& home = *executor_core::current();
-  std::deque<part> parts;  // they stay where they are
+  std::deque<part> parts;  // a deque, because a part must not move
   std::deque<std::unique_ptr<link_request>> ready;
-  std::exception_ptr failure;  // of a part, for one of those who wait
+  std::exception_ptr failure;  // of a part, rethrown in one waiting task
   event changed;
   std::size_t callers = 0;
   bool closed = false;
@@ -111,7 +111,7 @@ class joint_listener final : public link_listener {
   void close() noexcept override { close_all(); }
 
  private:
-  // From any thread, as close() of each of them.
+  // From any thread, as link_listener::close() allows.
   void close_all() noexcept {
     for (const joint_state::part& each : state_->parts) each.listener.source->close();
   }

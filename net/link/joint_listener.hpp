@@ -10,7 +10,7 @@
 
 namespace weft::net {
 
-/// A listener of one fabric of a device.
+/// The listener of one fabric of a device.
 struct fabric_listener {
   fabric_listener(std::size_t place, std::unique_ptr<link_listener> at) noexcept
       : fabric(place), source(std::move(at)) {}
@@ -19,8 +19,8 @@ struct fabric_listener {
   std::unique_ptr<link_listener> source;
 };
 
-/// Listeners of several fabrics as one: its requests come from whichever has the next one. Its address is that of the
-/// first. Closed as soon as one of them is.
+/// Joins the listeners of several fabrics into one, which yields the requests of all. Its address is that of the first
+/// listener. It is closed as soon as one of them is.
 [[nodiscard]] std::unique_ptr<link_listener> join_listeners(std::vector<fabric_listener> parts);
 
 }  // namespace weft::net

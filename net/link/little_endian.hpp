@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-// Numbers in what weft's ends say to each other, the least significant byte first. The range has room for them.
+// Numbers in the frames of the native protocol, least significant byte first. The caller has checked the range.
 namespace weft::net::little_endian {
 
 template <std::unsigned_integral Number>

@@ -14,8 +14,8 @@ namespace weft::net {
 
 using weft::detail::live_number;
 
-/// What a connection counts: changed on its executor, read by whoever asks the device. Intrusive: in the device's list
-/// of open connections.
+/// The counters of a connection: changed on its executor, read by any thread that asks the device for statistics.
+/// Intrusive: in the device's list of open connections.
 struct live_statistics : weft::detail::list_hook<live_statistics> {
   struct operations {
     live_number posted;
@@ -37,7 +37,7 @@ struct live_statistics : weft::detail::list_hook<live_statistics> {
   live_number waiting;
   live_number retired;
   live_number retired_bytes;
-  live_number stalled_since;  ///< by the executor's clock; 0: nothing is under way
+  live_number stalled_since;  ///< by the executor's clock; 0: no operation is in flight or waits
 
   live_statistics() = default;
   live_statistics(const live_statistics&) = delete;
@@ -45,13 +45,13 @@ struct live_statistics : weft::detail::list_hook<live_statistics> {
   ~live_statistics() = default;
 
   [[nodiscard]] bool has_work() const noexcept { return in_flight.get() != 0 || waiting.get() != 0; }
-  /// One more operation is under way.
+  /// An operation has begun.
   void begun(time_point now) noexcept {
     if (stalled_since.get() == 0) stalled_since.set(to_number(now));
   }
   /// An operation has completed.
   void completed(time_point now) noexcept { stalled_since.set(has_work() ? to_number(now) : 0); }
-  /// One has gone that had not been posted.
+  /// An operation was withdrawn before it was posted.
   void withdrawn() noexcept {
     if (!has_work()) stalled_since.set(0);
   }
@@ -63,7 +63,7 @@ struct live_statistics : weft::detail::list_hook<live_statistics> {
   }
 };
 
-/// What the set-ups of one device count, on any thread.
+/// The counters of a device's set-ups, changed on any thread.
 struct set_up_statistics {
   std::atomic<std::uint64_t> half_open{0};
   std::atomic<std::uint64_t> in_progress{0};
@@ -74,7 +74,7 @@ struct set_up_statistics {
 
   static void count(std::atomic<std::uint64_t>& what) noexcept { what.fetch_add(1, std::memory_order_relaxed); }
 
-  /// As long as it lives, there is one more of what it counts.
+  /// Counts one more for as long as it lives.
   class present {
    public:
     explicit present(std::atomic<std::uint64_t>& what) noexcept : what_(what) { count(what_); }

@@ -5,33 +5,33 @@
 
 namespace weft::net {
 
-/// A byte of the other end's that its peers may write and read, and that nobody looks at: a sign of life is asked for
-/// there, by transports that need memory for it.
+/// A byte of an end's memory that its peers may write and read, and whose value nobody uses. Transports that need
+/// memory to probe whether that end is alive access it.
 struct landing_place {
   std::uint32_t key = 0;      ///< 0: there is none
-  std::uint64_t address = 0;  ///< of its first byte, as the peer says it
+  std::uint64_t address = 0;  ///< of the byte, in that end's terms
 
   friend constexpr bool operator==(const landing_place&, const landing_place&) noexcept = default;
 };
 
-/// What transports may do for each other beyond their standard when weft is at both ends. A connection uses what both
+/// Extensions beyond a transport's standard, for connections with weft at both ends. A connection uses those that both
 /// ends have.
 struct native_features {
   bool atomics = false;       ///< fetch_add and compare_swap
   bool immediate = false;     ///< immediate data behind a write
-  bool large_frames = false;  ///< frames beyond the network's segment size, with other messages' in between
+  bool large_frames = false;  ///< frames larger than the network's segments, interleaved with those of other messages
 
   bool rails = false;    ///< several links for one connection: net/rails
   bool resumes = false;  ///< waits for a link once all are lost: connection_options::resume_within
 
   bool device_memory = false;  ///< copies to and from memory of devices: connection_options::device_memory
-  bool write_notices = false;  ///< hears what has been written where a counter wants to know: write_notices
+  bool write_notices = false;  ///< takes notices of writes for its write counters: write_notices
 
-  /// Whether what the program writes goes in pieces, or more than once, so that no link counts it.
+  /// Whether a write of the program may be split or repeated, so that links cannot count writes.
   [[nodiscard]] constexpr bool cuts_writes() const noexcept { return rails || device_memory; }
 
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;
-  /// What both can do.
+  /// The features that both have.
   friend constexpr native_features operator&(const native_features& a, const native_features& b) noexcept {
     return {.atomics = a.atomics && b.atomics,
             .immediate = a.immediate && b.immediate,

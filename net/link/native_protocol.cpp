@@ -44,7 +44,7 @@ native_features unpack_features(std::byte packed) noexcept {
           .device_memory = (bits & device_memory_bit) != 0};
 }
 
-// Of a peer that says it is weft.
+// The versions of a peer that introduces itself as weft; else empty.
 std::optional<version_range> versions_in(std::span<const std::byte> private_data) noexcept {
   if (private_data.size() <= oldest_at || !std::equal(magic.begin(), magic.end(), private_data.begin())) {
     return std::nullopt;

@@ -8,16 +8,16 @@
 
 namespace weft::net {
 
-/// The peer's memory in the form in which links take it.
+/// The name of a piece of the peer's memory on one fabric.
 struct named_place {
-  std::uint64_t key;      ///< 0: it has no name there
-  std::uint64_t address;  ///< in the peer's terms
+  std::uint64_t key;      ///< work_request::remote_key; 0: it has no name on this fabric
+  std::uint64_t address;  ///< work_request::remote_address
 };
 
-/// What each fabric of the peer's device calls a piece of its memory, by their numbers.
+/// The names of a piece of the peer's memory on each fabric of the peer's device.
 struct peer_names {
-  std::uint8_t count = 0;                       ///< 0: only the fabric of the connection matters, and the rest is unset
-  std::array<named_place, mr::max_fabrics> of;  ///< all of them
+  std::uint8_t count = 0;                       ///< 0: only the connection's own fabric matters, and `of` is unset
+  std::array<named_place, mr::max_fabrics> of;  ///< indexed by the fabric's number
 };
 
 }  // namespace weft::net

@@ -15,17 +15,17 @@ namespace weft::net {
 struct own_receives;
 class shared_receive_state;
 
-/// What a connection receives into: memory of its own, or else what it shares with others.
+/// The receives of a connection: its own, or else those that it shares with others.
 struct receive_memory {
   std::shared_ptr<own_receives> own;
   std::shared_ptr<shared_receive_state> shared;
 };
 
-/// errc::no_memory for more than the pool can ever have.
+/// Throws errc::no_memory if the pool can never hold so much.
 void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t bytes);
 
-/// What receives are posted with before there is a message: all of it, or errc::timed_out at the deadline with how full
-/// the pool is. errc::no_memory at once for more than the pool can ever have.
+/// Allocates all buffers for the first receives, or none: throws errc::timed_out at the deadline, and says how full the
+/// pool is; errc::no_memory at once if the pool can never hold so much.
 [[nodiscard]] task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,
                                                                 time_point deadline);
 

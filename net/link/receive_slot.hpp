@@ -9,7 +9,7 @@
 
 namespace weft::net {
 
-/// A place for one message.
+/// A receive and its buffer.
 ///
 /// Who may touch its memory:
 ///   posted    the transport
@@ -17,23 +17,23 @@ namespace weft::net {
 ///   empty     nobody: the message has been received, and there is no memory for another yet
 struct receive_slot {
   receive_work work;
-  mr::buffer memory;  // empty while there is none to post
+  mr::buffer memory;  // empty in the state `empty`
   arrival what;       // of the message that has arrived
   receive_slot* next = nullptr;
 
-  /// Has the work say where its memory is, so many bytes of it.
+  /// Points the work at the first `bytes` bytes of the memory.
   void prepare(std::size_t bytes) {
     memory.resize(bytes);
     work.memory = memory.slice();
   }
 };
 
-/// The receives of one connection that are its own, from before its set-up on.
+/// The receives of a connection that shares none. Made before the set-up.
 struct own_receives {
   std::vector<receive_slot> slots;  ///< prepared, and numbered one after another
 };
 
-/// Slots in the order of their coming.
+/// A FIFO of slots.
 class receive_slot_queue {
  public:
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }

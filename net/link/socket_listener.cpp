@@ -89,7 +89,7 @@ socket_listener::socket_listener(descriptor socket, std::string name, const list
       options_(options),
       spare_(executor_.calls()) {
   // Without it nobody could be turned away, and peers would wait for nothing as long as they have time.
-  if (const int result = spare_.keep(); result < 0) throw system_error(-result, "have a descriptor to spare");
+  if (const int result = spare_.keep(); result < 0) throw system_error(-result, "reserve a spare descriptor");
   target = &socket_;
   peer = &peer_;
 }

@@ -36,11 +36,11 @@ void set_option(descriptor& socket, int level, int name, int value, const char* 
 
 class socket_wait;
 
-// A call on the socket of a set-up with all the memory that the kernel uses for it. It is shared, so that it can stay
-// until the kernel is done with it when the task that waits for it is destroyed.
+// A call on the socket of a set-up, with all the memory that the kernel uses for it. It is shared, so that it outlives
+// a destroyed task until the kernel is done with it.
 class socket_call final : public io_operation {
  public:
-  // The frames of a set-up are shorter. What is longer takes several calls.
+  // The frames of a set-up are shorter. Longer data take several calls.
   static constexpr std::size_t most_bytes = 1024;
 
   socket_call(io_kind what, descriptor& socket) noexcept : io_operation(what) {
@@ -55,14 +55,14 @@ class socket_call final : public io_operation {
     peer = &address_;
     peer_length = to.size();
   }
-  // The memory for what is received or sent: less than `length` if there is no room for so much.
+  // The memory to receive into or to send from: at most `length` bytes, fewer if there is less room.
   [[nodiscard]] std::span<std::byte> bytes(std::size_t length) noexcept {
     part_.iov_len = std::min(length, bytes_.size());
     return std::span(bytes_).first(part_.iov_len);
   }
 
   void set_waiter(socket_wait* who) noexcept { waiter_ = who; }
-  // The task that waits is destroyed while the call is in progress: ends the call, and closes the socket after it.
+  // Called when the waiting task is destroyed while the call is in progress: cancels the call, then closes the socket.
   static void outlive_its_task(const std::shared_ptr<socket_call>& self, executor_core& home) noexcept;
 
  private:
@@ -76,8 +76,8 @@ class socket_call final : public io_operation {
   std::array<std::byte, most_bytes> bytes_;
 };
 
-// Waits for a call, which it starts unless the call is in progress. Yields its result, or -errno; -ECANCELED if it was
-// stopped.
+// Waits for a call, and starts it unless it is in progress. Yields the call's result or -errno; -ECANCELED after a
+// stop.
 class socket_wait final : public weft::detail::operation_base {
  public:
   explicit socket_wait(std::shared_ptr<socket_call> call) noexcept : call_(std::move(call)) {}
@@ -87,7 +87,7 @@ class socket_wait final : public weft::detail::operation_base {
     if (waiting() && call_->in_progress()) socket_call::outlive_its_task(call_, home());
   }
 
-  // A send that ends at once does not suspend the task, except now and then, so that others get a turn.
+  // A send that completes at once does not suspend the task, except now and then, so that other tasks get a turn.
   template <std::derived_from<weft::detail::promise_base> Promise>
   bool await_suspend(std::coroutine_handle<Promise> waiter) {
     if (call_->kind == io_kind::send && sent_at_once(waiter.promise())) return false;
@@ -120,7 +120,7 @@ class socket_wait final : public weft::detail::operation_base {
   }
 
   const std::shared_ptr<socket_call> call_;
-  int result_ = -ECANCELED;  // also if it is stopped before it begins
+  int result_ = -ECANCELED;  // the result of a wait that is stopped before it begins
 };
 
 void socket_call::complete(int result) noexcept {
@@ -133,27 +133,27 @@ task<> wait_until_ended(std::shared_ptr<socket_call> call) {
   static_cast<void>(co_await end);
 }
 
-// The socket is kept open meanwhile: a call that the kernel has not begun names it by its number, which would become
-// that of the next socket.
+// The socket stays open until the call has ended: a call that the kernel has not begun refers to it by its descriptor
+// number, which the next socket would get.
 void socket_call::outlive_its_task(const std::shared_ptr<socket_call>& self, executor_core& home) noexcept {
   self->waiter_ = nullptr;
   home.io().cancel(*self);
-  home.io().forget(*self->target);  // or the descriptor could not move
+  home.io().forget(*self->target);  // without this the descriptor could not be moved
   self->socket_ = std::move(*self->target);
   self->target = &self->socket_;
   const auto wait_here = [&]() noexcept {
     while (self->in_progress()) home.io().poll(1);
   };
-  if (!home.on_own_thread()) return home.visit(wait_here);  // it is at rest, and may not run again
+  if (!home.on_own_thread()) return home.visit(wait_here);  // the executor is idle, and may never run again
   try {
     run_in_background(home, wait_until_ended(self));
-  } catch (const std::exception&) {  // no memory for that task
+  } catch (const std::exception&) {  // no memory for the background task
     wait_here();
   }
 }
 
-// The operation lies in this frame, within that of with_deadline(), whose token it listens to: a chain of frames is
-// destroyed from the innermost one outwards, so that the operation goes before the token.
+// The operation listens to the token of with_deadline(). It must live in a frame of its own inside with_deadline(),
+// because frames are destroyed from the innermost outwards: so the operation is destroyed before the token.
 task<int> make_call(std::shared_ptr<socket_call> call) {
   int result = -EINTR;
   while (result == -EINTR) {
@@ -187,8 +187,8 @@ descriptor open_socket(const socket_address& address, system_calls& calls) {
 void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   if (dead_peer_after.count() <= 0) return;
-  // An idle peer is asked after half of the time, and then so often that it is found dead no later than it is due. A
-  // busy one has to acknowledge what is sent.
+  // An idle peer is probed after half of the time, and then so often that its death is noticed by the end of the time.
+  // TCP_USER_TIMEOUT covers a peer to which data is in flight.
   const auto time = bounded_patience(dead_peer_after);
   const auto seconds = [](std::chrono::milliseconds part) {
     return std::max(1, static_cast<int>(std::chrono::floor<std::chrono::seconds>(part).count()));
@@ -203,7 +203,7 @@ void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_afte
 void set_traffic_class(descriptor& socket, int family, std::optional<std::uint8_t> traffic_class) {
   if (!traffic_class) return;
   const char* const step = "set the traffic class";
-  // An IPv6 socket may turn out to speak IPv4.
+  // An IPv6 socket may carry IPv4 (mapped addresses), so set both.
   set_option(socket, IPPROTO_IP, IP_TOS, *traffic_class, step);
   if (family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_TCLASS, *traffic_class, step);
 }
@@ -216,8 +216,8 @@ void bind_source(descriptor& socket, const socket_address& target, std::span<con
     throw error(errc::invalid_address, "bind the source address: it is of another family than the peer's");
   }
   const std::string step = "bind the source address " + source->to_string();
-  // A port that was asked for may have served the connection before this one; one that was not is chosen later, when it
-  // is known for whom it must be free.
+  // A requested port may still be in TIME_WAIT from the previous connection. Without one, the kernel chooses the port
+  // at connect(2), when it knows the peer for which the port must be free.
   if (source->port() != 0) {
     set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1, step.c_str());
   } else {
@@ -232,8 +232,8 @@ task<> connect_socket(descriptor& socket, const socket_address& address, time_po
   auto call = std::make_shared<socket_call>(io_kind::connect, socket);
   call->set_address(address);
   co_await run_step(std::move(call), step, deadline);
-  // Where nobody listens on a port that the kernel may choose for this end, it may choose it, and connect us to
-  // ourselves.
+  // If nobody listens on the target port, the kernel may choose that very port for this end, and connect the socket to
+  // itself.
   if (address_of(socket).to_string() == address.to_string()) throw system_error(ECONNREFUSED, step);
 }
 
@@ -259,7 +259,7 @@ task<> wait_for_input(descriptor& socket, const char* step, time_point deadline)
 }
 
 descriptor listen_at(const socket_address& address, system_calls& calls, std::optional<std::uint8_t> traffic_class) {
-  constexpr int backlog = 4096;  // the kernel takes less where net.core.somaxconn says so
+  constexpr int backlog = 4096;  // the kernel caps it at net.core.somaxconn
   descriptor socket = open_socket(address, calls);
   const auto check = [](int result, const char* step) {
     if (result < 0) throw system_error(-result, step);

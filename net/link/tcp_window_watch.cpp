@@ -24,7 +24,7 @@ milliseconds bounded_patience(milliseconds dead_peer_after) noexcept {
   return std::clamp<milliseconds>(dead_peer_after, milliseconds(0), std::chrono::seconds(32767));
 }
 
-// The peer's last answer may be older than the silence that the kernel counts, which begins when something is sent.
+// tcpi_last_ack_recv may exceed the silence that the kernel counts, because the kernel counts from when data was sent.
 bool tcp_window_watch::has_given_up() const noexcept {
   constexpr std::uint8_t closed_state = 7;  // TCP_CLOSE of the C library's header
   tcp_info about{};
@@ -65,7 +65,7 @@ void tcp_window_watch::expired() noexcept {
 
 void tcp_window_watch::look_at_closed(const tcp_info& about) noexcept {
   const time_point now = home_.now();
-  // It may have been closed just behind the last look.
+  // The window may have been closed since just after the previous look.
   if (!closed_since_) closed_since_ = now - between_looks();
   const bool answered = about.tcpi_probes == 0 || milliseconds(about.tcpi_last_ack_recv) < between_looks();
   if (answered) {

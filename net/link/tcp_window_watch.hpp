@@ -14,37 +14,38 @@ struct tcp_info;
 
 namespace weft::net {
 
-/// The longest time for prepare_socket() and tcp_window_watch that the kernel takes.
+/// `dead_peer_after`, limited to what the kernel accepts as a time for prepare_socket() and tcp_window_watch.
 [[nodiscard]] std::chrono::milliseconds bounded_patience(std::chrono::milliseconds dead_peer_after) noexcept;
 
-/// Keeps the kernel from taking a peer for dead that answers and only does not read. TCP_USER_TIMEOUT counts the time
-/// in which the peer's window is closed like silence (tcp(7); tcp_probe_timer() in the kernel), although the peer
-/// acknowledges every probe.
+/// Keeps the kernel from declaring a peer dead that is alive but does not read. TCP_USER_TIMEOUT counts the time during
+/// which the peer's window is closed as silence (tcp(7); tcp_probe_timer() in the kernel), although the peer
+/// acknowledges every window probe.
 ///
-/// While something that was sent waits for the peer, it looks four times in `dead_peer_after`. As long as the window is
-/// closed and probes are answered, it moves the end of the kernel's patience ahead. A peer whose machine falls silent
-/// behind a closed window is found out within about three times `dead_peer_after`; every other one as before.
+/// While sent data waits for the peer, the watch looks at the socket four times in `dead_peer_after`. As long as the
+/// window is closed and probes are answered, it raises TCP_USER_TIMEOUT. A peer whose machine falls silent behind a
+/// closed window is detected within about three times `dead_peer_after`; any other dead peer as without the watch.
 class tcp_window_watch final : private detail::timer {
  public:
-  /// Of a socket that prepare_socket() has prepared with the same time; both outlive it. Zero: does nothing.
+  /// Watches a socket that prepare_socket() has prepared with the same time. Executor and socket outlive the watch.
+  /// Zero: does nothing.
   tcp_window_watch(executor_core& home, descriptor& socket, std::chrono::milliseconds dead_peer_after) noexcept
       : home_(home), socket_(socket), patience_(bounded_patience(dead_peer_after)), allowed_(patience_) {}
   tcp_window_watch(const tcp_window_watch&) = delete;
   tcp_window_watch& operator=(const tcp_window_watch&) = delete;
   ~tcp_window_watch() { stop(); }
 
-  /// Something is given to the kernel to send.
+  /// To be called when data is handed to the kernel for sending.
   void sending() noexcept {
     if (!timer::armed() && patience_.count() > 0) arm();
   }
-  /// Whether the kernel has taken the peer for dead. It says so once, and io_uring keeps that to itself where the same
-  /// send has got rid of something before.
+  /// Whether the kernel has declared the peer dead. Needed because the kernel reports the error only once, and io_uring
+  /// swallows it if part of the same send went out before.
   [[nodiscard]] bool has_given_up() const noexcept;
-  /// How many bytes the peer's machine has acknowledged, ever. Empty if the kernel does not say.
+  /// How many bytes the peer's machine has acknowledged in all. Empty if the kernel does not tell.
   [[nodiscard]] std::optional<std::uint64_t> acknowledged_bytes() const noexcept;
-  /// Whether the peer's machine has not acknowledged all that was sent, the end included.
+  /// Whether the peer's machine has yet to acknowledge something that was sent, the FIN included.
   [[nodiscard]] bool has_unacknowledged() const noexcept;
-  /// The socket is about to be closed.
+  /// To be called before the socket is closed.
   void stop() noexcept {
     if (timer::armed()) home_.disarm(*this);
   }
@@ -59,9 +60,9 @@ class tcp_window_watch final : private detail::timer {
   executor_core& home_;
   descriptor& socket_;
   std::chrono::milliseconds patience_;
-  std::chrono::milliseconds allowed_;  // what the kernel was told last
+  std::chrono::milliseconds allowed_;  // TCP_USER_TIMEOUT as it was set last
   std::optional<time_point> closed_since_;
-  std::optional<time_point> unanswered_since_;  // a probe
+  std::optional<time_point> unanswered_since_;  // since when probes have gone unanswered
 };
 
 }  // namespace weft::net

@@ -29,65 +29,66 @@
 #include <vector>
 
 /// @file
-/// The one interface between net and a transport. A connection sees a link; a transport sees work to do.
+/// The one interface between net and a transport. A connection sees a link; a transport sees requests to execute.
 
 namespace weft::net {
 
-/// Pieces of one request: the user's, and one for the message trailer.
+/// The most scatter/gather elements of one request. A send needs one of them for work_request::own, the trailer.
 inline constexpr std::size_t max_segments = 8;
 
-/// The alignment, in bytes, of what a link keeps in a request.
+/// The alignment, in bytes, of work_request::corner.
 inline constexpr std::size_t corner_alignment = 8;
 
-/// What a link is asked to do.
+/// The kind of a request.
 enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap };
 
-/// One posted operation, as a transport sees it. It belongs to the connection and stays, with the memory that
-/// it names, from link::post() until link_events::completed().
+/// One posted operation, as a transport sees it. It belongs to the connection, and stays valid with the memory that it
+/// names from link::post() until link_events::completed().
 struct work_request {
-  std::uint16_t slot = 0;                    ///< its place in the connection's table: below link_parameters::send_depth
-  work_kind kind = work_kind::send;          ///< what is to be done
-  bool solicited = false;                    ///< sends and immediate data: the peer may raise an event
-  std::optional<std::uint32_t> immediate{};  ///< writes: comes to the peer in their wake, as a message
-  std::optional<std::uint64_t> invalidate{};  ///< sends: the peer's key to revoke
-  std::uint64_t remote_key = 0;               ///< of writes, reads and atomics: the peer's key
-  std::uint64_t remote_address = 0;           ///< and where in its memory
-  /// Where native_features::rails is agreed: what each fabric of the peer's device calls that memory.
+  std::uint16_t slot = 0;                    ///< its index in the connection's table: below link_parameters::send_depth
+  work_kind kind = work_kind::send;          ///< the operation
+  bool solicited = false;                    ///< sends and immediate data: asks for a solicited event at the peer
+  std::optional<std::uint32_t> immediate{};  ///< writes: reaches the peer as a message, after the data
+  std::optional<std::uint64_t> invalidate{};  ///< sends: the key of the peer that this send revokes
+  std::uint64_t remote_key = 0;               ///< writes, reads and atomics: the peer's key
+  std::uint64_t remote_address = 0;           ///< writes, reads and atomics: the address in the peer's memory
+  /// The key and the address of that memory on each fabric of the peer's device, if native_features::rails is agreed.
   std::span<const named_place> names{};
-  bool listed = false;        ///< where there are names: of a list, whose elements may go over different rails
-  std::uint64_t operand = 0;  ///< of atomics: what to add, or to put there
-  std::uint64_t compare = 0;  ///< compare_swap: what has to be there
-  /// Local memory, registered with the transport's domain: mr::memory_record::in() has what that knows of it. Whether
-  /// the processor may touch it is for slice::kind() to say.
+  bool listed = false;        ///< with names: an element of a list, whose elements may take different rails
+  std::uint64_t operand = 0;  ///< atomics: the value to add or to store
+  std::uint64_t compare = 0;  ///< compare_swap: the value that is expected there
+  /// Local memory, registered with the transport's domain: mr::memory_record::in() yields the registration. The
+  /// processor may touch the bytes only if slice::kind() allows it.
   std::span<const mr::slice> segments{};
-  /// A few bytes of the request's own, in no registration: of a send what goes out behind the segments; of a read
-  /// without segments and of atomics, which have none, where the answer goes (of atomics eight bytes, in this machine's
-  /// byte order).
+  /// A few bytes of the request's own, in no registration. A send transmits them behind the segments. Atomics, which
+  /// have no segments, and reads without segments store the answer there; that of an atomic is eight bytes in this
+  /// machine's byte order.
   std::span<std::byte> own{};
-  void* corner = nullptr;  ///< the link's own part of it: link::corner_bytes()
+  void* corner = nullptr;  ///< the link's private room beside the request: link::corner_bytes()
 };
 
 /// Elements of a work_run that are posted together.
 struct run_portion {
-  std::size_t first = 0;                     ///< the place of the first one in the run
-  std::size_t count = 0;                     ///< how many there are; not 0
+  std::size_t first = 0;                     ///< index of the first element in the run
+  std::size_t count = 0;                     ///< number of elements; not 0
   work_kind kind = work_kind::write;         ///< write or read
-  std::optional<std::uint32_t> immediate{};  ///< writes: comes to the peer in the wake of the last of them
-  bool solicited = false;                    ///< immediate data: the peer may raise an event
+  std::optional<std::uint32_t> immediate{};  ///< writes: reaches the peer after the data of the last element
+  bool solicited = false;                    ///< immediate data: asks for a solicited event at the peer
 };
 
-/// One posted receive, likewise, until received() or receive_flushed().
+/// One posted receive. It belongs to the connection, and stays valid with its memory from link::post_receive() until
+/// link_events::received() or receive_flushed().
 struct receive_work {
   std::uint16_t slot = 0;  ///< below link_parameters::receive_depth
-  mr::slice memory;        ///< where the message goes
+  mr::slice memory;        ///< where the message is stored
 };
 
-/// What has come into a receive.
+/// A message that has filled a receive.
 struct arrival {
-  std::size_t bytes = 0;                           ///< of the message
-  bool solicited = false;                          ///< the peer asks for attention
+  std::size_t bytes = 0;                           ///< length of the message, with its trailer
+  bool solicited = false;                          ///< the peer asked for a solicited event
   std::optional<std::uint64_t> invalidated_key{};  ///< a key of this end that the message has revoked
-  std::optional<std::uint32_t> immediate{};        ///< in the wake of a write; nothing is in the buffer then
+  std::optional<std::uint32_t> immediate{};        ///< immediate data of a write; the receive's memory is then unused
 };
 
 /// How a request ended.
@@ -96,51 +97,51 @@ enum class work_status : std::uint8_t {
   flushed,        ///< the link ended first; the peer may have executed it all the same
   access_denied,  ///< the peer refused it, which ended the link
   bystander,      ///< flushed, because the peer refused an access by another key
-  unknown,        ///< the peer may have executed it, which cannot be found out or done again; the link goes on
+  unknown,        ///< nobody can tell whether the peer executed it, and it must not be repeated; the link goes on
   taken_back,     ///< the peer refused it, because it had taken its memory back; the link goes on
-  expired,        ///< the same: the memory was lent until a time that had passed
+  expired,        ///< the peer refused it, because the memory was lent until a time that had passed; the link goes on
 };
 
-/// What a link tells its connection. Called on the executor that owns both, from whatever the link does in its turns or
-/// from inside a call to the link, but not from link::start(). Each may call back into the link, and may post again
-/// what it is told of; only closed() may destroy the link.
+/// The events of a link, which its connection receives. Called on the executor that owns both, in a turn of the link or
+/// inside a call to it, but never inside link::start(). An event may call back into the link, and may post again the
+/// request or receive that it is given; only closed() may destroy the link.
 class link_events {
  public:
-  /// Every posted request, exactly once, in posting order.
+  /// A request has completed. Called for every posted request exactly once, in posting order.
   virtual void completed(work_request& work, work_status status) noexcept = 0;
-  /// The oldest `count` elements of the run that were posted and have not ended have ended like that, in posting order
-  /// with the requests. Each exactly once; `count` is 1 for a status that is neither done nor flushed.
+  /// The oldest `count` elements of the run that are in flight have ended with `status`, in posting order with the
+  /// requests. Each element ends exactly once; `count` is 1 unless the status is done or flushed.
   virtual void run_advanced([[maybe_unused]] work_run& run, [[maybe_unused]] std::size_t count,
                             [[maybe_unused]] work_status status) noexcept {}
-  /// A message lies in the buffer of the oldest receive.
+  /// A message has filled the oldest receive.
   virtual void received(receive_work& work, const arrival& what) noexcept = 0;
   /// The receive will get no message, because the link has ended.
   virtual void receive_flushed(receive_work& work) noexcept = 0;
   /// The peer, which is not weft, has finished sending, between messages, and takes what is sent to it until
-  /// shut_down(); at most once. No link has to tell of that.
+  /// shut_down(). Called at most once; a link need not report it.
   virtual void input_over() noexcept {}
-  /// The link has ended; once, before anything is flushed. `orderly`: the peer has finished sending, between messages
-  /// and with nothing outstanding. Else `why` is the reason, without naming the peer.
+  /// The link has ended. Called once, before anything is flushed. `orderly`: the peer has finished sending, between
+  /// messages and with nothing outstanding. Otherwise `why` is the reason, which does not name the peer.
   virtual void ended(bool orderly, const error& why) noexcept = 0;
-  /// Everything has been completed and flushed and the link touches no memory any more.
+  /// Everything has completed or been flushed, and the link touches no memory any more.
   virtual void closed() noexcept = 0;
-  /// The peer has used a key of this end that had been taken back, and was refused; the link goes on.
+  /// The peer used a key of this end that had been taken back, and was refused; the link goes on.
   virtual void came_late([[maybe_unused]] std::uint64_t key, [[maybe_unused]] exposure_end how) noexcept {}
 
  protected:
   ~link_events() = default;
 };
 
-/// What a connection tells its link before the first post.
+/// What a connection gives its link at link::start().
 struct link_parameters {
-  std::uint16_t send_depth = 0;               ///< requests posted at a time, at most
-  std::uint16_t receive_depth = 0;            ///< likewise of receives
+  std::uint16_t send_depth = 0;               ///< the most requests posted at a time
+  std::uint16_t receive_depth = 0;            ///< the most receives posted at a time
   bool native = false;                        ///< the peer is weft as well
-  native_features agreed{};                   ///< with such a peer
-  landing_place landing{};                    ///< of such a peer's transport
+  native_features agreed{};                   ///< native: the features that both ends have
+  landing_place landing{};                    ///< native: that of the peer's transport
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
-  /// Messages that the peer has been told of as arrived come by link_events::received() also after ended(), because
-  /// nobody will send them again. Only a link with capabilities::completes_on_answer has such messages.
+  /// Messages that were acknowledged to the peer are delivered by link_events::received() even after ended(), because
+  /// the peer will not send them again. Only a link with capabilities::completes_on_answer has such messages.
   bool delivers_after_end = false;
 };
 
@@ -150,14 +151,15 @@ class revocation {
   revocation(const revocation&) = delete;
   revocation& operator=(const revocation&) = delete;
 
-  /// Whether the peer itself has asked for it: an access by that key is its violation from then on, and not late.
+  /// Whether the peer itself asked for the revocation. An access by the key is then a violation, and not merely late.
   [[nodiscard]] virtual bool is_wish_of_peer() const noexcept { return false; }
-  /// What keeps the region of the memory registered, if there is one: a link that leaves the work to a worker takes it,
-  /// and lets it go there. At most once, from inside link::revoke().
+  /// Yields the pin that keeps the memory's region registered; empty if there is no region. A link that revokes on a
+  /// worker takes the pin, and releases it there. Called at most once, inside link::revoke().
   [[nodiscard]] virtual mr::region_pin take_pin() noexcept = 0;
-  /// The peer touches the memory no more. Once, on the thread that called link::revoke(), maybe from inside that call.
+  /// The peer touches the memory no more. Called once, on the thread that called link::revoke(), maybe inside that
+  /// call.
   virtual void revoked() noexcept = 0;
-  /// Whether the time has come until which the memory was lent.
+  /// Whether the key is revoked because the time until which the memory was lent has passed.
   [[nodiscard]] virtual bool at_deadline() const noexcept { return false; }
 
  protected:
@@ -165,18 +167,18 @@ class revocation {
   ~revocation() = default;
 };
 
-/// An access that was refused for its key, its rights or its bounds, which has ended a link.
+/// An access that was refused for its key, its rights or its bounds, and thereby ended a link.
 struct refused_access {
-  bool is_peers = false;               ///< of the peer's, to memory of this end; else of this end's, to the peer's
-  std::optional<std::uint64_t> key{};  ///< the one that it named; empty if the fabric does not tell
+  bool is_peers = false;               ///< true: the peer's access to memory of this end; false: ours to the peer's
+  std::optional<std::uint64_t> key{};  ///< the key that the access named; empty if the fabric does not tell
 };
 
-/// How a peer names what has been opened to it.
+/// The key and the address by which a peer names memory that is exposed to it.
 struct exposed_place {
-  /// The key and the address together.
+  /// Both parts.
   exposed_place(const mr::remote_key& opened, std::uint64_t at) noexcept : key(opened), address(at) {}
 
-  mr::remote_key key;     ///< what allows the access
+  mr::remote_key key;     ///< grants the access
   std::uint64_t address;  ///< of the first byte
 };
 
@@ -187,119 +189,122 @@ class link {
  public:
   virtual ~link() = default;
 
-  /// What both ends can do together.
+  /// The capabilities that both ends share.
   [[nodiscard]] virtual const capabilities& properties() const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;  ///< "10.0.0.7:7471"
-  /// connection::rails(), of a link that is made of several; from any thread.
+  /// The rails of a link that is made of several, for connection::rails(). From any thread.
   [[nodiscard]] virtual std::vector<rail_statistics> rails() const { return {}; }
 
-  /// Has `events` told from now on; once, before anything is posted.
+  /// From now on the link calls `events`. Called once, before anything is posted.
   virtual void start(link_events& events, const link_parameters& parameters) = 0;
 
-  /// How much room the link wants in each request for itself; constant.
+  /// Bytes that the link needs at work_request::corner; constant.
   [[nodiscard]] virtual std::size_t corner_bytes() const noexcept = 0;
-  /// A request has been made, with room at `corner`, which goes without another word: after start(), before it is
-  /// posted for the first time. Its slot is its for good. False if memory is short, but never for the first 8.
+  /// Prepares `corner` of a new request; called after start(), before the request is first posted. The request keeps
+  /// its slot for good, and is freed without notice, so construct only what is trivially destructible. False if memory
+  /// is short, but never for the first 8 requests.
   [[nodiscard]] virtual bool furnish(work_request& work) noexcept = 0;
-  /// Queues a request. On a link that has ended it is flushed.
+  /// Queues a request. A link that has ended flushes it.
   virtual void post(work_request& work) noexcept = 0;
-  /// Whether the link takes lists apart by itself. Asked after start(), for each list before it is posted; may allocate
-  /// the first time. By default it does not, and each element is a request.
+  /// Whether the link takes lists whole, by post_run(). Asked after start(), before each list is posted; may allocate
+  /// the first time. By default false: each element is posted as a request.
   [[nodiscard]] virtual bool takes_runs() noexcept { return false; }
-  /// Queues elements, in their order behind what was posted before, if takes_runs() has said so. Elements and requests
-  /// together are never more than link_parameters::send_depth.
+  /// Queues elements of a run, in order, behind what was posted before. Only after takes_runs() has returned true.
+  /// Elements and requests together are never more than link_parameters::send_depth.
   virtual void post_run([[maybe_unused]] work_run& run, [[maybe_unused]] const run_portion& what) noexcept {}
-  /// Not for a link with set_up_options::receives. The first receives are set_up_options::first_receives, in their
-  /// order, if there are any.
+  /// Queues a receive; never called on a link with set_up_options::receives. If there are
+  /// set_up_options::first_receives, these are the first to be posted, in their order.
   virtual void post_receive(receive_work& work) noexcept = 0;
   /// Hands over what was posted since the last call: one doorbell for many requests.
   virtual void ring() noexcept = 0;
 
-  /// Sends what was posted, then says that no more will come; closed() follows once the peer has done so as well.
+  /// Sends what was posted, then tells the peer that no more follows; closed() comes once the peer has done the same.
   virtual void shut_down() noexcept = 0;
-  /// The peer, which is weft, has said that it will send no more; before shut_down() or after it.
+  /// A weft peer has announced that it sends no more; before shut_down() or after it.
   virtual void peer_finished() noexcept {}
   /// Ends the link now; ended(), the flushes and closed() follow, maybe from inside this call.
   virtual void abort(std::string_view why) noexcept = 0;
   /// How the peer has broken the rules of the protocol above the link.
   enum class violation : std::uint8_t {
-    too_long,  ///< a message larger than may be received here
+    too_long,  ///< it sent a message larger than this end receives
     revoking,  ///< it asked to revoke a key that this link has not given it
     other,
   };
-  /// Like abort(), because of a violation: a transport that can tells the peer.
+  /// Like abort(), because of a violation. A transport that can do so reports the violation to the peer.
   virtual void refuse([[maybe_unused]] violation what, std::string_view why) noexcept { abort(why); }
 
-  /// Of a link without capabilities::completes_on_answer: how many bytes the peer's machine is known to have taken,
-  /// ever. It grows for as long as the network moves, whatever the peer's program does. Empty if nobody can tell.
+  /// How many bytes the peer's machine is known to have taken in all, of a link without
+  /// capabilities::completes_on_answer. It grows as long as the network makes progress, whatever the peer's program
+  /// does. Empty if unknown.
   [[nodiscard]] virtual std::optional<std::uint64_t> taken_bytes() noexcept { return std::nullopt; }
 
-  /// Whether errc::connection_failed or errc::protocol_error, with which it has ended, may be no fault of the peer's
-  /// but of the device or the network: then another link to the same peer may go on.
+  /// Asked once the link has ended with errc::connection_failed or errc::protocol_error: whether the device or the
+  /// network may be at fault, and not the peer, so that another link to the same peer may go on.
   [[nodiscard]] virtual bool may_have_failed_alone() const noexcept { return false; }
 
   /// The largest number that can be a key of this transport; constant.
   [[nodiscard]] virtual std::uint64_t largest_key() const noexcept { return UINT32_MAX; }
-  /// A number for work_request::remote_key that stands for a key of the peer that is not a number. By default
-  /// errc::not_supported: all keys of the transport are numbers.
+  /// Imports a key of the peer that is no number, and yields the number that stands for it in
+  /// work_request::remote_key. By default errc::not_supported, because all keys of the transport are numbers.
   [[nodiscard]] virtual result<std::uint64_t> import_key([[maybe_unused]] const mr::remote_key& blob) noexcept {
     return weft::detail::make_error(errc::not_supported, "this fabric's keys are numbers, but the peer's key is not");
   }
 
-  /// Gives the peer a key to `memory`, for `uses` and usable through this link only, and yields how the peer says it.
-  /// The caller keeps the registration that the slice is of, and the memory, until this has ended and the key is
-  /// revoked. `gate` is that of the region whose window it is, and stays as long; null: it is no region's.
+  /// Opens `memory` to the peer for `uses`, by a key that is usable through this link only, and yields the key and the
+  /// peer's address for it. The caller keeps the memory and the slice's registration until this task has ended and the
+  /// key is revoked. `gate` is that of the region of which this is a window, and lives as long; null: of no region.
   [[nodiscard]] virtual task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) = 0;
   /// Revokes the key, and calls who.revoked() once the peer no longer touches the memory: before closed(), or at once
-  /// if the link has closed. Devices block for that, so that a worker may do it. Each key once.
+  /// if the link has closed. On some devices this blocks, so a worker may do it. Called once for each key.
   virtual void revoke(const mr::remote_key& key, revocation& who) noexcept = 0;
-  /// What has ended the link, if it was a refused access; from link_events::ended() on.
+  /// The refused access that has ended the link; empty if the cause was another. From link_events::ended() on.
   [[nodiscard]] virtual std::optional<refused_access> refusal() const noexcept { return std::nullopt; }
 };
 
-/// Receives that the links of one executor draw from, each message the oldest. All calls on that executor. It outlives
-/// its links, which hand back what they have taken: each receive ends in received() or receive_flushed() of the link
-/// that took it, and what none has taken ends with the queue. A set-up keeps it, and the receives' memory with it,
-/// until no peer of its can write there. See ibv_create_srq(3).
+/// A shared receive queue for the links of one executor; each message fills the oldest receive. All calls on that
+/// executor. It outlives its links. A receive that a link has taken ends in received() or receive_flushed() of that
+/// link; a receive that no link has taken ends with the queue. A set-up keeps the queue, and with it the receives'
+/// memory, until its peer can no longer write there. See ibv_create_srq(3).
 class receive_queue {
  public:
   virtual ~receive_queue() = default;
-  /// No more at a time than its depth. `work` belongs to the caller, as for link::post_receive().
+  /// Posts a receive; no more at a time than the queue's depth. `work` belongs to the caller, as for
+  /// link::post_receive().
   virtual void post(receive_work& work) noexcept = 0;
 };
 
 struct own_receives;
 
-/// What a set-up needs to know.
+/// Options of a set-up.
 struct set_up_options {
   std::chrono::steady_clock::time_point deadline;  ///< of the whole set-up
   std::span<const std::byte> private_data;         ///< for the peer
-  std::uint16_t max_requests = 0;                  ///< link_parameters::send_depth will not be more than that
-  std::uint16_t max_receives = 0;                  ///< nor receive_depth than that
+  std::uint16_t max_requests = 0;                  ///< upper bound of link_parameters::send_depth
+  std::uint16_t max_receives = 0;                  ///< upper bound of link_parameters::receive_depth
   std::uint16_t incoming_reads = 16;               ///< reads that the peer may have outstanding here (IRD)
-  std::uint16_t outgoing_reads = 16;               ///< and we there (ORD)
-  std::chrono::milliseconds dead_peer_after{};     ///< silence of the peer's machine that ends the link
-  bool interop = false;                            ///< the peer may know no more than the standard's first revision
-  std::shared_ptr<receive_queue> receives;         ///< of the same transport; else link::post_receive() is used
-  /// What will be posted first. The set-up may have its device fill them already, for a peer that speaks before this
-  /// end has heard that the link is there; it keeps their memory until nobody can write there.
+  std::uint16_t outgoing_reads = 16;               ///< reads that this end may have outstanding at the peer (ORD)
+  std::chrono::milliseconds dead_peer_after{};     ///< the link ends after such a silence of the peer's machine
+  bool interop = false;                            ///< the peer may implement only the standard's first revision
+  std::shared_ptr<receive_queue> receives;         ///< of the same transport; null: link::post_receive() is used
+  /// The receives that will be posted first. The set-up may already post them to its device, for a peer that sends
+  /// before this end has learned that the link is established; it keeps their memory until nobody can write there.
   std::shared_ptr<own_receives> first_receives;
   std::string_view source{};                    ///< connection_options::source
   std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class
-  mr::pool* pool = nullptr;                     ///< of the device, for transports that receive messages of their own
-  std::size_t receive_bytes = 0;                ///< of each receive that will be posted
-  /// How long a link of several rails waits for one of them once all are lost. Zero: not at all.
+  mr::pool* pool = nullptr;                     ///< the device's, for transports that receive messages of their own
+  std::size_t receive_bytes = 0;                ///< size of each receive that will be posted
+  /// How long a link of several rails waits for a rail once all are lost. Zero: not at all.
   std::chrono::milliseconds resume_within{};
   std::size_t max_peer_exposures = 65536;  ///< connection_options::max_peer_exposures
-  bool may_go_elsewhere = false;           ///< another fabric is tried next: no long wait for a listener that is busy
+  bool may_go_elsewhere = false;           ///< another fabric is tried next, so do not wait long for a busy listener
 };
 
-/// An established link with what the peer said to it.
+/// An established link with the peer's private data.
 struct new_link {
   std::unique_ptr<net::link> link;           ///< the link
   std::vector<std::byte> peer_private_data;  ///< what the peer sent with its set-up
-  std::size_t fabric = 0;                    ///< of its device's; for the device to say
-  std::string passed_over{};                 ///< why it is none of those before: connection::passed_over()
+  std::size_t fabric = 0;                    ///< index of the fabric in its device, which fills it in
+  std::string passed_over{};                 ///< why no earlier fabric carries the link: connection::passed_over()
 
   /// A link over the device's first fabric.
   new_link(std::unique_ptr<net::link> established, std::vector<std::byte> data) noexcept
@@ -311,110 +316,112 @@ class link_request {
  public:
   virtual ~link_request() = default;
 
-  std::size_t fabric = 0;  ///< of its device's; for the device to say
+  std::size_t fabric = 0;  ///< index of the fabric in its device, which fills it in
 
   /// "10.0.0.7:40112"
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
   /// What the peer sent with its request.
   [[nodiscard]] virtual std::span<const std::byte> private_data() const noexcept = 0;
 
-  /// Establishes the link, on the executor of the caller, and yields it; the peer may speak first or last.
+  /// Establishes the link on the caller's executor, and yields it; either end may send first.
   [[nodiscard]] virtual task<std::unique_ptr<link>> accept(const set_up_options& options) = 0;
-  /// Refuses the peer, and tells it `private_data`.
+  /// Rejects the peer, and sends it `private_data`.
   [[nodiscard]] virtual task<> reject(std::span<const std::byte> private_data) = 0;
 };
 
 struct set_up_statistics;
 
-/// Takes requests that are not for the program that listens. On the executor that listens.
+/// Takes requests that are not for the listening program, such as rails that join a connection. Called on the listening
+/// executor.
 class request_filter {
  public:
-  /// True if it has taken the request, which is null then.
+  /// Returns true if it has taken the request, which is then null.
   [[nodiscard]] virtual bool takes(std::unique_ptr<link_request>& request) noexcept = 0;
-  /// Whether a peer may come whose request it would take. From any thread. From before a request that may bring that
-  /// about has been handed out.
+  /// Whether a request that takes() would take may still arrive; true already before the request that may lead to it is
+  /// handed out. From any thread.
   [[nodiscard]] virtual bool expects_peers() const noexcept = 0;
 
  protected:
   ~request_filter() = default;
 };
 
-/// What a listener does with those that ask for a connection.
+/// Options of a listener.
 struct listen_options {
-  std::chrono::milliseconds set_up_timeout{};   ///< for a peer to send its request
-  std::size_t max_half_open = 0;                ///< peers that have connected and were not handed out, at most
+  std::chrono::milliseconds set_up_timeout{};   ///< how long a peer may take to send its request
+  std::size_t max_half_open = 0;                ///< the most peers that have connected and were not handed out
   std::optional<std::uint8_t> traffic_class{};  ///< listener_options::traffic_class
-  /// Where half-open peers, requests that failed and errors are counted; it outlives the executor that listens.
+  /// Counts half-open peers, failed requests and errors; outlives the listening executor.
   set_up_statistics* counts = nullptr;
-  /// Asked of each request as soon as it is in, whether or not anybody waits in link_listener::next(). Null: there is
-  /// none. It outlives the executor that listens.
+  /// Asked about each request as soon as it has arrived, whether or not anybody waits in link_listener::next(). Null:
+  /// no filter. Outlives the listening executor.
   request_filter* filter = nullptr;
 };
 
-/// Where peers come in. next() on the executor that listens, all else from any thread.
+/// Yields the peers that ask for a connection. next() on the listening executor, all else from any thread.
 class link_listener {
  public:
   virtual ~link_listener() = default;  ///< closes
 
   [[nodiscard]] virtual std::string_view address() const noexcept = 0;  ///< with the port that was chosen
-  /// The next request, or null after close(). The listener may go before the task begins.
+  /// The next request, or null after close(). The listener may be destroyed before the task begins.
   [[nodiscard]] virtual task<std::unique_ptr<link_request>> next() = 0;
   /// Takes no more requests. Does nothing the second time.
   virtual void close() noexcept = 0;
 };
 
-/// What an address that is "unix:PATH", and not "HOST:PORT", begins with.
+/// The prefix that distinguishes an address "unix:PATH" from "HOST:PORT".
 inline constexpr std::string_view unix_path_prefix = "unix:";
 
-/// A way to reach peers: one object for each opened device.
+/// A transport, which connects and listens: one object for each opened device.
 class transport {
  public:
   virtual ~transport() = default;
 
   /// The fabric's name: "iwarp", "verbs:mlx5_0".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
-  /// Where memory is registered for it.
+  /// The domain in which memory is registered for this transport.
   [[nodiscard]] virtual const std::shared_ptr<mr::domain>& shared_domain() const noexcept = 0;
-  /// All of them, of a transport that is made of several.
+  /// All domains of a transport that is made of several.
   [[nodiscard]] virtual std::vector<std::shared_ptr<mr::domain>> domains() const { return {shared_domain()}; }
-  /// The same.
+  /// Shorthand for *shared_domain().
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
-  /// What its links can do between weft peers, if the other end can as well.
+  /// What its links can do with a weft peer that can do it as well.
   [[nodiscard]] virtual native_features features() const noexcept = 0;
-  /// Whether a connection with that connection_options::resume_within has several links, one beside the other or one
-  /// after the other, if the peer's end has as well.
+  /// Whether a connection with this connection_options::resume_within uses several links, at once or one after another,
+  /// if the peer's end does so too.
   [[nodiscard]] virtual bool has_rails(std::chrono::milliseconds /*resume_within*/) const noexcept { return false; }
-  /// What a connection with that connection_options::resume_within tells its peer.
+  /// The features that a connection with this connection_options::resume_within announces to its peer.
   [[nodiscard]] native_features features_of(std::chrono::milliseconds resume_within) const noexcept {
     native_features all = features();
     all.rails = has_rails(resume_within);
     all.resumes = all.rails && resume_within.count() > 0;
     return all;
   }
-  /// Where weft peers may ask this end for signs of life; for as long as the transport is there.
+  /// The byte at which weft peers may probe whether this end is alive; valid for the transport's lifetime.
   [[nodiscard]] virtual landing_place landing() const noexcept { return {}; }
-  /// Whether a link that was accepted sends nothing before it has received a message (RFC 5044 section 7.1.2, rule 4,
-  /// where the transport cannot tell otherwise that the peer may be sent to).
+  /// Whether an accepted link sends nothing before it has received a message (RFC 5044 section 7.1.2, rule 4): the case
+  /// if the transport cannot tell otherwise that the peer is ready to receive.
   [[nodiscard]] virtual bool listens_first() const noexcept { return false; }
-  /// Whether no other transport's listener takes a port from this one's, so that where one is taken another listener
-  /// of this transport has it.
+  /// Whether this transport has ports of its own, which no other transport's listener can take: a port in use is then
+  /// in use by another listener of this transport.
   [[nodiscard]] virtual bool has_own_ports() const noexcept { return false; }
 
-  /// Adds what the rails of its links are doing, and have done, to those of the same fabrics in `all`; from any thread.
+  /// Adds the statistics of its links' rails, lost ones included, to the entries of their fabrics in `all`; from any
+  /// thread.
   virtual void add_rails([[maybe_unused]] std::vector<fabric_rail_statistics>& all) const {}
 
-  /// Whether such an address may be one of this transport's: one that takes another form is not tried.
+  /// Whether the address has a form that this transport accepts; if not, the transport is not tried.
   [[nodiscard]] virtual bool understands(std::string_view address) const noexcept {
     return !address.starts_with(unix_path_prefix) && address.find('+') == std::string_view::npos;
   }
 
-  /// Throws weft::error whose words name the step that failed.
+  /// Connects. Throws weft::error whose text names the step that failed.
   [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;
-  /// Listens. Throws weft::error whose words name the step that failed.
+  /// Listens. Throws weft::error whose text names the step that failed.
   [[nodiscard]] virtual task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                                     const listen_options& options) = 0;
 
-  /// For links on the executor that awaits this, with at most so many receives.
+  /// A shared receive queue of at most `depth` receives, for links on the executor that awaits this.
   [[nodiscard]] virtual task<std::unique_ptr<receive_queue>> share_receives(std::uint16_t /*depth*/) {
     throw error(errc::not_supported, "this transport has no shared receive queues");
   }

@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
-// The addresses of a name, one after another until one of them works, as every transport tries them.
+// Tries the addresses of a name one after another until one works; every transport connects in this way.
 namespace weft::net {
 
-/// The failures of the addresses of a name, in one sentence that ends with the last one.
+/// Collects the failures of all addresses of a name into one sentence, the last failure at its end.
 class failed_addresses {
  public:
   explicit failed_addresses(std::size_t candidates) noexcept : only_one_(candidates == 1) {}
@@ -38,21 +38,21 @@ class failed_addresses {
   std::optional<error> last_;
 };
 
-/// Whether another address of the same name may do better: not if the peer has answered or there is no time left.
+/// Whether to try the next address of the same name: not if the peer has rejected the connection, or time is up.
 [[nodiscard]] inline bool is_worth_another_try(const error& why, time_point deadline) noexcept {
   if (why.code() == errc::canceled || why.code() == errc::peer_rejected) return false;
   return executor_core::current()->now() < deadline;
 }
 
-/// When an attempt has to end, so that an address that swallows everything sent to it leaves time for the others.
-/// `left` is the number of addresses that are left, with this one.
+/// The deadline of one attempt, so that an address from which no answer comes leaves time for the others. `left` is the
+/// number of addresses still to be tried, this one included.
 [[nodiscard]] inline time_point share_of_time(time_point deadline, std::size_t left) noexcept {
   const time_point now = executor_core::current()->now();
   return now + (deadline - now) / static_cast<duration::rep>(left);
 }
 
-/// Looks the addresses of a name up. `step` says in the error what the name is for; the name itself stands in the error
-/// of the whole. `is_own`: the addresses are this machine's. Throws weft::error.
+/// Resolves a name. `step` says in the error what the name is for; the caller adds the name itself. `is_own`: the
+/// addresses are this machine's. Throws weft::error.
 [[nodiscard]] inline task<std::vector<socket_address>> look_up(std::string_view address, bool is_own,
                                                                time_point deadline, std::string_view step) {
   try {
@@ -64,7 +64,7 @@ class failed_addresses {
   }
 }
 
-/// Looks the addresses of set_up_options::source up; there are none if it is empty. Throws weft::error.
+/// Resolves set_up_options::source; yields no addresses if it is empty. Throws weft::error.
 [[nodiscard]] inline task<std::vector<socket_address>> look_up_source(std::string_view address, time_point deadline) {
   if (address.empty()) co_return std::vector<socket_address>();
   const std::string step = fmt::format("find the source address {}", address);
@@ -72,9 +72,9 @@ class failed_addresses {
 }
 
 /// Awaits attempt(address, deadline), which returns a task, for one address of the name after another, and returns the
-/// result of the first that succeeds. Each attempt may take its share of the time that is left; the last may take all
-/// of it. `is_own`: the addresses are this machine's. `attempt` is an lvalue, because its captures have to outlive its
-/// tasks. Throws weft::error with the failures of all attempts.
+/// result of the first that succeeds. Each attempt gets an equal share of the remaining time, the last one all of it.
+/// `is_own`: the addresses are this machine's. `attempt` is an lvalue, because its captures have to outlive its tasks.
+/// Throws weft::error with the failures of all attempts.
 template <class Attempt>
 [[nodiscard]] std::invoke_result_t<Attempt&, const socket_address&, time_point> try_addresses(std::string_view name,
                                                                                               bool is_own,

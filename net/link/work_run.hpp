@@ -11,22 +11,22 @@ namespace weft::net {
 
 /// One element of a work_run.
 struct run_element {
-  std::byte* local{nullptr};                  ///< where this end's memory is
-  std::size_t bytes = 0;                      ///< its size, and that of the peer's memory; may be 0
+  std::byte* local{nullptr};                  ///< address of this end's memory
+  std::size_t bytes = 0;                      ///< size of the memory at both ends; may be 0
   const mr::memory_record* memory = nullptr;  ///< of this end's memory
   std::uint64_t remote_key = 0;               ///< the peer's key
-  std::uint64_t remote_address = 0;           ///< where in the peer's memory
+  std::uint64_t remote_address = 0;           ///< address in the peer's memory
 };
 
-/// The elements of a list, for a link that takes a list apart by itself: link::post_run(). No element is a
-/// work_request, so that a block costs no more than what the device has to be told of it. The run belongs to the
-/// connection, and stays until its last element that was posted has ended.
+/// The elements of a list, for a link that takes lists whole: link::post_run(). Elements are no work_requests, so each
+/// costs no more than the device's work request for it. The run belongs to the connection, and stays valid until the
+/// last element that was posted has ended.
 class work_run {
  public:
   work_run(const work_run&) = delete;
   work_run& operator=(const work_run&) = delete;
 
-  /// Fills `into` with the elements from `first` on. For link::post_run(), which asks for those that are posted.
+  /// Fills `into` with the elements from `first` on. Called by link::post_run(), for the elements that are posted.
   virtual void look_up(std::size_t first, std::span<run_element> into) noexcept = 0;
 
  protected:

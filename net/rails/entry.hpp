@@ -9,12 +9,12 @@
 
 namespace weft::net::rails {
 
-/// A request of the connection's, in its corner.
+/// The rails' record of a request, in the request's corner.
 struct entry {
   /// queued  not given to a rail, or to be given again
   /// issued  with one rail, or in slices with several
-  /// handed  its link is done with it, and the peer may not have it yet
-  /// lost    its rail has ended first: nobody knows whether the peer has executed it
+  /// handed  its link has completed it, and the peer may not have it yet
+  /// lost    its rail ended first: it is not known whether the peer has executed it
   /// ended   `result` says how; it completes once those before it have
   enum class state : std::uint8_t { queued, issued, handed, lost, ended };
   static constexpr std::uint64_t nowhere = UINT64_MAX;
@@ -23,22 +23,22 @@ struct entry {
   entry* next = nullptr;
   state phase = state::queued;
   work_status result = work_status::done;
-  bool refused = false;               ///< by the peer, because its memory was taken back: it was not executed
-  bool is_copy = false;               ///< it belongs to kept_messages, and its sender has been told
+  bool refused = false;               ///< by the peer, because the memory was taken back: not executed
+  bool is_copy = false;               ///< it belongs to kept_messages, and its send has completed
   bool spread = false;                ///< in slices over all rails
-  bool placing = false;               ///< of a write: all of it has been given to the rails, and they confirm it
-  std::uint32_t parts_out = 0;        ///< with the rails
+  bool placing = false;               ///< of a write: all of it was given to the rails, which are to confirm it
+  std::uint32_t parts_out = 0;        ///< parts with the rails
   std::uint64_t bytes = 0;            ///< of its segments
-  std::uint64_t given = 0;            ///< to rails, from the beginning on
-  std::uint64_t done = 0;             ///< and executed, of that
-  std::uint32_t rails_ended = 0;      ///< while it was the oldest with them
-  std::uint64_t message = 0;          ///< of a message: its number, once it has been issued
-  std::uint64_t asked = 0;            ///< the peer was asked, by that number, because its memory has no name known here
-  std::uint32_t answers_due = 0;      ///< over so many rails
-  std::uint64_t lost_from = nowhere;  ///< what was given from there on has to be given again
+  std::uint64_t given = 0;            ///< bytes given to rails, from the beginning on
+  std::uint64_t done = 0;             ///< bytes of them that were executed
+  std::uint32_t rails_ended = 0;      ///< rails that ended while it was the oldest request on them
+  std::uint64_t message = 0;          ///< number of a message, once it has been issued
+  std::uint64_t asked = 0;            ///< number of the question to the peer about its memory, which has no known name
+  std::uint32_t answers_due = 0;      ///< answers to that question that are due, one for each rail
+  std::uint64_t lost_from = nowhere;  ///< bytes given from there on have to be given again
   std::array<std::uint64_t, max_rails> first_over{};  ///< where the first slice over each rail began; nowhere: none
-  std::array<std::uint64_t, max_rails> awaited{};     ///< what each rail is to confirm; 0: nothing
-  std::uint64_t arrives_with = 0;                     ///< handed: the peer has it once that is confirmed; 0: not asked
+  std::array<std::uint64_t, max_rails> awaited{};     ///< the number that each rail is to confirm; 0: none
+  std::uint64_t arrives_with = 0;                     ///< handed: confirming this number confirms it; 0: not asked
 
   /// Whether it takes one of the peer's receives.
   [[nodiscard]] bool is_message() const noexcept {

@@ -16,16 +16,16 @@
 #include <utility>
 #include <vector>
 
-// Memory that is exposed over a connection of several rails has a key on each of them, and others once a rail has come
-// back. Its peer knows it by a handle, whatever becomes of the rails.
+// Exposed memory has a key on each rail of a connection, and a new one each time a rail comes back. The peer knows the
+// memory by a handle, which is the same whatever becomes of the rails.
 namespace weft::net::rails {
 
-/// A handle is a number that no fabric's key can be: the highest bit is set, then follow 31 bits that are drawn, so
-/// that one connection's handles mean nothing on another, and a place in the tables of 32.
+/// A handle is a number that no fabric's key can be: the highest bit is set; then follow 31 random bits, so that one
+/// connection's handles mean nothing on another, and the place in the tables, 32 bits.
 inline constexpr std::uint64_t handle_bit = std::uint64_t{1} << 63;
 [[nodiscard]] constexpr bool is_handle(std::uint64_t key) noexcept { return (key & handle_bit) != 0; }
 
-/// What one rail calls exposed memory.
+/// The name of exposed memory on one rail.
 struct rail_key {
   bool is_there = false;
   std::uint32_t epoch = 0;  ///< of the rail
@@ -33,8 +33,8 @@ struct rail_key {
   std::uint64_t address = 0;
 };
 
-/// Memory that was exposed and has been taken back: whoever uses it may not have known. The last few, so that neither a
-/// busy owner nor a hostile peer fills any memory with them.
+/// The last pieces of exposed memory that were taken back, because a peer that uses one may not know it yet. Their
+/// number is limited, so that neither a busy owner nor a hostile peer fills memory with them.
 class withdrawn_memory {
  public:
   struct item {
@@ -50,7 +50,7 @@ class withdrawn_memory {
     }
   };
 
-  /// Before the first is added. Throws std::bad_alloc.
+  /// Call it before the first add(). Throws std::bad_alloc.
   void reserve() { items_.reserve(most); }
   void add(std::uint64_t handle, const std::array<rail_key, max_rails>& keys, bool at_deadline) noexcept {
     item added{.handle = handle, .at_deadline = at_deadline};
@@ -89,10 +89,10 @@ class withdrawn_memory {
   std::size_t oldest_ = 0;  // once all places are taken
 };
 
-/// Memory of this end that is exposed: it is there until every rail's key is revoked.
+/// Exposed memory of this end. It is not destroyed before every rail's key is revoked.
 class exposed_memory {
  public:
-  /// Who hears that a key of it has been revoked.
+  /// Notified when one of its keys has been revoked.
   class observer {
    public:
     virtual void key_revoked(exposed_memory& of) noexcept = 0;
@@ -113,13 +113,13 @@ class exposed_memory {
   const mr::slice memory;
   const mr::usage purpose;
   mr::detail::peer_gate* const opened_by;
-  std::uint64_t handle = 0;  ///< 0: no rail has given a key yet, and nobody knows of it
+  std::uint64_t handle = 0;  ///< 0: no rail has given a key yet, and the peer knows nothing of it
   std::array<rail_key, max_rails> keys{};
-  revocation* owner = nullptr;  ///< who takes it back; null: it is open
+  revocation* owner = nullptr;  ///< notified once it is taken back; null: the owner has not revoked it
   bool is_given_back = false;   ///< the peer has said that it is done with it
   std::uint32_t revoking = 0;   ///< keys that are not revoked yet
   mr::region_pin pin{};         ///< the owner's, while a rail may still open a key
-  /// Rails that are being asked for a key: it is revoked once it has come.
+  /// Rails that are being asked for a key, which is revoked when it comes if the memory is no longer open.
   std::array<bool, max_rails> opening{};
 
   [[nodiscard]] bool is_open() const noexcept { return owner == nullptr && !is_given_back; }
@@ -128,13 +128,13 @@ class exposed_memory {
   }
   /// Whether a key of it may still open something, or may come.
   [[nodiscard]] bool is_closing() const noexcept { return revoking != 0 || is_being_opened(); }
-  /// Takes back what the rail has given.
+  /// Revokes the key of one rail.
   void revoke(std::size_t on, link& carrier) noexcept {
     keys[on].is_there = false;
     ++revoking;
     carrier.revoke(mr::remote_key(keys[on].key), revocations_[on]);
   }
-  /// Whether nothing of it is open any more: its owner is told, once.
+  /// Notifies the owner, once, if no key can open the memory any more; true if it has.
   [[nodiscard]] bool tell_if_over() noexcept {
     if (owner == nullptr || is_closing()) return false;
     std::exchange(owner, nullptr)->revoked();
@@ -159,14 +159,14 @@ class exposed_memory {
   std::array<rail_revocation, max_rails> revocations_;
 };
 
-/// What the peer has told about memory that it has exposed. A peer may name any places, in any order: those between
-/// were taken back while no rail was there to say so.
+/// What the peer has announced about its exposed memory. It may name places in any order, because memory in places
+/// between may have been taken back while no rail was there to announce it.
 class peer_memory {
  public:
-  /// Of at most so many at a time.
+  /// Keeps at most `most` pieces of memory at a time.
   explicit peer_memory(std::size_t most) noexcept : most_(most) {}
 
-  /// False if it is one more than there may be. Throws std::bad_alloc.
+  /// False if that would be more than the limit. Throws std::bad_alloc.
   [[nodiscard]] bool learn(const control& said) {
     withdrawn_.reserve();
     const std::uint32_t place = place_of(said.number);
@@ -184,8 +184,8 @@ class peer_memory {
     const rail_key& its = found->second.keys[on];
     return its.is_there && its.epoch == epoch ? &its : nullptr;
   }
-  /// The peer has taken it back, or has refused it, which is the same until the peer says otherwise: it has no names
-  /// any more. Throws std::bad_alloc.
+  /// The peer has taken the memory back, or has refused it, which counts as the same until the peer says otherwise. Its
+  /// names are forgotten. Throws std::bad_alloc.
   void withdraw(std::uint64_t handle, bool at_deadline) {
     withdrawn_.reserve();
     const auto found = known_.find(place_of(handle));
@@ -201,7 +201,7 @@ class peer_memory {
   [[nodiscard]] const withdrawn_memory::item* find_withdrawn(std::uint64_t handle) noexcept {
     return withdrawn_.find(handle);
   }
-  /// What a rail calls so, or has called so; 0: nothing.
+  /// The handle of the memory that has, or had, this key on the rail; 0: none.
   [[nodiscard]] std::uint64_t handle_of(std::size_t on, std::uint32_t epoch, std::uint64_t key) noexcept {
     for (const auto& [place, each] : known_) {
       const rail_key& its = each.keys[on];

@@ -13,11 +13,11 @@ namespace {
 void keep(std::string& here, std::string_view words) noexcept {
   try {
     here = words;
-  } catch (const std::bad_alloc&) {  // what was there stays
+  } catch (const std::bad_alloc&) {  // the previous text stays
   }
 }
 
-// The one of that fabric, which is made if there is none.
+// The statistics of that fabric, which are added if there are none.
 fabric_rail_statistics& find_fabric(std::vector<fabric_rail_statistics>& all, std::string_view name) {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const fabric_rail_statistics& each) { return each.fabric == name; });
@@ -110,7 +110,7 @@ std::string rail_health::why() const {
   return why_;
 }
 
-// ---- those of a device ----
+// ---- rails of a device ----
 
 device_rails::device_rails(const std::vector<std::string_view>& fabrics) {
   for (const std::string_view each : fabrics) find_fabric(ended_, each);

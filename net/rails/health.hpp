@@ -18,7 +18,7 @@ namespace weft::net::rails {
 
 using weft::detail::live_number;
 
-/// What one rail counts, and what has become of it: changed on the executor of its connection, read by any thread.
+/// The counters and the state of one rail: changed on the executor of its connection, read by any thread.
 /// Intrusive: in the list of its device's rails.
 class rail_health : public weft::detail::list_hook<rail_health> {
  public:
@@ -26,10 +26,11 @@ class rail_health : public weft::detail::list_hook<rail_health> {
   rail_health(const rail_health&) = delete;
   rail_health& operator=(const rail_health&) = delete;
 
-  /// Which way it goes; before it has a link, or with a new one. Without memory it keeps the words that it had.
+  /// Sets the rail's fabric and the peer's address, before it has a link or with a new one. Without memory it keeps the
+  /// previous text.
   void goes(std::string_view fabric, std::string_view peer) noexcept;
   void becomes(rail_state what, time_point now) noexcept;
-  /// Why there is no link.
+  /// Notes why there is no link.
   void note_why(std::string_view words) noexcept;
 
   void completed(work_kind kind, std::uint64_t bytes) noexcept {
@@ -68,7 +69,7 @@ class rail_health : public weft::detail::list_hook<rail_health> {
   direction to_peer_;
   direction from_peer_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of the members below
   std::string fabric_;
   std::string peer_;
   std::string why_;
@@ -79,14 +80,14 @@ class rail_health : public weft::detail::list_hook<rail_health> {
 /// The rails of all connections of a device. From any thread.
 class device_rails {
  public:
-  /// `fabrics`: all that there are. Throws std::bad_alloc.
+  /// `fabrics` are all fabrics of the device. Throws std::bad_alloc.
   explicit device_rails(const std::vector<std::string_view>& fabrics);
 
-  /// `which` stays until remove(), behind which it counts nothing more.
+  /// `which` lives until remove(), after which it counts nothing more.
   void add(rail_health& which) noexcept;
-  /// Does nothing if it is not there.
+  /// Does nothing if `which` was not added.
   void remove(rail_health& which) noexcept;
-  /// Whether there has ever been one.
+  /// Whether there has ever been a rail.
   [[nodiscard]] bool has_had_any() const noexcept {
     const std::lock_guard lock(mutex_);
     return has_had_any_;
@@ -102,7 +103,7 @@ class device_rails {
 
  private:
   mutable std::mutex mutex_;
-  std::vector<fabric_rail_statistics> ended_;  // one for each fabric, with what is no longer in the list
+  std::vector<fabric_rail_statistics> ended_;  // sums over removed rails, one for each fabric
   weft::detail::intrusive_list<rail_health> all_;
   bool has_had_any_ = false;
   line_budget lines_{40, std::chrono::milliseconds(250)};

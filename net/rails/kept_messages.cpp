@@ -19,7 +19,7 @@ std::size_t kept_messages::used() const noexcept {
   return next_ > first ? next_ - first : room_.size() - first + next_;
 }
 
-// Each message in one piece: what is left at the end stays empty.
+// Each message is in one piece: a rest at the end that is too small stays empty.
 bool kept_messages::find_room(std::size_t bytes) noexcept {
   if (count_ == 0) next_ = 0;
   if (used() == room_.size()) return false;
@@ -36,7 +36,7 @@ entry* kept_messages::keep(const entry& of) noexcept {
   const work_request& work = *of.work;
   const auto is_of_host = [](const mr::slice& each) { return each.kind() == mr::memory_kind::host; };
   if (count_ == all_.size() || !std::all_of(work.segments.begin(), work.segments.end(), is_of_host)) return nullptr;
-  // A message of no bytes has a place of its own as well, so that places tell what is free.
+  // An empty message takes a byte as well, so that offsets tell what is free.
   const std::size_t bytes = of.bytes + work.own.size();
   const std::size_t taken = std::max<std::size_t>(bytes, 1);
   if (!find_room(taken)) return nullptr;

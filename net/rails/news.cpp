@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr duration first_pause = 100ms;
-// Until what has found no room is tried again.
+// After this pause delayed lines are tried again.
 constexpr duration next_pause = 1s;
 
 void report_change(std::string_view text) noexcept {
@@ -79,7 +79,7 @@ void news::ended(const error& why, bool waited) noexcept {
   if (!waited || !all_.may_write_line(of_.home().now())) return;
   try {
     report_change(words());
-  } catch (const std::exception&) {  // no memory for words: whoever uses the connection hears of it
+  } catch (const std::exception&) {  // no memory for the text: the connection's operations report the end
   }
 }
 
@@ -95,7 +95,7 @@ void news::note_change(const rail& which) noexcept {
   wake(first_pause);
 }
 
-// Without memory for the timer there is no line: the statistics tell.
+// Without memory for the timer there is no line, but the statistics show the change.
 void news::wake(duration pause) noexcept {
   if (over_ || armed()) return;
   static_cast<void>(of_.home().try_arm(*this, later(of_.home().now(), pause)));
@@ -116,7 +116,7 @@ void news::expired() noexcept {
     const rail& which = of_.rail_at(i);
     try {
       report_change(sentence(which, its));
-    } catch (const std::exception&) {  // no memory for words
+    } catch (const std::exception&) {  // no memory for the text
     }
     its.told_away = !which.is_open();
     its.losses = 0;
@@ -132,7 +132,7 @@ std::string news::sentence(const rail& which, const note& its) const {
   if (!which.is_open()) {
     if (its.losses == 0) return fmt::format("{} cannot be had: {}{}", name, why, what_carries_on());
     if (its.losses == 1 && !its.told_away) return fmt::format("{} is lost: {}{}", name, why, what_carries_on());
-    return fmt::format("{} was lost{}, and is: {}{}", name, often, why, what_carries_on());
+    return fmt::format("{} was lost{} and is away: {}{}", name, often, why, what_carries_on());
   }
   if (!its.told_away) return fmt::format("{} was lost{} ({}), and is back after {}", name, often, why, back_after);
   if (which.health().lost.get() == 0) return fmt::format("{} has come after {}", name, back_after);
@@ -160,7 +160,7 @@ void news::trace(const Words& words) const noexcept {
   if (sink == nullptr) return;
   try {
     sink->happened(trace_track::connections, &of_, words());
-  } catch (const std::exception&) {  // no memory for words: then it is not shown
+  } catch (const std::exception&) {  // no memory for the text: then the trace lacks it
   }
 }
 

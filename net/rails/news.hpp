@@ -15,40 +15,40 @@
 
 namespace weft::net::rails {
 
-/// Says what becomes of the rails of one connection: at once in the trace, and in reports (report_kind::change).
+/// Reports what happens to the rails of one connection: at once in the trace, and in reports (report_kind::change).
 ///
-/// A report comes a tenth of a second after the change: a connection that ends with its rails does not say so rail by
-/// rail, and a rail that is back by then has one line. A cable that comes and goes has four lines, then one in ten
-/// seconds, each with how often the rail was lost since the one before; device_rails limits the lines of a device. What
-/// finds no room is not dropped: it waits, and is told as it is by then.
+/// A report comes a tenth of a second after the change: a connection that ends with its rails does not report each of
+/// them, and a rail that is back by then has one line. A rail that comes and goes has four lines, then one in ten
+/// seconds, each with the number of losses since the previous one; device_rails limits the lines of a device. A line
+/// beyond these limits is not dropped but delayed, and then describes the state at that time.
 class news final : private weft::detail::timer {
  public:
-  /// `peer` as the connection calls it, for as long as this is there.
+  /// `peer` is the connection's name for the peer, and outlives this.
   news(rail_owner& of, std::string_view peer, device_rails& all) noexcept : of_(of), peer_(peer), all_(all) {}
   ~news() { stop(); }
 
   /// A rail that was up has ended, and the connection goes on.
   void lost(const rail& which) noexcept;
-  /// It could not get a link.
+  /// A rail could not get a link.
   void refused(const rail& which) noexcept;
-  /// It is up.
+  /// A rail is up.
   void came(const rail& which) noexcept;
-  /// No rail is left, and the connection waits for one, so long at most.
+  /// No rail is left, and the connection waits for one, at most `within`.
   void none_left(std::chrono::milliseconds within) const noexcept;
-  /// One has come, after so long.
+  /// A rail has come, `after` the connection had lost all.
   void goes_on(duration after) const noexcept;
-  /// Nothing that went over it can arrive any more.
+  /// Nothing that went over a rail can arrive any more.
   void fenced(const rail& which) const noexcept;
-  /// The connection has ended. `waited`: for a rail to come back, in vain.
+  /// The connection has ended. `waited`: it had waited for a rail to come back, in vain.
   void ended(const error& why, bool waited) noexcept;
-  /// Nothing is told any more.
+  /// Nothing is reported any more.
   void stop() noexcept;
 
  private:
   struct note {
     bool is_due = false;     // something has happened since the last line
-    bool told_away = false;  // that line said that it is not there
-    unsigned losses = 0;     // since that line
+    bool told_away = false;  // the last line said that the rail is not there
+    unsigned losses = 0;     // since the last line
     time_point away_since{};
     time_point back_since{};
     line_budget lines{4, std::chrono::seconds(10)};

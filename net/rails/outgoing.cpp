@@ -11,7 +11,7 @@
 namespace weft::net::rails {
 namespace {
 
-// Of one rail. A slow one has fewer, because what the two ends say about rails waits behind them.
+// Limits for one rail. A slow one has fewer slices in flight, because control messages wait behind them.
 constexpr double most_microseconds_out = 20'000;
 constexpr std::uint32_t least_slices_out = 2;
 constexpr std::uint32_t most_slices_out = 16;
@@ -103,7 +103,8 @@ void outgoing::issue() noexcept {
   if (have_ended) retire();
 }
 
-// What has not been given to a rail, or has to be given again, and cannot be any more. The caller retires it.
+// Ends a request that is not with a rail, or has to be given again, if the peer has taken its memory back. The caller
+// retires it.
 bool outgoing::end_if_taken_back(entry& item) noexcept {
   const bool is_with_rails = item.parts_out != 0 || (item.spread && item.given == item.bytes);
   if (is_with_rails || item.lost_from != entry::nowhere) return false;
@@ -115,9 +116,8 @@ bool outgoing::end_if_taken_back(entry& item) noexcept {
   return true;
 }
 
-// What the peer has exposed is known here before any message that names it; a key that came another way may be earlier.
-// A rail that has just come may have no key for it yet. Once the peer has none left to tell, it is no key of this
-// connection.
+// The peer announces exposed memory before any message that names it; a key that came another way may be earlier, and a
+// rail that has just come may have no key yet. Once the peer has announced everything, it is no key of this connection.
 void outgoing::ask_for_name(entry& item) noexcept {
   if (item.asked != 0 && item.answers_due != 0) return;
   if (item.asked != 0) {
@@ -173,7 +173,7 @@ bool outgoing::may_spread(const entry& item) const noexcept {
   const std::uint64_t least = item.work->listed ? sliced_.least_listed_bytes : sliced_.least_spread_bytes;
   if (item.bytes < least || item.work->immediate) return false;
   if (item.work->kind != work_kind::write && item.work->kind != work_kind::read) return false;
-  // One that is more than a link moves at a time goes in slices over a single rail as well.
+  // A request that is larger than a link can move at a time goes in slices over a single rail as well.
   rail* const first = owner_.message_rail();
   if (item.bytes > first->carrier()->properties().max_message_bytes) return true;
   unsigned ways = 0;
@@ -184,7 +184,8 @@ bool outgoing::may_spread(const entry& item) const noexcept {
   return ways > 1;
 }
 
-// False if it has to wait: for what was issued before it over one rail, or for another that it would disturb.
+// False if it has to wait for requests that were issued before it over one rail, or for a spread one that it would
+// disturb.
 bool outgoing::begin_spread(entry& item) noexcept {
   if (ordered_ != 0) {  // defect: spread a transfer
     ask_for_arrival();
@@ -198,7 +199,7 @@ bool outgoing::begin_spread(entry& item) noexcept {
   return true;
 }
 
-// Whether one of those that are spread touches the same memory of the peer's, or may: two keys may be of one memory.
+// Whether a request that is spread touches the same memory of the peer's, or may: two keys may name the same memory.
 bool outgoing::disturbs_others(const entry& item) const noexcept {
   for (const entry* each = first_; each != cursor_; each = each->next) {
     if (!each->spread || each->phase != entry::state::issued) continue;
@@ -212,7 +213,7 @@ bool outgoing::disturbs_others(const entry& item) const noexcept {
 }
 
 void outgoing::issue_slices(entry& item) noexcept {
-  if (item.lost_from != entry::nowhere) return;  // first all of it comes back
+  if (item.lost_from != entry::nowhere) return;  // all of it has to come back first
   while (item.given != item.bytes) {
     rail* const over = next_rail(item);
     if (over == nullptr) return;
@@ -220,9 +221,9 @@ void outgoing::issue_slices(entry& item) noexcept {
   }
 }
 
-// The one that will be done with it first, by what it has to do and how fast it was lately. One of which that is not
-// known is taken to be as fast as any. One that is far from the memory has to be faster by a quarter, because its bytes
-// also take of what goes between the nodes, for which everybody pays.
+// The rail that will finish a slice first, by its bytes in flight and its recent rate. A rail of unknown rate counts as
+// fast as the fastest. A rail far from the memory has to be faster by a quarter, because its bytes also use the
+// interconnect between the NUMA nodes, at everybody's expense.
 rail* outgoing::next_rail(const entry& item) const noexcept {
   double fastest = 1.0;
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) fastest = std::max(fastest, owner_.rail_at(i).rate());
@@ -260,7 +261,7 @@ void outgoing::issue_slice(entry& item, rail& over) noexcept {
   over.post(*next);
 }
 
-// ---- what has become of it ----
+// ---- completing requests ----
 
 void outgoing::part_ended(rail& over, part& item, work_status status) noexcept {
   entry& whole = *item.of;
@@ -291,13 +292,13 @@ void outgoing::part_ended(rail& over, part& item, work_status status) noexcept {
   }
   if (!owner_.is_railed() || (has_arrived && !is_answered)) return finish(whole, work_status::done);
   whole.phase = entry::state::handed;
-  // The link executes in order: what is in front of an answer has come.
+  // The link executes in order: requests before an answered one have arrived.
   if (is_answered) return arrived(whole.next, 0);
   retire();
   ask_if_due();
 }
 
-// Soon if somebody waits for it; else when there is little room left, or a look at the rails finds something to ask.
+// Asks at once if a request waits for the answer; otherwise when little room is left, or when the watch asks.
 void outgoing::ask_if_due() noexcept {
   const bool is_awaited = first_ != nullptr && first_->phase == entry::state::handed;
   if (is_awaited || kept_.is_half_full()) ask_for_arrival();
@@ -309,7 +310,7 @@ void outgoing::mark_handed(entry* first, std::uint64_t with) const noexcept {
   }
 }
 
-// One question at a time: the answer to the next one is about all that is handed over meanwhile.
+// One question at a time: the next one is about everything that is handed over meanwhile.
 void outgoing::ask_for_arrival() noexcept {
   rail* const over = owner_.message_rail();
   const bool is_due = first_kept_ != nullptr || (first_ != nullptr && first_->phase == entry::state::handed);
@@ -331,7 +332,7 @@ bool outgoing::awaits_answer(const rail& over) noexcept {
   return false;
 }
 
-// What was handed over before `until`, or when that was asked, is there.
+// Requests that were handed over before `until`, or before question `number`, have arrived.
 void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {
   const auto is_there = [&](const entry& each) {
     // defect: take what was not asked about
@@ -352,7 +353,7 @@ void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {
   retire();
 }
 
-// A write is over when every rail that has carried a part of it has confirmed that.
+// A write is over when every rail that has carried a part of it has confirmed its part.
 void outgoing::settle_spread(entry& item) noexcept {
   if (item.parts_out != 0 || item.done != item.bytes || item.lost_from != entry::nowhere) return;
   if (item.work->kind == work_kind::read) return finish(item, work_status::done);
@@ -398,7 +399,8 @@ void outgoing::finish(entry& item, work_status result) noexcept {
   retire();
 }
 
-// In their order. Each may be posted again from inside the event. A message that the peer may not have yet is kept.
+// Completes requests in order. Each may be posted again from inside the event. A message that the peer may not have yet
+// is kept.
 void outgoing::retire() noexcept {
   if (std::exchange(retiring_, true)) return;
   while (first_ != nullptr) {
@@ -429,7 +431,7 @@ void outgoing::retire() noexcept {
 // ---- a rail that is over ----
 
 void outgoing::rail_lost(rail& which, bool carried_messages) noexcept {
-  if (cursor_ != nullptr) cursor_->asked = cursor_->answers_due = 0;  // asked again
+  if (cursor_ != nullptr) cursor_->asked = cursor_->answers_due = 0;  // the peer is asked again
   for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
     if (carried_messages) lose_if_handed(*each);
     if (!each->spread || each->phase != entry::state::issued) continue;
@@ -444,7 +446,7 @@ void outgoing::rail_lost(rail& which, bool carried_messages) noexcept {
   for (entry* each = first_kept_; each != nullptr; each = each->next) lose_if_handed(*each);
 }
 
-// It is lost already if the rail before has not been settled yet.
+// A request is lost already if the previous rail has not been settled yet.
 void outgoing::lose_if_handed(entry& item) noexcept {
   if (item.phase != entry::state::handed) return;  // defect: count a message as lost twice
   item.phase = entry::state::lost;
@@ -452,7 +454,7 @@ void outgoing::lose_if_handed(entry& item) noexcept {
   --ordered_;
 }
 
-// Whether a read may be done once more: not after something that was issued behind it may have changed what it reads.
+// Whether a read may be repeated: not if a request behind it may have changed the memory that it reads.
 bool outgoing::may_read_again(const entry& item) const noexcept {
   const std::uint64_t bytes = std::max(item.bytes, std::uint64_t{item.work->own.size()});
   for (const entry* each = item.next; each != nullptr; each = each->next) {
@@ -468,7 +470,7 @@ bool outgoing::may_read_again(const entry& item) const noexcept {
   return true;
 }
 
-// From where something was lost on, once none of it can arrive any more.
+// Repeats a request from the first lost byte on, once none of its lost slices can arrive any more.
 void outgoing::try_again(entry& item) noexcept {
   if (item.lost_from == entry::nowhere || item.parts_out != 0) return;
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
@@ -479,13 +481,13 @@ void outgoing::try_again(entry& item) noexcept {
   item.awaited.fill(0);
 }
 
-// What is in front of a message that has arrived was executed. What comes behind the last of them may have been.
+// Requests before a message that has arrived were executed. Those behind the last such message may have been.
 void outgoing::resume(rail& which, bool carried_messages, std::uint64_t received) noexcept {
   for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
     if (each->spread && each->phase == entry::state::issued) try_again(*each);
   }
   if (carried_messages) {
-    if (first_kept_ != nullptr) {  // they are in front of all that has not completed
+    if (first_kept_ != nullptr) {  // they come before all that has not completed
       last_kept_->next = first_;
       if (first_ == nullptr) last_ = last_kept_;
       first_ = std::exchange(first_kept_, nullptr);
@@ -526,12 +528,13 @@ void outgoing::resume(rail& which, bool carried_messages, std::uint64_t received
   retire();
 }
 
-// A device of which nobody hears that an access was refused ends its link with every attempt.
+// A device that reports a refused access to nobody ends its link with every attempt.
 void outgoing::give_up_if_at_fault(entry& item) noexcept {
   constexpr std::uint32_t most_rails_ended = 8;
   if (++item.rails_ended < most_rails_ended) return;
-  owner_.fail(
-      weft::detail::make_error(errc::connection_failed, "one rail after another has ended under one operation"));
+  owner_.fail(weft::detail::make_error(errc::connection_failed,
+                                       "8 rails in a row ended with the same operation in flight; that operation may "
+                                       "be what ends them"));
 }
 
 void outgoing::end() noexcept {

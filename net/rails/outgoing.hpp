@@ -13,44 +13,44 @@
 
 namespace weft::net::rails {
 
-/// The requests of a connection, from their posting on, in their order, and how they go over the rails.
+/// The requests of a connection, in posting order, and how they go over the rails.
 ///
-/// Most go over one rail, which executes them in order: `the message rail`. Where a link completes what the peer may
-/// not have yet, they are kept until the peer has confirmed them, because they have to be done again if the rail ends:
-/// messages as copies, so that a send does not wait for the peer's program. A large write or read goes in slices over
-/// all of them, and then alone: those before it have been executed, a write is in its place before anything behind it
-/// is issued, and next to it there are only others of its kind that touch other memory.
+/// Most go over one rail, the message rail, which executes them in order. Where a link completes requests that the peer
+/// may not have yet, they are kept until the peer has confirmed them, because they have to be repeated if the rail
+/// ends: messages as copies, so that a send does not wait for the peer's program. A large write or read goes in slices
+/// over all rails, and then alone: everything before it has been executed, a write is in place before anything behind
+/// it is issued, and beside it there are only others of its kind that touch other memory.
 class outgoing {
  public:
   outgoing(rail_owner& owner, const slicing& sliced) noexcept : owner_(owner), sliced_(sliced) {}
   outgoing(const outgoing&) = delete;
   outgoing& operator=(const outgoing&) = delete;
 
-  /// Where messages are kept whose senders do not wait for the peer; without it they do. Throws std::bad_alloc.
+  /// Memory for copies of messages, so that their senders do not wait for the peer. Throws std::bad_alloc.
   void begin(mr::buffer room, std::size_t count) { kept_.begin(std::move(room), count); }
   void post(entry& item) noexcept;
-  /// Issues what can be.
+  /// Issues all requests that can be issued.
   void pump() noexcept;
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr && kept_.count() == 0; }
-  /// Asks whether what the peer may not have has arrived, if there is any and nobody has asked.
+  /// Asks the peer whether unconfirmed requests have arrived, if there are any and no such question is in flight.
   void ask_for_arrival() noexcept;
-  /// Whether an answer of the peer's is awaited over that rail, beside those that its link awaits.
+  /// Whether the peer owes an answer over that rail, besides those that its link awaits.
   [[nodiscard]] bool awaits_answer(const rail& over) noexcept;
-  /// Whether something is with a rail.
+  /// Whether a request is with a rail.
   [[nodiscard]] bool waits_for_rails() const noexcept { return ordered_ != 0 || spread_ != 0; }
-  /// Messages that have been issued, ever.
+  /// Messages issued so far.
   [[nodiscard]] std::uint64_t messages() const noexcept { return messages_; }
 
   void part_ended(rail& over, part& item, work_status status) noexcept;
-  /// The peer has what was written over that rail before it was asked.
+  /// The peer has answered question `number`: all that went over that rail before it has arrived.
   void confirmed(rail& over, std::uint64_t number) noexcept;
 
-  /// A rail is over. What was issued there is not issued again before resume().
+  /// A rail is over. Its requests are not issued again before resume().
   void rail_lost(rail& which, bool carried_messages) noexcept;
-  /// Nothing that was issued over it can be executed any more. `received`: of the messages that the peer has had, once
-  /// all rails that carried them are settled.
+  /// Nothing that was issued over the rail can be executed any more. `received` is the number of messages that the peer
+  /// has, once all rails that carried messages are settled.
   void resume(rail& which, bool carried_messages, std::uint64_t received) noexcept;
-  /// The connection has ended: nothing more is issued, and what no rail has is over.
+  /// The connection has ended: nothing more is issued, and requests that are not with a rail end.
   void end() noexcept;
 
  private:
@@ -78,17 +78,17 @@ class outgoing {
 
   rail_owner& owner_;
   const slicing sliced_;
-  entry* first_ = nullptr;  // the oldest that has not completed
+  entry* first_ = nullptr;  // the oldest request that has not completed
   entry* last_ = nullptr;
   entry* cursor_ = nullptr;  // the oldest that may have to be issued
   kept_messages kept_;
-  entry* first_kept_ = nullptr;  // that the peer may not have; the others wait with those that have not completed
+  entry* first_kept_ = nullptr;  // copies that the peer may not have; requests without a copy stay in first_ to last_
   entry* last_kept_ = nullptr;
   std::uint32_t ordered_ = 0;  // with the message rail, or handed over by it
   std::uint32_t spread_ = 0;   // spread over the rails, and not ended
   std::uint64_t messages_ = 0;
-  std::uint64_t numbers_ = 0;          // of confirmations that were asked for
-  std::uint64_t awaited_arrival_ = 0;  // the one for what the message rail has handed over; 0: none
+  std::uint64_t numbers_ = 0;          // questions to the peer so far
+  std::uint64_t awaited_arrival_ = 0;  // the question about requests that the message rail has handed over; 0: none
   bool retiring_ = false;
 };
 

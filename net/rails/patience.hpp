@@ -5,10 +5,9 @@
 
 namespace weft::net::rails {
 
-/// At how many looks in a row a rail may be silent, while another one shows that the peer is there, before it is given
-/// up. Learned from rails that were silent and moved after all, or were there again at once, because a slow link or a
-/// busy machine takes its time for a slice: more than twice as long, and less again once that has not happened for a
-/// while.
+/// How many looks in a row a rail may be silent, while another one shows that the peer is there, before it is given up.
+/// It adapts to rails that were silent and moved after all, or were back at once, because a slow link or a busy machine
+/// takes its time for a slice: more than twice as long as those, and less again once that has not happened for a while.
 class patience {
  public:
   static constexpr unsigned least = 3;

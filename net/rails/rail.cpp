@@ -11,13 +11,13 @@
 namespace weft::net::rails {
 namespace {
 
-// Control messages that the peer has not confirmed, at most.
+// The most control messages that the peer has not confirmed.
 constexpr std::uint32_t most_unconfirmed = 4;
 constexpr duration rate_window = std::chrono::microseconds(200);
-// A rail that was slow for a moment is tried again.
+// After that, a rail that was slow for a moment is tried again.
 constexpr duration rate_memory = std::chrono::milliseconds(100);
 
-// Whether its completion is an answer of the peer's, whatever the fabric.
+// True if its completion is an answer of the peer's, whatever the fabric.
 bool is_query(work_kind kind) noexcept {
   return kind == work_kind::read || kind == work_kind::fetch_add || kind == work_kind::compare_swap;
 }
@@ -101,7 +101,7 @@ std::size_t rail::stride_of(const link& carrier) noexcept {
          corner_alignment;
 }
 
-// Their corners are those of this link. Control messages have theirs first, because the first few never fail.
+// Corners belong to this link. Control messages get theirs first, because the first few never fail.
 void rail::furnish_parts() noexcept {
   static_assert(control_parts < 8, "link::furnish() never fails for the first 8, so that some are left for requests");
   const std::size_t stride = stride_of(*carrier_);
@@ -197,8 +197,8 @@ void rail::send(const control& what) noexcept try {
   owner_.fail(weft::detail::make_error(errc::no_memory, "a message to the peer about its rails"));
 }
 
-// Those that only confirm are not counted, so that they always have room: no more than two are on the way, because the
-// peer sends four others at most before it knows of one.
+// Messages that only confirm are not counted, so that they always have room: at most two are in flight, because the
+// peer sends at most four others before it gets one.
 void rail::pump_controls() noexcept {
   while (state_ == state::up && free_controls_ != nullptr) {
     const bool may_send = !waiting_.empty() && sent_ - confirmed_ < most_unconfirmed;
@@ -266,7 +266,7 @@ void rail::shut_down() noexcept {
   shut_down_once_said();
 }
 
-// A word that waits for room, such as that this end has finished, has to go first.
+// A control message that waits for room, such as `finish`, has to go first.
 void rail::shut_down_once_said() noexcept {
   if (!is_to_shut_down_ || state_ == state::absent || !waiting_.empty()) return;
   is_to_shut_down_ = false;
@@ -285,10 +285,10 @@ void rail::ended(bool orderly, const error& why) noexcept {
   becomes(state::ending);
   waiting_.clear();
   owner_.rail_ended(*this, orderly, why);
-  shut_down_once_said();  // it waits for nothing any more
+  shut_down_once_said();  // nothing waits to be sent any more
 }
 
-// Inside this call alone the link may go.
+// The link may be destroyed inside this call only.
 void rail::closed() noexcept {
   const rail_owner::turn outer(owner_);
   becomes(state::absent);

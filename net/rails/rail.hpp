@@ -23,13 +23,13 @@ namespace weft::net::rails {
 
 struct entry;
 
-/// Receives of a rail for its control messages, beside those of the connection. Four control messages that have not
-/// been confirmed may be on the way, and two that confirm.
+/// Receives of a rail for its control messages, beside those of the connection: up to four unconfirmed control messages
+/// may be in flight, and two that only confirm.
 inline constexpr std::uint16_t control_receives = 6;
 /// Control messages that a rail has with its link at a time.
 inline constexpr std::uint16_t control_parts = 6;
 
-/// Part of a request of the connection's, or a control message: what a rail has its link do.
+/// Part of a request, or a control message: what a rail posts to its link.
 struct part : work_request {
   entry* of = nullptr;       ///< null: a control message
   part* next = nullptr;      ///< while it is free
@@ -39,29 +39,29 @@ struct part : work_request {
   std::array<std::byte, control::trailer_bytes> trailer{};  ///< of a control message
 };
 
-/// What a rail begins with.
+/// The arguments of rail::begin().
 struct rail_start {
   std::unique_ptr<link> carrier;
   std::string_view fabric{};
   std::uint32_t epoch = 0;
   std::uint8_t peer_fabric = 0;
-  link_parameters parameters{};            ///< send_depth and receive_depth without what the rail itself needs
-  std::shared_ptr<own_receives> receives;  ///< made by make_control_receives(); null: the peer knows of no rails
-  mr::buffer control_memory;               ///< for the words of control messages
+  link_parameters parameters{};            ///< without the depths that the rail adds for itself
+  std::shared_ptr<own_receives> receives;  ///< made by make_control_receives(); null: the peer does not know rails
+  mr::buffer control_memory;               ///< for the bytes of control messages
   bool is_open = false;                    ///< the peer is known to be ready
   bool is_far = false;                     ///< the memory is at another NUMA node than the device
 };
 
-/// The receives of a rail for its control messages, behind `of_connection` others. `memory` is control_receives pieces,
-/// each as large as the connection's receives. Throws std::bad_alloc.
+/// The receives of a rail for its control messages, numbered after the connection's `of_connection`. `memory` has
+/// control_receives buffers, each as large as the connection's receives. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<own_receives> make_control_receives(std::vector<mr::buffer> memory, std::size_t bytes,
                                                                   std::size_t of_connection);
 
-/// One of the links of a connection, and what the connection has on the way there.
+/// One of the links of a connection, and what the connection has in flight there.
 ///
 ///   absent  no link; it may come
 ///   up      a link that executes what is posted
-///   ending  a link that has ended, or was given up, and has not let go of everything
+///   ending  a link that has ended, or was given up, and still holds memory
 class rail final : private link_events {
  public:
   enum class state : std::uint8_t { absent, up, ending };
@@ -76,7 +76,7 @@ class rail final : private link_events {
     return control_parts * control::max_bytes;
   }
 
-  /// Starts the link. Throws what that does, and then the rail is absent.
+  /// Starts the link. If that throws, the rail is absent, and the exception is passed on.
   void begin(rail_start&& how);
   /// Posts the receives for control messages, behind those of the connection that came with the set-up.
   void post_control_receives() noexcept;
@@ -87,7 +87,7 @@ class rail final : private link_events {
   [[nodiscard]] state phase() const noexcept { return state_; }
   /// Whether requests may be posted.
   [[nodiscard]] bool is_open() const noexcept { return state_ == state::up && is_open_; }
-  /// Whether it waits for the peer's first word.
+  /// Whether it waits for the peer's first message.
   [[nodiscard]] bool is_unopened() const noexcept { return state_ == state::up && !is_open_; }
   void open() noexcept;
   /// Null if it is absent.
@@ -102,30 +102,29 @@ class rail final : private link_events {
   /// Hands over what was posted.
   void ring() noexcept;
   void give_back(part& what) noexcept;
-  /// Bytes and parts on the way, and the rate at which they have gone lately, in bytes for each microsecond; 0: they
-  /// have not gone at all, or not lately.
+  /// Bytes and parts in flight, and their recent rate in bytes per microsecond; 0: nothing was carried, or not lately.
   [[nodiscard]] std::uint64_t bytes_out() const noexcept { return bytes_out_; }
   [[nodiscard]] std::uint32_t parts_out() const noexcept { return parts_out_; }
   [[nodiscard]] double rate() const noexcept;
   [[nodiscard]] bool is_far() const noexcept { return is_far_; }
-  /// What has been seen of the peer since the last call, while the rail is up. A program may be busy for as long as it
-  /// likes while its machine goes on.
+  /// The strongest sign of life from the peer since the last call, while the rail is up. A program may be busy for as
+  /// long as it likes while its machine goes on.
   ///   of_program  a message
   ///   of_machine  an answer of the peer's device to a request, or bytes that its TCP has taken
   enum class sign : std::uint8_t { none, of_machine, of_program };
   [[nodiscard]] sign last_sign() noexcept;
-  /// Whether what is on the way there needs no more than the peer's device to come to an end.
+  /// Whether everything in flight completes by the peer's device alone.
   [[nodiscard]] bool waits_for_device() const noexcept {
     return parts_out_ != 0 && carrier_->properties().completes_on_answer;
   }
-  /// Control messages that wait for the peer to confirm others.
+  /// Control messages that wait until the peer has confirmed others.
   [[nodiscard]] std::size_t waiting_controls() const noexcept { return waiting_.size(); }
 
-  /// Sends it as soon as the peer has room.
+  /// Sends a control message as soon as the peer has room.
   void send(const control& what) noexcept;
-  /// Whether that is at once, so that what is posted next comes behind it.
+  /// Whether send() sends at once, so that later posts come behind the control message.
   [[nodiscard]] bool can_send_now() const noexcept;
-  /// Says something at once, so that the peer knows that this end of a new rail is ready.
+  /// Sends a control message at once, so that the peer knows that this end of a new rail is ready.
   void knock() noexcept {
     knocks_ = true;
     pump_controls();
@@ -136,7 +135,7 @@ class rail final : private link_events {
   /// Ends the link; rail_owner::rail_ended() and rail_closed() follow.
   void give_up(std::string_view why) noexcept;
   void shut_down() noexcept;
-  /// Coroutines that wait in calls of the link, which stays for them.
+  /// Called around each call of the link in which a coroutine waits; the link is not destroyed meanwhile.
   void enter_call() noexcept { ++calls_; }
   void leave_call() noexcept;
 
@@ -173,7 +172,7 @@ class rail final : private link_events {
   std::uint16_t first_own_receive_ = 0;
   unsigned calls_ = 0;
   std::unique_ptr<link> carrier_;
-  std::vector<std::unique_ptr<link>> finished_;  // closed, while calls wait in them
+  std::vector<std::unique_ptr<link>> finished_;  // closed links in which calls still wait
 
   std::vector<part> parts_;
   std::unique_ptr<std::byte, free_corner> corners_;
@@ -181,7 +180,7 @@ class rail final : private link_events {
   part* free_controls_ = nullptr;
   std::uint64_t bytes_out_ = 0;
   std::uint32_t parts_out_ = 0;
-  // Of last_sign().
+  // State of last_sign().
   bool answered_ = false;
   bool heard_ = false;
   std::uint64_t taken_ = 0;
@@ -193,9 +192,9 @@ class rail final : private link_events {
   // Control messages, modulo 2^32.
   control_queue waiting_;
   std::uint32_t sent_ = 0;
-  std::uint32_t confirmed_ = 0;  // of those that we have sent
+  std::uint32_t confirmed_ = 0;  // sent messages that the peer has confirmed
   std::uint32_t received_ = 0;
-  std::uint32_t told_ = 0;  // the part of that which the peer knows
+  std::uint32_t told_ = 0;  // the part of received_ that the peer has been told
   bool knocks_ = false;
   bool is_to_shut_down_ = false;
   mr::buffer control_memory_;

@@ -14,10 +14,11 @@ namespace weft::net::rails {
 class rail;
 struct part;
 
-/// The link that rails are parts of, as they and what goes over them see it. On its executor.
+/// The link that rails belong to, as rails and `outgoing` see it. On its executor.
 class rail_owner {
  public:
-  /// One entry from outside. The end waits for the outermost to be over, because closed() may destroy the link.
+  /// One entry into the link. The link's end waits until the outermost one is over, because closed() may destroy the
+  /// link.
   class turn {
    public:
     explicit turn(rail_owner& of) noexcept : of_(of) { ++of.depth_; }
@@ -32,32 +33,33 @@ class rail_owner {
   };
 
   [[nodiscard]] virtual executor_core& home() const noexcept = 0;
-  /// Whether the peer knows of rails; else there is one, and nothing is said about it.
+  /// Whether the peer knows rails; otherwise there is one rail, without control messages.
   [[nodiscard]] virtual bool is_railed() const noexcept = 0;
   [[nodiscard]] virtual bool has_ended() const noexcept = 0;
   [[nodiscard]] virtual std::size_t rail_count() const noexcept = 0;
   [[nodiscard]] virtual rail& rail_at(std::size_t place) noexcept = 0;
-  /// The rail that messages go over; null while there is none, or the peer has not said what has come over the last.
+  /// The rail that messages are sent over; null while there is none, or the peer has not said what came over the last
+  /// one.
   [[nodiscard]] virtual rail* message_rail() noexcept = 0;
   /// Whether something that went over that rail may still arrive.
   [[nodiscard]] virtual bool is_being_fenced(std::size_t place) const noexcept = 0;
-  /// What the peer's memory is called on that rail; empty if it has no name there, or none is known yet.
+  /// The name of the peer's memory on that rail; empty if it has none there, or none is known yet.
   [[nodiscard]] virtual std::optional<named_place> place_of(const work_request& work,
                                                             const rail& over) const noexcept = 0;
-  /// How a request ends whose memory the peer has taken back; empty if it has not.
+  /// The status of a request whose memory the peer has taken back; empty if it has not.
   [[nodiscard]] virtual std::optional<work_status> taken_back(const work_request& work) noexcept = 0;
-  /// The peer has refused it, which has ended that rail. Whether it was memory that the peer may have taken back; if
-  /// not the connection has ended.
+  /// The peer has refused a request, which has ended that rail. True if the peer may have taken the memory back; if
+  /// not, the connection has ended.
   [[nodiscard]] virtual bool is_late(rail& over, const work_request& work) noexcept = 0;
   virtual void request_completed(work_request& work, work_status status) noexcept = 0;
 
-  // What rails tell.
+  // Events of rails.
   virtual void part_ended(rail& over, part& item, work_status status) noexcept = 0;
   /// There is room for a control message again.
   virtual void control_sent() noexcept = 0;
   virtual void message_came(rail& over, receive_work& work, const arrival& what) noexcept = 0;
   virtual void controlled(rail& over, const control& said) noexcept = 0;
-  /// A receive of the connection's has brought a control message, and can be used again.
+  /// A receive of the connection's has held a control message, and can be used again.
   virtual void take_back(rail& over, receive_work& work) noexcept = 0;
   virtual void receive_returned(receive_work& work) noexcept = 0;
   virtual void rail_ended(rail& which, bool orderly, const error& why) noexcept = 0;
@@ -70,7 +72,7 @@ class rail_owner {
  protected:
   rail_owner() = default;
   ~rail_owner() = default;
-  /// What has become of the link, once nothing of it is under way.
+  /// Called at the end of the outermost turn, to settle what has become of the link.
   virtual void settle() noexcept = 0;
 
   unsigned depth_ = 0;

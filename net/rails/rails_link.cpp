@@ -25,29 +25,30 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Rails are looked at so often while something is on the way. One that has not moved is given up at the third look in a
-// row at which another one has, sooner than 100 ms after it has fallen silent; later where that has proved too soon.
-// While all are silent nothing can be told of one, and the pauses double: a word from any of them ends that.
+// How often the rails are looked at while something is in flight. A rail that has not moved is given up at the third
+// look in a row at which another one has, less than 100 ms after it fell silent; later where that has proved too soon.
+// While all are silent none can be blamed, and the pauses double until a message comes over any of them.
 constexpr duration watch_period = 16ms;
 constexpr duration longest_watch = 60s;
 constexpr duration join_timeout = 2s;
-// How long a rail that the peer has left in order may still bring answers: a refused access ends a device's connection,
-// and the words about the end may overtake the refusal.
+// How long a rail that the peer has ended in order may still bring answers: a refused access ends a device's
+// connection, and the notice of the end may overtake the refusal.
 constexpr duration answer_time = 20ms;
 constexpr std::string_view left_by_peer = "the peer has ended this rail";
-// A rail that has ended sooner than that is not asked for at once. One that is back sooner was not silent but slow.
+// A rail that ends sooner than that after it came up is not asked for at once. One that was given up for its silence
+// and is back sooner was slow, not silent.
 constexpr duration lasting = 1s;
-// What waits for a peer that asks on and on and confirms nothing. What it is told about memory that was exposed is
-// among it, once for each rail.
+// The most control messages that wait for a peer which asks on and on and confirms nothing. They include announcements
+// of exposed memory, one for each rail.
 constexpr std::size_t most_waiting = std::size_t{1} << 18;
 // A peer asks once over each rail, and again when it has lost one.
 constexpr std::size_t most_questions = std::size_t{4} * max_rails;
 
-// How long a peer may take to say that it came too late to memory that was taken back, and how long rails that have
-// ended by that may take to come back, whatever resume_within says.
+// How long a peer may take to say that it used memory that was taken back, and how long rails that ended because of
+// that may take to come back, whatever resume_within says.
 constexpr std::chrono::milliseconds time_to_explain = 2s;
 
-// The peer has broken the rules, or was refused what it is not allowed: no other rail mends that, unless it was late.
+// True if the peer has broken the rules, or was refused an access: another rail does not mend that, unless it was late.
 bool is_final(const error& why, const link& ended) noexcept {
   if (why.code() == errc::protocol_error || why.code() == errc::connection_failed) {
     return !ended.may_have_failed_alone();
@@ -58,8 +59,8 @@ bool is_final(const error& why, const link& ended) noexcept {
 
 std::string_view kind_of(const transport& way) noexcept { return way.name().substr(0, way.name().find(':')); }
 
-// What holds whichever of the rails an operation goes over. Of what differs from one kind of rail to the other, only
-// the first one's is known.
+// The capabilities that hold over every rail. If rails are of different kinds, only the first one's capabilities are
+// known, so those that may differ are not promised.
 capabilities promised(capabilities of_first, const std::vector<transport*>& ways) noexcept {
   const auto differs = [&](const transport* each) { return kind_of(*each) != kind_of(*ways.front()); };
   if (std::none_of(ways.begin(), ways.end(), differs)) return of_first;
@@ -74,13 +75,13 @@ bool can_do(const capabilities& of_rail, const capabilities& what) noexcept {
          (of_rail.outgoing_reads != 0 || what.outgoing_reads == 0);
 }
 
-// Whether the peer is owed an answer.
+// True if this end owes an answer to such a message.
 bool is_question(control_kind kind) noexcept {
   return kind == control_kind::confirm || kind == control_kind::names || kind == control_kind::fence ||
          kind == control_kind::refused;
 }
 
-// True while it lives.
+// Sets a flag for as long as it lives.
 class flag_while {
  public:
   explicit flag_while(bool& flag) noexcept : flag_(flag) { flag_ = true; }
@@ -94,7 +95,7 @@ class flag_while {
 
 }  // namespace
 
-// What keeps the link there beside its rails.
+// Keeps the link from being destroyed, as its rails do.
 class rails_link::at_work {
  public:
   explicit at_work(rails_link& of) noexcept : of_(of) { ++of.tasks_; }
@@ -109,7 +110,7 @@ class rails_link::at_work {
   rails_link& of_;
 };
 
-// A task that asks a rail for keys, counted when it was begun.
+// Held by a task that asks a rail for keys, which was counted when it was begun.
 class rails_link::naming {
  public:
   explicit naming(rails_link& of) noexcept : of_(of) {}
@@ -203,7 +204,7 @@ void rails_link::start(link_events& events, const link_parameters& parameters) {
   capabilities_.max_whole_write_bytes = promised(carrier.properties(), set_up_.ways).max_whole_write_bytes;
 }
 
-// Where this end asks for the rails, they are known before they come.
+// The end that asks for the rails knows them before they come.
 void rails_link::begin_counting() noexcept {
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     rail_health& its = rails_[i].way.health();
@@ -223,7 +224,7 @@ std::vector<rail_statistics> rails_link::rails() const {
   return all;
 }
 
-// After the connection has posted its receives.
+// Called after the connection has posted its receives.
 void rails_link::begin_railed() noexcept {
   rail& first = rails_[0].way;
   if (first.phase() != rail::state::up) return;
@@ -281,8 +282,8 @@ std::optional<work_status> rails_link::taken_back(const work_request& work) noex
   return gone->at_deadline ? work_status::expired : work_status::taken_back;
 }
 
-// Over devices the failed request alone tells which memory it was. The link has the words, unless the peer left it in
-// order before this answer.
+// Over devices only the failed request tells which memory it was. The link's error is known already, unless the peer
+// ended the link in order before this answer.
 bool rails_link::is_late(rail& over, const work_request& work) noexcept {
   place& its = rails_[over.number()];
   if (its.refused != 0) return true;
@@ -327,8 +328,8 @@ void rails_link::post_receive(receive_work& work) noexcept {
   take_back(*in_, work);
 }
 
-// With the rail they come over, as many are held back as it has receives of its own: what lands in one of those is
-// copied into one of these. A receive behind as many of the rail's own is only posted once that many are held.
+// On the rail that messages arrive over, as many of the connection's receives are held back as the rail has of its own:
+// a message that lands in one of the rail's is copied into a held one. Others are posted only once that many are held.
 void rails_link::take_back(rail& over, receive_work& work) noexcept {
   if (&over != in_) return idle_.push_back(&work);
   if (railed_ && held_.size() < control_receives) return held_.push_back(&work);
@@ -356,7 +357,7 @@ void rails_link::deliver(receive_work& work, const arrival& what) noexcept {
   if (ended_) return idle_.push_back(&work);
   ++received_;
   arrival seen = what;
-  if (railed_) seen.invalidated_key.reset();  // that was a key of one rail, and no name of the memory
+  if (railed_) seen.invalidated_key.reset();  // a key of one rail does not name the memory
   if (given_back_ != 0) seen.invalidated_key = std::exchange(given_back_, 0);
   if (seen.invalidated_key || !held_messages_.empty()) [[unlikely]] {
     held_messages_.push_back({&work, seen});  // there is room for all receives
@@ -365,7 +366,7 @@ void rails_link::deliver(receive_work& work, const arrival& what) noexcept {
   events_->received(work, seen);
 }
 
-// In their order, each once no key opens what it gives back: nothing lands there when its receiver looks.
+// In order, each once no key opens the memory that it gives back, so that nothing lands there when its receiver looks.
 void rails_link::deliver_held() noexcept {
   while (!held_messages_.empty() && !ended_) {
     const held_message next = held_messages_.front();
@@ -379,7 +380,7 @@ void rails_link::deliver_held() noexcept {
 
 void rails_link::receive_over(rail* over) noexcept {
   in_ = over;
-  given_back_ = 0;  // the peer says so again
+  given_back_ = 0;  // the peer will say so again
   idle_.insert(idle_.end(), held_.begin(), held_.end());
   held_.clear();
   if (in_ == nullptr) return;
@@ -390,12 +391,13 @@ void rails_link::receive_over(rail* over) noexcept {
   if (in_ != nullptr && in_->carrier() != nullptr) in_->carrier()->ring();
 }
 
-// ---- what the peer says about rails ----
+// ---- control messages ----
 
 void rails_link::controlled(rail& over, const control& said) noexcept {
   place* const about = said.rail < rails_.size() ? &rails_[said.rail] : nullptr;
   const std::size_t waiting = std::max(over.waiting_controls(), out_ != nullptr ? out_->waiting_controls() : 0);
-  if (is_question(said.kind) && waiting >= most_waiting) return refuse_peer("it asks and confirms no answer");
+  if (is_question(said.kind) && waiting >= most_waiting)
+    return refuse_peer("the peer keeps asking and confirms no answers");
   switch (said.kind) {
     case control_kind::hello:
       if (over.number() != 0 || over.epoch() != 0) return refuse_peer("a greeting on the wrong rail");
@@ -422,7 +424,7 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
       }
       break;
     case control_kind::fence:
-      if (about == nullptr) return refuse_peer("a fence for a rail that there is not");
+      if (about == nullptr) return refuse_peer("a fence for an unknown rail");
       about->answer_owed = true;
       about->answer_epoch = said.epoch;
       about->shut_epoch = std::max(about->shut_epoch, said.epoch);
@@ -435,7 +437,7 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
       answer_fence(*about);
       break;
     case control_kind::fenced:
-      if (about == nullptr || !about->must_fence || said.epoch != about->fence_epoch) break;  // said again
+      if (about == nullptr || !about->must_fence || said.epoch != about->fence_epoch) break;  // a repeated answer
       if (said.number > outgoing_.messages()) return refuse_peer("more messages received than were sent");
       about->peer_received = most_received_ = std::max(most_received_, said.number);
       look_at_fence(*about);
@@ -451,7 +453,7 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
       try {
         questions_.push_back({.number = said.number, .handle = said.key, .rail = over.number(), .epoch = over.epoch()});
       } catch (const std::bad_alloc&) {
-        return fail(make_error(errc::no_memory, "a question of the peer's"));
+        return fail(make_error(errc::no_memory, "store a question from the peer"));
       }
       answer_about_names();
       break;
@@ -459,28 +461,28 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
       outgoing_.confirmed(over, said.number);
       break;
     case control_kind::exposed:
-      if (!is_handle(said.number)) return refuse_peer("memory exposed under a handle that cannot be");
+      if (!is_handle(said.number)) return refuse_peer("an invalid handle for exposed memory");
       try {
         if (!peers_.learn(said)) {  // defect: keep what a peer has exposed
           return refuse_peer("the peer has exposed more than connection_options::max_peer_exposures at a time");
         }
       } catch (const std::bad_alloc&) {
-        return fail(make_error(errc::no_memory, "what the peer has exposed"));
+        return fail(make_error(errc::no_memory, "store the memory that the peer exposes"));
       }
       break;
     case control_kind::revoke:
       give_back(over, said.number);
       break;
     case control_kind::withdrawn:
-      if (!is_handle(said.number)) return refuse_peer("memory withdrawn that no handle names");
+      if (!is_handle(said.number)) return refuse_peer("an invalid handle for withdrawn memory");
       try {
         peers_.withdraw(said.number, said.at_deadline);
       } catch (const std::bad_alloc&) {
-        return fail(make_error(errc::no_memory, "what the peer has taken back"));
+        return fail(make_error(errc::no_memory, "store that the peer has taken memory back"));
       }
       break;
     case control_kind::refused:
-      if (about == nullptr) return refuse_peer("memory refused over a rail that there is not");
+      if (about == nullptr) return refuse_peer("memory refused over an unknown rail");
       explained(*about, said);
       break;
     case control_kind::listens:
@@ -488,7 +490,7 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
       try {
         told_.push_back(told_address(said, peer_).value_or(std::string()));
       } catch (const std::bad_alloc&) {
-        return fail(make_error(errc::no_memory, "an address of the peer's"));
+        return fail(make_error(errc::no_memory, "store an address of the peer"));
       }
       break;
     case control_kind::finish:
@@ -540,7 +542,7 @@ void rails_link::rail_ended(rail& which, bool orderly, const error& why) noexcep
     news_.lost(which);
   }
   if (out_ != nullptr) return fence(its);
-  // The system of a peer that was killed ends its links in order; one that closes has said so before.
+  // A killed peer's system ends its links in order; a peer that closes has sent `finish` before.
   choose_message_rail(orderly && !peer_has_finished_ ? make_error(errc::peer_vanished) : why);
 }
 
@@ -565,7 +567,7 @@ bool rails_link::may_lose_rails() const noexcept {
   return railed_ && !rails_shut_ && (rails_.size() > 1 || set_up_.how.resume_within.count() > 0);
 }
 
-// Whether nothing more has happened than that one end came too late to memory that the other has taken back.
+// True if only a late access to memory that was taken back has ended this rail: the connection goes on.
 bool rails_link::goes_on_without(place& which, const error& why) noexcept {
   if (!may_lose_rails()) return false;
   const std::optional<refused_access> what = which.way.carrier()->refusal();
@@ -599,12 +601,12 @@ bool rails_link::may_have_been_late(place& which, const refused_access& what, co
   return true;
 }
 
-// The peer has refused this end that memory.
+// The peer has refused this memory to this end.
 void rails_link::note_refusal(place& which, std::uint64_t handle) noexcept try {
   which.refused = handle;
   peers_.withdraw(handle, false);
 } catch (const std::bad_alloc&) {
-  fail(make_error(errc::no_memory, "what the peer has taken back"));
+  fail(make_error(errc::no_memory, "store that the peer has taken memory back"));
 }
 
 void rails_link::tell_of_refusal(const place& which) noexcept {
@@ -619,7 +621,8 @@ void rails_link::tell_of_refusal(const place& which) noexcept {
   out_->send(asked);
 }
 
-// The peer says by which memory it has lost a rail. It had a key for it there, and so it had before.
+// The peer names the memory whose refusal has ended a rail. It must have been taken back, and have had a key on that
+// rail.
 void rails_link::explained(place& about, const control& said) noexcept {
   const withdrawn_memory::item* const gone = withdrawn_.find(said.number);
   if (gone == nullptr || !gone->was_on(about.way.number(), said.epoch)) {
@@ -630,7 +633,7 @@ void rails_link::explained(place& about, const control& said) noexcept {
   if (out_ != nullptr) tell_withdrawn(*out_, gone->handle, gone->at_deadline);
 }
 
-// Once for each rail that it has ended.
+// Reports a late access once for each rail that it has ended.
 void rails_link::note_late(place& which, std::uint32_t epoch, const withdrawn_memory::item& what) noexcept {
   if (which.explained > epoch) return;
   which.explained = std::uint64_t{epoch} + 1;
@@ -650,7 +653,7 @@ std::chrono::milliseconds rails_link::time_to_resume() const noexcept {
   return lost_by_refusals_ ? std::max(given, time_to_explain) : given;
 }
 
-// All that the peer may have missed with a rail that is over; it knows what it has heard before.
+// Repeats all that the peer may have missed with a rail that is over; the peer ignores what it knows already.
 void rails_link::tell_peer_of_state() noexcept {
   for (place& each : rails_) {
     if (each.must_fence) fence(each);
@@ -693,7 +696,7 @@ void rails_link::fence(place& which) noexcept {
   out_->send(ask);
 }
 
-// Once nothing can come over it any more.
+// Answers once nothing can arrive over the rail any more.
 void rails_link::answer_fence(place& which) noexcept {
   if (!which.answer_owed) return;
   if (which.way.epoch() <= which.answer_epoch && which.way.phase() != rail::state::absent) return;
@@ -728,7 +731,7 @@ void rails_link::rail_closed(rail& which) noexcept {
     if (each != nullptr) each->keys[which.number()].is_there = false;  // defect: keep the key of a rail
   }
   its.gone.set();
-  if (&which == in_) receive_over(nullptr);  // not before: what a device has taken may still have been on its way here
+  if (&which == in_) receive_over(nullptr);  // not earlier: messages that a device had taken may still have arrived
   const bool was_awaited = std::exchange(its.awaits_answers_until, std::nullopt).has_value();
   if (ended_ || !railed_) return;
   if (its.refused_why && its.refused == 0) return end_because(false, *its.refused_why);
@@ -798,7 +801,7 @@ void rails_link::expired() noexcept {
 
 std::optional<time_point> rails_link::next_look() const noexcept {
   std::optional<time_point> next;
-  // What is over stays so until its link has ended.
+  // A deadline that has passed stays until its rail's link has ended.
   const time_point soonest = home_.now() + watch_period;
   const auto look_at = [&](time_point when) {
     next = std::min(next.value_or(time_point::max()), std::max(when, soonest));
@@ -821,7 +824,7 @@ error rails_link::why_none_came() const noexcept try {
   return *lost_why_;
 }
 
-// While something is with a rail, control messages among it, or the peer has an answer to give.
+// True while something is with a rail, control messages included, or the peer owes an answer.
 bool rails_link::waits_for_rails() const noexcept {
   return outgoing_.waits_for_rails() || std::any_of(rails_.begin(), rails_.end(), [](const place& each) {
            return each.way.parts_out() != 0 || each.awaits_fenced();
@@ -835,7 +838,8 @@ bool rails_link::must_watch() const noexcept {
                      [](const place& each) { return each.way.is_unopened() || each.unexplained; });
 }
 
-// A cable may be pulled between the set-up of a link and the first word over it. The link's own patience is longer.
+// A cable may be pulled between the set-up of a link and the first message over it. The link's own time limit is
+// longer.
 void rails_link::give_up_unopened() noexcept {
   for (place& each : rails_) {
     if (each.way.is_unopened() && home_.now() - each.began_at >= join_timeout) {
@@ -844,8 +848,9 @@ void rails_link::give_up_unopened() noexcept {
   }
 }
 
-// A peer whose program or machine is busy is silent on all rails: one that does not move is given up only while another
-// shows what this one lacks, a sign of the program or, for what a device answers by itself, of the machine.
+// A peer whose program or machine is busy is silent on all rails. So a rail that does not move is given up only while
+// another one shows the sign that it lacks: of the program or, if a device alone completes what is in flight, of the
+// machine.
 rail::sign rails_link::look_for_silence() noexcept {
   std::array<rail::sign, max_rails> signs{};
   rail::sign latest = rail::sign::none;
@@ -869,19 +874,19 @@ rail::sign rails_link::look_for_silence() noexcept {
     const rail::sign needed = each.way.waits_for_device() ? rail::sign::of_machine : rail::sign::of_program;
     if (latest < needed || ++each.silent_looks < patience_.looks()) continue;
     each.given_up_at = home_.now();
-    each.way.give_up("the rail has moved nothing while another did");
+    each.way.give_up("no progress on this rail while another rail made progress");
     break;
   }
   return latest;
 }
 
-// Fences are asked for over the message rail. The peer may take its time to close its end of the other.
+// Fences are asked for over the message rail. The peer may take its time to close its end of the lost one.
 bool rails_link::awaits_fenced_over(const rail& over) const noexcept {
   return &over == out_ &&
          std::any_of(rails_.begin(), rails_.end(), [](const place& each) { return each.awaits_fenced(); });
 }
 
-// So that they move if they can; and those that only owe an answer for which the peer may take its time.
+// Asks for answers, so that rails move if they can: also those on which only a slow answer of the peer's is due.
 void rails_link::ask_rails() noexcept {
   for (place& each : rails_) {
     if (!each.way.is_open() || each.way.waiting_controls() != 0) continue;
@@ -894,8 +899,8 @@ void rails_link::ask_rails() noexcept {
 
 // ---- exposures ----
 
-// A place in the table, held while a rail opens the first key: the peer can use the memory from then on, so nothing may
-// fail behind it. Which place is only known then, because the peer hears of them one after another.
+// A place in exposed_, reserved while a rail opens the first key: from then on the peer can use the memory, so nothing
+// may fail any more. The place itself is chosen only then, so that the peer hears of places in order.
 class rails_link::slot_claim {
  public:
   explicit slot_claim(rails_link& of) : of_(of) {
@@ -924,7 +929,7 @@ class rails_link::slot_claim {
   rails_link& of_;
 };
 
-// One rail is asked here, and the others in the background once it has given a key: so this can be destroyed while it
+// Asks one rail here, and the others in the background once it has given a key. So this task can be destroyed while it
 // waits, and no key is open then.
 task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
   if (!railed_) co_return co_await rails_[0].way.carrier()->expose(memory, uses, gate);
@@ -942,7 +947,7 @@ task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::det
     if (ended_ || rails_shut_) throw error(stop.stop_requested() ? errc::canceled : errc::closed, "expose a buffer");
     if (lost_since_) {
       co_await rail_came_.wait();
-    } else {  // one has come or gone meanwhile
+    } else {  // a rail has come or gone meanwhile
       co_await yield();
     }
     opened = co_await open_first_key(*made);
@@ -957,10 +962,10 @@ task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::det
   co_return exposed_place(item.handle, 0);
 }
 
-// Which rail has given it; none if all of them are lost.
+// The rail that has given a key; empty if all of them are lost.
 task<std::optional<std::size_t>> rails_link::open_first_key(exposed_memory& what) {
   std::exception_ptr failure;
-  std::size_t on = in_ != nullptr ? in_->number() : 0;  // what the peer does with it comes over that one
+  std::size_t on = in_ != nullptr ? in_->number() : 0;  // the peer's accesses come over that one
   for (std::size_t i = 0; i < rails_.size(); ++i, on = (on + 1) % rails_.size()) {
     try {
       co_await open_key(what, on);
@@ -995,7 +1000,7 @@ task<> rails_link::open_key(exposed_memory& what, std::size_t on) {
     } catch (const error&) {
       if (way.epoch() == epoch) throw;
     }
-    // A link that has ended has shut its keys itself, and the next may be there already.
+    // A link that has ended has shut its keys itself, and the rail may have its next link already.
     if (!opened || way.phase() == rail::state::absent || way.epoch() != epoch) continue;
     what.keys[on] = {.is_there = true, .epoch = epoch, .key = opened->key.number(), .address = opened->address};
   }
@@ -1019,7 +1024,7 @@ void rails_link::begin_naming(std::size_t number) noexcept {
   begin_task([&] { return expose_over(*this, number); }, "expose memory over a rail");
 }
 
-// What this rail has no key for yet.
+// Opens keys for all exposed memory that has none on this rail yet.
 task<> rails_link::expose_over(rails_link& self, std::size_t number) {
   const naming begun(self);
   for (std::size_t i = 0; i < self.exposed_.size() && !self.ended_; ++i) {
@@ -1028,7 +1033,7 @@ task<> rails_link::expose_over(rails_link& self, std::size_t number) {
     if (item->opening[number] || item->keys[number].is_there) continue;
     try {
       co_await self.open_key(*item, number);
-    } catch (const error&) {  // then this rail does not carry it
+    } catch (const error&) {  // then the peer does not reach the memory over this rail
     }
     if (item->is_open()) {
       self.announce(*item, number);
@@ -1043,7 +1048,7 @@ task<> rails_link::expose_over(rails_link& self, std::size_t number) {
   }
 }
 
-// A rail that is new meanwhile has heard nothing of the question.
+// A rail with a new link knows nothing of the question.
 void rails_link::answer_about_names() noexcept {
   if (naming_ != 0) return;
   for (const question& each : std::exchange(questions_, {})) {
@@ -1096,8 +1101,8 @@ exposed_memory* rails_link::find_exposed(std::uint64_t handle) noexcept {
   return found != nullptr && found->handle == handle ? found : nullptr;
 }
 
-// Only what is exposed over this connection, and with a message of the peer's to follow. The peer says it once more if
-// that message was lost with its rail.
+// Accepted only for memory that is exposed over this connection, and only where the peer's next message follows. The
+// peer says it once more if that message was lost with its rail.
 void rails_link::give_back(rail& over, std::uint64_t handle) noexcept {
   if (&over != in_ || given_back_ != 0) return refuse_peer("memory given back without a message", violation::other);
   exposed_memory* const item = find_exposed(handle);
@@ -1125,7 +1130,7 @@ void rails_link::begin_task(Make make, const char* name) noexcept try {
   run_in_background(home_, counted(*this, make()), name);
 } catch (const std::bad_alloc&) {
   --tasks_;
-  fail(make_error(errc::no_memory, "look after the rails"));
+  fail(make_error(errc::no_memory, "start a task for the rails"));
 }
 
 task<> rails_link::counted(rails_link& self, task<> work) {
@@ -1140,7 +1145,7 @@ task<> rails_link::counted(rails_link& self, task<> work) {
   --self.tasks_;
 }
 
-// The device of that fabric, from the memory of the pool.
+// True if the fabric's device is at another NUMA node than the memory of the pool.
 bool rails_link::is_far(const transport& way) const noexcept {
   const int memory = set_up_.how.pool != nullptr ? set_up_.how.pool->numa_node() : -1;
   const int device = way.domain().capabilities().numa_node;
@@ -1173,7 +1178,7 @@ task<rail_start> rails_link::prepare(rails_link& self) {
   co_return made;
 }
 
-// For those that are not there, and are not asked for.
+// Asks for all rails that are absent and not being asked for.
 void rails_link::ask_for_all() noexcept {
   for (place& each : rails_) {
     const bool is_absent = !each.joining && each.way.phase() == rail::state::absent;
@@ -1231,9 +1236,13 @@ task<bool> rails_link::ask_for_rail(rails_link& self, std::size_t number) {
     const set_up_options set_up = self.set_up_of(words);
     new_link made = co_await route.way->connect(route.address, set_up);
     const auto answer = join::unpack(made.peer_private_data);
-    if (!answer || answer->rail != number) throw error(errc::protocol_error, "the answer is not one to a rail");
+    if (!answer || answer->rail != number)
+      throw error(errc::protocol_error, "the peer's answer to a joining rail is malformed");
     if (!self.may_begin(its, asked.epoch)) co_return false;
-    if (!can_do(made.link->properties(), self.capabilities_)) throw error(errc::not_supported, "this rail can do less");
+    if (!can_do(made.link->properties(), self.capabilities_)) {
+      throw error(errc::not_supported,
+                  "this rail allows fewer scatter/gather elements than the first rail, or no reads");
+    }
     how.carrier = std::move(made.link);
     how.fabric = route.way->name();
     how.is_far = self.is_far(*route.way);
@@ -1266,8 +1275,8 @@ void rails_link::tell_addresses() noexcept try {
   fail(make_error(errc::no_memory, "tell the peer where else this end listens"));
 }
 
-// The user has named one address, and rail k of one end is meant for rail k of the other: so they are taken in their
-// order, from the one that the first rail goes to on.
+// The user has named one address, and rail k of one end belongs to rail k of the other. So the peer's addresses are
+// used in order, beginning with the one of the first rail.
 void rails_link::use_told_addresses() noexcept try {
   if (!set_up_.learns_addresses || told_.empty()) return;
   const auto first = std::find(told_.begin(), told_.end(), peer_);
@@ -1278,10 +1287,11 @@ void rails_link::use_told_addresses() noexcept try {
     if (!other.empty() && route.way->understands(other)) route.address = other;
   }
 } catch (const std::bad_alloc&) {
-  fail(make_error(errc::no_memory, "the addresses of the peer"));
+  fail(make_error(errc::no_memory, "store the addresses of the peer"));
 }
 
-// While no rail is there. Who answers at the peer's address, and knows nothing of this connection, is somebody else.
+// Called while no rail is there. A program that answers at the peer's address, and knows nothing of this connection, is
+// not the peer.
 void rails_link::not_joined(const rail_route& over, const error& why) {
   const turn outer(*this);
   const std::string where = fmt::format("resume the connection at {} over {}", over.address, over.way->name());
@@ -1292,7 +1302,7 @@ void rails_link::not_joined(const rail_route& over, const error& why) {
 
 void rails_link::join_asked(const join& said, std::unique_ptr<link_request> request) noexcept {
   const turn outer(*this);
-  if (ended_ || rails_shut_ || said.rail >= rails_.size()) return;  // and the request with it: rejected
+  if (ended_ || rails_shut_ || said.rail >= rails_.size()) return;  // destroying the request rejects it
   begin_task([&] { return admit(*this, said, std::move(request)); }, "admit a rail");
 }
 
@@ -1345,7 +1355,7 @@ void rails_link::peer_finished() noexcept {
   if (!railed_ && rails_[0].way.carrier() != nullptr) rails_[0].way.carrier()->peer_finished();
 }
 
-// Behind everything that was posted.
+// Sends `finish` behind everything that was posted, and shuts the rails down once the peer has sent it, too.
 void rails_link::try_finish() noexcept {
   if (!shutting_down_ || closed_) return;
   if (!outgoing_.empty()) return outgoing_.ask_for_arrival();
@@ -1380,7 +1390,7 @@ void rails_link::refuse(violation what, std::string_view why) noexcept {
   if (!closed_) break_off(what, make_error(errc::protocol_error, why), why);
 }
 
-// A rail that can tells the peer why.
+// Each rail that can tells the peer the reason.
 void rails_link::break_off(violation what, const error& why, std::string_view words) noexcept {
   const turn outer(*this);
   if (ended_) return;
@@ -1398,7 +1408,7 @@ void rails_link::fail(const error& why) noexcept {
   end_because(false, why);
 }
 
-// In order: the peer sends no more, and this end still may.
+// `orderly`: the peer sends no more, and this end still may.
 void rails_link::end_because(bool orderly, const error& why) noexcept {
   if (told_of_end_) {
     if (!orderly) close_rails();
@@ -1423,14 +1433,14 @@ void rails_link::close_rails() noexcept {
   ask_no_more();
   news_.stop();
   set_up_.registered.reset();
-  for (place& each : rails_) {  // one that ends may have something to tell the peer
+  for (place& each : rails_) {  // one that is ending may still have something to tell the peer
     if (each.way.phase() == rail::state::up) each.way.give_up("the connection has ended");
     each.gone.set();
   }
   outgoing_.end();
 }
 
-// What has become of the end, once nothing of this link is under way.
+// Completes the link's end, once nothing of it is in progress.
 void rails_link::settle() noexcept {
   if (closed_ || events_ == nullptr) return;
   ++depth_;

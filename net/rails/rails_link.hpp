@@ -32,35 +32,36 @@
 
 namespace weft::net::rails {
 
-/// What the links of one connection go over: the fabric and, at the end that connects, the peer's address for each.
+/// The way of one rail: its fabric and, at the end that connects, the peer's address.
 struct rail_route {
   transport* way = nullptr;
   std::string address{};  ///< empty at the end that accepts
 };
 
-/// What a connection keeps of its set-up, to have more links like the first.
+/// What a connection keeps of its set-up, to make more links like the first.
 struct rails_set_up {
-  std::vector<transport*> ways{};                      ///< of the device: link_request::fabric names one
-  std::vector<rail_route> routes;                      ///< one for each rail; the first is that of the link there is
-  std::vector<std::string> own_addresses{};            ///< of the end that accepts: where it listens
-  bool learns_addresses = false;                       ///< all routes have the same, and the peer may know others
-  bool connects = false;                               ///< this end asks for links
-  connection_id id{};                                  ///< zero: the peer knows of no rails
-  std::optional<registry::registration> registered{};  ///< of the end that accepts such a peer
-  std::string source{};                      ///< set_up_options::source, of the end that connects over one way
-  set_up_options how;                        ///< without what refers to the user's memory
+  std::vector<transport*> ways{};            ///< of the device; link_request::fabric is an index into them
+  std::vector<rail_route> routes;            ///< one for each rail; the first is that of the existing link
+  std::vector<std::string> own_addresses{};  ///< of the accepting end: where it listens
+  bool learns_addresses = false;             ///< all routes have the same address, and the peer may name others
+  bool connects = false;                     ///< this end asks for the rails
+  connection_id id{};                        ///< zero: the peer does not know rails
+  std::optional<registry::registration> registered{};  ///< at the accepting end, if the peer knows rails
+  std::string source{};                      ///< set_up_options::source, at the end that connects over a single fabric
+  set_up_options how;                        ///< without pointers to the user's memory
   std::shared_ptr<own_receives> receives{};  ///< for control messages on the first rail
   mr::buffer control_memory;
   mr::buffer kept_memory;  ///< for messages that may have to be sent again
   slicing sliced;
 };
 
-/// A link made of links, with the promises of one: what was posted executes once and in order, whichever of them ends.
+/// A link made of several links that keeps the promises of one: requests execute once and in order, whichever link
+/// ends.
 ///
-/// The end that connects asks for the rails, and asks again for those that are lost. Messages and small requests go
-/// over one of them; outgoing says what goes over several. When a rail ends, both ends close theirs, and each tells the
-/// other when it has: from then on nothing can arrive from it, and what nobody has been told of goes over another. See
-/// docs/rails.md.
+/// The end that connects asks for the rails, and asks again for lost ones. Messages and small requests go over one of
+/// them; `outgoing` decides what goes over several. When a rail ends, both ends close their link of it, and each tells
+/// the other when it has: from then on nothing can arrive over it, and requests that have not completed go over
+/// another. See docs/rails.md.
 class rails_link final : public link, public rail_owner, public exposed_memory::observer, private weft::detail::timer {
  public:
   rails_link(std::shared_ptr<registry> all, std::unique_ptr<link> first, rails_set_up how);
@@ -114,8 +115,8 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   static constexpr retry_options first_pauses{.first_pause = std::chrono::milliseconds(20),
                                               .max_pause = std::chrono::milliseconds(2000)};
 
-  // When a rail that is not there is asked for again. No task waits for that, because an executor runs on for as long
-  // as one does.
+  // The timer of the next attempt to get a rail back. No task waits for it, because an executor keeps running while a
+  // task waits.
   class redial final : public weft::detail::timer {
    public:
     redial(rails_link& of, std::size_t number) noexcept : of_(of), number_(number) {}
@@ -137,41 +138,43 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
     rail way;
     redial again;
     back_off pauses;
-    // Of a rail that is over: what the peer has to say before anything that went over it goes over another.
+    // The fence of a rail that is over: the peer has to answer it before any of the rail's requests go over another.
     bool must_fence = false;
     bool carried_messages = false;
     std::uint32_t fence_epoch = 0;
-    std::optional<std::uint64_t> peer_received;  // the answer
-    // The peer has left it in order, and may have refused what is still with it: until then that may be answered.
+    std::optional<std::uint64_t> peer_received;  // the answer to the fence
+    // The peer has ended the rail in order, and may have refused requests that are still with it: answers may come
+    // until then.
     std::optional<time_point> awaits_answers_until;
     [[nodiscard]] bool awaits_fenced() const noexcept { return must_fence && !peer_received; }
-    // What the peer has asked of it.
+    // The peer's own fence, which this end has to answer.
     bool answer_owed = false;
     std::uint32_t answer_epoch = 0;
     rail* messages_move_to = nullptr;
     std::uint32_t moves_to_epoch = 0;
-    // Of a rail that the peer has ended because it has refused memory of its own to this end: `refused` names it, once
-    // that is known. Until then the peer is not asked for the fence, so that it hears of the one before the other.
+    // Set if the peer has ended the rail because it refused its memory to this end. `refused` is the handle of that
+    // memory, once it is known. Until then the peer is not asked for the fence, so that it hears of the refusal first.
     std::optional<error> refused_why{};
     std::uint64_t refused = 0;
-    // Of a rail that has ended because the peer was refused memory of this end: which, if the fabric tells. If it does
-    // not, the peer has to. `explained` is one more than the epoch for which that is known.
+    // Set if the rail has ended because the peer was refused memory of this end. `late` is its handle, if the fabric
+    // tells; otherwise the peer has to name it. `explained` is one more than the epoch for which it is known.
     std::uint64_t late = 0;
     std::optional<error> unexplained{};
     time_point unexplained_since{};
     std::uint64_t explained = 0;
-    // Of the task that has it come back. Each attempt has an epoch of its own, because the peer may take for made what
-    // this end takes for failed. A rail of an epoch that the peer has shut does not begin any more.
+    // State of the task that gets the rail back. Each attempt has an epoch of its own, because the peer may take an
+    // attempt for successful that failed at this end. A rail of an epoch that the peer has shut does not begin any
+    // more.
     bool joining = false;
     std::uint32_t asked_epoch = 0;
     std::uint32_t shut_epoch = 0;
     std::optional<time_point> opened_at{};
     time_point began_at{};
-    event gone;  // there is no link
-    // Of the watch.
-    bool is_suspected = false;  // it has not moved between two looks, although something is on the way there
-    unsigned silent_looks = 0;  // since then, at which another rail has shown that the peer is there
-    std::optional<time_point> given_up_at{};  // for its silence
+    event gone;  // set when the link is gone, or the connection ends
+    // State of the watch for silence.
+    bool is_suspected = false;                // it has not moved between two looks, although something is in flight
+    unsigned silent_looks = 0;                // looks since then at which another rail has shown that the peer is there
+    std::optional<time_point> given_up_at{};  // when it was given up for its silence
   };
 
   void settle() noexcept override;
@@ -231,12 +234,12 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   void answer_about_names() noexcept;
   void free_if_over(exposed_memory& what) noexcept;
 
-  // Tasks beside the link, which stays for them.
+  // Tasks of the link, which is not destroyed before they end.
   class at_work;
   class naming;
   class slot_claim;
   void begin_naming(std::size_t number) noexcept;
-  /// `make` makes the task; where there is no memory for it, the link ends.
+  /// `make` makes the task; without memory for it, the link ends.
   template <class Make>
   void begin_task(Make make, const char* name) noexcept;
   [[nodiscard]] static task<> counted(rails_link& self, task<> work);
@@ -265,30 +268,31 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
 
   std::deque<place> rails_;
   std::unique_ptr<link> first_;  // before start()
-  rail* out_ = nullptr;          // that messages go over; null: none is open
-  rail* in_ = nullptr;           // that they come over; null: the peer has not chosen
+  rail* out_ = nullptr;          // the rail that messages are sent over; null: none is open
+  rail* in_ = nullptr;           // the rail that messages arrive over; null: the peer has not chosen one
   std::uint64_t most_received_ = 0;
-  std::size_t unresolved_ = 0;  // rails that carried messages and are over, of which the peer has not said what came
+  std::size_t unresolved_ = 0;  // ended rails with messages for which the peer has not said how many came
   outgoing outgoing_{*this, set_up_.sliced};
 
-  // Receives of the connection's: with in_, held for messages that come into a control message's receive, or idle.
-  std::uint16_t first_receives_ = 0;  // still to be posted as the set-up has announced them
+  // The connection's receives: posted on in_, held for messages that arrive in a receive for control messages, or idle.
+  std::uint16_t first_receives_ = 0;  // still to be posted, in the order that the set-up has announced
   std::vector<receive_work*> held_;
   std::vector<receive_work*> idle_;
-  std::vector<receive_work*> returning_;  // from there, to the rail that messages come over now
-  std::uint64_t received_ = 0;            // messages
-  // The first of these gives memory back that a key may still open, and the others are behind it.
+  std::vector<receive_work*> returning_;  // idle ones, on their way to the rail that messages arrive over now
+  std::uint64_t received_ = 0;            // messages received
+  // The first gives memory back that a key may still open; the others wait behind it.
   struct held_message {
     receive_work* work;
     arrival what;
   };
   std::vector<held_message> held_messages_;
-  std::uint64_t given_back_ = 0;  // by the next message: the handle; 0: nothing
+  std::uint64_t given_back_ = 0;  // the handle that the next message gives back; 0: none
 
   std::vector<std::unique_ptr<exposed_memory>> exposed_;
-  std::vector<std::uint32_t> free_slots_;  // places in it that nothing is at; there is room for all
-  std::size_t claimed_ = 0;                // places in it that will be needed
-  // Tasks that ask a rail for keys, and who waits for what they bring: the number, and the rail and its epoch.
+  std::vector<std::uint32_t> free_slots_;  // free places in exposed_; there is room for all
+  std::size_t claimed_ = 0;                // places in exposed_ that tasks have reserved
+  // How many tasks are asking a rail for keys, and the peer's questions that are answered once there are none: their
+  // number, and the rail and epoch of each.
   struct question {
     std::uint64_t number;
     std::uint64_t handle;
@@ -298,20 +302,20 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   std::size_t naming_ = 0;
   std::vector<question> questions_;
   peer_memory peers_{set_up_.how.max_peer_exposures};
-  bool greeted_ = false;  // by the peer
+  bool greeted_ = false;  // the peer has sent its greeting
   withdrawn_memory withdrawn_;
 
   patience patience_;
-  duration pause_{};            // of the watch, while no rail shows a sign
-  bool is_long_pause_ = false;  // it is armed for longer than the shortest
+  duration pause_{};            // between two looks of the watch; it grows while no rail shows a sign
+  bool is_long_pause_ = false;  // the watch is armed for longer than the shortest pause
 
-  std::vector<std::string> told_;         // where the peer listens, by place; empty: it has not said, or none of ours
-  std::optional<time_point> lost_since_;  // no rail is there, and one may come
+  std::vector<std::string> told_;  // where the peer listens, in its order; empty: this end cannot use the address
+  std::optional<time_point> lost_since_;  // set while no rail is there and one may come
   std::optional<error> lost_why_;
   std::optional<error> suspicion_;     // why a rail ended that may have refused an access of the peer's, or failed
-  std::optional<error> last_attempt_;  // to have one, since then
-  event rail_came_;                    // since then, or the end
-  bool lost_by_refusals_ = false;      // a rail has been, since one came last
+  std::optional<error> last_attempt_;  // why the last attempt to get a rail failed, since then
+  event rail_came_;                    // set when a rail has come since then, or the link has ended
+  bool lost_by_refusals_ = false;      // refusals have ended a rail since one came last
   news news_{*this, peer_, registry_->rails};
   bool shutting_down_ = false;
   bool finish_sent_ = false;

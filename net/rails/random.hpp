@@ -10,7 +10,7 @@
 
 namespace weft::net::rails {
 
-/// Fills it with what nobody can guess. Throws the system's error. See getrandom(2).
+/// Fills `into` with bytes that nobody can guess. Throws the system's error. See getrandom(2).
 inline void draw(system_calls& calls, std::span<std::byte> into) {
   while (!into.empty()) {
     const ssize_t got = calls.getrandom(into.data(), into.size(), 0);

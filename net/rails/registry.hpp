@@ -28,18 +28,18 @@ class registry {
  public:
   class registration;
 
-  /// With these fabrics. Throws std::bad_alloc.
+  /// For a device of these fabrics. Throws std::bad_alloc.
   explicit registry(const std::vector<std::string_view>& fabrics) : rails(fabrics) {}
 
   device_rails rails;
 
-  /// What has become of a request.
+  /// The result of deliver().
   enum class delivery : std::uint8_t {
-    delivered,  ///< the connection has it, on whose executor it goes on
+    delivered,  ///< the connection has it, and continues on its own executor
     too_early,  ///< the connection is still being set up; the request is still there
     unknown,    ///< there is no such connection; the request is still there
   };
-  /// Hands the request to the connection that it is for. Throws std::bad_alloc.
+  /// Hands the request to its connection. Throws std::bad_alloc.
   [[nodiscard]] static delivery deliver(const std::shared_ptr<registry>& self, const join& said,
                                         std::unique_ptr<link_request>& request);
 
@@ -54,12 +54,12 @@ class registry {
    private:
     registry& at_;
   };
-  /// Whether there are any such connections or candidates.
+  /// Whether there are any connections that rails may join, or candidates.
   [[nodiscard]] bool expects_rails() const noexcept { return expected_.load(std::memory_order_relaxed) != 0; }
 
  private:
   struct entry {
-    executor_core* home;  // there for as long as the connection is here
+    executor_core* home;  // alive while the connection is registered
     rails_link* which;    // null: it is being set up
   };
   void put(const connection_id& id, rails_link* which) {
@@ -83,7 +83,8 @@ class registry {
   std::atomic<std::size_t> expected_{0};
 };
 
-/// A connection's place there: from before its peer hears of the id, because the peer may come back at once.
+/// A connection's entry in the registry. It is made before the peer is told the id, because the peer may come back at
+/// once.
 class registry::registration {
  public:
   registration() noexcept = default;
@@ -105,7 +106,7 @@ class registry::registration {
   }
 
  private:
-  std::shared_ptr<registry> where_;  // null: it has none
+  std::shared_ptr<registry> where_;  // null: not registered
   connection_id id_{};
 };
 

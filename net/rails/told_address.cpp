@@ -22,10 +22,10 @@ struct place_in_network {
 
   [[nodiscard]] std::uint8_t first() const noexcept { return host.s6_addr[0]; }
   [[nodiscard]] bool is_loopback() const noexcept { return is_ipv6 ? IN6_IS_ADDR_LOOPBACK(&host) : first() == 127; }
-  // Whether one machine can be asked for it from anywhere.
+  // Whether the address belongs to one machine, and others can reach it.
   [[nodiscard]] bool is_of_one() const noexcept {
     if (port == 0) return false;
-    if (!is_ipv6) return first() != 0 && first() < 224;  // this network; groups, and what is reserved
+    if (!is_ipv6) return first() != 0 && first() < 224;  // 0: this network; from 224 on: groups and reserved addresses
     return !IN6_IS_ADDR_UNSPECIFIED(&host) && !IN6_IS_ADDR_MULTICAST(&host) && !IN6_IS_ADDR_LINKLOCAL(&host) &&
            !IN6_IS_ADDR_V4MAPPED(&host);
   }

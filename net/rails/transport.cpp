@@ -40,14 +40,14 @@ std::vector<std::string> split(std::string_view addresses) {
 
 using fabrics = std::vector<std::unique_ptr<transport>>;
 
-// What the first rail needs beside what the connection asks for.
+// Adds the first rail's own requests and receives to the connection's.
 set_up_options with_room(set_up_options how) noexcept {
   how.max_requests = static_cast<std::uint16_t>(how.max_requests + control_parts);
   how.max_receives = static_cast<std::uint16_t>(how.max_receives + control_receives);
   return how;
 }
 
-// A greeting that is right for the rail it goes over: the connection, which has made it, does not know which that is.
+// The connection's greeting, adapted to the rail it goes over, which the connection does not know.
 std::vector<std::byte> greeting_over(const transport& way, std::span<const std::byte> private_data) {
   std::vector<std::byte> words(private_data.begin(), private_data.end());
   if (auto said = greeting::unpack(words)) {
@@ -58,14 +58,13 @@ std::vector<std::byte> greeting_over(const transport& way, std::span<const std::
   return words;
 }
 
-// Whether the end that has sent this has a connection of rails.
+// Whether the sender of this greeting has a connection of rails.
 bool asks_for_rails(std::span<const std::byte> private_data) noexcept {
   const auto said = greeting::unpack(private_data);
   return said && said->features.rails;
 }
 
-// The id of the connection stands behind the private data of the answer, of which a connection manager may have made
-// more.
+// The id of the connection follows the user's private data in the answer, which a connection manager may have padded.
 connection_id id_in(std::span<const std::byte> answer) {
   const auto said = greeting::unpack(answer);
   const std::size_t at = greeting::bytes + said.value_or(greeting()).user_bytes;
@@ -73,7 +72,7 @@ connection_id id_in(std::span<const std::byte> answer) {
   if (answer.size() >= at + id.size())
     std::copy_n(answer.begin() + static_cast<std::ptrdiff_t>(at), id.size(), id.begin());
   if (id == connection_id{})
-    throw error(errc::protocol_error, "the peer has not said which connection its rails are of");
+    throw error(errc::protocol_error, "the peer's answer lacks the connection id that further rails need");
   return id;
 }
 
@@ -82,10 +81,10 @@ void refuse_shared_receives(const set_up_options& how) {
   throw error(errc::not_supported, "receives cannot be shared by a connection of several rails, or one that resumes");
 }
 
-// Of messages that a connection keeps until the peer has them.
+// For copies of messages that a connection keeps until the peer has them.
 constexpr std::size_t kept_bytes = std::size_t{64} << 10;
 
-// For the rails that follow: the depths without that, and nothing that the user may take away.
+// Options for later links: with room for control messages, and without pointers to the caller's memory.
 set_up_options for_later(const set_up_options& how) {
   set_up_options later = with_room(how);
   later.private_data = {};
@@ -104,7 +103,7 @@ task<std::shared_ptr<own_receives>> find_control_receives(const set_up_options& 
   co_return make_control_receives(std::move(memory), how.receive_bytes, how.max_receives);
 }
 
-// What the first rail posts: the connection's receives, then its own.
+// The receives that the first rail posts: the connection's, then its own.
 struct first_receives final : own_receives {
   first_receives(std::shared_ptr<own_receives> connections, std::shared_ptr<own_receives> rails)
       : parts{std::move(connections), std::move(rails)} {
@@ -113,10 +112,10 @@ struct first_receives final : own_receives {
     }
   }
 
-  const std::array<std::shared_ptr<own_receives>, 2> parts;  // whose memory it is
+  const std::array<std::shared_ptr<own_receives>, 2> parts;  // the owners of the memory
 };
 
-// What a connection of several rails has beside its first link.
+// Everything besides the first link that a connection of several rails needs.
 task<rails_set_up> prepare(const fabrics& ways, std::vector<rail_route> routes, const set_up_options& how,
                            const slicing& sliced) {
   rails_set_up made;
@@ -180,8 +179,8 @@ class request final : public link_request {
   std::optional<registry::candidate> candidate_;
 };
 
-// Hands rails that join over one of the ways to their connections, whether or not anybody waits for peers. Those of a
-// connection that there is not are told so. Those of one that is still being set up ask again.
+// Hands joining rails to their connections, whether or not anybody waits for peers. Joins for an unknown connection are
+// rejected; those for one that is still being set up are dropped, and the peer asks again.
 class joining_rails final : public request_filter {
  public:
   joining_rails(std::shared_ptr<registry> all, std::size_t way) noexcept : registry_(std::move(all)), way_(way) {}
@@ -205,7 +204,7 @@ class joining_rails final : public request_filter {
   static task<> refuse(std::unique_ptr<link_request> asked) {
     try {
       co_await asked->reject(std::as_bytes(std::span(no_such_connection)));
-    } catch (const std::exception&) {  // then the peer hears of the end alone
+    } catch (const std::exception&) {  // then the peer only sees the connection end
     }
   }
 
@@ -213,8 +212,8 @@ class joining_rails final : public request_filter {
   const std::size_t way_;
 };
 
-// One of the listeners of a device of rails. When its device fails or is removed, the others go on, and the last one to
-// fail says so.
+// One of the listeners of a device of rails. If its device fails or is removed, the others go on; the last one to fail
+// throws.
 class surviving_listener final : public link_listener {
  public:
   surviving_listener(std::unique_ptr<link_listener> inner, std::shared_ptr<std::size_t> working) noexcept
@@ -230,10 +229,10 @@ class surviving_listener final : public link_listener {
       } catch (const error& why) {
         if (why.code() != errc::connection_failed || --*working_ == 0) throw;
         has_failed_ = true;
-        inner_->close();  // the removal of a device waits for whoever uses it
+        inner_->close();  // because the removal of a device waits for its users
       }
     }
-    event never;  // until whoever waits is stopped
+    event never;  // until the waiting task is stopped
     co_await never.wait();
     co_return nullptr;
   }
@@ -241,11 +240,11 @@ class surviving_listener final : public link_listener {
 
  private:
   const std::unique_ptr<link_listener> inner_;
-  const std::shared_ptr<std::size_t> working_;  // of the device's listeners
+  const std::shared_ptr<std::size_t> working_;  // how many of the device's listeners work
   bool has_failed_ = false;
 };
 
-// Hands all but rails that join to whoever listens.
+// Yields all requests except joining rails, which the filter takes.
 class listener final : public link_listener {
  public:
   listener(std::unique_ptr<link_listener> inner, std::vector<std::string> addresses, const fabrics& ways,
@@ -264,7 +263,7 @@ class listener final : public link_listener {
   void close() noexcept override { inner_->close(); }
 
  private:
-  // The listener may go before the task begins.
+  // Static, because the listener may be destroyed before the task begins.
   static task<std::unique_ptr<link_request>> next_of(std::shared_ptr<link_listener> inner,
                                                      std::shared_ptr<const std::vector<std::string>> addresses,
                                                      const fabrics& ways, std::shared_ptr<registry> all,
@@ -309,7 +308,7 @@ class rails_transport final : public transport {
     for (const auto& each : ways_) common = common & each->features();
     return common;
   }
-  // One way is one link, unless another is to follow it.
+  // One fabric has one link, unless another may follow it.
   [[nodiscard]] bool has_rails(std::chrono::milliseconds resume_within) const noexcept override {
     return ways_.size() > 1 || resume_within.count() > 0;
   }
@@ -398,7 +397,7 @@ class rails_transport final : public transport {
     for (const auto& each : ways) names.push_back(each->name());
     return names;
   }
-  // Whether an earlier rail goes the same way to the same address.
+  // Whether an earlier rail uses the same fabric and address.
   [[nodiscard]] bool is_tried_before(const std::vector<std::string>& addresses, std::size_t place) const {
     const rail_route its = route(addresses, place);
     for (std::size_t i = 0; i < place; ++i) {
@@ -415,7 +414,7 @@ class rails_transport final : public transport {
   [[nodiscard]] rail_route route(const std::vector<std::string>& addresses, std::size_t place) const {
     return {.way = ways_[place % ways_.size()].get(), .address = addresses[place % addresses.size()]};
   }
-  // Whether another rail may reach the peer: not where this end is at fault, or the peer has answered.
+  // True if another rail may reach the peer: not if this end is at fault, or the peer has answered.
   static bool may_reach_otherwise(const error& why) noexcept {
     return why.code() != errc::canceled && why.code() != errc::invalid_argument && why.code() != errc::no_memory &&
            why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;

@@ -9,9 +9,9 @@
 
 namespace weft::net::rails {
 
-/// A transport of several, whose connections have a link over each: one to max_rails, in the order in which they are
-/// tried first. Their addresses are lists of one for each, "10.0.0.2:7471+10.0.1.2:7471", or one that all of them take.
-/// Throws errc::invalid_argument for another number of them.
+/// A transport of one to max_rails others, whose connections have a link over each, in the order in which the first
+/// link is tried. Addresses are lists with one for each, "10.0.0.2:7471+10.0.1.2:7471", or one that all of them use.
+/// Throws errc::invalid_argument for another number of transports.
 [[nodiscard]] std::unique_ptr<transport> open_transport(std::vector<std::unique_ptr<transport>> ways,
                                                         const slicing& sliced = {});
 

@@ -26,9 +26,9 @@
 namespace weft::net::shm {
 namespace {
 
-constexpr int backlog = 4096;  // the kernel takes less where net.core.somaxconn says so
+constexpr int backlog = 4096;  // the kernel caps it at net.core.somaxconn
 constexpr int most_ports_to_try = 16;
-// For others to let go of the lock of a directory, which they hold for a few system calls, or of a name.
+// How long to wait for a name, or for the lock of a directory, which others hold for a few system calls.
 constexpr auto longest_wait = std::chrono::seconds(1);
 constexpr auto pause = std::chrono::milliseconds(2);
 
@@ -62,7 +62,7 @@ socket_address ipv6(const in6_addr& host, std::uint16_t port) noexcept {
 
 in_addr host_of(std::uint32_t number) noexcept { return {.s_addr = htonl(number)}; }
 
-// IPv4 as IPv4, however it is written.
+// Turns an IPv4-mapped IPv6 address into the IPv4 address.
 socket_address plain(const socket_address& address) noexcept {
   if (address.family() != AF_INET6) return address;
   const auto long_one = as<sockaddr_in6>(address);
@@ -72,7 +72,7 @@ socket_address plain(const socket_address& address) noexcept {
   return ipv4(host, address.port());
 }
 
-// What a connection to all addresses of this machine reaches: the loopback.
+// Replaces a wildcard address by the loopback, which a connection to it reaches.
 socket_address reachable(const socket_address& address) noexcept {
   if (address.family() == AF_INET) {
     const bool is_any = as<sockaddr_in>(address).sin_addr.s_addr == htonl(INADDR_ANY);
@@ -93,7 +93,7 @@ socket_address with_port(const socket_address& address, std::uint16_t port) noex
   return to_address(copy);
 }
 
-// A TCP socket that keeps a port from everybody else until the name is bound that is made of it. It does not listen.
+// A TCP socket that reserves a port until the name made of that port is bound. It does not listen.
 descriptor reserve_port(const socket_address& address, system_calls& calls) {
   descriptor socket = open_socket(address, calls);
   checked(calls.bind(socket.fd(), address.data(), address.size()), "find a free port");
@@ -106,7 +106,7 @@ int bind_name(const descriptor& socket, const unix_name& name) noexcept {
 
 void start_listening(const descriptor& socket) { checked(socket.calls().listen(socket.fd(), backlog), "listen"); }
 
-// Those that were taken stay reserved until one has been found, or the kernel would choose them again.
+// Ports whose names are taken stay reserved until one has been found, or the kernel would choose them again.
 socket_address bind_free_port(const descriptor& socket, const socket_address& address) {
   std::vector<descriptor> reserved;
   for (int tries = 0;; ++tries) {
@@ -120,15 +120,15 @@ socket_address bind_free_port(const descriptor& socket, const socket_address& ad
 }
 
 enum class holder : std::uint8_t {
-  nobody,    // listens there
-  dead,      // somebody did
-  alive,     // somebody does, or what is there is no socket of this kind
+  nobody,    // nobody listens there
+  dead,      // the listener's process has died
+  alive,     // a process of this user listens, or something else than a socket of this kind is there
   stranger,  // a process of another user listens, and peers of this user pass it by
-  silent,    // whoever listens takes no peers
+  silent,    // the listener's backlog is full
 };
 
-// Who has a name that cannot be bound. Only a connection tells: a listener answers as long as it lives. One that was
-// killed may go on for a moment, because what it had begun with an io_uring is ended in the background.
+// Finds out who has a name that cannot be bound. Only a connection shows that, because a listener that lives answers. A
+// killed listener may do so for a moment, because the kernel ends its io_uring operations in the background.
 holder holder_of(const unix_name& name, system_calls& calls) {
   const descriptor probe = open_unix_socket(calls, SOCK_NONBLOCK);
   const int result = calls.connect(probe.fd(), name.data(), name.size());
@@ -152,7 +152,7 @@ bool is_socket(const std::string& path, system_calls& calls) noexcept {
   return calls.lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode);
 }
 
-// An abstract name goes with its socket: one whose owner is dead, or does not listen yet, is waited for.
+// An abstract name disappears with its socket. So wait for a name whose owner is dead, or does not listen yet.
 task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
   const time_point deadline = executor_core::current()->now() + longest_wait;
   for (;;) {
@@ -164,11 +164,11 @@ task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
   }
 }
 
-// Whoever listens in a directory holds its lock from bind(2) to listen(2), and where it looks whether a socket there is
-// left over until it has taken its place. Otherwise a socket that does not listen yet would be taken for a dead one's,
-// and of two that find a dead one's the second would remove the first one's file. A file for the lock would be left
-// behind; the directory is there anyway. The lock goes with the process. Null: there is no such lock to be had, and
-// nothing is taken over.
+// A listener locks the directory of its path from bind(2) to listen(2), and while it checks for a left-over socket and
+// replaces it. Otherwise a socket that does not listen yet would be taken for a dead listener's, and of two listeners
+// that find a dead one's socket, the second would remove the file of the first. The lock is on the directory, because a
+// lock file would be left behind; it ends with the process. Empty if there is no lock to be had: then nothing is taken
+// over.
 task<descriptor> lock_directory_of(const std::string& path, system_calls& calls) {
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -263,8 +263,8 @@ task<listening_socket> listen_at(const socket_address& address) {
   if (address.port() != 0) {
     const unix_name name = unix_name::of(address);
     const int result = co_await bind_in_time(socket, name);
-    // Any user can take a name. That keeps nobody from the address over another fabric, unless peers would come to
-    // whoever has it.
+    // Any user can take a name. That does not keep this process from the address over another fabric, unless its peers
+    // would reach the process that has the name.
     if (result == -EADDRINUSE && holder_of(name, calls) != holder::alive) {
       throw system_error(EACCES, "bind the address: a process that peers of this user cannot reach has its name");
     }

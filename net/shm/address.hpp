@@ -13,20 +13,19 @@
 #include <string_view>
 #include <vector>
 
-// Which AF_UNIX sockets stand for the addresses of peers of this machine.
+// The AF_UNIX sockets that stand for addresses of this machine.
 //
-//   HOST:PORT  an abstract name of the numeric address, "\0weft/127.0.0.1:7471". It leaves nothing in a file system,
-//   and
-//              reaches as far as the address's port does: to the end of the network namespace.
+//   HOST:PORT  an abstract name made of the numeric address, "\0weft/127.0.0.1:7471". It leaves nothing in a file
+//              system, and reaches as far as a port does: to the end of the network namespace.
 //   unix:PATH  a socket with a path, whose permissions say who may connect. It reaches into other network namespaces.
 namespace weft::net::shm {
 
 /// The name of an AF_UNIX socket.
 class unix_name {
  public:
-  /// What stands for a numeric address and port. An IPv4 address that is written as an IPv6 one is the IPv4 address.
+  /// The abstract name for a numeric address and port. An IPv4-mapped IPv6 address has the name of the IPv4 address.
   [[nodiscard]] static unix_name of(const socket_address& address);
-  /// Throws errc::invalid_address for what is no path, or too long for one.
+  /// Throws errc::invalid_address if `path` is not a path, or is too long for a socket.
   [[nodiscard]] static unix_name of_path(std::string_view path);
 
   [[nodiscard]] const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address_); }
@@ -39,31 +38,32 @@ class unix_name {
   unsigned length_ = 0;  // a socklen_t
 };
 
-/// PATH of "unix:PATH"; none of "HOST:PORT".
+/// PATH of "unix:PATH"; empty for "HOST:PORT".
 [[nodiscard]] std::optional<std::string_view> path_of(std::string_view address) noexcept;
 
-/// Where a peer at this address may listen, in the order to try: at the address itself, then at all of this machine's.
-/// As with TCP, an address that is all of them stands for the loopback.
+/// The names at which a peer of this address may listen, in the order to try: the address itself, then the wildcard
+/// addresses. As with TCP, a wildcard address as the target stands for the loopback.
 [[nodiscard]] std::vector<unix_name> names_of(const socket_address& target);
 
-/// Whether it is an address of this machine: 0; -EADDRNOTAVAIL if it is not, or what else a socket says that is bound
-/// there. Found out by doing it, because lists of addresses lie in containers.
+/// 0 if it is an address of this machine, -EADDRNOTAVAIL if it is not, or another -errno of bind(2). Tested by binding
+/// a socket, because lists of addresses are wrong in containers.
 [[nodiscard]] int find_here(const socket_address& address, system_calls& calls) noexcept;
 
 /// An AF_UNIX socket of the kind that is used here: SOCK_SEQPACKET. Throws weft::error.
 [[nodiscard]] descriptor open_unix_socket(system_calls& calls, int flags = 0);
 
-/// The file of a socket that has a path. It goes with its listener, unless another one is there in its place.
+/// The file of a listening socket that has a path. It is removed with its listener, unless another file has replaced
+/// it.
 class socket_file {
  public:
   socket_file() = default;
-  /// Of a socket that has just been bound there.
+  /// A socket has just been bound to `path`.
   socket_file(std::string path, system_calls& calls);
   socket_file(socket_file&& other) noexcept;
   socket_file& operator=(socket_file&&) = delete;
   ~socket_file() { remove(); }
 
-  /// While its socket still listens: nobody takes the path over then.
+  /// Called while the socket still listens, because nobody takes the path over then.
   void remove() noexcept;
 
  private:
@@ -73,7 +73,7 @@ class socket_file {
   ino_t number_ = 0;
 };
 
-/// A socket that listens, and what it is called.
+/// A listening socket and its name.
 class listening_socket {
  public:
   listening_socket(descriptor listening, std::string address, socket_file with_path) noexcept
@@ -84,7 +84,7 @@ class listening_socket {
   socket_file file;
 };
 
-/// Listens at a numeric address; port 0 is one that is free for TCP as well. Throws weft::error.
+/// Listens at a numeric address; port 0 chooses a port that is free for TCP as well. Throws weft::error.
 [[nodiscard]] task<listening_socket> listen_at(const socket_address& address);
 
 /// Listens at a path. A socket that a dead listener has left there is taken over. Throws weft::error.

@@ -15,11 +15,10 @@
 namespace weft::net::shm {
 namespace {
 
-// Not to be sealed any further either: a seal against writing that comes later would end this end's mapping of it.
+// F_SEAL_SEAL forbids further seals, because a later seal against writing would break this end's mapping of the file.
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Without the right to execute it, which a system may demand (vm.memfd_noexec). An older kernel does not know that
-// flag.
+// Nobody can execute the file, as a system may demand (vm.memfd_noexec). An older kernel does not know that flag.
 int make_file(system_calls& calls) {
   constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   constexpr unsigned not_executed = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3; the headers may be older
@@ -52,7 +51,7 @@ channel channel::make(std::size_t ring_bytes, system_calls& calls) {
   checked(calls.fcntl(file.fd(), F_ADD_SEALS, wanted_seals), "fcntl(F_ADD_SEALS)");
   channel made(std::move(file), ring_bytes, true, calls);
   int reserved = calls.madvise(made.memory_.data(), header_bytes, MADV_POPULATE_WRITE);
-  // Before Linux 5.14 nothing but the whole of it can be reserved, by the end that has made it.
+  // Before Linux 5.14 only the whole file can be reserved, by the end that has created it.
   if (reserved == -EINVAL) reserved = calls.fallocate(made.file(), 0, 0, length);
   checked(reserved, "reserve the pages of a channel");
   ::new (&made.own()) end_words;
@@ -88,7 +87,7 @@ bool channel::reserve_writer() noexcept {
   std::byte* const ring = memory_.data() + ring_offset(accepted_);
   const int reserved = file_.calls().madvise(ring, ring_bytes_, MADV_POPULATE_WRITE);
   if (reserved == 0 || reserved == -EINVAL) return true;
-  // What there was would be kept from others as long as the connection's memory.
+  // Give back the pages that were reserved, or the connection would keep them from others.
   static_cast<void>(file_.calls().madvise(ring, ring_bytes_, MADV_REMOVE));
   return false;
 }

@@ -11,43 +11,42 @@
 
 namespace weft::net::shm {
 
-/// The memory that the two ends of a connection share: a file in memory, without a name, of a length that nobody can
-/// change.
+/// The memory that the two ends of a connection share: a file in memory, without a name and with a sealed length.
 ///
-///        0  the words of the end that has accepted, then those of the end that has connected
+///        0  end_words of the accepting end, then those of the connecting end
 ///     4096  the ring that the accepting end writes
 ///     4096 + ring_bytes  the ring that the connecting end writes
 ///
-/// Its pages come when they are used: a connection that has carried nothing has one. Before an end writes to its ring
-/// for the first time it has the pages reserved, because one that could not be had would be SIGBUS there.
+/// Pages are allocated when they are used: a connection that has carried nothing has one. Before an end writes to its
+/// ring for the first time, it reserves the ring's pages, because a page that the kernel cannot provide means SIGBUS.
 class channel {
  public:
   static constexpr std::size_t header_bytes = 4096;
   static constexpr std::size_t min_ring_bytes = std::size_t{16} << 10;
   static constexpr std::size_t max_ring_bytes = std::size_t{16} << 20;
 
-  /// Makes one, for the end that accepts. `ring_bytes` is a power of two within the bounds. Throws weft::error.
+  /// Creates a channel, for the accepting end. `ring_bytes` is a power of two within the bounds. Throws weft::error.
   [[nodiscard]] static channel make(std::size_t ring_bytes, system_calls& calls);
-  /// Maps one that the peer has made, for the end that connects. Throws weft::error, errc::protocol_error for a file
-  /// that is none in memory, is of another length, or is not sealed against a change of it.
+  /// Maps the peer's channel, for the connecting end. Throws weft::error: errc::protocol_error if the file is not in
+  /// memory, has another length, or its length is not sealed.
   [[nodiscard]] static channel adopt(descriptor file, std::size_t ring_bytes, system_calls& calls);
 
   channel(channel&&) noexcept = default;
   channel& operator=(channel&&) = delete;
   ~channel() = default;
 
-  /// What the peer is to map.
+  /// The file for the peer to map.
   [[nodiscard]] int file() const noexcept { return file_.fd(); }
-  /// Once the peer has it.
+  /// Called once the peer has the file.
   void close_file() noexcept { file_.close(); }
   [[nodiscard]] std::size_t ring_bytes() const noexcept { return ring_bytes_; }
 
-  /// Of this end, and of the other.
+  /// The words of this end, and of the other.
   [[nodiscard]] end_words& own() const noexcept { return words(accepted_ ? 0 : 1); }
   [[nodiscard]] end_words& other() const noexcept { return words(accepted_ ? 1 : 0); }
   [[nodiscard]] ring_writer writer() const noexcept;
   [[nodiscard]] ring_reader reader() const noexcept;
-  /// Has the pages of this end's ring reserved. False if there are none.
+  /// Reserves the pages of this end's ring. False if the kernel has none.
   [[nodiscard]] bool reserve_writer() noexcept;
 
  private:

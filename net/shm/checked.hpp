@@ -5,7 +5,7 @@
 
 namespace weft::net::shm {
 
-/// What a call of system_calls has returned. Throws weft::error with `step` where that is an errno, negated.
+/// Returns the result of a call of system_calls. Throws weft::error with `step` if the result is -errno.
 inline int checked(int result, const char* step) {
   if (result < 0) throw system_error(-result, step);
   return result;

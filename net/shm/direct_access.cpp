@@ -18,13 +18,13 @@ namespace {
 
 constexpr std::uint64_t bit_of(std::uint32_t number) noexcept { return std::uint64_t{1} << number; }
 
-// Huge pages that are not there are SIGBUS to whoever touches them, and their owner can take them away.
+// A missing huge page is SIGBUS to whoever touches it, and the owner can take huge pages away.
 bool has_huge_pages(const descriptor& file) noexcept {
   struct statfs about {};
   return file.calls().fstatfs(file.fd(), &about) < 0 || about.f_type == HUGETLBFS_MAGIC;
 }
 
-// More than this no file can hold, but a sparse one can be as long as all addresses that there are.
+// No file can hold more than the machine's memory, but a sparse file can be as long as the whole address space.
 std::uint64_t memory_of_machine() noexcept {
   static const std::uint64_t bytes = mr::detail::page_bytes() * static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
   return bytes;
@@ -85,7 +85,7 @@ bool direct_access::adopt(const record& offer, const offered_memory& where, cons
   order_[count_++] = offer.number;
   mapped_bytes_ += bytes;
   return true;
-} catch (const error&) {  // of mmap(2)
+} catch (const error&) {  // mmap(2) has failed
   return false;
 } catch (const std::bad_alloc&) {
   return false;

@@ -14,11 +14,10 @@
 
 namespace weft::net::shm {
 
-/// Memory that the peer has lent to this end, which has it mapped: see direct_loans for the other side of it.
+/// Memory that the peer has lent to this end, which has it mapped; direct_loans is the lender's side.
 ///
-/// What the peer has said about a loan was copied before it was checked, and its file cannot become shorter, so the
-/// peer has no way to have this end reach beyond it. An access that finds no loan, or not all that it needs in it, is
-/// one for the owner to execute, or to refuse.
+/// The description of a loan was copied before it was checked, and its file cannot shrink, so the peer cannot make this
+/// end access anything beyond it. An access that no loan covers is left to the owner, who executes or refuses it.
 class direct_access {
  public:
   enum class right : std::uint8_t { read, write, atomic };
@@ -27,34 +26,34 @@ class direct_access {
   struct range {
     std::uint32_t key;
     std::uint32_t number;
-    std::uint64_t address;  // of the first byte, as the peer says it
+    std::uint64_t address;  // of the first byte, in the peer's terms
     std::uint64_t length;
     std::uint8_t rights;  // flags of the record
     std::byte* first;
     mr::mapping file;
 
-    /// Null: the owner is to say what is wrong with it.
+    /// Null if the range does not cover the access: the owner has to refuse it.
     [[nodiscard]] std::byte* at(std::uint64_t address, std::uint64_t bytes, right wanted) const noexcept;
   };
 
   /// `own` and `other` are this end's words and the peer's, and outlive it.
   direct_access(end_words& own, const end_words& other) noexcept : own_(own), other_(other) {}
 
-  /// The peer offers memory, and has sent `file` for it; empty: this process has no descriptor for it. Yields why that
-  /// cannot be, if it cannot; null: the answer is owed.
+  /// The peer offers memory, and has sent `file` for it; an empty `file` means that this process had no descriptor
+  /// left. Returns what is wrong with the offer; null if nothing is, and an answer is owed.
   [[nodiscard]] const char* consider(const record& offer, const offered_memory& where, descriptor file) noexcept;
-  /// The peer has ended a loan.
+  /// The peer has ended a loan. Returns what is wrong with that, or null.
   [[nodiscard]] const char* give_back(std::uint32_t number) noexcept;
-  /// This end wants nothing of that key any more.
+  /// This end does not use that key any more.
   void forget(std::uint32_t key) noexcept;
 
   [[nodiscard]] range* find(std::uint64_t key) noexcept;
 
-  /// An access to a range. While it lives the peer waits for it where it revokes the memory: keep it short.
+  /// An access to a range. A peer that revokes the memory waits for the end of the visit: keep it short.
   class visit {
    public:
     visit(direct_access& owner, const range& where) noexcept : turn_(owner.own_.turn) {
-      // Seen by the owner before this end sees whether it is open: direct_loans has the other half.
+      // The owner sees the odd turn before this end sees whether the loan is open: direct_loans has the other half.
       turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
       open_ = owner.other_.lent[where.number].load(std::memory_order_seq_cst) == end_words::open;
     }
@@ -69,7 +68,7 @@ class direct_access {
     bool open_;
   };
 
-  /// An answer that is owed to the peer, and has room in the ring now.
+  /// The next answer that is owed to the peer. To be followed by answered() once it is in the ring.
   [[nodiscard]] std::optional<record> next_answer() const noexcept;
   void answered(const record& what) noexcept;
 
@@ -80,7 +79,7 @@ class direct_access {
   end_words& own_;
   const end_words& other_;
   std::array<std::unique_ptr<range>, max_loans> ranges_;  // by their numbers
-  std::array<std::uint32_t, max_loans> order_{};  // the numbers of those that there are, first what was used last
+  std::array<std::uint32_t, max_loans> order_{};          // the numbers of all ranges, first that of the last one used
   std::size_t count_ = 0;
   std::uint64_t mapped_bytes_ = 0;  // never more than the machine has
   // By number, a bit each: answers that are owed.

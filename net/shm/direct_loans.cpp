@@ -23,7 +23,8 @@ void direct_loans::item::open() noexcept {
   owner.own_.lent[number].store(end_words::open, std::memory_order_seq_cst);
 }
 
-// The order is that of direct_access::visit: either the peer sees that it is shut, or this end sees that it is inside.
+// Pairs with direct_access::visit: either the peer sees that the loan is shut, or this end sees that the peer is
+// inside.
 void direct_loans::item::shut() noexcept {
   owner.own_.lent[number].store(end_words::shut, std::memory_order_seq_cst);
   turn_.store(owner.other_.turn.load(std::memory_order_seq_cst), std::memory_order_relaxed);
@@ -42,7 +43,7 @@ void direct_loans::item::end() noexcept {
 
 // ---- all of them ----
 
-// Once all have been taken back nobody submits any more.
+// Once all loans have been taken back, nobody submits this object any more.
 direct_loans::~direct_loans() {
   for (const std::unique_ptr<item>& each : items_) free(*each);
   if (submitted_.load(std::memory_order_acquire)) home_.withdraw(*this);
@@ -58,7 +59,7 @@ void direct_loans::consider(std::uint32_t key, const software::key_table::reader
   chosen->key = key;
   chosen->range = range;
   chosen->whole = whole.shared_from_this();
-} catch (const std::bad_alloc&) {  // then it is executed here, as before
+} catch (const std::bad_alloc&) {  // then this end goes on executing the peer's requests
 }
 
 void direct_loans::revoke(std::uint32_t key, revocation& who) noexcept {
@@ -77,7 +78,7 @@ void direct_loans::revoke(std::uint32_t key, revocation& who) noexcept {
   found->who = &who;
 }
 
-// What it has not been handed, or could not map, it cannot be inside of.
+// The peer cannot be inside of memory that it was not handed, or could not map.
 bool direct_loans::shut_out() noexcept {
   bool is_outside = true;
   for (const std::unique_ptr<item>& each : items_) {
@@ -91,8 +92,8 @@ bool direct_loans::shut_out() noexcept {
   return is_outside;
 }
 
-// One offer at a time, so that the file in the socket is known to be its: also where what was offered has been revoked
-// before the peer has answered.
+// One offer is unanswered at a time, even if it is revoked before the peer has answered, so that a file in the socket
+// is known to belong to it.
 std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
   for (const std::unique_ptr<item>& each : items_) {
     if (each->at == stage::ending) {
@@ -129,7 +130,7 @@ void direct_loans::withhold(const notice& what) noexcept { free(*items_[what.hea
 
 // A loan may have ended before the peer has answered to the offer.
 const char* direct_loans::heard(const record& answer) noexcept {
-  constexpr const char* nonsense = "an answer to no offer";
+  constexpr const char* nonsense = "the peer answered an offer that was never made";
   if (answer.number >= items_.size()) return nonsense;
   item& its = *items_[answer.number];
   if (answer.kind == record_kind::taken) {
@@ -151,7 +152,7 @@ void direct_loans::run_on_executor() noexcept {
     if (each->at == stage::declined) free(*each);
     if (each->at == stage::offered || each->at == stage::lent) each->at = stage::ending;
   }
-  owner_.loans_ended();  // this may be gone behind it
+  owner_.loans_ended();  // may destroy this object
 }
 
 direct_loans::item* direct_loans::find(std::uint32_t key) noexcept {

@@ -17,17 +17,17 @@
 
 namespace weft::net::shm {
 
-/// What one end has lent to the other for direct access: see mr::registration_options::direct.
+/// Memory that this end has lent to the peer for direct access: see mr::registration_options::direct.
 ///
-/// A range is offered when the peer has accessed it for the first time by way of this end, which executes as before
-/// until the peer has the file mapped. A loan ends when its key is revoked: the peer is shut out at once, through the
-/// words that both share, and then told to give the memory back. On the executor of the connection, but for the regions
-/// that end on other threads.
+/// A range is offered when the peer has accessed it for the first time through this end, which goes on executing the
+/// peer's requests until the peer has mapped the file. A loan ends when its key is revoked: the peer is shut out at
+/// once, through the shared end_words, and then told to give the memory back. Used on the connection's executor, except
+/// that regions may end on other threads.
 class direct_loans final : private weft::detail::remote_work {
  public:
   class lender {
    public:
-    /// A region has ended: there is something to say.
+    /// A region has ended, so that there are notices to send.
     virtual void loans_ended() noexcept = 0;
 
    protected:
@@ -39,18 +39,18 @@ class direct_loans final : private weft::detail::remote_work {
       : owner_(owner), home_(home), own_(own), other_(other) {}
   direct_loans(const direct_loans&) = delete;
   direct_loans& operator=(const direct_loans&) = delete;
-  /// Takes everything back, from a peer that is outside, has gone, or breaks the rules.
+  /// Takes everything back, from a peer that is outside, has gone, or has broken the rules.
   ~direct_loans();
 
-  /// The peer has accessed memory that may be lent: `range` is what the key opens.
+  /// The peer has accessed memory that may be lent; `range` is the range that the key opens.
   void consider(std::uint32_t key, const software::key_table::reader::range& range,
                 software::direct_memory& whole) noexcept;
-  /// The key has been revoked. Calls who.revoked() once the peer is out.
+  /// The key has been revoked. Calls who.revoked() once the peer is outside of the memory.
   void revoke(std::uint32_t key, revocation& who) noexcept;
   /// The connection has ended: shuts the peer out of everything. True once it is outside; ask again until then.
   [[nodiscard]] bool shut_out() noexcept;
 
-  /// What is to be said to the peer, and has room in the ring now.
+  /// A record for the peer about a loan.
   struct notice {
     record header;
     offered_memory where{};  // of an offer, whose file has to be sent first
@@ -58,20 +58,20 @@ class direct_loans final : private weft::detail::remote_work {
   };
   [[nodiscard]] std::optional<notice> next_notice() noexcept;
   void said(const notice& what) noexcept;
-  /// The offer's file could not be sent: until the peer's next access.
+  /// The offer's file could not be sent: the range is offered again at the peer's next access.
   void withhold(const notice& what) noexcept;
-  /// An answer of the peer's. Yields what is wrong with it, or null.
+  /// Takes an answer of the peer's. Returns what is wrong with it, or null.
   [[nodiscard]] const char* heard(const record& answer) noexcept;
 
  private:
   // A loan's life:
-  //   free       there is none
+  //   free       there is no loan
   //   wanted     the peer has accessed the range
-  //   offered    it has been told of the file
-  //   lent       it has it mapped
-  //   declined   it cannot map it, and is not asked again
-  //   ending     the peer is shut out, and is to be told so
-  //   withdrawn  it has been told
+  //   offered    the peer has been sent the file
+  //   lent       the peer has the file mapped
+  //   declined   the peer cannot map the file, and is not asked again
+  //   ending     the peer is shut out, and has yet to be told
+  //   withdrawn  the peer has been told
   enum class stage : std::uint8_t { free, wanted, offered, lent, declined, ending, withdrawn };
   class item final : public software::direct_memory::loan {
    public:
@@ -87,8 +87,8 @@ class direct_loans final : private weft::detail::remote_work {
     std::uint32_t key = 0;
     software::key_table::reader::range range{};
     std::shared_ptr<software::direct_memory> whole;
-    revocation* who = nullptr;       // waits for the peer
-    std::atomic<bool> ended{false};  // by the region, on its thread; `at` does not know of it yet
+    revocation* who = nullptr;       // waits until the peer is outside
+    std::atomic<bool> ended{false};  // set by the region on its thread; `at` follows on the executor
 
    private:
     void end() noexcept override;

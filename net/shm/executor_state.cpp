@@ -12,7 +12,7 @@
 namespace weft::net::shm {
 namespace {
 
-// Polls of an executor that does not sleep, between two looks at the sockets.
+// How many polls of an executor that does not sleep come between two looks at the sockets.
 constexpr std::uint32_t polls_between_looks = 64;
 
 descriptor make_epoll(system_calls& calls) {
@@ -25,7 +25,7 @@ descriptor make_epoll(system_calls& calls) {
 
 executor_state& executor_state::of(const std::shared_ptr<software::domain>& home, system_calls& calls) {
   executor_core& running = *executor_core::current();
-  // Beside what iwarp keeps there for the same domain.
+  // Not the domain itself, under which iwarp keeps its state.
   const void* const key = &home->keys();
   if (auto* found = running.find_attachment(key)) return static_cast<executor_state&>(*found);
   return static_cast<executor_state&>(running.attach(key, std::make_unique<executor_state>(home, calls)));
@@ -46,7 +46,7 @@ void executor_state::add(polled_end& item, int socket) {
     executor_.add_poller(*this);
     polled_ = true;
   }
-  ++ends_;  // so that remove() ends the polling where the socket cannot be watched
+  ++ends_;  // so that leave() ends the polling if the socket cannot be watched
   epoll_event wanted{};
   wanted.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
   wanted.data.ptr = &item;
@@ -70,7 +70,7 @@ void executor_state::leave() noexcept {
   if (--ends_ == 0 && !std::exchange(leaving_, true)) executor_.submit(*this);
 }
 
-// Not from inside a poll.
+// Outside of any poll, so that the poller can be removed.
 void executor_state::run_on_executor() noexcept {
   leaving_ = false;
   if (ends_ != 0 || !std::exchange(polled_, false)) return;
@@ -85,7 +85,7 @@ void executor_state::heat(polled_end& item) noexcept {
   if (!armed_) item.wake_up();
 }
 
-// It says that it sleeps before it is looked at for the last time.
+// The end announces that it sleeps before it is polled for the last time, so that no work is missed.
 void executor_state::cool(polled_end& item) noexcept {
   item.fall_asleep();  // defect: leave an idle end
   cooling_ = &item;
@@ -115,7 +115,7 @@ std::size_t executor_state::poll(std::size_t budget) noexcept {
 
 void executor_state::arm() noexcept {
   armed_ = true;
-  current_ = nullptr;  // the poll that follows looks at all of them
+  current_ = nullptr;  // so that the next poll() looks at all ends
   // defect: let an executor sleep
   for (polled_end* each = first_; each != nullptr; each = each->next_) each->fall_asleep();
 }

@@ -14,7 +14,7 @@
 
 namespace weft::net::shm {
 
-/// An end of a connection, as its executor looks after it.
+/// An end of a connection, as executor_state sees it.
 class polled_end {
  public:
   polled_end() = default;
@@ -26,19 +26,19 @@ class polled_end {
 
  private:
   friend class executor_state;
-  /// Does what there is to do, within bounds. Yields how much that was, and not 0 if it has removed itself: it may be
-  /// gone then.
+  /// Does a bounded amount of work, and returns how much. Not 0 if the end has removed itself; it may be destroyed
+  /// then.
   virtual std::size_t poll() noexcept = 0;
-  /// From now on its socket says when there is something to do; what there is already it does not.
+  /// From now on new work makes the socket readable; work that is there already does not.
   virtual void fall_asleep() noexcept = 0;
   virtual void wake_up() noexcept = 0;
-  /// A packet has come to its socket, or the end. Only to be noted: it is polled next.
+  /// The socket has a packet, or has ended. To be noted only, because poll() follows.
   virtual void socket_ready(bool at_end) noexcept = 0;
 
-  // How it is looked after:
+  // How the end is polled:
   //   out   not at all
-  //   hot   polled in each turn; asleep while the executor sleeps
-  //   cold  asleep, because nothing has happened for a while: looked at when its socket says something
+  //   hot   in each turn; asleep while the executor sleeps
+  //   cold  asleep, because nothing has happened for a while; polled again once its socket is readable
   enum class state : std::uint8_t { out, hot, cold };
   state state_ = state::out;
   std::uint32_t quiet_ = 0;  // polls in a row that have found nothing
@@ -46,14 +46,15 @@ class polled_end {
   polled_end* next_ = nullptr;
 };
 
-/// What the shared-memory connections of one executor share: one place to poll and to sleep, and the way into the
-/// domain's key table.
+/// Shared by the shared-memory connections of one executor: the poller for all of them, and the executor's reader of
+/// the domain's key table.
 class executor_state final : public weft::detail::attachment, private poller, private weft::detail::remote_work {
  public:
-  /// The running executor's, for `home`; created at the first call. Throws weft::error.
+  /// The running executor's state for `home`; created at the first call. Throws weft::error.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<software::domain>& home, system_calls& calls);
 
-  /// So many polls that find nothing leave an end to its socket. Before there is any: a simulation has few of them.
+  /// After so many polls without work an end goes cold. Called before there are ends, by simulations, which poll
+  /// rarely.
   static void set_patience(std::uint32_t polls) noexcept { patience_ = polls; }
 
   executor_state(std::shared_ptr<software::domain> home, system_calls& calls);
@@ -61,10 +62,10 @@ class executor_state final : public weft::detail::attachment, private poller, pr
 
   [[nodiscard]] software::key_table::reader& keys() noexcept { return reader_; }
 
-  /// Looks after an end from the next turn on. Throws weft::error.
+  /// Polls an end from the next turn on. Throws weft::error.
   void add(polled_end& item, int socket);
   void remove(polled_end& item, int socket) noexcept;
-  /// There is something to do for it: looks at it in the coming turns.
+  /// There is work for the end: polls it in the coming turns.
   void heat(polled_end& item) noexcept;
 
  private:
@@ -90,9 +91,9 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   executor_core& executor_;
   system_calls& calls_;
   descriptor sockets_;             // epoll(7): of all ends, hot and cold; while there are any
-  polled_end* first_ = nullptr;    // hot
-  polled_end* current_ = nullptr;  // where the next poll() goes on: one that found enough has not looked at the rest
-  polled_end* cooling_ = nullptr;  // polled for the last time before it is left to its socket, unless that has ended it
+  polled_end* first_ = nullptr;    // of the hot ends
+  polled_end* current_ = nullptr;  // where the next poll() goes on, if the last one has used up its budget
+  polled_end* cooling_ = nullptr;  // the end in cool(); null once its last poll() has removed it
   std::size_t ends_ = 0;
   std::uint32_t polls_ = 0;
   bool armed_ = false;

@@ -6,38 +6,38 @@
 #include <cstdint>
 #include <span>
 
-// What the two ends of a connection tell each other before there is a ring: one packet each, without I/O.
+// The frames that set a connection up, before there is a ring: one packet each. Encoding only, no I/O.
 //
 //   connector                         acceptor
 //       hello  ------------------------->
 //              <-------------------------  accept, or reject     with the channel
 //       ready  ------------------------->
 //
-// The last one makes an end of accept(): a connector that could not map the channel, or was stopped before it had, has
-// no link, and leaves none at its peer.
+// accept() waits for the ready, so that a connector that cannot map the channel, or is stopped before it has, leaves no
+// link at its peer.
 namespace weft::net::shm {
 
 enum class frame_kind : std::uint8_t { hello = 1, accept = 2, reject = 3, ready = 4 };
 
 enum class reject_reason : std::uint8_t {
-  program = 0,        ///< the private data may say why
+  program = 0,        ///< the listening program rejects the peer; the private data may say why
   other_user = 1,     ///< the connector runs as another user than the acceptor
   other_version = 2,  ///< the acceptor does not speak the version of the hello
-  unable = 3,         ///< the acceptor can have no memory to share; the private data may say why
+  unable = 3,         ///< the acceptor cannot create memory to share; the private data may say why
 };
 
 /// All numbers are little-endian:
 ///
 ///    0  "weft-shm"
-///    8  version, 2 bytes; what follows may be different in others
+///    8  version, 2 bytes; the rest may differ in other versions
 ///   10  kind, 1 byte
-///   11  reason, 1 byte; 0 but in a reject
-///   12  the reads that the sender may be asked at a time, 2 bytes
-///   14  and that it wants to ask, 2 bytes
-///   16  bytes in each ring, 4 bytes: the most that is wanted, or in an accept what was agreed
+///   11  reason, 1 byte; 0 except in a reject
+///   12  reads that the peer may have outstanding at the sender, 2 bytes
+///   14  reads that the sender wants to have outstanding at the peer, 2 bytes
+///   16  bytes in each ring, 4 bytes: the most that is wanted; in an accept, what was agreed
 ///   20  private data, up to 56 bytes: the rest of the packet
 ///
-/// What a kind has no use for is 0.
+/// Fields that a kind does not use are 0.
 struct frame {
   static constexpr std::uint16_t spoken_version = 2;
   static constexpr std::size_t header_bytes = 20;
@@ -56,13 +56,13 @@ struct frame {
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept {
     return std::span(private_memory).first(private_bytes);
   }
-  /// False if that is more than a frame carries.
+  /// False if `data` is more than a frame carries.
   [[nodiscard]] bool set_private_data(std::span<const std::byte> data) noexcept;
 
   friend bool operator==(const frame&, const frame&) = default;
 };
 
-/// How many descriptors come with a frame of this kind.
+/// How many descriptors a frame of this kind carries.
 [[nodiscard]] std::size_t descriptors_of(frame_kind kind) noexcept;
 
 /// Writes a frame, and returns its length.
@@ -70,12 +70,12 @@ std::size_t pack(const frame& what, std::span<std::byte, frame::max_bytes> out) 
 
 enum class frame_status : std::uint8_t {
   good,
-  foreign,        ///< none of ours
-  other_version,  ///< frame::version says which; nothing else of it is set
-  malformed,      ///< of our version, and yet nonsense
+  foreign,        ///< not a frame of weft
+  other_version,  ///< frame::version says which; no other member is set
+  malformed,      ///< of this version, but invalid
 };
 
-/// Reads a packet, every byte of which is the peer's.
+/// Parses a packet, of which nothing is trusted.
 [[nodiscard]] frame_status unpack(std::span<const std::byte> packet, frame& out) noexcept;
 
 }  // namespace weft::net::shm

@@ -14,17 +14,17 @@
 
 namespace weft::net::shm {
 
-/// A connection that has been set up, and is no link yet.
+/// A connection that has been set up, and is about to become a link.
 struct established {
   channel memory;
-  descriptor socket;                 ///< AF_UNIX: brings wake-ups, and the end when the peer, or its process, is gone
-  std::uint16_t incoming_reads = 0;  ///< agreed: what the peer may have outstanding here
-  std::uint16_t outgoing_reads = 0;  ///< and this end there
+  descriptor socket;                 ///< AF_UNIX: carries wake-ups, and ends when the peer or its process is gone
+  std::uint16_t incoming_reads = 0;  ///< reads that the peer may have outstanding here
+  std::uint16_t outgoing_reads = 0;  ///< reads that this end may have outstanding at the peer
   std::string peer;                  ///< "127.0.0.1:7471"; for link::peer()
-  pid_t process = 0;                 ///< the peer's, if it is of the same user and has a number here; else 0
+  pid_t process = 0;                 ///< the peer's pid; 0 if it is of another user, or has no pid in this namespace
 };
 
-/// On the executor that is to own the link. `receives` may be null.
+/// Called on the executor that is to own the link. `receives` may be null.
 [[nodiscard]] std::unique_ptr<net::link> make_link(established made, std::shared_ptr<software::domain> home,
                                                    std::shared_ptr<receive_queue> receives);
 

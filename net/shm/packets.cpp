@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t control_bytes = CMSG_SPACE(most_descriptors * sizeof(int));
 
-// Takes the descriptors of all messages, so that none is left open that nobody knows of.
+// Takes the descriptors of all control messages, so that none is left open unnoticed.
 void take_descriptors(const msghdr& message, system_calls& calls, packet& got, std::span<descriptor> files) noexcept {
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr;
        each = CMSG_NXTHDR(const_cast<msghdr*>(&message), each)) {

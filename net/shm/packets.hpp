@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <span>
 
-// Packets on the Unix socket of a connection, with descriptors of files in them: unix(7), SCM_RIGHTS. Nothing waits.
+// Packets on the Unix socket of a connection, which may carry file descriptors: unix(7), SCM_RIGHTS. No call blocks.
 namespace weft::net::shm {
 
 /// The most descriptors in a packet.
@@ -15,17 +15,17 @@ inline constexpr std::size_t most_descriptors = 1;
 /// Returns 0 or -errno.
 int send_packet(const descriptor& socket, std::span<const std::byte> bytes,
                 std::span<const int> descriptors = {}) noexcept;
-/// What a packet that wakes the peer up holds says nothing; a file may come along. Returns 0 or -errno.
+/// Wakes the peer up by a packet, whose contents mean nothing; it may carry a file. Returns 0 or -errno.
 int send_wake_up(const descriptor& socket, std::span<const int> file = {}) noexcept;
 
 struct packet {
   int failure = 0;         ///< -errno; -EAGAIN: there is none yet
-  std::size_t length = 0;  ///< of what came, cut to the room for it; 0: the end, or a packet of no bytes
+  std::size_t length = 0;  ///< of the packet, cut to the room for it; 0: the end of the stream, or an empty packet
   std::size_t descriptors = 0;
-  bool lost_descriptors = false;  ///< some did not fit, or this process has no room for them
+  bool lost_descriptors = false;  ///< some did not fit, or this process has no descriptors left
 };
 
-/// Takes the next packet, and all descriptors that are in it: those that `files` has no room for are closed.
+/// Takes the next packet, and all descriptors in it; descriptors for which `files` has no room are closed.
 [[nodiscard]] packet take_packet(const descriptor& socket, std::span<std::byte> room,
                                  std::span<descriptor> files) noexcept;
 

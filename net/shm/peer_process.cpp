@@ -11,7 +11,7 @@
 namespace weft::net::shm {
 namespace {
 
-// An address of another process, which nobody uses here.
+// An address in another process, which is not dereferenced here.
 iovec far_memory(std::uint64_t address, std::uint64_t bytes) noexcept {
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   return {.iov_base = reinterpret_cast<void*>(address), .iov_len = static_cast<std::size_t>(bytes)};

@@ -20,7 +20,7 @@
 namespace weft::net::shm {
 namespace {
 
-// The beginning of a file of /proc. Empty if it cannot be read.
+// Reads the beginning of a file in /proc. Empty if it cannot be read.
 std::string_view read_beginning(const char* path, std::span<char> memory) noexcept {
   system_calls& calls = system_calls::kernel();
   const int fd = calls.open(path, O_RDONLY | O_CLOEXEC, 0);
@@ -31,7 +31,7 @@ std::string_view read_beginning(const char* path, std::span<char> memory) noexce
   return {memory.data(), count > 0 ? static_cast<std::size_t>(count) : 0};
 }
 
-// The next number of such a text, which is cut off. None if there is none.
+// Takes the next number off the beginning of the text; empty if there is none.
 std::optional<std::uint32_t> take_number(std::string_view& text) noexcept {
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   std::uint32_t number = 0;
@@ -41,14 +41,14 @@ std::optional<std::uint32_t> take_number(std::string_view& text) noexcept {
   return number;
 }
 
-// The number of every user who has none in the user namespace of this process.
+// The number as which all users appear that are unmapped in the user namespace of this process.
 uid_t overflow_user() noexcept {
   std::array<char, 16> memory;
   std::string_view text = read_beginning("/proc/sys/kernel/overflowuid", memory);
   return take_number(text).value_or(65534);
 }
 
-// Whether the map of the user namespace has room for all users, as that of a machine without containers.
+// Whether the user namespace maps all users, as on a machine without containers.
 bool every_user_has_a_number() noexcept {
   constexpr std::uint32_t all_users = 0xffff'ffff;
   std::array<char, 64> memory;

@@ -7,25 +7,25 @@
 #include <cstdint>
 #include <span>
 
-// A stream of bytes through memory that two processes share: one writes, one reads. Each trusts its own copies of where
-// it is, and believes nothing of what lies in the shared memory but what it has checked.
+// A stream of bytes through memory that two processes share: one writes, the other reads. Each relies on private copies
+// of its own positions, and checks everything that it reads from the shared memory.
 namespace weft::net::shm {
 
 inline constexpr std::size_t cache_line = 64;
-/// How much of its memory one end can lend to the other at a time, for direct access: so many ranges.
+/// The most ranges of its memory that one end can lend to the other at a time, for direct access.
 inline constexpr std::size_t max_loans = 64;
 
-/// What one end tells the other, in the shared memory: written by that end alone, read by the other.
+/// The state of one end, in the shared memory: written by that end alone, read by the other.
 ///
-/// `attention` is how it sleeps, and the other end changes it too:
-///   awake     the end looks by itself
-///   asleep    whoever publishes anything for it moves it to awake, and then, once, wakes it
+/// `attention` says whether the end sleeps, and the other end changes it too:
+///   awake     the end polls by itself
+///   asleep    an end that publishes anything for it moves this to awake, and then wakes it, once
 /// `lent` says of each loan of this end's memory whether the other end may use it:
-///   shut      it may not, or there is none
-///   open      it may, each time that it finds it so after it has made its `turn` odd
-/// `payloads` says whether what this end has asked the other to copy out of its memory is still there:
-///   kept      it is, until the other end has said that it has it
-///   let_go    the connection has ended before: what was copied means nothing
+///   shut      it may not, or there is no such loan
+///   open      it may, each time that it reads this value after it has made its `turn` odd
+/// `payloads` says whether payloads that the other end copies out of this end's memory are still there:
+///   kept      each is, until the other end has answered that it has copied it
+///   let_go    the connection has ended: a copy that is not complete by now is worthless
 struct end_words {
   static constexpr std::uint32_t awake = 0;
   static constexpr std::uint32_t asleep = 1;
@@ -34,34 +34,34 @@ struct end_words {
   static constexpr std::uint32_t kept = 0;
   static constexpr std::uint32_t let_go = 1;
 
-  alignas(cache_line) std::atomic<std::uint64_t> written{0};  ///< bytes that it has written to its ring, ever
-  alignas(cache_line) std::atomic<std::uint64_t> taken{0};    ///< bytes that it has taken from the other's ring, ever
+  alignas(cache_line) std::atomic<std::uint64_t> written{0};  ///< bytes written to its ring in all
+  alignas(cache_line) std::atomic<std::uint64_t> taken{0};    ///< bytes taken from the other end's ring in all
   alignas(cache_line) std::atomic<std::uint32_t> attention{awake};
   std::atomic<std::uint32_t> payloads{kept};
-  alignas(cache_line) std::atomic<std::uint64_t> turn{0};  ///< odd: it is inside of memory that the other end has lent
+  alignas(cache_line) std::atomic<std::uint64_t> turn{0};  ///< odd while it accesses memory that the other end has lent
   alignas(cache_line) std::array<std::atomic<std::uint32_t>, max_loans> lent{};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(end_words) == 8 * cache_line);
 
-/// The end of a ring that writes. What is written is seen by the other end once it is published.
+/// The writing side of a ring. The other end sees what is written once it is published.
 class ring_writer {
  public:
   ring_writer() = default;
-  /// `memory` is a power of two long and aligned as a cache line.
+  /// The length of `memory` is a power of two, and its alignment that of a cache line.
   ring_writer(std::span<std::byte> memory, end_words& own, const end_words& other) noexcept
       : memory_(memory), own_(&own), other_(&other) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
-  /// How much can be written. False in `*sane` once the other end has said that it took more than there was, less than
-  /// before, or a part of a cache line.
+  /// How many bytes can be written. `*sane` is false if the other end claims to have taken more than there was, less
+  /// than before, or a part of a cache line.
   [[nodiscard]] std::size_t room(bool* sane) noexcept;
-  /// How much is left until the ring goes on at its beginning.
+  /// How many bytes are left until the ring wraps to its beginning.
   [[nodiscard]] std::size_t until_wrap() const noexcept { return capacity() - position(); }
-  /// Where the next bytes go: `until_wrap()` of them in one piece, as far as there is room.
+  /// Where the next bytes go: until_wrap() of them are contiguous, as far as there is room.
   [[nodiscard]] std::byte* place() const noexcept { return memory_.data() + position(); }
   void advance(std::size_t bytes) noexcept { written_ += bytes; }
-  /// All that was written so far. Before a look at the other end's attention, of which it is one half: see
-  /// shm_link::wake_other().
+  /// Publishes all that was written so far. To be followed by a look at the other end's `attention`; how the two are
+  /// ordered says shm_link::wake_other().
   void publish() noexcept {
     published_ = written_;
     own_->written.store(written_, std::memory_order_seq_cst);
@@ -76,10 +76,10 @@ class ring_writer {
   const end_words* other_ = nullptr;
   std::uint64_t written_ = 0;
   std::uint64_t published_ = 0;
-  std::uint64_t taken_ = 0;  // what the other end said last
+  std::uint64_t taken_ = 0;  // the other end's `taken`, as last read
 };
 
-/// The end of a ring that reads.
+/// The reading side of a ring.
 class ring_reader {
  public:
   ring_reader() = default;
@@ -87,17 +87,17 @@ class ring_reader {
       : memory_(memory), own_(&own), other_(&other) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
-  /// How many bytes there are to take. False in `*sane` once the other end has said what cannot be.
+  /// How many bytes there are to take. `*sane` is false if the other end claims to have published more than fits.
   [[nodiscard]] std::size_t available(bool* sane) noexcept;
-  /// Whether there is anything, or nonsense.
+  /// False if there is anything to take, or if the other end's position is impossible.
   [[nodiscard]] bool is_empty() const noexcept {
     return written_ == taken_ && other_->written.load(std::memory_order_acquire) == taken_;
   }
   [[nodiscard]] std::size_t until_wrap() const noexcept { return capacity() - position(); }
-  /// The oldest of them. The other end may change them at any time: copy what is to be checked.
+  /// The oldest byte to take. The other end may change the memory at any time: copy what is to be checked.
   [[nodiscard]] const std::byte* place() const noexcept { return memory_.data() + position(); }
   void advance(std::size_t bytes) noexcept { taken_ += bytes; }
-  /// Lets the other end write again where the taken ones were.
+  /// Lets the other end reuse the room of all bytes taken.
   void release() noexcept {
     released_ = taken_;
     own_->taken.store(taken_, std::memory_order_seq_cst);
@@ -112,7 +112,7 @@ class ring_reader {
   const end_words* other_ = nullptr;
   std::uint64_t taken_ = 0;
   std::uint64_t released_ = 0;
-  std::uint64_t written_ = 0;  // what the other end said last
+  std::uint64_t written_ = 0;  // the other end's `written`, as last read
 };
 
 inline std::size_t ring_writer::room(bool* sane) noexcept {

@@ -27,26 +27,26 @@ using weft::detail::make_error;
 namespace {
 
 constexpr std::uint64_t largest_message = std::uint64_t{1} << 30;
-// Writes up to this size lie in one record, so that words in them are stored once.
+// Writes up to this size are in one record, so that each word in them is stored once.
 constexpr std::size_t whole_bytes = 8192;
 constexpr std::size_t largest_piece = std::size_t{32} << 10;
-// A ring whose reader has let go of no more than it must has room for any record: see take_input().
+// Although the reader may hold back a quarter of the ring (take_input()), there is room for any such record.
 static_assert(ring_bytes_of(whole_bytes) <= channel::min_ring_bytes / 4 * 3);
-// What one poll takes, so that others have their turn.
+// Limits of one poll, so that other connections have their turn.
 constexpr unsigned records_a_poll = 64;
 constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
 constexpr unsigned polls_before_release = 64;
-// The least buffer that a system can give a socket has room for six.
+// The smallest buffer that a socket can have holds six packets.
 constexpr unsigned wake_ups_unread = 4;
-// An honest peer has a few there; one that goes on sending must not keep this end from everything else.
+// An honest peer has sent a few packets before an offer's file. One that goes on sending must not keep this end busy.
 constexpr unsigned packets_before_a_file = 256;
-// What the receiver copies out of the sender's memory, from this size on: a system call costs more than the second copy
-// of what is smaller. And how much of it in one turn.
+// Payloads from this size on are copied by the receiver out of the sender's memory; for smaller ones the system call
+// costs more than the second copy. And how many bytes are copied in one turn.
 constexpr std::uint64_t least_far = std::uint64_t{128} << 10;
 constexpr std::size_t bytes_a_copy = std::size_t{512} << 10;
-// What one turn moves to and from memory that the peer has lent, of one request.
+// How many bytes of one request a turn moves to or from memory that the peer has lent.
 constexpr std::size_t bytes_a_visit = std::size_t{256} << 10;
-constexpr std::string_view taken_too_much = "the peer has taken what was not there";
+constexpr std::string_view taken_too_much = "the peer's read position is beyond what was written";
 
 std::uint64_t bytes_of(const work_request& work) noexcept {
   std::uint64_t sum = work.own.size();
@@ -54,8 +54,8 @@ std::uint64_t bytes_of(const work_request& work) noexcept {
   return sum;
 }
 
-// Calls visit(memory, may_shrink) for the parts of a request's memory from `from` on, as far as `bytes` go. False once
-// that says so.
+// Calls visit(memory, may_shrink) for the parts of a request's memory that hold `bytes` bytes from offset `from` on.
+// Returns false as soon as visit() does.
 template <class Visit>
 bool visit_parts(const software::domain& home, const work_request& work, std::uint64_t from, std::uint64_t bytes,
                  const Visit& visit) {
@@ -73,7 +73,7 @@ bool visit_parts(const software::domain& home, const work_request& work, std::ui
   return part(work.own, false);
 }
 
-// False if a file behind it has become shorter.
+// False if a file behind the memory has become shorter.
 bool gather(const software::domain& home, const work_request& work, std::uint64_t from, std::span<std::byte> to) {
   return visit_parts(home, work, from, to.size(), [&to](std::span<const std::byte> part, bool may_shrink) {
     const std::span<std::byte> place = to.first(part.size());
@@ -95,8 +95,8 @@ bool scatter(const software::domain& home, const work_request& work, std::uint64
   });
 }
 
-// Between a request's memory and the peer's, `bytes` at `place`. As large a write as there is whole in a record is
-// stored word by word.
+// Copies between a request's memory, from offset `from` on, and the peer's memory at `place`; `by_words`: word by word,
+// as a write that is whole in a record is stored.
 bool copy_directly(const software::domain& home, const work_request& work, std::uint64_t from,
                    std::span<std::byte> place, bool by_words) {
   const bool reads = work.kind == work_kind::read;
@@ -165,7 +165,7 @@ shm_link::shm_link(established made, std::shared_ptr<software::domain> home, std
       id_(software::next_stream()),
       writer_(made_.memory.writer()),
       reader_(made_.memory.reader()) {
-  capabilities_.checksum = true;  // memory has its own
+  capabilities_.checksum = true;  // memory has its own error detection
   capabilities_.outgoing_reads = made_.outgoing_reads;
   capabilities_.incoming_reads = made_.incoming_reads;
   capabilities_.invalidate = true;
@@ -216,17 +216,17 @@ void shm_link::post_receive(receive_work& work) noexcept {
   const std::size_t place = (receives_begin_ + receives_count_++) % receives_.size();
   receives_[place] = &work;
   // defect: leave a message that waited
-  if (std::exchange(stalled_, false)) shared_.heat(*this);  // the caller may be in the middle of handling a message
+  if (std::exchange(stalled_, false)) shared_.heat(*this);  // not at once, because the caller may be handling a message
 }
 
 void shm_link::ring() noexcept {
-  if (unsent_ == nullptr) return;  // receives need no word
+  if (unsent_ == nullptr) return;  // receives need no doorbell
   const turn outer(*this);
   unsettled_ = true;
 }
 
-// Only the outermost turn comes here, when it is over: whoever hears of closed() may destroy the link, and nothing of
-// it is touched behind that.
+// Called at the end of the outermost turn only, because closed() may destroy the link, and nothing of it is touched
+// afterwards.
 void shm_link::settle() noexcept {
   if (closed_ || events_ == nullptr) return;
   ++depth_;
@@ -251,8 +251,8 @@ void shm_link::send_output() noexcept {
   complete_oldest();
 }
 
-// Room for a record with a payload of `least` bytes, or up to `most` where there is more: that of its header and its
-// payload, in one piece. Empty if there is none yet.
+// Contiguous room for a record: its header, and a payload of at least `least` and at most `most` bytes. Empty if there
+// is not enough room yet.
 std::span<std::byte> shm_link::find_room(std::size_t least, std::size_t most) noexcept {
   bool sane = true;
   if (!reserved_) {
@@ -283,7 +283,7 @@ std::span<std::byte> shm_link::find_room(std::size_t least, std::size_t most) no
   return {writer_.place(), sizeof(record) + std::min(most, in_one_piece - sizeof(record))};
 }
 
-// Where find_room() has said.
+// Writes the header in front of a payload that is already in the room from find_room().
 void shm_link::put(const record& header) noexcept {
   std::memcpy(writer_.place(), &header, sizeof header);
   writer_.advance(ring_bytes_of(header.bytes));
@@ -299,7 +299,7 @@ bool shm_link::send_short(const record& header, std::span<const std::byte> paylo
   return true;
 }
 
-// True if none is owed any more.
+// True once no answer is owed any more.
 bool shm_link::send_answers() noexcept {
   if (answers_count_ == 0) return true;
   const software::key_table::reader::batch inside(shared_.keys());
@@ -313,7 +313,7 @@ bool shm_link::send_answers() noexcept {
       const std::span<std::byte> room = find_room(least, std::min<std::uint64_t>(left, largest_piece));
       if (room.empty()) return false;
       std::span<std::byte> piece = room.subspan(sizeof(record));
-      // Where it is not the last it ends at a word's end.
+      // A piece that is not the last ends at a word boundary.
       if (piece.size() < left) piece = piece.first(piece.size() - (oldest.address + oldest.moved + piece.size()) % 8);
       const auto status = shared_.keys().read(oldest.key, oldest.address + oldest.moved, piece, id_);
       if (status != access_status::ok) {
@@ -330,7 +330,8 @@ bool shm_link::send_answers() noexcept {
   return answers_count_ == 0;
 }
 
-// It is executed here and not on arrival, because the answers to earlier reads must not see it. Once: there is room.
+// The operation is executed here and not on arrival, because the answers to earlier reads must not see it. It is
+// executed once, because room for its answer is found first.
 bool shm_link::answer_atomic(const owed_answer& asked) noexcept {
   std::uint64_t previous = 0;
   const std::span<std::byte> room = find_room(sizeof previous, sizeof previous);
@@ -352,8 +353,8 @@ bool shm_link::answer_atomic(const owed_answer& asked) noexcept {
   return true;
 }
 
-// True if there is none left that could go. The peer may ask for answers, as that to a fence, until it has finished
-// too.
+// True if no notice is left that can be sent. Answers to a fence, for example, are sent even after this end has
+// finished, because the peer may ask for them until it has finished too.
 bool shm_link::send_notices() noexcept {
   if (owes_fenced_) {  // defect: answer no fence
     if (!send_short({.kind = record_kind::fenced}, {})) return false;
@@ -383,7 +384,8 @@ bool shm_link::send_notices() noexcept {
   return true;
 }
 
-// The file first: it is there when the offer is taken. A socket without room for it has a peer that does not empty it.
+// Sends the file first, so that it is there when the offer is taken. If the socket has no room for it, the peer does
+// not empty its socket, and the offer is withheld.
 bool shm_link::send_notice(const direct_loans::notice& what) noexcept {
   const bool is_offer = what.header.kind == record_kind::offer;
   const auto where = std::as_bytes(std::span(&what.where, is_offer ? 1 : 0));
@@ -401,7 +403,7 @@ void shm_link::send_requests() noexcept {
   while (unsent_ != nullptr && !ended_ && send_request(*unsent_)) unsent_ = unsent_->next;
 }
 
-// True once all of it lies in the ring.
+// True once the whole request is in the ring, or has been executed.
 bool shm_link::send_request(posted_request& item) noexcept {
   const work_request& work = *item.work;
   if (direct_ != nullptr && work.kind != work_kind::send) [[unlikely]] {
@@ -431,8 +433,8 @@ bool shm_link::send_request(posted_request& item) noexcept {
   return true;
 }
 
-// Whether all of it, and not what is left of it, can be copied by the peer. Where a file behind it may become shorter
-// the peer could not tell that from memory that was never there.
+// Whether the peer can copy the payload: not if a part of it is in the ring already, and not if a file behind the
+// memory may become shorter, which the peer could not tell from memory that was never there.
 bool shm_link::may_send_far(const posted_request& item) noexcept {
   if (far_ == copies::untried) ask_for_copies();
   if (far_ != copies::possible || item.moved != 0) return false;
@@ -455,7 +457,7 @@ bool shm_link::send_far(posted_request& item, record header) noexcept {
   return true;
 }
 
-// Meanwhile payloads go through the ring.
+// Until the peer has answered, payloads go through the ring.
 void shm_link::ask_for_copies() noexcept {
   if (made_.process == 0) {
     far_ = copies::impossible;
@@ -467,11 +469,11 @@ void shm_link::ask_for_copies() noexcept {
   if (send_short({.kind = record_kind::prove}, std::as_bytes(std::span(&proof_, 1)))) far_ = copies::asked;
 }
 
-// What the peer has lent may be used once it has executed all that was asked of it before.
+// Lent memory may be used once the peer has executed all earlier requests.
 shm_link::direct_step shm_link::execute_directly(posted_request& item) noexcept {
   using right = direct_access::right;
   const work_request& work = *item.work;
-  if (item.moved != 0 && unfenced_) return direct_step::by_request;  // a part of it lies in the ring
+  if (item.moved != 0 && unfenced_) return direct_step::by_request;  // a part of it is in the ring
   // defect: say nothing of immediate data
   const direct_access::range* const range = work.immediate ? nullptr : direct_->find(work.remote_key);
   const right wanted = work.kind == work_kind::read    ? right::read
@@ -507,7 +509,8 @@ shm_link::direct_step shm_link::execute_piece(posted_request& item, const direct
     break_off(make_error(errc::connection_failed, "the file behind the memory of a request has become shorter"));
     return direct_step::wait;
   }
-  // Whoever sees what is written later sees this, and what was there before is in later reads.
+  // Orders this access before later ones: whoever sees a later write sees this one, and a later read sees no less than
+  // this one.
   std::atomic_thread_fence(std::memory_order_acq_rel);
   item.moved += bytes;
   item.done = item.moved == item.bytes;  // defect: take a large direct transfer
@@ -533,7 +536,7 @@ bool shm_link::send_pieces(posted_request& item, record header) noexcept {
     put(header);
     item.moved += piece.size();               // defect: complete a write with
     if (item.moved != item.bytes) publish();  // the peer begins to copy meanwhile
-    if (ended_) return false;                 // it cannot be woken up
+    if (ended_) return false;                 // the peer could not be woken up
   } while (item.moved != item.bytes);
   item.done = true;
   return true;
@@ -545,22 +548,23 @@ void shm_link::publish() noexcept {
   wake_other();
 }
 
-// Behind a publication or a release. All four are seq_cst, this end's store and look, and the other's when it falls
-// asleep: so either that end sees what was published, or this end sees that it sleeps.
+// Called after a publication or a release. This end's store and its load of `attention` are seq_cst, and so is the
+// other end's store when it falls asleep; a seq_cst fence separates that from its load. So either the other end sees
+// what was published, or this end sees that the other sleeps.
 void shm_link::wake_other() noexcept {
   std::atomic<std::uint32_t>& attention = made_.memory.other().attention;
   if (attention.load(std::memory_order_seq_cst) == end_words::awake) return;
   if (attention.exchange(end_words::awake, std::memory_order_seq_cst) == end_words::awake) return;
-  // It has no flag of an open file that the peer could change, and so never waits. Where there is no room for it, other
-  // wake-ups are on their way.
+  // This never blocks, because the socket shares no open file description with the peer, which could change its flags.
+  // If there is no room for the packet, other wake-ups are in flight.
   const int result = send_wake_up(made_.socket);
   if (result == 0 || result == -EAGAIN || result == -EPIPE || result == -ECONNRESET) return;
-  // Nothing wakes a peer that says it is awake, so it learns of the end by the socket.
+  // The peer counts as awake now, so nothing would wake it later: it learns of the end by the socket.
   break_off(
       make_error(errc::connection_failed, words::format("the peer cannot be woken up: errno %d", -result).view()));
 }
 
-// In posting order: what waits for an answer holds back those behind it.
+// In posting order: a request that waits for an answer holds back those behind it.
 void shm_link::complete_oldest() noexcept {
   while (first_ != nullptr && first_->done && !ended_) {
     posted_request& item = *first_;
@@ -590,18 +594,18 @@ std::size_t shm_link::poll() noexcept {
   if (!sane) break_rules(taken_too_much);
   if (has_input) copying_ ? go_on_copying() : take_input();  // defect: forget what a peer had published
   unsettled_ = unsettled_ || !is_settled();
-  return 1;  // the link may be gone behind this
+  return 1;  // the link may be destroyed by now
 }
 
-// Whether output that stopped for want of room can go on, or, for output that waits for anything, the peer has said
-// what cannot be.
+// True if output that stopped for want of room can go on. Also true if any output waits and the peer's position is
+// impossible; `*sane` is false then.
 bool shm_link::found_room(bool* sane) noexcept {
   if (unsent_ == nullptr && answers_count_ == 0 && !blocked_room_) return false;
   const std::size_t room = writer_.room(sane);
   return !*sane || (blocked_room_ && room > *blocked_room_);
 }
 
-// Whether neither output nor the end has anything to go on with.
+// Whether neither output nor closing has anything left to do.
 bool shm_link::is_settled() const noexcept {
   const bool has_output = unsent_ != nullptr || answers_count_ != 0 || owes_ || (first_ != nullptr && first_->done);
   const bool is_ending = ended_ || shutting_down_ || peer_finished_ || socket_ended_;
@@ -611,7 +615,7 @@ bool shm_link::is_settled() const noexcept {
 void shm_link::fall_asleep() noexcept {
   if (reader_.unreleased() != 0) reader_.release();
   made_.memory.own().attention.store(end_words::asleep, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // the other half of wake_other()'s
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with wake_other()
 }
 
 void shm_link::wake_up() noexcept { made_.memory.own().attention.store(end_words::awake, std::memory_order_relaxed); }
@@ -621,9 +625,9 @@ void shm_link::loans_ended() noexcept {
   owes_ = unsettled_ = true;
 }
 
-// What the packets of wake-ups hold says nothing. They are taken from time to time only, long before there is no room
-// for more of an honest peer's, who wakes nobody that is awake; one that sends more of them fills its own buffer. The
-// file of an offer may be among them.
+// The contents of wake-up packets mean nothing. The packets are read from time to time only, but long before those of
+// an honest peer could fill the socket, because such a peer does not wake an end that is awake. A peer that sends more
+// of them fills its own buffer. The file of an offer may be among them.
 void shm_link::socket_ready(bool at_end) noexcept {
   if (closed_ || socket_ended_) return;
   if (at_end) {
@@ -639,7 +643,8 @@ void shm_link::socket_ready(bool at_end) noexcept {
   }
 }
 
-// False if there was none. That the peer has died with packets unread is said once, and first.
+// False if there was no packet. ECONNRESET counts as one: the kernel reports once, before the packets that there are,
+// that the peer has died without reading all of its own.
 bool shm_link::take_wake_up(descriptor& file) noexcept {
   std::array<std::byte, 1> room{};
   const packet got = take_packet(made_.socket, room, {&file, 1});
@@ -664,8 +669,8 @@ void shm_link::take_input() noexcept {
     reader_.advance(taken);
     bytes += taken;
     ++records;
-    // Not each time, because the other end would have to fetch it before it writes again. What is left never keeps it
-    // waiting: it is let go of when there is nothing else to do, and wakes nobody.
+    // Not after each record, because the other end would have to fetch the cache line before it writes again. The rest
+    // never keeps it waiting: it is released when there is nothing else to do, without waking anybody.
     if (reader_.unreleased() >= reader_.capacity() / 4) release();
   }
 }
@@ -675,7 +680,7 @@ void shm_link::release() noexcept {
   wake_other();  // defect: wake nobody
 }
 
-// How much of the ring it took; 0: nothing, because of a message without a receive or of the end.
+// Returns how many bytes of the ring it took; 0 if a message has no receive, or the connection has ended.
 std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noexcept {
   record header;
   std::memcpy(&header, reader_.place(), sizeof header);
@@ -688,7 +693,7 @@ std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noex
   if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {  // defect: let the peer write
     return break_rules("a record that is longer than what there is"), 0;
   }
-  // Messages alone need no keys.
+  // Only messages need no key look-up.
   const bool is_message = header.kind == record_kind::send && (header.flags & record::invalidates) == 0;
   if (!is_message && !inside) inside.emplace(shared_.keys());
   const std::span content(payload, header.bytes);
@@ -696,7 +701,7 @@ std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noex
   return ring_bytes_of(header.bytes);
 }
 
-// False for a message that waits for a receive, and stays where it is.
+// False for a message that waits for a receive, and stays in the ring.
 bool shm_link::take(const record& header, std::span<const std::byte> content) noexcept {
   switch (header.kind) {
     case record_kind::send:
@@ -717,7 +722,7 @@ bool shm_link::take(const record& header, std::span<const std::byte> content) no
     case record_kind::finished:
       if (continued_ || peer_finished_) return break_rules("an end that is none"), true;
       peer_finished_ = true;
-      loans_.reset();  // it has let go of them before
+      loans_.reset();  // the peer has let go of all loans before
       return true;
     case record_kind::broken:
       take_broken(header, content);
@@ -729,7 +734,7 @@ bool shm_link::take(const record& header, std::span<const std::byte> content) no
   return true;
 }
 
-// False if it is none.
+// False if the record is no notice.
 bool shm_link::take_notice(const record& header, std::span<const std::byte> content) noexcept {
   const char* fault = nullptr;
   owes_ = true;
@@ -743,7 +748,7 @@ bool shm_link::take_notice(const record& header, std::span<const std::byte> cont
       break;
     case record_kind::taken:
     case record_kind::returned:
-      fault = loans_ != nullptr ? loans_->heard(header) : "an answer to no offer";
+      fault = loans_ != nullptr ? loans_->heard(header) : "the peer answered an offer that was never made";
       break;
     case record_kind::fence:
       owes_fenced_ = true;  // defect: forget to answer a fence
@@ -786,7 +791,7 @@ void shm_link::take_offer(const record& header, std::span<const std::byte> conte
   if (const char* const fault = direct_->consider(header, where, std::move(file)); fault != nullptr) break_rules(fault);
 }
 
-// Once it has what it needs it may go on without this end.
+// Offers the memory to the peer, which can then access it without this end.
 void shm_link::lend(std::uint32_t key, software::direct_memory& whole) noexcept {
   if (loans_ == nullptr) {
     loans_.reset(new (std::nothrow) direct_loans(*this, home_, made_.memory.own(), made_.memory.other()));
@@ -818,29 +823,31 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
   return true;
 }
 
-// False for what makes no sense.
+// False if the record is invalid.
 bool shm_link::begin_copy(std::span<const std::byte> content) noexcept {
   if (!process_ || !process_->is_proven()) {
     break_rules("a payload that is elsewhere, which nobody asked for");
     return false;
   }
   if (content.size() > sizeof far_pieces_ || content.size() % sizeof(far_piece) != 0) {
-    return break_rules("pieces that are none"), false;
+    return break_rules("a malformed list of payload pieces"), false;
   }
   far_pieces_ = {};
   std::memcpy(far_pieces_.data(), content.data(), content.size());
   std::uint64_t left = incoming_.total;
   for (const far_piece& each : far_pieces_) {
-    if (each.bytes > left) return break_rules("pieces of another length"), false;
+    if (each.bytes > left) return break_rules("payload pieces do not add up to the message's length"), false;
     left -= each.bytes;
   }
-  if (left != 0 || incoming_.total == 0) return break_rules("pieces of another length"), false;
+  if (left != 0 || incoming_.total == 0)
+    return break_rules("payload pieces do not add up to the message's length"), false;
   copying_ = true;
   return true;
 }
 
-// Nothing behind it is taken until it has all come. The peer keeps what it has sent for as long as its connection
-// lasts, and says first that it does not any more: so what was copied before that was seen is what it has sent.
+// No later record is taken until the payload has been copied. The peer keeps the payload as long as its connection
+// lasts, and sets `payloads` to let_go before it ends. So a copy that finds it `kept` afterwards is what the peer has
+// sent.
 void shm_link::go_on_copying() noexcept {
   access_status status = access_status::ok;
   const software::key_table::reader::batch inside(shared_.keys());
@@ -863,7 +870,8 @@ void shm_link::go_on_copying() noexcept {
   if (result == -EPERM) {
     return break_off(make_error(errc::connection_failed, "the peer's memory could be read, and can no more"));
   }
-  // The kernel does not say at which end: a file that has become shorter is no fault of the peer's.
+  // The kernel does not tell which end's memory is missing. If a file here has become shorter, the peer is not at
+  // fault.
   if (may_shrink) return refuse_incoming(access_status::bounds);
   break_rules("a payload that is not in the memory of its sender");
 }
@@ -879,7 +887,7 @@ std::span<std::byte> shm_link::place_of_copy(access_status& status, bool& may_sh
 
 void shm_link::take_proof(std::span<const std::byte> content) noexcept {
   proof_word proof;
-  if (content.size() != sizeof proof) return break_rules("a proof of nothing");
+  if (content.size() != sizeof proof) return break_rules("a malformed proof word");
   std::memcpy(&proof, content.data(), sizeof proof);
   if (!process_) process_.emplace(made_.process, made_.socket.calls());
   owed_proven_ = process_->accept(proof);
@@ -980,7 +988,7 @@ void shm_link::take_query(const record& header, std::span<const std::byte> conte
   answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;  // defect: answer the last question
 }
 
-// The oldest request that has not completed is the one that waits for it: all before it have.
+// Answers come in order, so this one is for the oldest request that has not completed.
 void shm_link::take_answer(const record& header, std::span<const std::byte> content) noexcept {
   posted_request* const item = first_;
   const bool waits = item != nullptr && item != unsent_ && !item->done && is_query(*item->work);
@@ -1032,7 +1040,7 @@ void shm_link::refuse_incoming(access_status status) noexcept {
       status);
 }
 
-// A peer that uses a key which this end has revoked may not have known of that.
+// A peer that uses a key which this end has revoked may not have known that, so this is no protocol error.
 void shm_link::refuse_access(const refused_access& what, access_status status) noexcept {
   const bool is_late = status == access_status::invalid_stag && domain_->keys().was_revoked(what.key);
   const char* const reason = is_late ? "a key that this end has revoked" : software::reason_of(status);
@@ -1068,7 +1076,7 @@ void shm_link::end_because(const error& why, const record& last, std::string_vie
   if (first) events_->ended(false, why);
 }
 
-// As far as there is room: a peer that finds none learns of the end by the socket.
+// Sends the last record if there is room. Otherwise the peer learns of the end by the socket.
 void shm_link::say_last_words(record last, std::string_view words) noexcept {
   words = words.substr(0, max_words);
   if (!find_room(words.size(), words.size()).empty()) {
@@ -1097,12 +1105,12 @@ void shm_link::refuse(violation, std::string_view why) noexcept {
   break_rules(why);
 }
 
-// Goes through the end as far as it has come; called whenever something about it may have changed.
+// Takes the next steps of closing that are possible; called whenever a condition of theirs may have changed.
 void shm_link::advance_end() noexcept {
   if (closed_) return;
   const bool is_unheard = socket_ended_ && peer_finished_;  // nobody makes room any more
   if (!broken_ && shutting_down_ && first_ == nullptr && !finished_ && (answers_count_ == 0 || is_unheard)) {
-    direct_.reset();  // the peer takes it for an answer to all that it ends
+    direct_.reset();  // `finished` tells the peer that this end has let go of all loans
     finished_ = is_unheard || send_short({.kind = record_kind::finished}, {});
     publish();
   }
@@ -1116,15 +1124,15 @@ void shm_link::advance_end() noexcept {
   if ((broken_ || (finished_ && peer_finished_)) && may_close()) close();
 }
 
-// An honest peer may be in the middle of an access to memory that it was lent. It is told of the end and lets go of the
-// socket, which wakes this end; or it dies, which does so as well.
+// An honest peer may be in the middle of an access to memory that it was lent. It learns of the end, and closes its
+// socket, which wakes this end. If it dies, its socket is closed as well.
 bool shm_link::may_close() noexcept {
   if (loans_ == nullptr || socket_ended_ || loans_->shut_out()) return true;  // defect: end a connection while
   if (!std::exchange(parting_, true)) made_.socket.calls().shutdown(made_.socket.fd(), SHUT_WR);
   return false;
 }
 
-// What the peer has published before is still there.
+// Records that the peer has published before its end are still taken.
 void shm_link::look_at_the_end_of_the_socket() noexcept {
   bool sane = true;
   if (peer_finished_ && (finished_ || first_ == nullptr)) return;
@@ -1150,8 +1158,8 @@ work_status shm_link::status_of(const posted_request& item) const noexcept {
   return has_place && item.work->remote_key != refused_->key ? work_status::bystander : work_status::flushed;
 }
 
-// What our requests wait for may lie behind a message for which there is no receive. Native peers have credits and
-// never get there; against others only time helps.
+// The answers to this end's reads may be behind a message for which there is no receive. Native peers have credits and
+// never get there; for others there is a timeout.
 void shm_link::watch_stalled() noexcept {
   const bool overdue = stalled_ && reads_ != 0 && !ended_ && overdue_after_.count() != 0;
   if (!overdue && timer::armed()) home_.disarm(*this);
@@ -1161,7 +1169,7 @@ void shm_link::watch_stalled() noexcept {
 void shm_link::expired() noexcept {
   const turn outer(*this);
   if (stalled_ && reads_ != 0) {
-    break_off(make_error(errc::not_receiving, "a read is overdue"));
+    break_off(make_error(errc::not_receiving, "a read is overdue behind messages that wait for a recv() here"));
   }
 }
 

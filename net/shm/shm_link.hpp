@@ -26,14 +26,15 @@
 
 namespace weft::net::shm {
 
-/// One end of a connection through shared memory: the owner of memory executes what its peer asks for, or has lent it
-/// the memory.
+/// One end of a connection through shared memory. The owner of memory executes its peer's requests, unless it has lent
+/// the peer the memory.
 ///
 /// Output: requests go into the ring in their order, in as many records as they need, and so do the answers to the
-/// peer's requests, which have precedence. A send or write has completed once all of it lies in the ring. What goes
-/// directly into memory that the peer has lent takes its place in that order when all before it has been executed.
-/// Input: records are taken from the other ring, each header copied once and then believed as far as it has been
-/// checked. A message without a receive holds back all that is behind it.
+/// peer's requests, which have precedence. A send or write has completed once all of it is in the ring. Direct access
+/// to memory that the peer has lent keeps the order too: it waits until everything before it has been executed.
+///
+/// Input: records are taken from the other ring. Each header is copied once, and then checked. A message without a
+/// receive holds back everything behind it.
 class shm_link final : public net::link,
                        private polled_end,
                        private direct_loans::lender,
@@ -62,11 +63,11 @@ class shm_link final : public net::link,
   struct posted_request {
     work_request* work = nullptr;
     posted_request* next = nullptr;
-    std::uint64_t bytes = 0;   // of it, together
-    std::uint64_t moved = 0;   // bytes of it that lie in the ring, or have been answered
-    std::uint32_t number = 0;  // of all requests of this end, modulo 2^32
+    std::uint64_t bytes = 0;   // length of the whole
+    std::uint64_t moved = 0;   // bytes that are in the ring, or have been answered
+    std::uint32_t number = 0;  // counts all requests of this end, modulo 2^32
     bool done = false;
-    bool far = false;  // the peer copies it, and says when it has
+    bool far = false;  // the peer copies the payload, and answers with a `copied`
   };
   // A request of the peer's that is to be answered.
   struct owed_answer {
@@ -78,7 +79,7 @@ class shm_link final : public net::link,
     atomic_operands operands{};
     std::uint32_t number = 0;
   };
-  // One entry from outside. What follows from it, output and the end, waits for the outermost to be over.
+  // One entry from outside. Output and closing wait until the outermost turn is over.
   class turn {
    public:
     explicit turn(shm_link& owner) noexcept : owner_(owner) { ++owner_.depth_; }
@@ -118,9 +119,9 @@ class shm_link final : public net::link,
   [[nodiscard]] bool send_notice(const direct_loans::notice& what) noexcept;
   [[nodiscard]] bool answer_atomic(const owed_answer& asked) noexcept;
   enum class direct_step : std::uint8_t {
-    done,        // all of it has been executed
-    wait,        // something before it has not, or there is more of it than others have time for
-    by_request,  // the owner is to execute it
+    done,        // the whole request has been executed
+    wait,        // for requests before it, or for the next turn, because it is too large for one
+    by_request,  // the owner has to execute it
   };
   [[nodiscard]] direct_step execute_directly(posted_request& item) noexcept;
   [[nodiscard]] direct_step execute_piece(posted_request& item, const direct_access::range& where,
@@ -135,7 +136,7 @@ class shm_link final : public net::link,
 
   // Input.
   void take_input() noexcept;
-  // The look-ups of one turn, from the first on.
+  // Covers the key look-ups of one turn; made at the first of them.
   using key_batch = std::optional<software::key_table::reader::batch>;
   [[nodiscard]] std::size_t take_record(std::size_t available, key_batch& inside) noexcept;
   [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
@@ -195,44 +196,44 @@ class shm_link final : public net::link,
 
   ring_writer writer_;
   posted_request* first_ = nullptr;   // the oldest that has not completed
-  posted_request* unsent_ = nullptr;  // the oldest that does not lie in the ring
+  posted_request* unsent_ = nullptr;  // the oldest that is not all in the ring
   posted_request* last_ = nullptr;
-  std::uint32_t requests_ = 0;               // of this end, ever
+  std::uint32_t requests_ = 0;               // posted in all, modulo 2^32
   std::uint16_t reads_ = 0;                  // outstanding at the peer
-  std::optional<std::size_t> blocked_room_;  // that there was when output stopped for want of it
-  std::optional<record> refused_;            // what the peer has said of the request that it has refused
-  bool reserved_ = false;                    // the pages of our ring
-  unsigned unread_ = 0;                      // wake-ups, since the socket was last emptied
+  std::optional<std::size_t> blocked_room_;  // the room that there was when output stopped for want of it
+  std::optional<record> refused_;            // the peer's record about the request that it has refused
+  bool reserved_ = false;                    // the pages of this end's ring are reserved
+  unsigned unread_ = 0;                      // wake-ups since the socket was last emptied
 
   std::unique_ptr<direct_access> direct_;  // null: the peer has offered nothing
-  bool unfenced_ = false;                  // the peer may not have executed a write of ours yet
-  bool fencing_ = false;                   // it has been asked to say when it has
+  bool unfenced_ = false;                  // the peer may not have executed a write of this end yet
+  bool fencing_ = false;                   // a fence has not been answered yet
   bool postponed_ = false;                 // there is more to be executed directly in the next turn
   std::unique_ptr<direct_loans> loans_;    // null: the peer has accessed nothing that it may be lent
-  descriptor offered_file_;                // has come before its offer was taken
+  descriptor offered_file_;                // has arrived before its offer was taken
   bool owes_ = false;                      // there may be notices to send: answers about loans and copies, and offers
-  bool lost_file_ = false;                 // it has come, and this process has no descriptor for it
+  bool lost_file_ = false;                 // an offer's file has arrived, but this process had no descriptor for it
   bool owes_fenced_ = false;
 
   // Large payloads, which the receiver copies out of the sender's memory where the kernel lets it.
   enum class copies : std::uint8_t { untried, asked, possible, impossible };
-  copies far_ = copies::untried;                        // the peer's, of what this end sends
+  copies far_ = copies::untried;                        // by the peer, out of this end's memory
   proof_word proof_;                                    // of this end
-  std::optional<peer_process> process_;                 // the peer's; empty: it has not asked for copies
-  std::array<far_piece, max_far_pieces> far_pieces_{};  // what is copied
-  bool copying_ = false;                                // the payload of incoming_
-  std::uint32_t owed_copied_ = 0;                       // notices
-  std::optional<bool> owed_proven_;                     // the answer to be given
+  std::optional<peer_process> process_;                 // the peer's; empty: it has sent no proof
+  std::array<far_piece, max_far_pieces> far_pieces_{};  // of the payload that is being copied
+  bool copying_ = false;                                // the payload of incoming_ is being copied
+  std::uint32_t owed_copied_ = 0;                       // how many `copied` are to be sent
+  std::optional<bool> owed_proven_;                     // the `proven` that is to be sent
 
   ring_reader reader_;
   std::vector<receive_work*> receives_;  // posted, a ring
   std::size_t receives_begin_ = 0;
   std::size_t receives_count_ = 0;
   receive_work* receive_ = nullptr;  // the one that is being filled
-  unsigned quiet_polls_ = 0;         // that have found nothing in a row
-  record incoming_;                  // whose pieces come
+  unsigned quiet_polls_ = 0;         // polls in a row that have found nothing
+  record incoming_;                  // the message or write that is arriving
   std::uint64_t incoming_moved_ = 0;
-  bool continued_ = false;  // they have not all come
+  bool continued_ = false;  // more pieces of incoming_ follow
   std::uint32_t peer_requests_ = 0;
   std::vector<owed_answer> answers_;  // a ring
   std::size_t answers_begin_ = 0;
@@ -244,11 +245,11 @@ class shm_link final : public net::link,
   bool unsettled_ = false;
   bool socket_ended_ = false;   // the peer, or its process, is gone
   bool shutting_down_ = false;  // shut_down() was called
-  bool finished_ = false;       // our last record lies in the ring
-  bool peer_finished_ = false;  // and the peer's has been taken
+  bool finished_ = false;       // this end's last record is in the ring
+  bool peer_finished_ = false;  // the peer's last record has been taken
   bool ended_ = false;
-  bool broken_ = false;   // it does not wait for the peer to finish
-  bool parting_ = false;  // all is over but that the peer is inside of memory that it was lent
+  bool broken_ = false;   // closing does not wait for the peer to finish
+  bool parting_ = false;  // closing waits only until the peer is outside of memory that it was lent
   bool closed_ = false;
 };
 

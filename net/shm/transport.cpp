@@ -27,16 +27,16 @@
 namespace weft::net::shm {
 namespace {
 
-// Between tries to connect to a listener that has as many peers waiting as it may.
+// Pauses between attempts to connect to a listener whose backlog is full.
 constexpr auto shortest_pause = std::chrono::milliseconds(1);
 constexpr auto longest_pause = std::chrono::milliseconds(32);
 constexpr const char* connect_step = "connect to the listener's socket";
-constexpr const char* busy_step = "connect to the listener's socket: it has as many peers waiting as it may";
+constexpr const char* busy_step = "connect to the listener's socket: the listener's backlog is full";
 constexpr const char* answer_step = "wait for the answer";
-// To be told from a peer in another container of this machine, which has an address there as well.
+// The two cannot be told apart, because a peer in another container of this machine has an address of its own as well.
 constexpr const char* elsewhere = "the peer is on another machine, or in another network namespace (see unix:PATH)";
 constexpr const char* nobody_there = "in this network namespace (unix:PATH reaches others)";
-// For a listener that has many peers waiting, where the peer may be reached over another fabric.
+// How long to try a listener whose backlog is full, if the peer may be reached over another fabric.
 constexpr auto patience_with_busy_ones = std::chrono::milliseconds(250);
 
 class transport final : public net::transport {
@@ -68,7 +68,7 @@ class transport final : public net::transport {
   std::shared_ptr<mr::domain> base_;
 };
 
-// There are no packets that could come from there, but who names an address of another machine is told so.
+// A source address has no effect here, but one that is not this machine's is reported as an error.
 task<> check_source(const set_up_options& options) {
   const std::vector<socket_address> sources = co_await look_up_source(options.source, options.deadline);
   int result = 0;
@@ -82,23 +82,22 @@ task<> check_source(const set_up_options& options) {
 enum class found : std::uint8_t {
   listener,
   nobody,
-  no_room,  // who listens there has as many peers waiting as it may
+  no_room,  // the listener's backlog is full
 };
 
-// Connects. The socket does not wait for anything meanwhile: one that did would wait for a listener that does not
-// accept.
+// Connects. The socket is non-blocking, because connect(2) would otherwise wait for a listener that does not accept.
 found try_name(const unix_name& name, descriptor& socket) {
   system_calls& calls = socket.calls();
   int result = -EINTR;
   while (result == -EINTR) result = calls.connect(socket.fd(), name.data(), name.size());
   if (result == -ECONNREFUSED || result == -ENOENT) return found::nobody;
   if (result == -EAGAIN) return found::no_room;
-  if (result == 0) result = calls.fcntl(socket.fd(), F_SETFL, 0);  // as descriptor has it
+  if (result == 0) result = calls.fcntl(socket.fd(), F_SETFL, 0);  // blocking again, as a descriptor should be
   if (result < 0) throw system_error(-result, connect_step);
   return found::listener;
 }
 
-// What is wrong with who listens there; nothing if it is of this process's user.
+// The error for a listener of another user; empty if the listener is of this process's user.
 std::optional<error> stranger_at(const descriptor& socket) {
   const ucred who = peer_of(socket);
   if (is_same_user(who)) return std::nullopt;
@@ -109,8 +108,8 @@ std::optional<error> stranger_at(const descriptor& socket) {
                                           who.uid, ::geteuid()));
 }
 
-// Connects to the first of the names at which somebody listens. Any user can take an abstract name, and leave those who
-// come to it waiting: what is wrong with one name is no matter of the others.
+// Connects to the first of the names at which a process of this user listens, or any process with `any_user`. Any user
+// can take an abstract name, and leave peers waiting there, so a failure at one name does not stop the others.
 task<std::unique_ptr<descriptor>> find_listener(const std::vector<unix_name>& names, bool any_user,
                                                 time_point deadline) {
   system_calls& calls = executor_core::current()->calls();
@@ -152,7 +151,7 @@ error rejected(const frame& answer) {
   return rejection(answer.private_data(), answer_step);
 }
 
-// What the acceptor has agreed to, from this end.
+// The acceptor's agreement from this end's point of view.
 frame turned_round(const frame& hello, const frame& answer) {
   frame agreed = answer;
   std::swap(agreed.incoming_reads, agreed.outgoing_reads);

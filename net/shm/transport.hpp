@@ -10,14 +10,14 @@
 
 namespace weft::net::shm {
 
-/// Memory that two processes of one machine share, or two ends in one process. Needs no device.
+/// The transport over memory that two processes of one machine share, or two ends in one process. Needs no device.
 ///
-/// "HOST:PORT" reaches processes of the same user and network namespace, HOST being this machine; "unix:PATH" those
-/// that the permissions of the path let in. `calls` is a seam, for the randomness of keys; sockets are made with those
-/// of their executor. Throws errc::invalid_argument.
+/// "HOST:PORT", where HOST is this machine, reaches processes of the same user and network namespace; "unix:PATH"
+/// reaches those that the permissions of the path let in. `calls` is a seam, for the randomness of keys; sockets use
+/// their executor's system calls. Throws errc::invalid_argument.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
-/// With a domain that other transports in software have, too.
+/// The same transport on a domain that other software transports share.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options,
                                                              std::shared_ptr<software::domain> home);
 

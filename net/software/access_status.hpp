@@ -6,7 +6,7 @@
 
 namespace weft::net::software {
 
-/// The answer to a peer's access to our memory. See RFC 5040 section 7.2 and RFC 5041 section 7.1.
+/// The result of a peer's access to local memory. See RFC 5040 section 7.2 and RFC 5041 section 7.1.
 enum class access_status : std::uint8_t {
   ok,
   invalid_stag,    ///< no such key, or revoked
@@ -17,15 +17,15 @@ enum class access_status : std::uint8_t {
   misaligned,      ///< an atomic operation off an 8-byte boundary
 };
 
-/// In the words of an error.
+/// The reason, for the text of an error.
 [[nodiscard]] constexpr const char* reason_of(access_status status) noexcept {
   constexpr const char* reasons[] = {"no error",
                                      "no such key",
-                                     "out of its bounds",
+                                     "outside of the region",
                                      "the region does not allow it",
                                      "the key is another connection's",
-                                     "the offset wraps",
-                                     "off its 8-byte boundary"};
+                                     "offset + length exceeds 64 bits",
+                                     "not aligned to 8 bytes"};
   return reasons[static_cast<std::size_t>(status)];
 }
 

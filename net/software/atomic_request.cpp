@@ -13,7 +13,7 @@ std::uint64_t apply(const atomic_request& request, std::uint64_t value) noexcept
     if (!changes(request, value)) return value;
     return (value & ~request.mask) | (request.operand & request.mask);
   }
-  // Without the top bit of each field nothing is carried out of one; those bits are added by themselves.
+  // Mask each field's top bit so that no carry crosses fields, then add the top bits by XOR.
   return ((value & ~request.mask) + (request.operand & ~request.mask)) ^ ((value ^ request.operand) & request.mask);
 }
 

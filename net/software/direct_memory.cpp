@@ -34,7 +34,8 @@ std::shared_ptr<direct_memory> direct_memory::make(const mr::memory_record& whol
   if (writable && opens_by_itself && !mr::overlaps(whole.usage, writing)) {
     refuse("peers that may only read it could write the file: make it with mr::file_access::read_only");
   }
-  if (!writable && mr::overlaps(whole.usage, writing)) refuse("others may only read the file");
+  if (!writable && mr::overlaps(whole.usage, writing))
+    refuse("the file is sealed against writing (F_SEAL_WRITE or F_SEAL_FUTURE_WRITE), but the usage lets peers write");
   const int copy = calls.fcntl(whole.file.descriptor, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) throw error(std::error_code(-copy, std::system_category()), "copy the descriptor of direct memory");
   return std::make_shared<direct_memory>(descriptor(copy, calls), whole.bytes, writable);

@@ -14,16 +14,16 @@
 
 namespace weft::net::software {
 
-/// Registered memory, a whole file, that peers may map: mr::registration_options::direct. Thread-safe.
+/// Registered memory that is a whole file, and that peers may map: mr::registration_options::direct. Thread-safe.
 ///
-/// Each connection whose peer has been handed the file has a loan of it. A peer that keeps the rules looks before each
-/// access whether its loan has been ended, and says when it is inside of one.
+/// Each connection whose peer has been handed the file has a loan of it. A peer that keeps the rules checks before each
+/// access whether its loan has ended, and announces that it is inside an access.
 class direct_memory : public std::enable_shared_from_this<direct_memory> {
  public:
   class loan;
 
-  /// Throws errc::invalid_argument for a file that can become shorter, and for one that others could write although
-  /// the memory's usage lets nobody do that.
+  /// Throws errc::invalid_argument for a file that can become shorter, for one that peers could write although the
+  /// memory's usage does not allow it, and for one that they cannot write although it does.
   [[nodiscard]] static std::shared_ptr<direct_memory> make(const mr::memory_record& whole, system_calls& calls);
 
   direct_memory(descriptor file, std::span<std::byte> memory, bool writable) noexcept
@@ -34,15 +34,15 @@ class direct_memory : public std::enable_shared_from_this<direct_memory> {
 
   [[nodiscard]] int file() const noexcept { return file_.fd(); }
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
-  /// Whoever has the file can write it.
+  /// Whether a process that has the file can write it.
   [[nodiscard]] bool writable() const noexcept { return writable_; }
 
-  /// False once it has been revoked. Does nothing for one that it was lent to before.
+  /// Lends the memory; false once it has been revoked. Does nothing for a loan that has begun already.
   [[nodiscard]] bool lend(loan& to) noexcept;
-  /// Does nothing for one that has been taken back.
+  /// Ends a loan. Does nothing for one that has been taken back already.
   void take_back(loan& from) noexcept;
-  /// Ends all loans, and waits for peers that are inside of an access: until they are out, have gone, or have had a
-  /// second for it, because one that is stopped there may stay. There are no other loans afterwards.
+  /// Ends all loans, and waits until peers that are inside an access have left it or are gone, but at most one second,
+  /// because a peer that is stopped there may never leave. There are no loans afterwards.
   void revoke() noexcept;
 
  private:
@@ -56,7 +56,7 @@ class direct_memory : public std::enable_shared_from_this<direct_memory> {
   bool revoked_ = false;
 };
 
-/// A connection's. Not to be destroyed while it is lent.
+/// The loan of one connection. Not to be destroyed before it has ended.
 class direct_memory::loan : public weft::detail::list_hook<loan> {
  public:
   loan(const loan&) = delete;
@@ -68,9 +68,9 @@ class direct_memory::loan : public weft::detail::list_hook<loan> {
 
  private:
   friend class direct_memory;
-  /// The memory is being revoked: shuts the peer out. Both on any thread, under a mutex.
+  /// Shuts the peer out, because the memory is being revoked. Called, as is is_outside(), on any thread, under a mutex.
   virtual void end() noexcept = 0;
-  /// Whether the peer is out since then.
+  /// Whether the peer has left its access, after end().
   [[nodiscard]] virtual bool is_outside() const noexcept = 0;
 };
 

@@ -7,14 +7,14 @@
 
 namespace weft::net::software {
 
-/// The keys that were erased last, a bounded number of them. Not thread-safe.
+/// The keys that were erased most recently, up to a bound. Not thread-safe.
 class erased_keys {
  public:
   static constexpr std::size_t most = 1024;
 
   erased_keys() noexcept { first_.fill(none); }
 
-  /// `by_peer`: it had revoked the key before. Forgets the oldest one if there are too many.
+  /// `by_peer`: the peer had revoked the key. Forgets the oldest key if there are too many.
   void add(std::uint32_t stag, bool by_peer) noexcept {
     const std::size_t number = added_++ % most;
     if (added_ > most) forget(number);
@@ -26,7 +26,7 @@ class erased_keys {
   [[nodiscard]] bool contain(std::uint32_t stag) const noexcept {
     return any_of(stag, [](const item&) { return true; });
   }
-  /// Whether one is among them that no peer had revoked.
+  /// Whether the key is among them, and no peer had revoked it.
   [[nodiscard]] bool contain_ours(std::uint32_t stag) const noexcept {
     return any_of(stag, [](const item& each) { return !each.by_peer; });
   }

@@ -24,7 +24,7 @@ std::uint32_t exposed_keys::open(const mr::slice& memory, mr::usage uses, mr::de
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
     throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
   }
-  std::set<std::uint32_t> made{0};  // its place is made before the key is, so that nothing fails behind that
+  std::set<std::uint32_t> made{0};  // allocated before the key is opened, so that nothing fails after that
   const std::span<std::byte> bytes = memory.bytes();
   const std::uint32_t key = domain_.keys().open({.ranges = {&bytes, 1},
                                                  .address = 0,

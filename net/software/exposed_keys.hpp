@@ -13,23 +13,24 @@
 
 namespace weft::net::software {
 
-/// The keys that one connection has given to its peer, for itself alone. All calls on its executor.
+/// The keys that one connection has given to its peer, and that no other connection may use. All calls on its executor.
 class exposed_keys {
  public:
   /// `home` outlives it.
   exposed_keys(domain& home, stream_id stream) noexcept : domain_(home), stream_(stream) {}
 
-  /// As link::expose(); the first byte is at address 0. Throws errc::not_supported, errc::no_memory.
+  /// Opens memory as link::expose() does; the first byte is at address 0. Throws errc::not_supported, errc::no_memory.
   [[nodiscard]] std::uint32_t open(const mr::slice& memory, mr::usage uses, mr::detail::peer_gate* gate);
-  /// Does nothing for a key that the connection does not have. `by_peer`: see revocation::is_wish_of_peer().
+  /// Revokes a key. Does nothing for one that the connection does not have. `by_peer`: see
+  /// revocation::is_wish_of_peer().
   void revoke(const mr::remote_key& key, bool by_peer) noexcept;
-  /// With the connection.
+  /// Revokes all keys, at the end of the connection.
   void revoke_all() noexcept;
 
  private:
   domain& domain_;
   stream_id stream_;
-  std::set<std::uint32_t> keys_;  // of 100,000 keys too, one is taken back in logarithmic time
+  std::set<std::uint32_t> keys_;  // a set, so that one of 100,000 keys is revoked in logarithmic time
 };
 
 }  // namespace weft::net::software

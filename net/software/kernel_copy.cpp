@@ -16,8 +16,8 @@ iovec to_iovec(std::span<const std::byte> bytes) noexcept {
   return {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
 }
 
-// Copies by `call`, which takes the memory as its own side; that costs the kernel no more than a copy. Returns whether
-// it has copied everything.
+// Copies by `call` with `memory` as the local side, and `other`, in this process too, as the remote one; that costs the
+// kernel no more than a copy. Returns whether it has copied everything.
 template <class Call>
 bool copy_by(Call call, std::span<const std::byte> memory, std::span<const std::byte> other) noexcept {
   assert(memory.size() == other.size());

@@ -6,11 +6,12 @@
 
 namespace weft::net::software {
 
-/// Copies into memory, or out of memory, whose file may have become shorter: the kernel does it, which says that there
-/// is nothing any more, where the processor would end the process with SIGBUS. False then; some bytes may have been
-/// copied. See process_vm_readv(2); where that is forbidden it is mr::store_shared() or mr::load_shared().
+/// Copies into memory, or out of memory, whose file may have become shorter. The kernel copies, because it returns an
+/// error for pages that are gone, where a copy by the processor would end the process with SIGBUS. False then; some
+/// bytes may have been copied. See process_vm_readv(2); where that is forbidden, mr::store_shared() and
+/// mr::load_shared() copy.
 ///
-/// No word is promised to be whole to threads that use the memory meanwhile: the kernel copies in the way that is
+/// Threads that use the memory meanwhile may find words that are not whole: the kernel copies in the way that is
 /// fastest on its processor, on x86-64 with `rep movsb`, whose steps no manual specifies.
 [[nodiscard]] bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept;
 [[nodiscard]] bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept;

@@ -39,8 +39,8 @@ void key_list::link(node& item, node& behind) noexcept {
   before->next.store(&item);
 }
 
-// It lies in the middle of the one whose number lacks the highest bit. False if there is no memory: then that one
-// stays as long as it is.
+// The new bucket splits the bucket whose number is the same without the highest bit. False if there is no memory: that
+// bucket then stays as it is.
 bool key_list::make_bucket() noexcept {
   auto& segment = segments_[made_ / segment_buckets];
   if (segment == nullptr) segment.reset(new (std::nothrow) node[segment_buckets]);
@@ -70,7 +70,7 @@ key_list::node* key_list::remove(std::uint32_t stag) noexcept {
   if (item == nullptr) return nullptr;
   node* before = &bucket(item->hash & mask_.load(std::memory_order_relaxed));
   while (before->next.load() != item) before = before->next.load();
-  before->next.store(item->next.load());  // readers that stand on the entry still get on from it
+  before->next.store(item->next.load());  // readers on the entry still find the next one
   --size_;
   return item;
 }

@@ -10,32 +10,32 @@
 
 namespace weft::net::software {
 
-/// Entries by their STags, found in constant time however many there are.
+/// Entries by STag, found in constant time however many there are.
 ///
-/// Writers take turns under a mutex of their owner's. Readers take no lock, also while the list grows. An entry that
-/// was removed leads readers that stand on it back into the list, so it stays until they have left.
+/// Writers take turns under a mutex of the list's owner. Readers take no lock, even while the list grows. A removed
+/// entry still leads its readers back into the list, so it must stay until they have left.
 ///
 /// This is a split-ordered list (Shalev and Shavit, 2006): one list of all entries, and buckets that are nodes of the
 /// list as well. The list is in the order of the reversed bits of each node's hash, so that a bucket is split by a
 /// second bucket in its middle, and no entry ever moves. Each insertion makes at most two buckets, and readers use the
-/// doubled number of them when all are made; so no call is long.
+/// doubled number only once all are made; so no call takes long.
 class key_list {
  public:
-  /// An entry derives from it. Constant while it is in the list, but for `next`.
+  /// The base of an entry. Constant while it is in the list, except for `next`.
   struct node {
     std::atomic<node*> next{nullptr};
     std::uint32_t stag = 0;  // 0: a bucket
     std::uint32_t hash = 0;  // its low bits are the number of the bucket; a bucket's is its own number
   };
 
-  /// There are at most so many buckets: as many as a table has keys.
+  /// The most buckets that there can be: as many as a table has keys.
   static constexpr std::size_t most_buckets = std::size_t{1} << 20;
 
   key_list();
   key_list(const key_list&) = delete;
   key_list& operator=(const key_list&) = delete;
 
-  /// Null if there is none. By readers and writers.
+  /// The entry of an STag; null if there is none. For readers and writers.
   [[nodiscard]] node* find(std::uint32_t stag) const noexcept {
     if (stag == 0) return nullptr;
     const std::uint32_t hash = hash_of(stag);
@@ -48,14 +48,14 @@ class key_list {
     return nullptr;
   }
 
-  /// There is none of its STag, which is not 0.
+  /// The list must not have an entry of its STag, which is not 0.
   void insert(node& item) noexcept;
-  /// Null if there is none.
+  /// Unlinks the entry of an STag; null if there is none.
   [[nodiscard]] node* remove(std::uint32_t stag) noexcept;
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t buckets() const noexcept { return std::size_t{mask_.load(std::memory_order_relaxed)} + 1; }
 
-  /// Without readers: calls `dispose(node&)` for each entry. The list is not to be used afterwards.
+  /// Calls `dispose(node&)` for each entry. There must be no readers, and the list must not be used afterwards.
   template <class Dispose>
   void clear(Dispose dispose) noexcept {
     for (node* item = bucket(0).next.load(); item != &end_;) {
@@ -68,14 +68,15 @@ class key_list {
   static constexpr std::size_t segment_buckets = 1024;
   static constexpr std::size_t first_buckets = 64;
 
-  // Keys of the caller's choice may differ in their lowest bits only, or in their highest. No two have the same hash.
+  // Mixes all bits, because requested keys may differ only in their lowest bits, or only in their highest. No two keys
+  // have the same hash.
   [[nodiscard]] static std::uint32_t hash_of(std::uint32_t stag) noexcept {
     return __builtin_bswap32(stag * 0x9E3779B1U);
   }
   [[nodiscard]] node& bucket(std::size_t number) const noexcept {
     return segments_[number / segment_buckets][number % segment_buckets];
   }
-  // A reader's bucket goes on behind one that was made since it loaded the mask.
+  // A reader's bucket continues behind a bucket that was made since the reader loaded the mask.
   [[nodiscard]] bool continues(const node& of, std::uint32_t hash, std::uint32_t mask) const noexcept {
     return ((of.hash ^ hash) & mask) == 0 && &of != &end_;
   }

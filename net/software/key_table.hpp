@@ -29,16 +29,16 @@ class direct_memory;
 
 /// Names one connection, so that a key can be for it alone.
 using stream_id = std::uint64_t;
-/// Every connection.
+/// Stands for every connection.
 inline constexpr stream_id any_stream = 0;
-/// One that no other connection of this process has: transports may share a table. From any thread.
+/// A new id, unique in the process because transports may share a table. From any thread.
 [[nodiscard]] stream_id next_stream() noexcept;
 
 /// The memory that peers may reach, by STag (RFC 5041 section 5.1; RFC 5042 section 6 on why STags are unpredictable).
 ///
-/// Insertion and erasure come from any thread and take a lock. Look-up is by executors, each through a `reader` of its
-/// own, and takes none: erase() unlinks the entry and then waits until every reader has left the batch that it was in.
-/// So when erase() has returned, nobody touches the memory any more.
+/// Any thread may insert and erase, under a lock. Executors look keys up without one, each through a `reader` of its
+/// own: erase() unlinks the entry, and then waits until every reader has left the batch that it was in. So when erase()
+/// has returned, nobody touches the memory any more.
 ///
 /// Look-up, insertion and erasure cost the same whether a thousand keys are open or a million: see key_list. The wait
 /// of erase() looks at one word of each reader, however many keys there are.
@@ -59,15 +59,15 @@ class key_table {
     std::uint64_t address = 0;
     key_rights rights{};
     stream_id stream = any_stream;
-    bool enabled = true;                    ///< false: nobody gets in before enable()
-    bool may_shrink = false;                ///< its file may become shorter: accesses find out, and are refused
-    mr::detail::peer_gate* gate = nullptr;  ///< which has to be open too, and counts; it stays until the key is erased
-    direct_memory* direct = nullptr;        ///< what it is a part of, if peers may map that; likewise
+    bool enabled = true;                    ///< false: no peer has access before enable()
+    bool may_shrink = false;                ///< its file may become shorter; accesses beyond its end are refused
+    mr::detail::peer_gate* gate = nullptr;  ///< must be open as well, and counts writes; lives until the key is erased
+    direct_memory* direct = nullptr;        ///< the direct memory around it, if any; lives until the key is erased
   };
 
   /// Opens it under a fresh random key, which is never 0. Throws errc::no_memory when the table is full.
   [[nodiscard]] std::uint32_t open(const opening& what);
-  /// The same under a key of the caller's choice. Throws errc::duplicate_key if it is taken; errc::invalid_argument
+  /// Opens it under a key of the caller's choice. Throws errc::duplicate_key if it is taken; errc::invalid_argument
   /// for 0.
   void open_as(std::uint32_t stag, const opening& what);
 
@@ -76,18 +76,18 @@ class key_table {
   [[nodiscard]] std::uint32_t insert(std::span<std::byte> memory, std::uint64_t address, key_rights rights,
                                      stream_id stream = any_stream);
 
-  /// The same under a key of the caller's choice. Throws errc::duplicate_key if it is taken; errc::invalid_argument
-  /// for 0.
+  /// Opens `memory` under a key of the caller's choice. Throws errc::duplicate_key if it is taken;
+  /// errc::invalid_argument for 0.
   void insert_as(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
                  stream_id stream = any_stream);
 
-  /// Revokes a key and waits, for as long as one batch takes, until nobody uses it any more. It may be called inside a
-  /// batch: this thread's own is not waited for. Does nothing if there is no such key. `by_peer`: it counts as one that
-  /// the peer has revoked.
+  /// Revokes a key and waits, for as long as one batch takes, until nobody uses it any more. May be called inside a
+  /// batch: it does not wait for those of this thread. Does nothing if there is no such key. `by_peer`: the key counts
+  /// as revoked by the peer.
   void erase(std::uint32_t stag, bool by_peer = false) noexcept;
 
-  /// Makes `counter`, which lives until the key is erased, count what peers write. Only before enable(), or before
-  /// anybody knows the key.
+  /// Counts peers' writes with `counter`, which lives until the key is erased. Only before enable(), or before anybody
+  /// knows the key.
   void count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept;
   void enable(std::uint32_t stag) noexcept;
   /// Sets opening::direct later. Only before anybody knows the key.
@@ -97,7 +97,7 @@ class key_table {
   /// Refuses accesses as if there were no such key, until enable(). Waits as erase() does.
   void disable(std::uint32_t stag) noexcept;
 
-  /// Whether the key was erased lately, and no peer had revoked it before.
+  /// Whether the key was erased recently, and no peer had revoked it before.
   [[nodiscard]] bool was_revoked(std::uint32_t stag) const noexcept;
 
   [[nodiscard]] std::size_t size() const noexcept;
@@ -105,7 +105,7 @@ class key_table {
  private:
   struct entry;
   struct piece;
-  struct turn;  // one executor's
+  struct turn;  // of one executor
 
   [[nodiscard]] entry* find(std::uint32_t stag) const noexcept;
   [[nodiscard]] std::uint32_t random_number();
@@ -116,11 +116,11 @@ class key_table {
   system_calls& calls_;
 
   key_list keys_;                      // written under the mutex
-  std::atomic<turn*> turns_{nullptr};  // only ever grows; turns are used again
+  std::atomic<turn*> turns_{nullptr};  // only grows; turns are reused
 
   mutable std::mutex mutex_;
-  erased_keys erased_;  // these are not drawn again soon: a late access by one of them is known for what it is
-  std::array<std::uint32_t, 64> random_{};  // of getrandom(2), in stock
+  erased_keys erased_;                      // not drawn again soon, so that a late access by one of them is recognized
+  std::array<std::uint32_t, 64> random_{};  // of getrandom(2), for the next keys
   std::size_t random_left_ = 0;
 };
 
@@ -146,34 +146,35 @@ class key_table::reader {
    private:
     reader& owner_;
   };
-  /// Whether this thread is inside a batch: a simulation, which has one thread run at a time, lets it go on then.
+  /// Whether this thread is inside a batch. A simulation, which runs one thread at a time, does not switch threads
+  /// then.
   [[nodiscard]] static bool is_inside() noexcept;
 
-  /// A peer's access to `offset` in the memory behind `stag`, arriving on connection `stream`: checked, then copied, as
+  /// A peer's read at `offset` in the memory behind `stag`, arriving on connection `stream`: checked, then copied, as
   /// mr::load_shared() does. Touches nothing unless ok. Only inside a batch.
   [[nodiscard]] access_status read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                    stream_id stream) noexcept;
-  /// The same checks for a caller that writes: where the bytes go, or the first ones of them, up to where the memory
-  /// goes on elsewhere; look that up anew. Good until the batch ends.
+  /// Where the bytes of a checked access lie; only the first of them, if the memory continues elsewhere: look up the
+  /// rest anew. Valid until the batch ends.
   struct place {
     access_status status;
     std::byte* data;                  ///< null unless ok
-    std::uint64_t size;               ///< of what lies there in one piece: at most what was asked for
+    std::uint64_t size;               ///< bytes that lie there in one piece, at most as many as asked for
     bool may_shrink = false;          ///< to be written by copy_into()
     direct_memory* direct = nullptr;  ///< opening::direct
   };
   [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                   stream_id stream) noexcept;
-  /// The last byte of a peer's write lies in its place: counted, if somebody wants to know.
+  /// Counts a peer's write whose last byte is in place, if there is a counter.
   void written(std::uint32_t stag, stream_id stream) noexcept;
-  /// What read() of that many bytes would say.
+  /// The status that read() of that many bytes would return.
   [[nodiscard]] access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                          stream_id stream) const noexcept {
     return read_place(stag, offset, bytes, stream).status;
   }
   [[nodiscard]] place read_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                  stream_id stream) const noexcept;
-  /// All that the key opens, to a connection that has accessed it; of memory in one piece.
+  /// All that a key opens, for a connection that has accessed it. Empty if the memory is not in one piece.
   struct range {
     std::uint64_t address;
     std::span<std::byte> memory;
@@ -182,17 +183,18 @@ class key_table::reader {
   [[nodiscard]] range range_of(std::uint32_t stag) const noexcept;
 
   /// A peer's atomic operation, on memory that is aligned for it. Each is one std::atomic_ref<std::uint64_t> operation,
-  /// so it is atomic with those of other peers and of this process. `previous` is set only if ok. `counts`: as a write.
+  /// so it is atomic with those of other peers and of this process. `previous` is set only if ok. `counts`: it counts
+  /// as a write.
   [[nodiscard]] access_status atomic(const atomic_request& asked, std::uint64_t& previous, stream_id stream,
                                      bool counts = true) noexcept;
-  /// What atomic() at that place would say.
+  /// The status that atomic() at that place would return.
   [[nodiscard]] access_status check_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept {
     return atomic_place(stag, offset, stream).status;
   }
   [[nodiscard]] place atomic_place(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
 
-  /// A peer's wish to revoke a key (RFC 5040 section 5.1: send with invalidate). Only one that is for its connection
-  /// alone; `access` for others. No peer uses the key afterwards; the owner still has to erase() it.
+  /// A peer's request to revoke a key (RFC 5040 section 5.1: send with invalidate). Only for a key of its connection
+  /// alone; `access` for others. No peer can use the key afterwards; the owner still has to erase() it.
   [[nodiscard]] access_status invalidate(std::uint32_t stag, stream_id stream) noexcept;
 
  private:
@@ -210,9 +212,10 @@ class key_table::reader {
   key_table& table_;
   turn* turn_;
   std::uint32_t depth_ = 0;
-  // Where write_place() last said ok in this batch, so that written() need not look it up again; or null.
+  // The entry for which write_place() last returned ok in this batch, so that written() need not look it up again; or
+  // null.
   const entry* written_to_ = nullptr;
-  reader* outer_ = nullptr;  // the one of this thread that was inside a batch before
+  reader* outer_ = nullptr;  // the reader of this thread that was inside a batch before
 };
 
 }  // namespace weft::net::software

@@ -24,14 +24,14 @@ namespace {
 
 constexpr mr::usage reading_uses =
     mr::usage::send | mr::usage::write_src | mr::usage::read_src | mr::usage::atomic_dst | mr::usage::flush_visibility;
-// As with an RDMA device: windows may let writes in.
+// bind_window counts, as with an RDMA device, because peers may write through windows.
 constexpr mr::usage writing_uses =
     mr::usage::recv | mr::usage::read_dst | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window;
 
-// The last page alone: what is before it is there as well.
+// Checks the last page alone, because a file that has it also has those before it.
 bool reaches_as_far_as(std::uintptr_t end, system_calls& calls) noexcept {
   const std::size_t page = mr::detail::page_bytes();
-  // An address of what is mapped. NOLINTNEXTLINE(performance-no-int-to-ptr)
+  // The address of a mapped page. NOLINTNEXTLINE(performance-no-int-to-ptr)
   return calls.madvise(reinterpret_cast<void*>((end - 1) / page * page), page, MADV_POPULATE_READ) != -EFAULT;
 }
 

@@ -9,8 +9,7 @@
 
 namespace weft::net::software {
 
-/// Receives that the links of one executor take as messages begin; links that find none get one in the order in which
-/// they have asked.
+/// Receives that the links of one executor take as messages begin. Links that find none wait, and are served in order.
 class receive_queue final : public net::receive_queue {
  public:
   /// A link that takes from a queue.
@@ -25,16 +24,16 @@ class receive_queue final : public net::receive_queue {
 
    private:
     friend class receive_queue;
-    /// What it has asked for.
+    /// Gives it the receive that it has waited for.
     virtual void give(receive_work& work) noexcept = 0;
   };
 
   explicit receive_queue(std::size_t depth) : posted_(depth) {}
 
   void post(receive_work& work) noexcept override;
-  /// The oldest, or null: then `who` is given one once there is.
+  /// The oldest receive; if there is none, null, and `who` is given one in its turn.
   [[nodiscard]] receive_work* take(taker& who) noexcept;
-  /// `who` wants none any more.
+  /// `who` no longer waits for a receive.
   void forget(taker& who) noexcept;
 
  private:

@@ -9,8 +9,8 @@
 
 namespace weft::net::software {
 
-/// A sentence that says what went wrong: at most 191 bytes, kept in place, so that reporting an error
-/// neither allocates nor throws. What does not fit is cut off.
+/// A sentence that says what went wrong: at most 191 bytes, stored in place, so that reporting an error neither
+/// allocates nor throws. A longer one is cut off.
 class words {
  public:
   words() noexcept = default;

@@ -11,12 +11,12 @@
 
 namespace weft::net {
 
-/// Places that one read or write uses one after another. Of more than `max_ranges` it takes the first, because a read
-/// or write of "some" may do less than it was asked for.
+/// Ranges of memory that one read or write uses in order. Only the first `max_ranges` are used, because a read or write
+/// of "some" may do less than it was asked for.
 template <class Byte>
 class byte_ranges {
  public:
-  static constexpr std::size_t max_ranges = 8;  ///< more of them are left out
+  static constexpr std::size_t max_ranges = 8;  ///< further ones are left out
 
   byte_ranges() = default;
   /// One range.
@@ -25,7 +25,7 @@ class byte_ranges {
   byte_ranges(std::span<const std::span<Byte>> several) noexcept {
     for (const std::span<Byte>& each : several.first(std::min(several.size(), max_ranges))) add(each);
   }
-  /// False once there are as many as there can be; what is empty does not count.
+  /// Adds a range; empty ones do not count. False if there are max_ranges already.
   bool add(std::span<Byte> place) noexcept {
     if (place.empty()) return true;
     if (count_ == max_ranges) return false;
@@ -35,7 +35,7 @@ class byte_ranges {
   }
   /// The ranges.
   [[nodiscard]] std::span<const std::span<Byte>> all() const noexcept { return {all_.data(), count_}; }
-  /// Of all ranges together.
+  /// The size of all ranges together.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
@@ -43,14 +43,14 @@ class byte_ranges {
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;
 };
-using readable_ranges = byte_ranges<const std::byte>;  ///< what stream::write_some() takes
-using writable_ranges = byte_ranges<std::byte>;        ///< what stream::read_some() fills
+using readable_ranges = byte_ranges<const std::byte>;  ///< the argument of stream::write_some()
+using writable_ranges = byte_ranges<std::byte>;        ///< the argument of stream::read_some()
 
-/// Bytes of a stream where they were received: memory of the pool, which counts against the receive budget meanwhile.
+/// Received bytes of a stream, in memory of the pool, which counts against the receive budget as long as this lives.
 class received_bytes {
  public:
   received_bytes() noexcept = default;
-  /// What is in `memory` from `offset` on.
+  /// The bytes of `memory` from `offset` on.
   received_bytes(mr::buffer memory, std::size_t offset) noexcept : memory_(std::move(memory)), offset_(offset) {}
 
   /// Whether the stream has ended.

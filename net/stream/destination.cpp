@@ -35,8 +35,8 @@ destination parse_destination(std::string_view address, std::string_view device)
   if (scheme == "tcp") return {.plain = true, .where = where};
   const std::vector<std::string_view> own = schemes_of(device);
   if (std::find(own.begin(), own.end(), scheme) != own.end()) return {.plain = false, .where = where};
-  throw error(errc::not_supported, fmt::format("\"{}\": this device speaks \"{}://\", and there is \"tcp://\"", address,
-                                               fmt::join(own, "://\", \"")));
+  throw error(errc::not_supported,
+              fmt::format("\"{}\": unknown scheme; use \"{}://\" or \"tcp://\"", address, fmt::join(own, "://\", \"")));
 }
 
 }  // namespace weft::net

@@ -5,14 +5,14 @@
 
 namespace weft::net {
 
-/// Where a stream leads, or comes from.
+/// The address of a stream's peer, or of a listener.
 struct destination {
-  bool plain = false;  ///< over TCP, without the device
+  bool plain = false;  ///< plain TCP, without the device
   std::string_view where;
 };
 
-/// "SCHEME://HOST:PORT", or without a scheme; the schemes are "tcp" and those of the fabrics of the device of this
-/// name: of "verbs:mlx5_0,iwarp" they are "verbs" and "iwarp". Throws errc::not_supported for others.
+/// Parses "SCHEME://HOST:PORT", or an address without a scheme. The schemes are "tcp" and those of the fabrics of the
+/// device of this name: for "verbs:mlx5_0,iwarp" they are "verbs" and "iwarp". Throws errc::not_supported for others.
 [[nodiscard]] destination parse_destination(std::string_view address, std::string_view device);
 
 }  // namespace weft::net

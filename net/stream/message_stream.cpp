@@ -13,7 +13,7 @@
 namespace weft::net {
 namespace {
 
-// More would need no fewer bytes of headers, and more memory at a time.
+// A larger limit would save no header bytes to speak of, and take more memory at a time.
 constexpr std::size_t largest_of_all = std::size_t{64} << 10;
 // The largest message to a peer whose receive_size is not known.
 constexpr std::size_t usual_message = 4096;
@@ -40,7 +40,9 @@ connection& message_stream::open_for(const char* what) {
 connection& message_stream::open_for_sending(const char* what) {
   connection& link = open_for(what);
   if (output_ended_) throw error(errc::closed, std::string(what) + " after shutdown_send()");
-  if (largest_ == 0) throw error(errc::message_too_large, std::string(what) + ": the peer takes messages of no bytes");
+  if (largest_ == 0)
+    throw error(errc::message_too_large,
+                std::string(what) + ": the peer's receive_size is 0: it takes only empty messages");
   return link;
 }
 
@@ -67,7 +69,7 @@ task<received_bytes> message_stream::read_bytes(stream_ref) {
   co_return rest;
 }
 
-// False at the end. What is received stays here, so that a read that is stopped loses nothing.
+// False at the end of the stream. A received message is kept here, so that a stopped read loses nothing.
 task<bool> message_stream::receive() {
   if (input_ended_) co_return false;
   auto got = co_await open_for("read from a stream").recv();
@@ -138,8 +140,8 @@ task<> message_stream::write(stream_ref self, mr::buffer what) {
   static_cast<void>(co_await send(messages));
 }
 
-// Those in front that a stop has left alone: it takes them from behind, and what was posted by then arrives, for its
-// memory is the connection's.
+// The bytes of the leading messages that will arrive. A stop takes messages back from the last one on, and those that
+// were posted by then arrive, because their memory is the connection's.
 std::size_t message_stream::outgoing::on_their_way() noexcept {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < count_; ++i) {
@@ -175,7 +177,7 @@ task<std::size_t> message_stream::send(outgoing& messages) {
 }
 
 task<> message_stream::shutdown_send(stream_ref) {
-  constexpr const char* words = "end the writing to a stream";
+  constexpr const char* words = "shut down the sending side of a stream";
   static_cast<void>(open_for(words));
   if (output_ended_) co_return;
   turn mine(co_await weft::detail::current_promise(), writing_, words);
@@ -191,12 +193,12 @@ task<> message_stream::shutdown_send(stream_ref) {
 
 // ---- the end ----
 
-// Elsewhere than on the executor, the connection's own end does it: nobody can wait there.
+// On another thread nobody can wait, so the connection's destructor closes it.
 void message_stream::close() noexcept {
   if (!connection_ || std::exchange(closing_, true)) return;
   try {
     if (home_.on_own_thread()) return run_in_background(home_, finish(stream_ref(*this)), "close a stream");
-  } catch (const std::bad_alloc&) {  // then nobody here learns how it ended
+  } catch (const std::bad_alloc&) {  // then the connection's destructor closes it
   }
   connection_.reset();
   closed_.set();

@@ -10,7 +10,7 @@
 
 namespace weft::net {
 
-/// A stream over a connection: its bytes are messages, and a message of no bytes ends one direction.
+/// A stream over a connection: its bytes travel as messages, and an empty message ends one direction.
 class message_stream final : public stream_core {
  public:
   explicit message_stream(connection over);
@@ -38,7 +38,7 @@ class message_stream final : public stream_core {
     outgoing& operator=(const outgoing&) = delete;
     ~outgoing() { std::destroy_n(all().data(), count_); }
 
-    /// Up to `most`.
+    /// Holds at most `most` messages.
     void add(transfer&& send, std::size_t size) noexcept {
       std::construct_at(all().data() + count_, std::move(send));
       sizes_[count_++] = size;
@@ -59,8 +59,8 @@ class message_stream final : public stream_core {
   task<std::size_t> send(outgoing& messages);
   task<> finish(stream_ref self);
 
-  std::optional<connection> connection_;  // none: dropped, or closed
-  std::size_t largest_;                   // of our messages
+  std::optional<connection> connection_;  // empty once dropped or closed
+  std::size_t largest_;                   // the largest message that this end sends, in bytes
   bool closing_ = false;
 
   mr::buffer content_;  // the message that is being read

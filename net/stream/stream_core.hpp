@@ -37,7 +37,7 @@ class stream_core {
   [[nodiscard]] virtual task<> write(stream_ref self, mr::buffer what) = 0;
   [[nodiscard]] virtual task<> shutdown_send(stream_ref self) = 0;
 
-  /// In order and in the background. `closed` is set at the end, at the latest when the handle has gone.
+  /// Closes in order, in the background. closed() is set at the end, at the latest when the handle is gone.
   virtual void close() noexcept = 0;
   virtual void abort() noexcept = 0;
   /// The handle is gone.
@@ -57,7 +57,7 @@ class stream_core {
   [[nodiscard]] event& closed() noexcept { return closed_; }
 
  protected:
-  /// The one operation of its direction: while it lives, cancel() stops the coroutine as its own token does.
+  /// The only operation of a direction. While it lives, cancel() stops the coroutine, as its own token does.
   class turn {
    public:
     turn(weft::detail::promise_base& self, turn*& place, const char* what)

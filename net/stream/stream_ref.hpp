@@ -12,7 +12,7 @@ class stream_core;
 class stream_ref {
  public:
   stream_ref() noexcept = default;
-  /// One more holder of `core`.
+  /// Adds a reference to `core`.
   explicit stream_ref(stream_core& core) noexcept;
   stream_ref(const stream_ref& other) noexcept;
   stream_ref(stream_ref&& other) noexcept : core_(std::exchange(other.core_, nullptr)) {}

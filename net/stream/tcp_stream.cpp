@@ -22,12 +22,12 @@
 namespace weft::net {
 namespace {
 
-// Before another try where the machine has run out of descriptors or memory.
+// Before the next attempt to accept, when the machine has run out of descriptors or memory.
 constexpr auto shortage_pause = std::chrono::milliseconds(50);
-// The room that read_bytes() offers.
+// The size of the buffer that read_bytes() reads into.
 constexpr std::size_t usual_read = std::size_t{16} << 10;
 
-// One system call's view of the places.
+// The header of a system call for byte ranges.
 template <class Byte>
 class message_header {
  public:
@@ -77,7 +77,7 @@ error tcp_stream::failure(int number, const char* what) const {
   if (ended_) return error(errc::closed, words);
   if (number == ECANCELED) return error(errc::canceled, words);
   if (number == EPIPE && wire_->window.has_given_up()) number = ETIMEDOUT;
-  // The errors for which a weft connection has this code; the system's words say which it was.
+  // A weft connection has errc::peer_vanished for these errors; the system's text says which one it was.
   if (number == ECONNRESET || number == EPIPE || number == ETIMEDOUT) {
     return error(errc::peer_vanished, fmt::format("{}: {}", words, std::system_category().message(number)));
   }
@@ -119,7 +119,7 @@ task<received_bytes> tcp_stream::read_bytes(stream_ref) {
   }
 }
 
-// A peer that is silent costs no memory.
+// Waits without a buffer, so that a silent peer costs no memory.
 task<> tcp_stream::wait_for_input() {
   for (;;) {
     weft::detail::io_wait call(io_kind::readable, wire_->socket);
@@ -173,14 +173,14 @@ void tcp_stream::check_sendable() const {
 }
 
 task<> tcp_stream::shutdown_send(stream_ref) {
-  constexpr const char* words = "end the writing to a stream";
+  constexpr const char* words = "shut down the sending side of a stream";
   check(words);
   if (output_ended_) co_return;
   turn mine(co_await weft::detail::current_promise(), writing_, words);
   output_ended_ = true;
   const int result = wire_->socket.calls().shutdown(wire_->socket.fd(), SHUT_WR);
   // The peer may have gone: then there is nobody to tell.
-  if (result < 0 && result != -ENOTCONN) throw failure(-result, "end the writing to");
+  if (result < 0 && result != -ENOTCONN) throw failure(-result, "shut down the sending side of a stream to");
 }
 
 // ---- the end ----
@@ -232,8 +232,8 @@ task<> tcp_stream::finish(stream_ref) {
   closed_.set();
 }
 
-// A socket that is closed with bytes unread, or that bytes come to later, resets its connection, and what was written
-// and is on its way is lost.
+// Closing a socket with unread bytes resets the TCP connection, as does input that arrives afterwards; written bytes in
+// flight are lost then.
 bool tcp_stream::wire::drop_input() noexcept {
   constexpr int most_calls = 64;  // others have their turns
   std::array<std::byte, 4096> room{};
@@ -247,7 +247,7 @@ bool tcp_stream::wire::drop_input() noexcept {
   return true;
 }
 
-// The kernel tells nobody that all has been acknowledged: so it is asked again and again.
+// The kernel does not notify when everything is acknowledged, so ask again and again.
 task<> tcp_stream::wire::wait_until_arrived() {
   using std::chrono::milliseconds;
   constexpr milliseconds longest_pause{64};
@@ -296,7 +296,7 @@ task<> tcp_stream::wire::end_in_background(wire& self) {
   }
 }
 
-// The timer is the executor's.
+// On the executor's thread, because the timer is the executor's.
 void tcp_stream::wire::close(std::unique_ptr<wire> item) noexcept {
   executor_core& home = item->home_;
   if (home.on_own_thread() || home.belongs_to_this_thread()) return item->close_at_home();
@@ -314,7 +314,7 @@ task<stream_ref> connect_to(const socket_address& target, std::span<const socket
   set_traffic_class(socket, target.family(), options.traffic_class);
   bind_source(socket, target, sources);
   co_await connect_socket(socket, target, deadline);
-  executor_core::current()->io().forget(socket);  // the descriptor moves, so the driver must not know its place
+  executor_core::current()->io().forget(socket);  // the descriptor moves, so the driver must not keep its address
   co_return stream_ref(*new tcp_stream(std::move(socket), target.to_string(), pool, options));
 }
 
@@ -342,8 +342,8 @@ tcp_acceptor::tcp_acceptor(const socket_address& address, const listener_options
       socket_(listen_at(address, home_.calls(), options.traffic_class)),
       spare_(home_.calls()),
       address_(address_of(socket_)) {
-  // Without it no peer could be turned away.
-  if (const int result = spare_.keep(); result < 0) throw system_error(-result, "have a descriptor to spare");
+  // Without a spare descriptor no peer could be turned away.
+  if (const int result = spare_.keep(); result < 0) throw system_error(-result, "reserve a spare descriptor");
 }
 
 task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp_acceptor> self) {
@@ -365,7 +365,7 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
   };
   const waiting here(self->waiting_, source);
   promise.set_stop_token(source.get_token());
-  bool on_spare = false;  // the spare descriptor is given up for a peer, who is turned away then
+  bool on_spare = false;  // the spare descriptor is given up to accept a peer, which is then turned away
   while (!self->closed_) {
     sockaddr_storage from{};
     weft::detail::io_wait call(io_kind::accept, self->socket_, from, sizeof from);

@@ -23,7 +23,7 @@ namespace weft::net {
 /// A stream over plain TCP, to peers that know nothing of weft.
 class tcp_stream final : public stream_core {
  public:
-  /// On the executor that is to own it.
+  /// On the executor that will own it.
   tcp_stream(descriptor socket, std::string peer, mr::pool& pool, const connection_options& options,
              std::unique_ptr<connection_place> place = nullptr);
 
@@ -41,7 +41,7 @@ class tcp_stream final : public stream_core {
 
  private:
   class user;
-  // The socket, and who looks after it on the executor's thread, where both end.
+  // The socket and its watch, which both end on the executor's thread.
   class wire final : private detail::remote_work {
    public:
     wire(executor_core& home, descriptor opened, const connection_options& options,
@@ -54,7 +54,7 @@ class tcp_stream final : public stream_core {
     /// On any thread: its executor does it.
     static void close(std::unique_ptr<wire> item) noexcept;
 
-    /// Drops what has come and will not be read. False once the peer has ended.
+    /// Drops input that will not be read. False once the peer has ended its output.
     [[nodiscard]] bool drop_input() noexcept;
     /// After the end of what was written: waits until that has arrived. If the peer goes on sending, until it has ended
     /// as well; in any case no longer than close_timeout without progress.
@@ -83,13 +83,13 @@ class tcp_stream final : public stream_core {
   task<> finish(stream_ref self);
 
   std::unique_ptr<wire> wire_;  // until it has ended
-  unsigned users_ = 0;          // coroutines that may have something in progress on it
-  bool ended_ = false;          // by us
+  unsigned users_ = 0;          // coroutines that may have an operation in progress on it
+  bool ended_ = false;          // by this end
   bool finishing_ = false;      // finish() has the socket
   bool output_ended_ = false;
 };
 
-/// Where plain TCP peers come in. Operations hold it, because its handle may go while one waits.
+/// Accepts plain TCP peers. Operations share it, because its handle may be destroyed while one waits.
 class tcp_acceptor final {
  public:
   struct peer {
@@ -102,7 +102,7 @@ class tcp_acceptor final {
   tcp_acceptor(const socket_address& address, const listener_options& options);
 
   [[nodiscard]] const socket_address& address() const noexcept { return address_; }
-  /// Empty after close(). Peers for whom there is no place are let in and closed at once.
+  /// Empty after close(). Peers for which there is no place are accepted and closed at once.
   [[nodiscard]] static task<std::unique_ptr<peer>> next(std::shared_ptr<tcp_acceptor> self);
   void close() noexcept;
 

@@ -17,7 +17,7 @@ void async_target::tell(ibv_event_type what, int port) noexcept try {
     if (self->handler_ != nullptr) self->handler_->on_async_event(what, port);
   });
 } catch (const std::bad_alloc&) {
-  // What has failed shows in completions as well, or in that there are none.
+  // A failure also shows in completions, or in their absence.
 }
 
 void async_audience::join(async_target& who) {
@@ -60,13 +60,13 @@ bool async_events::on_readable() noexcept {
     ibv_async_event event{};
     const int result = audience_.take(calls_, context_, event);
     if (result == -EAGAIN || result == -EINTR) break;
-    if (result < 0) {  // the kernel has taken the device away, and the descriptor is readable for good
+    if (result < 0) {  // the kernel has removed the device, and the descriptor stays readable
       audience_.tell(IBV_EVENT_DEVICE_FATAL, 0);
       return false;
     }
     pass_on(event);
     // defect: leave an event about
-    calls_.ack_async_event(&event);  // at once: what the event is about cannot be destroyed before
+    calls_.ack_async_event(&event);  // at once, because the event's object cannot be destroyed before
   }
   return true;
 }
@@ -91,7 +91,7 @@ void async_events::pass_on(const ibv_async_event& event) noexcept {
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_DEVICE_FATAL:
       return audience_.tell(event.event_type, event.element.port_num);
-    default:  // addresses, keys and the subnet's manager have changed: the connection manager's business
+    default:  // changes of addresses, partition keys or the subnet manager concern the connection manager
       break;
   }
 }

@@ -11,29 +11,29 @@
 #include <mutex>
 #include <vector>
 
-// What a device reports outside of any call: ibv_get_async_event(3).
+// The asynchronous events of a device: ibv_get_async_event(3).
 namespace weft::net::verbs {
 
-/// Whom such an event concerns.
+/// Receives asynchronous events.
 class async_handler {
  public:
-  /// On its executor. `port` means something in IBV_EVENT_PORT_* only.
+  /// Called on its executor. `port` is valid for IBV_EVENT_PORT_* only.
   virtual void on_async_event(ibv_event_type what, int port) noexcept = 0;
 
  protected:
   ~async_handler() = default;
 };
 
-/// The way to a handler from whatever thread takes the event. It is the context of the handler's queue pair, completion
-/// queue or shared receive queue (qp_context of ibv_qp, and so on), and there until that has been destroyed, which
-/// waits for events that were taken and not acknowledged, or forgotten.
+/// Delivers events to a handler from whichever thread takes them. It is the context of the handler's queue pair,
+/// completion queue or shared receive queue (ibv_qp::qp_context, and so on). It lives until that object is destroyed,
+/// which waits for events that were taken and not acknowledged, or until async_audience::forget().
 class async_target final : public std::enable_shared_from_this<async_target> {
  public:
   async_target(executor_core& home, async_handler& handler) noexcept : home_(home), handler_(&handler) {}
 
-  /// From any thread, while the handler's object at the device is there.
+  /// Passes an event on to the handler's executor. From any thread, while the handler's object at the device exists.
   void tell(ibv_event_type what, int port) noexcept;
-  /// On the handler's executor: it hears nothing more.
+  /// The handler gets no further events. On its executor.
   void end() noexcept { handler_ = nullptr; }
 
  private:
@@ -41,21 +41,23 @@ class async_target final : public std::enable_shared_from_this<async_target> {
   async_handler* handler_;
 };
 
-/// Who hears of what: of the whole device, its users on every executor; of one object, its owner. Thread-safe.
+/// Routes events: those about the whole device to its users on every executor, those about one object to its owner.
+/// Thread-safe.
 class async_audience {
  public:
   void join(async_target& who);
   void leave(async_target& who) noexcept;
-  /// Asks for the next event, as ibv_get_async_event(3), and keeps what it says of a port. One at a time: of two
-  /// executors, the second could otherwise be the first to say whether a port is down, and the older news would stay.
+  /// Takes the next event, as ibv_get_async_event(3), and records the state of a port. Serialized, because otherwise
+  /// two executors could record the events of a port in the wrong order.
   [[nodiscard]] int take(rdma_calls& library, ibv_context* context, ibv_async_event& found) noexcept;
   void tell(ibv_event_type what, int port) noexcept;
-  /// Whoever an object's context leads to: an async_target, or null.
+  /// Tells the owner of an object; the object's context is an async_target, or null.
   void tell_owner(void* const& context, ibv_event_type what) noexcept;
-  /// For an object that cannot be destroyed, as when the kernel has taken the device away: the library keeps it, and
-  /// events about it may be waiting still. From now on nobody hears of them.
+  /// For an object that could not be destroyed, as when the kernel has removed the device: the library keeps the
+  /// object, and events about it may still be queued. From now on they are dropped.
   void forget(void*& context) noexcept;
-  /// As far as has been heard. One whose cable comes back soon harms no connection: retries decide about that.
+  /// Whether the last event about the port was that it went down. Connections survive a port that comes back soon: the
+  /// device's retries decide.
   [[nodiscard]] bool is_down(int port) const noexcept {
     return (ports_down_.load(std::memory_order_relaxed) & bit_of(port)) != 0;
   }
@@ -68,10 +70,10 @@ class async_audience {
   std::atomic<std::uint64_t> ports_down_{0};
 };
 
-/// One executor's look at a device's events: whichever executor sees one first hands it to whom it concerns.
+/// Watches a device's events on one executor. Whichever executor sees an event first passes it on through the audience.
 class async_events final : public descriptor_watch {
  public:
-  /// The context's descriptor does not block.
+  /// The context's descriptor is non-blocking.
   async_events(rdma_calls& library, ibv_context* context, async_audience& audience)
       : descriptor_watch(context->async_fd), calls_(library), context_(context), audience_(audience) {}
 

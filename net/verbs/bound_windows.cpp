@@ -10,7 +10,8 @@
 namespace weft::net::verbs {
 namespace {
 
-// The last eight bits of a key tell one binding from the next, so that a revoked key does not become valid again.
+// Only the last eight bits of a key differ between bindings of a window. A limit below 256 keeps a revoked key from
+// becoming valid again.
 constexpr std::uint32_t most_bindings = 200;
 
 }  // namespace
@@ -56,7 +57,7 @@ void bound_windows::invalidated(std::uint32_t key) noexcept {
   if (bound_window* const item = find(key)) item->invalidated_ = true;
 }
 
-// From now on it is not found by its key, if it has one.
+// From now on the window is not found by its key, if it has one.
 void bound_windows::take_key(bound_window& item) noexcept {
   if (item.unkeyed_.empty()) item.unkeyed_ = keys_.extract(item.keyed_);
 }
@@ -119,7 +120,7 @@ void bound_windows::revoke(bound_window& item, revocation& who) noexcept {
   ended(item);
 }
 
-// Another revocation may have begun. Its mail arrives and notifies nobody.
+// If another revocation has begun, its mail still arrives, but notifies nobody.
 void bound_windows::revoke_now(bound_window& item) noexcept {
   if (item.revoking_) {
     item.who_ = nullptr;
@@ -158,13 +159,12 @@ void bound_windows::take_back(bound_window& item) noexcept {
   if (result < 0) owner_.shut_out_peers(result);
   lock.lock();
   item.kept_ = result < 0;
-  item.now_ =
-      item.kept_ ? bound_window::state::open : bound_window::state::gone;  // the last attempt is destroy_all()'s
+  item.now_ = item.kept_ ? bound_window::state::open : bound_window::state::gone;  // destroy_all() tries a last time
   changed_.notify_all();
 }
 
-// The windows go one at a time, so that another thread that takes one back waits for that window alone. One that goes
-// by our hand stays in the list until that is done.
+// Deallocates one window at a time, so that a thread that revokes one waits for that window alone. A window in the
+// state `going` stays in the list until it is deallocated.
 void bound_windows::destroy_all() noexcept {
   using state = bound_window::state;
   std::unique_lock lock(mutex_);
@@ -177,7 +177,7 @@ void bound_windows::destroy_all() noexcept {
       some_open = true;
       item.now_ = state::going;
       lock.unlock();
-      static_cast<void>(deallocate(item));  // the queue pair goes next
+      static_cast<void>(deallocate(item));  // the queue pair is destroyed next, which closes the window in any case
       lock.lock();
       item.now_ = state::gone;
       changed_.notify_all();
@@ -200,7 +200,7 @@ int bound_windows::deallocate(const bound_window& item) noexcept {
   return 0;
 }
 
-// A window that the device has kept stays for destroy_all().
+// A window that the device has refused to deallocate stays for destroy_all().
 void bound_windows::ended(bound_window& item) noexcept {
   revocation* const who = std::exchange(item.who_, nullptr);
   const bool kept = item.kept_;

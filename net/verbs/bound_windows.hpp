@@ -21,16 +21,16 @@ namespace weft::net::verbs {
 
 class bound_windows;
 
-/// A memory window, and the region that it is bound to if the window owns it.
+/// A memory window, and the region to which it is bound if the window owns that region.
 ///
-/// Who may touch what the device has of it:
-///   unmade   a worker, which makes it
-///   open     the executor, to bind it, and whoever takes it back first
-///   going    the thread that takes it back: a worker that revokes it, or the one that destroys the queue pair
+/// Who may use the device's objects:
+///   unmade   a worker, which makes them
+///   open     the executor, to bind the window, and the first thread that revokes it
+///   going    the thread that deallocates them: a worker that revokes, or the one that destroys the queue pair
 ///   gone     nobody
 ///
-/// Revoking it is a job for a worker, whose end comes back by mail: then it is forgotten. One that has been invalidated
-/// lets nobody in, and is kept for the next exposure where the device can bind it again; it stays open meanwhile.
+/// A worker revokes the window, then mails that to the executor (remote_work), which forgets the window. An invalidated
+/// window lets nobody in. If the device can bind it again, it is kept for the next exposure, and stays open meanwhile.
 class bound_window final : private weft::detail::worker_job,
                            private weft::detail::remote_work,
                            private mr::detail::last_use {
@@ -40,7 +40,7 @@ class bound_window final : private weft::detail::worker_job,
   [[nodiscard]] ibv_mw& window() const noexcept { return *window_; }
   [[nodiscard]] ibv_mr* own_region() const noexcept { return own_region_; }
   [[nodiscard]] bool is_made() const noexcept { return window_ != nullptr; }
-  /// The peer has got this key. If the window is a region's, whoever lets go of that may have to close it on the spot.
+  /// The peer gets this key. A window of a region may have to be revoked synchronously, by whoever releases the region.
   void opened(std::uint32_t key, bool of_region) noexcept;
   [[nodiscard]] bool is_of_region() const noexcept { return of_region_; }
   [[nodiscard]] bool is_invalidated() const noexcept { return invalidated_; }
@@ -59,8 +59,8 @@ class bound_window final : private weft::detail::worker_job,
   ibv_mw* window_ = nullptr;
   ibv_mr* own_region_ = nullptr;
   std::list<bound_window>::iterator self_;
-  key_index::node_type unkeyed_;  // its place among the keys, while the peer has none
-  key_index::iterator keyed_;     // while it has one
+  key_index::node_type unkeyed_;  // its node of keys_, while the peer has no key
+  key_index::iterator keyed_;     // its place in keys_, while the peer has a key
   std::uint32_t bindings_ = 0;
   bool of_region_ = false;
   bool invalidated_ = false;  // by the peer
@@ -68,20 +68,20 @@ class bound_window final : private weft::detail::worker_job,
   revocation* who_ = nullptr;
   worker_pool* workers_ = nullptr;
   state now_ = state::unmade;  // under the mutex
-  bool kept_ = false;          // by the device, which has refused to take it back
+  bool kept_ = false;          // the device has refused to deallocate it
 };
 
-/// The windows that were bound through one queue pair. All calls on its executor, unless it says otherwise.
+/// The windows that were bound through one queue pair. All calls on its executor, unless stated otherwise.
 class bound_windows {
  public:
-  /// How many are kept to be bound again.
+  /// The most invalidated windows that are kept to be bound again.
   static constexpr std::size_t most_free = 8;
 
   class owner {
    public:
-    /// From any thread, after the device has refused to end a window: shuts peers out in another way.
+    /// The device has refused to deallocate a window: shuts peers out in another way. From any thread.
     virtual void shut_out_peers(int result) noexcept = 0;
-    /// Follows on the executor.
+    /// Follows shut_out_peers(), on the executor.
     virtual void on_window_kept() noexcept = 0;
 
    protected:
@@ -92,32 +92,32 @@ class bound_windows {
   bound_windows(const bound_windows&) = delete;
   bound_windows& operator=(const bound_windows&) = delete;
 
-  /// One that is kept, or else a place for one that is not made yet. Throws std::bad_alloc.
+  /// A kept window, or else a new one that is still to be made. Throws std::bad_alloc.
   [[nodiscard]] bound_window& add();
-  /// Makes it, on a worker. Where the device looks at the bounds of the region alone, it gets a region of its own.
-  /// Throws weft::error, and then it has not been made.
+  /// Allocates the window, on a worker. If the device checks only the bounds of the region, the window gets a region of
+  /// its own. Throws weft::error, and then nothing has been allocated.
   void make(bound_window& item, std::span<std::byte> memory, mr::access rights);
 
-  /// The one with that key if it is still here, and nobody takes it back.
+  /// The window with that key; null if it is gone, or being revoked.
   [[nodiscard]] bound_window* find(std::uint32_t key) noexcept;
   /// The peer has invalidated that key.
   void invalidated(std::uint32_t key) noexcept;
-  /// Keeps one that has been invalidated, to be bound again. False if there are enough, or it has been bound so often
-  /// that its keys begin to come again.
+  /// Keeps an invalidated window, to be bound again. False if enough are kept, if it owns its region, or if it has been
+  /// bound so often that its keys would soon repeat.
   [[nodiscard]] bool keep(bound_window& item) noexcept;
 
-  /// Takes one back by its key, if it is still here, or by itself: `who` is told when nobody uses it any more. A worker
-  /// does it, unless none can be had, or the executor does not run and would not be held up.
+  /// Revokes a window, given by its key if it is still here: notifies `who` once nobody uses the window any more. A
+  /// worker does it, unless there is none, or the executor does not run, so that blocking does no harm.
   void revoke(std::uint32_t key, revocation& who) noexcept;
   void revoke(bound_window& item, revocation& who) noexcept;
-  /// The same at once, also if somebody else is at it; nobody is told.
+  /// Revokes a window synchronously, even if another revocation is in progress; notifies nobody.
   void revoke_now(bound_window& item) noexcept;
-  /// On a worker: takes all back that are there. When it returns, nobody is at one any more.
+  /// Deallocates all windows, on a worker. When it returns, no thread uses one any more.
   void destroy_all() noexcept;
 
-  /// Whether one is being revoked of which its owner has not been told.
+  /// Whether a revocation is in progress.
   [[nodiscard]] bool revoking() const noexcept { return revoking_ != 0; }
-  /// Returns when that may have changed.
+  /// Returns when revoking() may have changed.
   [[nodiscard]] event::wait_operation next_revoked() noexcept {
     revoked_.reset();
     return revoked_.wait();
@@ -137,10 +137,10 @@ class bound_windows {
   executor_core& home_;
   const device& device_;
   owner& owner_;
-  std::mutex mutex_;  // over the list, and the state of each
+  std::mutex mutex_;  // guards the list, and the state of each window
   std::condition_variable changed_;
   std::list<bound_window> items_;
-  bound_window::key_index keys_;  // that peers have, of windows that nobody takes back; only for the executor
+  bound_window::key_index keys_;  // of windows that are open to the peer and not being revoked; for the executor only
   std::array<bound_window*, most_free> free_{};  // kept for the next exposures
   std::size_t free_count_ = 0;
   std::size_t revoking_ = 0;

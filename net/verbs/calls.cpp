@@ -11,7 +11,7 @@ namespace {
 
 constinit rdma_calls instance;
 
-// The three ways of these libraries to say that a call has failed.
+// The three ways in which these libraries report that a call has failed.
 int from_errno(int result) noexcept { return result < 0 ? -errno : result; }  // -1, with errno
 int from_number(int number) noexcept {                                        // the number, or once in a while -1
   return number < 0 ? -errno : -number;
@@ -68,8 +68,8 @@ int rdma_calls::numa_node(const std::string& device) const {
   return file >> node ? node : -1;
 }
 
-// ibv_reg_mr(3) as well: with the memory's own address for an iova it is the same, and this is the form that leaves
-// optional flags out where the kernel does not know them.
+// Also serves as ibv_reg_mr(3), which is the same with the memory's own address as iova. ibv_reg_mr_iova2() drops
+// optional flags that the kernel does not know.
 int rdma_calls::reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
                        ibv_mr** made) noexcept {
   return from_pointer(::ibv_reg_mr_iova2(pd, memory, bytes, iova, access), made);
@@ -110,7 +110,7 @@ int rdma_calls::get_cq_event(ibv_comp_channel* channel) noexcept {
   return from_errno(::ibv_get_cq_event(channel, &queue, &context));
 }
 void rdma_calls::ack_cq_events(ibv_cq* queue, unsigned count) noexcept { ::ibv_ack_cq_events(queue, count); }
-// Not the extended queue, whose driver for rxe in rdma-core 44 runs over its own index.
+// Not the extended queue (ibv_create_cq_ex(3)), whose driver for rxe in rdma-core 44 overruns its own index.
 int rdma_calls::poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept { return ::ibv_poll_cq(queue, most, found); }
 
 int rdma_calls::create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
@@ -120,7 +120,7 @@ int rdma_calls::modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept 
   return from_number(::ibv_modify_qp(pair, wanted, mask));
 }
 int rdma_calls::destroy_qp(ibv_qp* pair) noexcept { return from_number(::ibv_destroy_qp(pair)); }
-// Not ibv_wr_start() and what follows it: with rxe in rdma-core 44 they send wrong lengths.
+// Not ibv_wr_start() and its companions, which send wrong lengths on rxe in rdma-core 44.
 int rdma_calls::post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   return from_number(::ibv_post_send(pair, first, refused));
 }

@@ -14,8 +14,9 @@ namespace weft::net::verbs {
 /// The calls into libibverbs and librdmacm that can fail: one seam, through which a test injects failures or puts a
 /// device of its own in their place.
 ///
-/// Each is the call of its name in section 3 of the manual, with ibv_ or rdma_ before it, but returns 0 (or a count) or
-/// -errno, and what it makes through its last parameter. Called from any thread, as far as the manual allows it.
+/// Each function makes the call of that name, prefixed with ibv_ or rdma_, in section 3 of the manual. It returns 0 (or
+/// a count) or -errno, and yields what it creates through its last parameter. Called from any thread, as far as the
+/// manual allows it.
 class rdma_calls {
  public:
   virtual ~rdma_calls() = default;
@@ -37,7 +38,7 @@ class rdma_calls {
   virtual void ack_async_event(ibv_async_event* event) noexcept;
   /// fcntl(2): calls on the descriptor return -EAGAIN instead of waiting.
   virtual int set_nonblocking(int fd) noexcept;
-  /// Of the NUMA nodes the one next to the device of that name, by sysfs; -1: none, or not known.
+  /// The NUMA node nearest to the device of that name, from sysfs; -1: none, or not known.
   [[nodiscard]] virtual int numa_node(const std::string& device) const;
 
   // Memory.
@@ -45,7 +46,7 @@ class rdma_calls {
                      ibv_mr** made) noexcept;
   virtual int reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd,
                             unsigned access, ibv_mr** made) noexcept;
-  /// `code` is what the call itself returns: 0, or what has become of the region.
+  /// `code` is what the call itself returns: 0, or an IBV_REREG_MR_ERR_* that tells the state of the region.
   virtual int rereg_mr(ibv_mr* region, int what, ibv_pd* pd, void* memory, std::size_t bytes, unsigned access,
                        int* code) noexcept;
   virtual int dereg_mr(ibv_mr* region) noexcept;
@@ -96,11 +97,11 @@ class rdma_calls {
   virtual int disconnect(rdma_cm_id* id) noexcept;
   virtual int notify(rdma_cm_id* id, ibv_event_type event) noexcept;
 
-  /// The libraries themselves.
+  /// The real libraries.
   [[nodiscard]] static rdma_calls& libraries() noexcept;
 };
 
-/// Whether a call has failed because the kernel has taken the device away, which then uses no memory any more.
+/// Whether a call has failed because the kernel has removed the device, which then accesses no memory any more.
 [[nodiscard]] constexpr bool has_gone(int result) noexcept { return result == -EIO || result == -ENODEV; }
 
 }  // namespace weft::net::verbs

@@ -48,7 +48,7 @@ void completion_queue::end_polling() noexcept {
 completion_queue::~completion_queue() {
   assert(reserved_ == 0 && "a completion queue ended before its queue pairs");
   if (target_ != nullptr) target_->end();
-  // Destroying the queue waits for whatever event has not been acknowledged.
+  // Destroying the queue waits until all of its events have been acknowledged.
   if (unacknowledged_ != 0) device_->calls().ack_cq_events(queue_, unacknowledged_);  // defect: leave the events
   if (device_->calls().destroy_cq(queue_) < 0) device_->audience().forget(queue_->cq_context);
   device_->calls().destroy_comp_channel(channel_);
@@ -84,7 +84,7 @@ void completion_queue::ring_later(std::uint64_t tag) noexcept {
   if (!std::exchange(places_[index].rings, true)) to_ring_.push_back(index);
 }
 
-// What fails then may lead to more.
+// A loop, because a failure in ring_now() may call ring_later() again.
 void completion_queue::ring_all() noexcept {
   while (!to_ring_.empty()) {
     place& next = places_[to_ring_.back()];
@@ -99,7 +99,7 @@ void completion_queue::tell_when_drained(std::uint64_t tag) noexcept {
   if (!std::exchange(places_[index].waits, true)) to_tell_.push_back(index);
 }
 
-// Whoever asks from inside has to wait for another poll.
+// A sink that calls tell_when_drained() inside on_drained() waits for another poll.
 void completion_queue::tell_all() noexcept {
   const std::size_t count = to_tell_.size();
   for (std::size_t i = 0; i != count; ++i) {
@@ -110,8 +110,7 @@ void completion_queue::tell_all() noexcept {
   to_tell_.erase(to_tell_.begin(), to_tell_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// Only wr_id, status, qp_num and vendor_err mean anything in a completion that tells of an error: the rest is the
-// sink's to know.
+// In a failed completion only wr_id, status, qp_num and vendor_err are valid; the sink has to know the rest.
 void completion_queue::dispatch(const ibv_wc& what) noexcept {
   const auto generation = static_cast<std::uint32_t>(what.wr_id >> (detail_bits + index_bits));
   const place& found = places_[index_of(what.wr_id)];
@@ -142,7 +141,7 @@ std::size_t completion_queue::poll(std::size_t budget) noexcept {
 }
 
 void completion_queue::drain() noexcept {
-  // More than fits into the queue would be the work of those who are resumed meanwhile.
+  // At most one queue's worth: more would be requests of tasks that were resumed meanwhile.
   for (std::uint32_t left = capacity_; left != 0;) {
     const std::size_t found = poll(std::min<std::size_t>(left, batch_size));
     if (found < batch_size) return;
@@ -150,15 +149,15 @@ void completion_queue::drain() noexcept {
   }
 }
 
-// Arming takes a system call with rxe, so what is armed still is left so. An event that came for what was polled
-// already wakes for nothing, once.
+// Arming takes a system call on rxe, so a queue that is still armed is left so. An event for completions that were
+// already polled wakes the executor once for nothing.
 void completion_queue::arm() noexcept {
   if (armed_) return;
   armed_ = device_->calls().req_notify_cq(queue_) == 0;
 }
 
-// There is one event at most, for nothing is armed anew before it has been taken: looking for another one would be a
-// system call each time.
+// There is at most one event, because the queue is not armed again before the event has been taken. To look for another
+// one would take a system call each time.
 void completion_queue::disarm() noexcept {
   const int result = device_->calls().get_cq_event(channel_);
   if (result == -EAGAIN || result == -EINTR) return;
@@ -169,15 +168,15 @@ void completion_queue::disarm() noexcept {
   }
 }
 
-// The kernel has taken the device away. The executor could not sleep any more for the descriptor, so it lets the queue
-// go, but not from inside this.
+// The kernel has removed the device. The readable descriptor would keep the executor from sleeping, so polling ends,
+// but not inside this call.
 void completion_queue::lose_channel() noexcept {
   channel_lost_ = true;
   if (!failure_) fail(device_removed(device_->name()));
   if (target_ != nullptr) target_->tell(IBV_EVENT_CQ_ERR, 0);
 }
 
-// An overflow loses completions, with rxe without any other word.
+// An overflow loses completions; on rxe nothing but this event reports it.
 void completion_queue::on_async_event(ibv_event_type what, int) noexcept {
   if (channel_lost_) return end_polling();
   if (const auto why = failure_of(what, device_->name())) fail(*why);

@@ -17,12 +17,13 @@ namespace weft::net::verbs {
 /// A link, as a completion queue sees it.
 class completion_sink {
  public:
-  /// Gives the device what has been posted: before the queue is looked at, once after each
-  /// completion_queue::ring_later.
+  /// Hands what was posted to the device. Called once after each completion_queue::ring_later(), before the queue is
+  /// polled.
   virtual void ring_now() noexcept {}
-  /// One completion of the sink's queue pair, in order. `detail` is what the request's wr_id carried beside the tag.
+  /// One completion of the sink's queue pair, in order. `detail` is the part of the request's wr_id below the tag.
   virtual void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept = 0;
-  /// All that was there when completion_queue::tell_when_drained was called has been handed out. From inside a poll.
+  /// All completions that were there when completion_queue::tell_when_drained() was called have been passed on. Called
+  /// inside a poll.
   virtual void on_drained() noexcept {}
   /// The queue has failed: no completion can be relied upon.
   virtual void on_queue_failure(const error& why) noexcept = 0;
@@ -33,11 +34,11 @@ class completion_sink {
 
 /// A completion queue of one executor, for the queue pairs of many links.
 ///
-/// Room for every request that a link may have posted is reserved when the link is made: a queue that overflows loses
-/// completions, with rxe without a word. On the executor, but for create() and the destructor.
+/// A link reserves room for every request that it may have posted, because a queue that overflows loses completions, on
+/// rxe silently. Used on the executor, except for the constructor and the destructor.
 class completion_queue final : public poller, private async_handler {
  public:
-  /// The low bits of a wr_id, which are the sink's own.
+  /// How many low bits of a wr_id are the sink's own.
   static constexpr unsigned detail_bits = 24;
 
   /// At least `entries` deep. Blocks. Throws weft::error.
@@ -46,14 +47,14 @@ class completion_queue final : public poller, private async_handler {
   completion_queue& operator=(const completion_queue&) = delete;
   ~completion_queue();
 
-  /// From now on the events about the queue come to its executor, which also polls it.
+  /// From now on events about the queue are delivered on `home`, the executor that polls it.
   void hear_events_on(executor_core& home);
-  /// While there is something to come. From a coroutine, not from inside a poll.
+  /// To be polled while there are users. Called from a coroutine, not inside a poll.
   void begin_polling();
   void end_polling() noexcept;
 
   [[nodiscard]] ibv_cq* get() const noexcept { return queue_; }
-  /// None once it has failed.
+  /// False once the queue has failed.
   [[nodiscard]] bool has_room(std::uint32_t entries) const noexcept {
     return !failure_ && entries <= capacity_ - reserved_;
   }
@@ -61,18 +62,18 @@ class completion_queue final : public poller, private async_handler {
   void reserve(std::uint32_t entries) noexcept { reserved_ += entries; }
   void release(std::uint32_t entries) noexcept { reserved_ -= entries; }
 
-  /// The tag for a sink's wr_ids, above detail_bits. Throws std::bad_alloc, or why the queue has failed.
+  /// Yields the tag for a sink's wr_ids, above detail_bits. Throws std::bad_alloc, or the queue's failure.
   [[nodiscard]] std::uint64_t attach(completion_sink& sink);
-  /// From now on what comes with this tag goes there.
+  /// From now on completions with this tag go to `sink`.
   void hand_over(std::uint64_t tag, completion_sink& sink) noexcept { places_[index_of(tag)].sink = &sink; }
-  /// What still comes with this tag is dropped: a destroyed queue pair may leave completions behind.
+  /// Completions that still come with this tag are dropped: a destroyed queue pair may leave some behind.
   void detach(std::uint64_t tag) noexcept;
-  /// Has the sink called in the next poll(), which the executor makes in every turn and once more before it sleeps: so
-  /// what all tasks of a turn post takes one doorbell.
+  /// Calls the sink's ring_now() in the next poll(). The executor polls in every turn and once more before it sleeps,
+  /// so that all requests posted in a turn take one doorbell.
   void ring_later(std::uint64_t tag) noexcept;
-  /// Has the sink told once a poll() has found nothing more. Not from inside on_drained() for that poll.
+  /// Calls the sink's on_drained() once a poll() has found nothing more; a later poll() if asked inside on_drained().
   void tell_when_drained(std::uint64_t tag) noexcept;
-  /// Takes what is there.
+  /// Takes the completions that are there.
   void drain() noexcept;
 
   std::size_t poll(std::size_t budget) noexcept override;
@@ -81,7 +82,7 @@ class completion_queue final : public poller, private async_handler {
   [[nodiscard]] int wait_fd() const noexcept override { return channel_->fd; }
 
  private:
-  // Its generation tells a late completion for an earlier user of the place from ours.
+  // The generation tells a late completion of the place's earlier sink from one of the present sink.
   struct place {
     completion_sink* sink = nullptr;
     std::uint32_t generation = 0;
@@ -111,7 +112,7 @@ class completion_queue final : public poller, private async_handler {
   unsigned unacknowledged_ = 0;
   bool armed_ = false;
   bool polled_ = false;
-  bool channel_lost_ = false;  // with the device; its descriptor is readable for good
+  bool channel_lost_ = false;  // the device was removed, and the channel's descriptor stays readable
   std::optional<error> failure_;
   std::vector<place> places_;
   std::vector<std::uint32_t> free_places_;

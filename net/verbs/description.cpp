@@ -9,13 +9,13 @@
 namespace weft::net::verbs {
 namespace {
 
-// Limits are signed in the library's structures, and none is negative.
+// The library's structures hold limits in signed numbers, although none is negative.
 template <class Number>
 std::uint64_t count(Number value) noexcept {
   return value > 0 ? static_cast<std::uint64_t>(value) : 0;
 }
 
-// IBV_MTU_256 is 1, and each one after it twice as large.
+// IBV_MTU_256 is 1, and each next value stands for twice as many bytes.
 std::uint32_t bytes_of(ibv_mtu mtu) noexcept {
   const unsigned step = static_cast<unsigned>(mtu);
   return step >= IBV_MTU_256 && step <= IBV_MTU_4096 ? 128U << step : 0;

@@ -8,7 +8,8 @@
 
 namespace weft::net::verbs {
 
-/// Each RDMA device of this machine, opened for a moment; one without a device, named "verbs", where there is none.
+/// Describes each RDMA device of this machine, which it opens briefly. If there is none, a single entry "verbs" says
+/// why.
 [[nodiscard]] std::vector<fabric_info> describe_devices(rdma_calls& library);
 
 }  // namespace weft::net::verbs

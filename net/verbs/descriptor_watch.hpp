@@ -10,26 +10,26 @@
 
 namespace weft::net::verbs {
 
-/// A library's descriptor that tells by being readable that there is something to ask the library for. It is watched
-/// while it has users, so that an executor without connections and listeners sleeps undisturbed.
+/// Watches a descriptor that is readable when a library has events to report. It does so only while there are users, so
+/// that an executor without connections and listeners sleeps undisturbed.
 class descriptor_watch : private io_operation {
  public:
-  /// For the running executor. `fd` stays open and the owner's.
+  /// For the running executor. `fd` belongs to the caller, and stays open.
   explicit descriptor_watch(int fd);
   descriptor_watch(const descriptor_watch&) = delete;
   descriptor_watch& operator=(const descriptor_watch&) = delete;
 
-  /// Before enter(), while there is memory: makes what leave() needs. Throws std::bad_alloc.
+  /// Called before enter(): allocates what leave() needs. Throws std::bad_alloc.
   void prepare();
   void enter() noexcept;
-  /// Outside of a coroutine only while the executor does not run.
+  /// Called from a coroutine, or while the executor does not run.
   void leave() noexcept;
 
  protected:
   ~descriptor_watch() { assert(users_ == 0 && "a descriptor was closed while it was watched"); }
 
  private:
-  /// Asks for some of what there is. False if there will never be anything again.
+  /// Takes some of the pending events. False if there will never be another one.
   virtual bool on_readable() noexcept = 0;
 
   void complete(int result) noexcept override;
@@ -41,7 +41,7 @@ class descriptor_watch : private io_operation {
   std::size_t users_ = 0;
   bool exhausted_ = false;
   event stopped_;
-  weft::detail::root_handle<void> stopping_;  // wait_until_stopped(), of those who use it now
+  weft::detail::root_handle<void> stopping_;  // wait_until_stopped(), for the last of the current users
 };
 
 }  // namespace weft::net::verbs

@@ -20,7 +20,7 @@
 namespace weft::net::verbs {
 namespace {
 
-// The list of ibv_get_device_list(3), which stays until what was found in it has been opened.
+// The list of ibv_get_device_list(3), which is kept until the device that was found in it has been opened.
 class device_list {
  public:
   explicit device_list(rdma_calls& library) noexcept : calls_(library) {
@@ -57,8 +57,8 @@ std::optional<socket_address> address_of(const ibv_gid& gid, int family) {
   return socket_address(reinterpret_cast<sockaddr*>(&address), sizeof address);
 }
 
-// A GID of iWARP is the hardware address of a network interface. The IP addresses of that interface stand in no table
-// of the device.
+// A GID of iWARP is the hardware address of a network interface. The device has no table of that interface's IP
+// addresses.
 bool has_hardware_address(const ifaddrs& item, const ibv_gid& gid) {
   if (item.ifa_addr == nullptr || item.ifa_addr->sa_family != AF_PACKET) return false;
   sockaddr_ll address{};
@@ -83,13 +83,13 @@ void add_addresses_of_interface(const ibv_gid& gid, int family, std::vector<sock
 }
 
 // A child of fork(2) must not take the parent's pinned pages away. Newer kernels copy those pages for the child, which
-// the library finds out; with older ones it has to mark registered memory, which costs every registration something.
-// The call comes too late if the program has registered memory before; that program has to care for itself.
+// the library detects; on older kernels it has to mark registered memory, which slows every registration. The call
+// comes too late for a program that has registered memory before; such a program has to call ibv_fork_init(3) itself.
 void prepare_for_fork(rdma_calls& library) noexcept {
   if (library.is_fork_initialized() == IBV_FORK_DISABLED) static_cast<void>(library.fork_init());
 }
 
-// The address that `name` is in digits, if it is one.
+// The IP address that `name` spells out in digits; empty if it is none.
 std::optional<socket_address> address_in(std::string_view name) {
   const std::string text(name);
   sockaddr_in four{};
@@ -200,7 +200,7 @@ void device::probe_memory() noexcept {
   if (known && (more.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0) {
     on_demand_operations_ = more.odp_caps.per_transport_caps.rc_odp_caps;
   }
-  // Only an attempt tells. It has no descriptor, which the kernel looks at last.
+  // Only an attempt shows whether dma-bufs are supported. The descriptor is invalid, which the kernel checks last.
   ibv_mr* none = nullptr;
   has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;
 }
@@ -219,7 +219,7 @@ std::vector<socket_address> device::addresses(int family) const {
         continue;
       }
       auto address = address_of(gid, family);
-      // RoCE has an entry for each of its versions.
+      // RoCE has a GID for each of its versions, with the same address.
       if (address && (found.empty() || found.back().to_string() != address->to_string())) found.push_back(*address);
     }
   }

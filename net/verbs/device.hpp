@@ -16,21 +16,22 @@
 
 namespace weft::net::verbs {
 
-/// The names of the RDMA devices of this machine, as ibv_devices(1) lists them. Empty where there is no RDMA at all.
+/// The names of the RDMA devices of this machine, as ibv_devices(1) lists them. Empty if the machine has no RDMA
+/// support.
 [[nodiscard]] std::vector<std::string> device_names(rdma_calls& library);
 
-/// An opened RDMA device with a protection domain, shared by everything on this device. Thread-safe, and immutable but
-/// for the audience of its events and for what was found out about networks.
+/// An opened RDMA device with a protection domain, shared by everything on this device. Thread-safe; immutable except
+/// for the audience of its events, and for what is known about empty requests.
 class device {
  public:
-  /// Opens the device of that name, or that has that address ("10.0.0.2"), or with no name the first that has an active
-  /// port. Throws weft::error: errc::not_supported where there is none, with the names of those that there are.
+  /// Opens the device with that name or IP address ("10.0.0.2"); with an empty name, the first that has an active port.
+  /// Throws weft::error: errc::not_supported if there is none, with the names of the devices that there are.
   device(rdma_calls& library, std::string_view name, const verbs_options& options = {});
   device(const device&) = delete;
   device& operator=(const device&) = delete;
   ~device();
 
-  /// Which of the fabrics of net::device it is: mr::domain::fabric().
+  /// Its index among the fabrics of net::device: mr::domain::fabric().
   [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
   void be_fabric(std::size_t place) noexcept { fabric_ = place; }
 
@@ -40,20 +41,20 @@ class device {
   [[nodiscard]] ibv_context* context() const noexcept { return context_; }
   [[nodiscard]] ibv_pd* pd() const noexcept { return pd_; }
   [[nodiscard]] const ibv_device_attr& limits() const noexcept { return limits_; }
-  /// The operations that may use memory paged on demand, by IBV_ODP_SUPPORT_*, on a reliable connection; 0: none.
+  /// The operations that support on-demand paging on a reliable connection, as IBV_ODP_SUPPORT_* bits; 0: none.
   [[nodiscard]] std::uint32_t on_demand_operations() const noexcept { return on_demand_operations_; }
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
-  /// The NUMA node next to the device; -1: none, as with devices in software.
+  /// The NUMA node nearest to the device; -1: none, as with software devices.
   [[nodiscard]] int numa_node() const { return calls_.numa_node(name_); }
   /// The largest message of its ports, in bytes.
   [[nodiscard]] std::uint32_t max_message_bytes() const noexcept { return max_message_bytes_; }
   /// Whether a port was active when the device was opened.
   [[nodiscard]] bool is_active() const noexcept { return active_; }
   [[nodiscard]] const device_traits& traits() const noexcept { return traits_; }
-  /// The device's own addresses of a family, AF_INET or AF_INET6, without link-local ones. They stand in its tables of
-  /// GIDs, or are those of the network interface below an RNIC.
+  /// The device's own addresses of a family, AF_INET or AF_INET6, without link-local ones: those in its GID tables, or
+  /// of the network interface below an RNIC.
   [[nodiscard]] std::vector<socket_address> addresses(int family) const;
-  /// Whether an id of the connection manager, which has a context of its own, is on this device.
+  /// Whether a connection manager id, whose ibv_context is another one, is on this device.
   [[nodiscard]] bool is_that_of(const rdma_cm_id& id) const noexcept;
   [[nodiscard]] async_audience& audience() const noexcept { return audience_; }
   [[nodiscard]] verbs::empty_requests& empty_requests() const noexcept { return empty_requests_; }
@@ -74,7 +75,7 @@ class device {
   std::uint32_t on_demand_operations_ = 0;
   bool has_dmabuf_ = false;
   std::uint32_t max_message_bytes_ = 0;
-  bool active_ = false;  // has a port that is
+  bool active_ = false;  // a port was active
   mutable async_audience audience_;
   mutable verbs::empty_requests empty_requests_;
   std::size_t fabric_ = 0;

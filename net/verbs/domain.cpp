@@ -16,7 +16,7 @@
 namespace weft::net::verbs {
 namespace {
 
-// No device lets its user choose the key.
+// Without requested_key, because no device lets its user choose the key.
 mr::domain_capabilities abilities_of(const device& home) {
   mr::domain_capabilities abilities;
   abilities.usages = mr::usage::send | mr::usage::recv | mr::usage::read_src | mr::usage::read_dst |
@@ -33,7 +33,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   return abilities;
 }
 
-// Of NVIDIA's driver.
+// nvidia_peermem comes with NVIDIA's driver.
 bool has_peer_memory_module() noexcept { return ::access("/sys/module/nvidia_peermem", F_OK) == 0; }
 
 unsigned flags_of(mr::access rights, const mr::registration_options& options) noexcept {
@@ -47,17 +47,16 @@ unsigned flags_of(mr::access rights, const mr::registration_options& options) no
   add(mr::access::remote_atomic, IBV_ACCESS_REMOTE_ATOMIC);
   add(mr::access::bind_window, IBV_ACCESS_MW_BIND);
   if (options.on_demand) flags |= IBV_ACCESS_ON_DEMAND;
-  // Of pinned pages the kernel sees for itself how large they are; this flag is for on_demand alone.
+  // For on_demand only, because the kernel finds out the size of pinned pages by itself.
   if (options.on_demand && options.huge_pages) flags |= IBV_ACCESS_HUGETLB;
   if (options.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;  // optional: ignored where it is unknown
   return flags;
 }
 
-// What needs a region at the memory's own address.
+// The usages that need a region at the memory's own address.
 constexpr mr::usage own_uses = ~mr::peer_usages;
 
-// Not IBV_ACCESS_ZERO_BASED, of which rdma-core 44 makes nothing: ibv_reg_mr_iova(3) says that an iova of 0 is the
-// same.
+// Not IBV_ACCESS_ZERO_BASED, which rdma-core 44 ignores: an iova of 0 is the same, see ibv_reg_mr_iova(3).
 std::uint64_t address_for_peers(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
   if (options.zero_based) return 0;
   return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
@@ -70,7 +69,7 @@ void check_alignment(std::span<std::byte> memory, const mr::registration_options
   }
 }
 
-// The device says for each operation whether it works with paging on demand.
+// The device reports support of on-demand paging for each operation separately.
 void check_on_demand(std::uint32_t operations, const mr::registration_options& options, const std::string& what) {
   static constexpr struct {
     mr::usage uses;
@@ -98,7 +97,7 @@ void check_dmabuf(const mr::registration_options& options, const std::string& wh
   }
 }
 
-// Whether a registration has a form that a device can change.
+// Whether ibv_rereg_mr(3) can change the registration in place.
 bool is_plain(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
   return !options.dmabuf && options.device == nullptr && !options.on_demand &&
          address_for_peers(memory, options) == reinterpret_cast<std::uintptr_t>(memory.data());
@@ -108,8 +107,8 @@ bool is_plain(std::span<std::byte> memory, const mr::registration_options& optio
 
 void domain::deregister::operator()(ibv_mr* region) const noexcept {
   const int failure = calls->dereg_mr(region);
-  // A device that has gone has let go of the memory. Anything else would leave it open to peers: EBUSY, for instance,
-  // or with rxe EINVAL, of a region to which a window is bound. Those that we bind keep their region registered.
+  // A device that has gone accesses no memory any more. Any other failure would leave the memory open to peers: EBUSY,
+  // for example, or EINVAL on rxe, if a window is bound to the region. Our own windows keep their region registered.
   if (failure < 0 && !has_gone(failure)) {
     weft::detail::terminate_because("memory could not be deregistered, and peers may still use it");
   }
@@ -118,8 +117,8 @@ void domain::deregister::operator()(ibv_mr* region) const noexcept {
 domain::domain(std::shared_ptr<device> home)
     : mr::domain("verbs:" + home->name(), abilities_of(*home)), device_(std::move(home)) {}
 
-// The right to bind windows makes the kernel ask for pages that can be written, as the rights to write do: only what is
-// for windows has it. A window that lets writes in needs a region that can be written (ibv_bind_mw(3)).
+// Only memory for windows gets the right to bind windows, because the kernel then requires writable pages, as for the
+// rights to write. A window that allows writes needs a writable region (ibv_bind_mw(3)).
 mr::access domain::rights_of(mr::usage purpose) const noexcept {
   // defect: read into memory
   mr::access rights =
@@ -147,8 +146,8 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   return item;
 }
 
-// The limits of the device are checked before it is asked, which makes clear errors. It may have less room, because it
-// has other users.
+// The device's limits are checked before the call, for clearer errors. The call may still fail, because the device has
+// other users.
 void domain::check_size(std::span<std::byte> memory, const std::string& what) const {
   const std::uint64_t most = device_->limits().max_mr_size;
   if (memory.size() <= most) return;
@@ -161,8 +160,8 @@ void domain::check_count(const std::string& what) {
   throw error(errc::no_memory, fmt::format("{}: the device has {} regions, which is its maximum", what, most));
 }
 
-// The device finds memory by the same address for us as for peers (ibv_reg_mr_iova(3)), but our operations say where it
-// really is. So what both use, and peers at another address, is registered twice; it is pinned once more for that.
+// A region has one address, for us and for peers (ibv_reg_mr_iova(3)), but our operations use the real one. So memory
+// that both use, and peers at another address, is registered twice, and counts twice as pinned.
 domain::entry domain::make_regions(std::span<std::byte> memory, const mr::registration_options& options,
                                    const std::string& what) {
   const auto real = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -184,8 +183,8 @@ domain::entry domain::make_regions(std::span<std::byte> memory, const mr::regist
   return made;
 }
 
-// By a dma-buf, which the kernels and drivers of today have, or else by a module of the GPU's driver, by which the
-// kernel takes the device's addresses for memory. Peers get no windows of it, which a dma-buf has not.
+// Registers by a dma-buf, as current kernels and drivers can, or else through a module of the GPU's driver, which lets
+// the kernel treat device addresses as memory. Peers get no windows of it, because a dma-buf can have none.
 domain::held_region domain::make_region_of_device(std::span<std::byte> memory, unsigned flags, mr::memory_device& owner,
                                                   const std::string& what) {
   rdma_calls& library = device_->calls();
@@ -218,7 +217,7 @@ domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64
     failure = library.reg_dmabuf_mr(device_->pd(), options.dmabuf_offset, memory.size(), address, *options.dmabuf,
                                     flags, &made);
   } else {
-    // EAGAIN: the mapping has changed meanwhile, which only paging on demand minds.
+    // EAGAIN: the mapping changed during the call, which only on-demand paging reports.
     for (int attempts = 0; attempts < 8; ++attempts) {
       failure = library.reg_mr(device_->pd(), memory.data(), memory.size(), address, flags, &made);
       if (failure != -EAGAIN) break;
@@ -228,13 +227,13 @@ domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64
   return {made, deregister{&library}};
 }
 
-// Changed in place if the device can; anything else is registered anew.
+// Changes the region in place if the device can do that, else registers the memory anew.
 void domain::do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
                            std::span<std::byte> memory, const mr::registration_options& options) {
   const change_result result = change(*item, memory, options);
   if (result == change_result::changed) return;
   if (result == change_result::untouched) return mr::domain::do_reregister(item, target, memory, options);
-  do_deregister(*item);  // a region that must not be used has to be deregistered all the same
+  do_deregister(*item);  // the region is lost and must not be used, but still has to be deregistered
   item.reset();
   item = do_register(memory, options);
 }
@@ -271,7 +270,7 @@ domain::change_result domain::result_of(int code, int failure) noexcept {
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {
-  if (item.handle == nullptr) return;  // memory of a device that this one does not reach
+  if (item.handle == nullptr) return;  // device memory that this device does not reach
   const std::unique_ptr<entry> gone(static_cast<entry*>(item.handle));
   regions_.fetch_sub(1, std::memory_order_relaxed);
 }

@@ -16,14 +16,14 @@ namespace weft::net::verbs {
 
 /// The protection domain of an RDMA device: registering pins pages and tells the device about them, with ibv_reg_mr(3).
 ///
-/// A key opens its region to every connection of the device that peers are given it for; what only one connection's
-/// peer may use is a window (rdma_link::expose()).
+/// The key of a region works on every connection of the device. Memory for the peer of one connection alone takes a
+/// window (rdma_link::expose()).
 class domain final : public mr::domain {
  public:
   explicit domain(std::shared_ptr<device> home);
 
-  /// The device's region behind registered memory, if windows with these rights can be bound to it; else null. It stays
-  /// for as long as the caller keeps the memory registered.
+  /// The device's region behind registered memory, if windows with these rights can be bound to it; else null. It lives
+  /// as long as the caller keeps the memory registered.
   [[nodiscard]] ibv_mr* find(const mr::memory_record& memory, mr::access rights) const noexcept;
 
   void be_fabric(std::size_t place) noexcept override {
@@ -41,7 +41,7 @@ class domain final : public mr::domain {
   // What a registration's handle points to.
   struct entry {
     held_region own;        // at the memory's own address: for our operations, and for windows
-    held_region for_peers;  // null: theirs is the same
+    held_region for_peers;  // at another address; null: peers use `own`
     mr::access rights{};    // of `own`
     std::span<std::byte> memory{};
     bool changeable = false;  // by ibv_rereg_mr(3)

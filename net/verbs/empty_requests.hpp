@@ -11,9 +11,9 @@
 
 namespace weft::net::verbs {
 
-/// Whether requests without bytes get through from a device to a host: some clouds' networks lose packets without
-/// payload. Peers that are not weft are asked for signs of life by such requests, and a queue pair whose request is
-/// lost has failed, so that this is found out before a connection is handed out. From any thread.
+/// Remembers whether zero-length requests get through from a device to a host: some clouds' networks lose packets
+/// without payload. Peers that are not weft are probed by such requests, and a queue pair whose request is lost has
+/// failed, so a set-up finds this out before it hands out the connection. From any thread.
 class empty_requests {
  public:
   enum class fate : std::uint8_t { unknown, arrive, lost };
@@ -26,15 +26,15 @@ class empty_requests {
     return found->second >= losses_that_tell ? fate::lost : fate::unknown;
   }
   void note_arrival(std::string_view host) noexcept { note(host, 0); }
-  /// True if it is now known that they are lost. A peer that has died at that moment loses one as well, so that one
-  /// loss tells nothing.
+  /// True if the requests now count as lost. A single loss proves nothing, because the peer may have died at that
+  /// moment.
   bool note_loss(std::string_view host) noexcept { return note(host, 1) == losses_that_tell; }
 
  private:
   static constexpr unsigned losses_that_tell = 2;
-  static constexpr std::size_t most_hosts = 4096;  // beyond that it begins anew
+  static constexpr std::size_t most_hosts = 4096;  // beyond that, all are forgotten
 
-  // How many were lost in a row.
+  // Returns how many were lost in a row.
   unsigned note(std::string_view host, unsigned lost) noexcept try {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(host);
@@ -42,7 +42,7 @@ class empty_requests {
     if (known_.size() >= most_hosts) known_.clear();
     known_.emplace(host, lost);
     return lost;
-  } catch (const std::bad_alloc&) {  // then it is found out again
+  } catch (const std::bad_alloc&) {  // then the next set-up finds it out again
     return 0;
   }
 

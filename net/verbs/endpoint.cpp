@@ -17,19 +17,19 @@
 namespace weft::net::verbs {
 namespace {
 
-// Messages up to here go into the request itself, trailer included, and cost the device no look at memory.
+// Messages up to this size, trailer included, go inline, which spares the device a read of memory.
 constexpr std::uint32_t inline_bytes = 128;
 // 0.64 ms. Zero, which librdmacm leaves there, would mean 655 ms for each message that finds no receive.
 constexpr std::uint8_t rnr_timer = 12;
 // Seven means for ever. A peer that is slow to receive is not dead, and only a timeout of the user's ends the wait.
 constexpr std::uint8_t rnr_retries = 7;
-// Seven would mean for ever, with rxe.
+// On rxe, seven would mean for ever.
 constexpr std::uint8_t retries = 6;
-// The time that a queue pair in ERR has to give back the shared receives that it has taken.
+// How long a queue pair in ERR may take to give back the shared receives that it has taken.
 constexpr auto flush_time = std::chrono::milliseconds(1000);
 
 // The local ACK timeout is 4.096 us * 2^n (InfiniBand specification, 9.7.6.1.3), and a dead peer is noticed after
-// `retries` + 1 of them. That takes half of the time, for the other half may pass before there is anything to send.
+// `retries` + 1 of them. They take half of dead_peer_after, because the other half may pass before anything is sent.
 std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
   constexpr std::uint8_t shortest = 10;  // 4.2 ms
   constexpr std::uint8_t longest = 19;   // 2.1 s
@@ -40,7 +40,7 @@ std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
   return n;
 }
 
-// The completion of a request that asks for nothing.
+// Waits for the completion of an empty request.
 class marker final : public completion_sink {
  public:
   explicit marker(completion_queue& queue) : queue_(queue), tag_(queue.attach(*this)) {}
@@ -49,7 +49,7 @@ class marker final : public completion_sink {
   ~marker() { queue_.detach(tag_); }
   [[nodiscard]] std::uint64_t tag() const noexcept { return tag_; }
   [[nodiscard]] event::wait_operation wait() noexcept { return seen_.wait(); }
-  /// None before it has completed, or if the queue has failed.
+  /// Empty before the completion, and if the queue has failed.
   [[nodiscard]] std::optional<ibv_wc_status> status() const noexcept { return status_; }
 
  private:
@@ -65,7 +65,7 @@ class marker final : public completion_sink {
   std::optional<ibv_wc_status> status_;
 };
 
-// Returns what ibv_post_send(3) does.
+// Returns what rdma_calls::post_send() does.
 int post_empty_write(rdma_calls& library, ibv_qp* pair, std::uint64_t tag) noexcept {
   ibv_send_wr wr{};
   wr.wr_id = tag;
@@ -106,7 +106,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
         fmt::format("a queue pair takes at most {} requests and as many receives; lower send_depth or receive_depth",
                     most));
   }
-  const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // if others were given up as lost
+  const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // requests may have been lost
   const std::uint32_t entries = sends + receives_ + flush_markers;          // defect: reserve room for one completion
   queue_ = co_await shared_.reserve(entries);
   entries_ = entries;
@@ -115,7 +115,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
     create_pair();
     register_staging(sources_, 0);
     unsigned rights = IBV_ACCESS_LOCAL_WRITE;
-    // Flushes are read into it: mr::rights_for_iwarp().
+    // Flushes read into the sinks: mr::rights_for_iwarp().
     if (home().traits().read_sinks_need_remote_write) rights |= IBV_ACCESS_REMOTE_WRITE;  // defect: flush into memory
     register_staging(sinks_, rights);
     change_to(IBV_QPS_INIT, agreement{});
@@ -135,7 +135,7 @@ std::uint8_t endpoint::max_parts() const noexcept {
 }
 
 std::uint8_t endpoint::max_read_parts() const noexcept {
-  const int most = home().limits().max_sge_rd;  // of RNICs, one; some devices do not tell
+  const int most = home().limits().max_sge_rd;  // one on RNICs; zero on devices that do not tell
   // defect: read into more parts
   return static_cast<std::uint8_t>(most <= 0 ? max_parts() : std::min<int>(most, max_parts()));
 }
@@ -155,7 +155,7 @@ void endpoint::create_pair() {
   wanted.cap.max_inline_data = inline_bytes;
   ibv_qp_init_attr attempt = wanted;
   int result = calls().create_qp(home().pd(), &attempt, &pair_);
-  if (result == -EINVAL || result == -ENOMEM) {  // more than the device has room for in a request
+  if (result == -EINVAL || result == -ENOMEM) {  // more inline data than the device has room for
     attempt = wanted;
     attempt.cap.max_inline_data = 0;
     result = calls().create_qp(home().pd(), &attempt, &pair_);
@@ -186,8 +186,8 @@ void endpoint::post_first_receives() {
   posted_receives_ = chain.size();
 }
 
-// The connection manager fills in the path, because it has found the route: GID, port, MTU and hop limit. weft adds the
-// rights of the peer, the timers, and the number of reads at a time.
+// The connection manager has resolved the route, and fills in the path: GID, port, MTU and hop limit. weft adds the
+// peer's rights, the timers, and the limits of outstanding reads.
 void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   ibv_qp_attr wanted{};
   wanted.qp_state = state;
@@ -199,7 +199,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   if (home().traits().has_atomics) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
   if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // defect: bind windows
   if (traffic_class_)
-    wanted.ah_attr.grh.traffic_class = *traffic_class_;  // else the path's, which an acceptor has of its peer
+    wanted.ah_attr.grh.traffic_class = *traffic_class_;  // else the path's, which an acceptor takes from its peer
   wanted.min_rnr_timer = rnr_timer;
   wanted.max_dest_rd_atomic = what.incoming_reads;
   wanted.max_rd_atomic = what.outgoing_reads;
@@ -214,7 +214,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
 
 task<> endpoint::make_ready(agreement what) {
   ready_ = true;
-  if (home().traits().kernel_drives_pair) co_return;  // it has done this
+  if (home().traits().kernel_drives_pair) co_return;  // the kernel has done this
   const auto work = [this, what] {
     change_to(IBV_QPS_RTR, what);
     change_to(IBV_QPS_RTS, what);
@@ -251,7 +251,7 @@ void endpoint::replay_events() noexcept {
 
 void endpoint::on_async_event(ibv_event_type what, int) noexcept {
   if (what == IBV_EVENT_QP_LAST_WQE_REACHED) return last_receive_.set();
-  // The peer's first message has overtaken its last word of the set-up: rdma_notify(3).
+  // The peer's first message has overtaken the last message of its set-up: rdma_notify(3).
   if (what == IBV_EVENT_COMM_EST && handler_ == nullptr && id_) calls().notify(id_.get(), what);
   const auto why = failure_of(what, home().name());
   if (!why) return;
@@ -260,7 +260,7 @@ void endpoint::on_async_event(ibv_event_type what, int) noexcept {
   changed_.set();
 }
 
-// Of its own receives there is room for all.
+// Fails for shared receives only: there is room for all of its own.
 void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept try {
   early_receives_.push_back({what, &work});
 } catch (const std::bad_alloc&) {
@@ -326,7 +326,7 @@ task<endpoint::sign_of_life> endpoint::ask_with_nothing(time_point deadline) {
 
 // ---- the end ----
 
-// A queue pair in ERR lets nobody in through its own windows, nor does a device that has gone.
+// A queue pair in ERR closes its own windows, as does the removal of the device.
 void endpoint::shut_out_peers(int result) noexcept {
   if (!has_gone(result) && !make_broken()) {
     weft::detail::terminate_because("a memory window could not be revoked, and the peer may still use it");
@@ -339,24 +339,24 @@ void endpoint::on_window_kept() noexcept {
       weft::detail::make_error(errc::connection_failed, "a memory window of the peer could not be revoked"));
 }
 
-// A queue pair that has taken a shared receive, for a message that has come only in part, gives it back as a
-// completion, and only before the queue pair is destroyed.
+// A queue pair that has taken a shared receive for a message of which only a part has arrived gives it back by a
+// completion, but only before the queue pair is destroyed.
 void endpoint::detach_from_shared_receives() noexcept {
   shared_receives_->detach(pair_->qp_num);
   for (const early_receive& item : std::exchange(early_receives_, {})) shared_receives_->post(*item.work);
   make_broken();
 }
 
-// The receives are flushed before the last request, so the completion of that one shows that they are.
+// Receives are flushed before the last request, so the completion of that request shows that they have been.
 task<> endpoint::wait_until_flushed() {
-  if (home().traits().kernel_drives_pair) co_return;  // it has flushed by now, and takes nothing more
+  if (home().traits().kernel_drives_pair) co_return;  // the kernel has flushed it by now, and it takes no request more
   marker last(*queue_);
   if (post_empty_write(calls(), pair_, last.tag()) == 0) co_await with_timeout(flush_time, last.wait());
   if (ready_ && home().traits().announces_last_receive) co_await with_timeout(flush_time, last_receive_.wait());
 }
 
-// Windows go before the queue pair, because rxe waits most of a minute to destroy a queue pair with a window bound to
-// it.
+// Windows are destroyed before the queue pair, because rxe takes most of a minute to destroy a queue pair to which a
+// window is bound.
 void endpoint::destroy_now() noexcept {
   windows_.destroy_all();  // defect: destroy a queue pair before
   if (pair_ != nullptr) destroy_pair();
@@ -364,7 +364,7 @@ void endpoint::destroy_now() noexcept {
   const cm_id gone = std::move(id_);
 }
 
-// A device that has gone uses no memory any more. Neither does a queue pair in ERR that is left over.
+// A device that has gone accesses no memory any more. Neither does a queue pair that is left over in ERR.
 void endpoint::destroy_pair() noexcept {
   const int result = calls().destroy_qp(pair_);
   if (result < 0) {
@@ -393,7 +393,7 @@ task<> endpoint::destroy_on_worker() {
     try {
       // defect: destroy a queue pair that
       co_await wait_until_flushed();
-    } catch (...) {  // lost, or there is no memory to wait, and with it maybe a receive is
+    } catch (...) {  // no completion in time, or no memory to wait for it: a shared receive may be lost
     }
     drain();
   }
@@ -406,9 +406,9 @@ task<> endpoint::destroy_on_worker() {
   } catch (...) {  // there is no worker, and no memory for one
   }
   if (!destroyed) destroy_now();
-  while (windows_.revoking()) co_await windows_.next_revoked();  // workers refer to us, and their mail
+  while (windows_.revoking()) co_await windows_.next_revoked();  // workers, and their mail, refer to this endpoint
   if (queue_ == nullptr) co_return;
-  drain();  // what the queue pair has left behind still takes up the room
+  drain();  // completions that the queue pair has left behind still take up the room
   shared_.release(*std::exchange(queue_, nullptr), entries_);
 }
 
@@ -425,11 +425,11 @@ void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept {
   home.submit(*gone.release());
 }
 
-// On its thread, where its executor may be between two runs, or about to go.
+// On the executor's thread. The executor may be between two runs, or about to be destroyed.
 void endpoint::dispose_at_home(std::unique_ptr<endpoint> gone) noexcept try {
   executor_core& home = gone->shared_.owner();
   auto disposal = std::move(gone->disposal_);
-  static_cast<void>(gone.release());  // it is the disposal's
+  static_cast<void>(gone.release());  // owned by the disposal
   if (home.on_own_thread()) return run_in_background(home, std::move(disposal));
   const auto run_to_end = [](weft::detail::root_handle<void> work) -> task<> {
     run_in_background(*executor_core::current(), std::move(work));

@@ -10,7 +10,7 @@
 namespace weft::net::verbs {
 namespace {
 
-// The most events of one look at the channel, so that a storm of events leaves the executor its other work.
+// The most events taken per wake-up, so that a storm of events does not keep the executor from its other work.
 constexpr int event_batch = 64;
 
 class id_destruction final : public mr::detail::background_job {
@@ -78,10 +78,11 @@ bool event_channel::on_readable() noexcept {
   return true;
 }
 
-// The copy comes first and the acknowledgement at once, because destroying or migrating an id waits for it.
+// Copies the event and acknowledges it before the handler is called, because destroying or migrating an id waits for
+// the acknowledgement.
 void event_channel::dispatch_one(rdma_cm_event& event) noexcept {
   const cm_event what = copy_of(event);
-  // A request is its listener's business; its id is born with the listener's context.
+  // A connection request goes to its listener; the new id is created with the listener's context.
   const bool request = what.type == RDMA_CM_EVENT_CONNECT_REQUEST;
   if (request) event.id->context = nullptr;
   auto* const handler = static_cast<cm_handler*>(request ? event.listen_id->context : event.id->context);

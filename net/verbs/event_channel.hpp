@@ -13,11 +13,11 @@
 
 namespace weft::net::verbs {
 
-/// What the connection manager has to say, copied out of its event, which is acknowledged by then.
+/// A copy of a connection manager event, which has been acknowledged.
 struct cm_event {
   rdma_cm_event_type type{};
   int status = 0;
-  rdma_cm_id* id = nullptr;  ///< of a request: the new one
+  rdma_cm_id* id = nullptr;  ///< of a connection request: the new id
   std::uint8_t responder_resources = 0;
   std::uint8_t initiator_depth = 0;
   std::uint8_t private_bytes = 0;
@@ -28,17 +28,17 @@ struct cm_event {
   }
 };
 
-/// Whom an id's events concern: what rdma_cm_id::context points to, or null if nobody cares any more.
+/// Receives an id's events. rdma_cm_id::context points to it, or is null if the events are dropped.
 class cm_handler {
  public:
-  /// On the executor of the id's channel. May not destroy the handler.
+  /// Called on the executor of the id's channel. Must not destroy the handler.
   virtual void on_cm_event(const cm_event& what) noexcept = 0;
 
  protected:
   ~cm_handler() = default;
 };
 
-/// The channel itself. Its ids keep it: they have to be destroyed first.
+/// Owns a channel. Shared by its ids, because they have to be destroyed first.
 class channel_handle {
  public:
   /// Throws weft::error.
@@ -55,12 +55,12 @@ class channel_handle {
   rdma_event_channel* channel_ = nullptr;
 };
 
-/// An id with its channel. Destroying it may block until the kernel has done so: see destroy_on_worker().
+/// Owns an id, and keeps its channel. Destruction may block in the kernel: see destroy_on_worker().
 class cm_id {
  public:
   cm_id() = default;
   cm_id(std::shared_ptr<channel_handle> channel, rdma_cm_id* id) noexcept : channel_(std::move(channel)), id_(id) {}
-  /// A new one. Throws weft::error.
+  /// Creates an id. Throws weft::error.
   cm_id(std::shared_ptr<channel_handle> channel, cm_handler* handler);
   cm_id(cm_id&& other) noexcept : channel_(std::move(other.channel_)), id_(std::exchange(other.id_, nullptr)) {}
   cm_id& operator=(cm_id&& other) noexcept {
@@ -76,8 +76,8 @@ class cm_id {
   [[nodiscard]] rdma_cm_id* get() const noexcept { return id_; }
   rdma_cm_id* operator->() const noexcept { return id_; }
   void set_handler(cm_handler* handler) noexcept { id_->context = handler; }
-  /// To the channel of the executor that will own it; waits until no event of it is being looked at on the other one.
-  /// Returns -errno.
+  /// Moves the id to the channel of another executor, and waits until none of its events is being handled on the old
+  /// one. Returns 0 or -errno.
   [[nodiscard]] int migrate(const std::shared_ptr<channel_handle>& target) noexcept;
   /// From any thread.
   static void destroy_on_worker(cm_id id) noexcept;

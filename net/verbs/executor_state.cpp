@@ -10,7 +10,7 @@
 namespace weft::net::verbs {
 namespace {
 
-// Of a queue, unless one link needs more: some dozens of connections with the usual depths.
+// The size of a queue unless one link needs more: enough for some dozens of connections with the usual depths.
 constexpr std::uint32_t usual_entries = 4096;
 
 }  // namespace
@@ -44,12 +44,12 @@ executor_state::user::~user() {
   if (shared_.users_.empty()) shared_.device_->audience().leave(*shared_.target_);
 }
 
-// None of them goes from inside this.
+// No handler removes a user inside the call, so the list does not change.
 void executor_state::on_async_event(ibv_event_type what, int port) noexcept {
   for (user& each : users_) each.handler_.on_async_event(what, port);
 }
 
-// An executor looks at the queues that have users, and at no others.
+// Only queues with users are polled.
 void executor_state::reserve_in(completion_queue& queue, std::uint32_t entries) {
   if (queue.idle()) queue.begin_polling();
   queue.reserve(entries);
@@ -64,7 +64,7 @@ completion_queue* executor_state::find_room(std::uint32_t entries) {
   return nullptr;
 }
 
-// Many who set up at once find no room, but one queue may do for all.
+// Many set-ups at once may find no room, but one new queue may be enough for all: the others wait for it.
 task<completion_queue*> executor_state::reserve(std::uint32_t entries) {
   const auto most = static_cast<std::uint32_t>(device_->limits().max_cqe);
   if (entries > most) {

@@ -15,12 +15,11 @@
 
 namespace weft::net::verbs {
 
-/// What the links of one device on one executor share: the channel of connection manager events, the device's own
-/// events, and completion queues.
+/// Shared by the links of one device on one executor: the channel of connection manager events, the device's
+/// asynchronous events, and completion queues.
 class executor_state final : public weft::detail::attachment, private async_handler {
  public:
-  /// A connection or a listener: while there is one, events are watched for, and it hears of what happens to the
-  /// device.
+  /// A connection or a listener. Events are watched while there is a user; each user gets the events about the device.
   class user : public weft::detail::list_hook<user> {
    public:
     user(executor_state& shared, async_handler& who);
@@ -34,7 +33,7 @@ class executor_state final : public weft::detail::attachment, private async_hand
     async_handler& handler_;
   };
 
-  /// The running executor's, for `home`; created at the first call. Throws weft::error.
+  /// The running executor's state for `home`; created at the first call. Throws weft::error.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<device>& home);
 
   explicit executor_state(std::shared_ptr<device> home);
@@ -44,10 +43,10 @@ class executor_state final : public weft::detail::attachment, private async_hand
   [[nodiscard]] executor_core& owner() const noexcept { return executor_; }
   [[nodiscard]] event_channel& channel() noexcept { return channel_; }
 
-  /// A queue with room for so many completions, which is reserved. A worker makes one where those that there are are
-  /// full. Throws weft::error: errc::invalid_argument for more than the device can.
+  /// Reserves room for so many completions, and yields the queue that has it; a worker creates one if all are full.
+  /// Throws weft::error: errc::invalid_argument for more than the device can hold.
   [[nodiscard]] task<completion_queue*> reserve(std::uint32_t entries);
-  /// Gives the room back. From a coroutine, not from inside a poll.
+  /// Gives the room back. Called from a coroutine, not inside a poll.
   void release(completion_queue& from, std::uint32_t entries) noexcept;
 
  private:
@@ -62,7 +61,7 @@ class executor_state final : public weft::detail::attachment, private async_hand
   std::shared_ptr<async_target> target_;
   weft::detail::intrusive_list<user> users_;
   std::vector<std::unique_ptr<completion_queue>> queues_;
-  bool making_ = false;  // one more
+  bool making_ = false;  // a worker creates a queue
   event made_;
 };
 

@@ -19,8 +19,8 @@ namespace {
 
 constexpr int backlog = 1024;
 
-// A peer whose request is in. Its id is the listener's channel's, where nobody cares for its events: should the peer
-// give up, accepting fails.
+// A connection request that has arrived. Events of its id are dropped on the listener's channel: if the peer gives up,
+// accept() fails.
 class rdma_request final : public net::link_request {
  public:
   rdma_request(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id, const cm_event& asked,
@@ -31,7 +31,7 @@ class rdma_request final : public net::link_request {
         asked_(asked),
         traffic_class_(traffic_class),
         peer_(peer_of(*id_.get())) {}
-  // The kernel rejects the peer of an id that goes unanswered.
+  // The kernel rejects the peer when an unanswered id is destroyed.
   ~rdma_request() override { cm_id::destroy_on_worker(std::move(id_)); }
 
   [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
@@ -59,7 +59,7 @@ class rdma_request final : public net::link_request {
 
 }  // namespace
 
-// Kept by its listener, and by whoever waits for the next request.
+// Shared by the listener and the tasks that wait for the next request.
 class listener_state final : private cm_handler,
                              private async_handler,
                              private weft::detail::remote_work,
@@ -69,7 +69,7 @@ class listener_state final : private cm_handler,
   ~listener_state() { cm_id::destroy_on_worker(std::move(id_)); }
 
   void listen_on(socket_address address);
-  /// After listen_on() has failed. Destroying the id may block.
+  /// To be called after listen_on() has failed. A worker destroys the id, because that may block.
   task<> give_address_back();
 
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
@@ -95,8 +95,8 @@ class listener_state final : private cm_handler,
   event changed_;
   std::optional<error> failure_;
   bool closed_ = false;
-  std::atomic_flag sent_home_;               // close() of other threads, once
-  std::shared_ptr<listener_state> closing_;  // itself, until that has come there
+  std::atomic_flag sent_home_;               // another thread's close() has been submitted to the executor
+  std::shared_ptr<listener_state> closing_;  // itself, until that close() has run there
 };
 
 listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
@@ -120,7 +120,7 @@ void listener_state::listen_on(socket_address address) {
   check(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes),
         "allow the address to be reused");
   if (address.family() == AF_INET6) {
-    // "[::]" takes IPv4 as well, whatever net.ipv6.bindv6only says.
+    // "[::]" accepts IPv4 as well, whatever net.ipv6.bindv6only says.
     int no = 0;
     check(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &no, sizeof no), "listen for IPv4");
   }
@@ -142,7 +142,7 @@ void listener_state::on_async_event(ibv_event_type what, int) noexcept {
   if (const auto why = failure_of(what, device_->name())) fail(*why);
 }
 
-// The kernel does not let the device go before its ids.
+// Destroys the id at once, because the kernel does not remove a device before all its ids are destroyed.
 void listener_state::fail(const error& why) noexcept {
   if (failure_ || closed_) return;
   set_up_statistics::count(options_.counts->accept_errors);
@@ -153,7 +153,7 @@ void listener_state::fail(const error& why) noexcept {
   changed_.set();
 }
 
-// A listener on every address hears peers of other devices as well.
+// A listener on a wildcard address also gets requests that arrive at other devices.
 void listener_state::take(cm_id id, const cm_event& what) noexcept try {
   if (closed_ || !device_->is_that_of(*id.get())) {
     if (!closed_) set_up_statistics::count(options_.counts->requests_failed);
@@ -162,13 +162,13 @@ void listener_state::take(cm_id id, const cm_event& what) noexcept try {
   std::unique_ptr<net::link_request> request =
       std::make_unique<rdma_request>(device_, domain_, std::move(id), what, options_.traffic_class);
   if (options_.filter != nullptr && options_.filter->takes(request)) return;
-  if (requests_.size() >= options_.max_half_open) {  // and the request with it: rejected
+  if (requests_.size() >= options_.max_half_open) {  // the request is destroyed, which rejects the peer
     return set_up_statistics::count(options_.counts->requests_failed);
   }
   requests_.push_back(std::move(request));
   changed_.set();
 } catch (const std::bad_alloc&) {
-  // The id is gone, and the peer is rejected.
+  // The id has been destroyed, so the peer is rejected.
   set_up_statistics::count(options_.counts->accept_errors);
 }
 
@@ -197,7 +197,7 @@ void listener_state::close() noexcept {
   if (std::exchange(closed_, true)) return;
   if (id_) id_.set_handler(nullptr);
   requests_.clear();
-  cm_id::destroy_on_worker(std::move(id_));  // from now on peers are refused
+  cm_id::destroy_on_worker(std::move(id_));  // from now on peers are rejected
   watching_.reset();
   changed_.set();
 }

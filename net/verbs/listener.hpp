@@ -12,11 +12,11 @@ namespace weft::net::verbs {
 
 class listener_state;
 
-/// A listening id of the connection manager, which delivers whole requests, so that there are no half-open peers. Those
-/// that nobody has taken yet are limited in number, and further ones rejected.
+/// A listening id of the connection manager, which delivers whole requests, so that no peer stays half-open. The number
+/// of requests that nobody has taken yet is limited; further ones are rejected.
 class listener final : public net::link_listener {
  public:
-  /// Fails only once the address is free again, for whoever listens there next. Throws weft::error.
+  /// Throws weft::error. If it fails, the address is free again by then.
   [[nodiscard]] static task<std::unique_ptr<link_listener>> listen(std::shared_ptr<device> home,
                                                                    std::shared_ptr<domain> memory,
                                                                    const socket_address& address,

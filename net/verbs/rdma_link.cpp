@@ -21,27 +21,27 @@
 namespace weft::net::verbs {
 namespace {
 
-// What a request's wr_id says beside the tag is its mark in the order of posting. Marks beyond every slot: max_depth is
-// below them.
+// A request's wr_id holds, beside the tag, its mark in order_: a work_request's slot, or one of these marks. They are
+// beyond every slot, because max_depth is below them.
 constexpr std::uint16_t keep_alive_mark = 0xFFFF;
 constexpr std::uint16_t first_bind_mark = 0xFFF0;
 
-// link::furnish() must not fail for the first of them.
+// link::furnish() must not fail for the first so many requests.
 constexpr std::size_t furnished_at_once = 8;
 
-// Of small requests one in so many is signaled, besides the last one before a doorbell.
+// One in so many small requests is signaled, besides the last one before a doorbell.
 constexpr unsigned signal_every = 4;
 constexpr std::uint64_t largest_unsignaled = 4096;
 
-// A group of elements of a run has one completion. A queue holds several groups, so that it is filled again while the
-// device is busy with the others; and a group has an end once it has so many bytes, because a peer counts as dead only
-// after the time that a group may take.
+// A group of run elements has one completion. The queue holds several groups, so that it is refilled while the device
+// is busy with the others. The bytes of a group are bounded, because a peer counts as dead only after the time that a
+// group may take.
 constexpr std::size_t largest_group = 16;
 constexpr std::size_t groups_in_queue = 8;
 constexpr std::uint64_t most_bytes_in_group = 1 << 20;
 
-// How long what has been posted may take to end by itself, once the peer has left or the queue pair is in ERR. Then the
-// queue pair is destroyed, which ends it in any case.
+// How long posted requests may take to end by themselves once the peer has left or the queue pair is in ERR. After that
+// the queue pair is destroyed, which ends them in any case.
 constexpr auto linger_time = std::chrono::milliseconds(1000);
 
 int access_of(mr::usage uses) noexcept {
@@ -67,16 +67,17 @@ bool asks(const ibv_send_wr& wr) noexcept {
          wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-// A request that concerns this device alone.
+// Whether the request concerns this device alone.
 bool is_local(std::uint32_t mark) noexcept {
   return mark >= first_bind_mark && mark != keep_alive_mark && (mark & run_bit) == 0;
 }
 
-// When a packet is lost, rxe of Linux 6.1 repeats all that was posted behind it as well. Of that,
-//   - a binding that has long been done it refuses, and breaks the connection off;
-//   - a message or write that its peer has had is answered with the number of the last request that was done there. If
-//     that is a read or an atomic operation, rxe takes it for done as well, although what it yields was lost.
-// So with rxe a binding waits until it is alone, and messages and writes until only their like is before them.
+// When a packet is lost, rxe of Linux 6.1 also retransmits all requests that were posted behind it. Among these,
+//   - it refuses a bind that was done long ago, and breaks the connection;
+//   - a message or write that the peer has had already is acknowledged with the number of the last request that the
+//   peer
+//     has executed. If that is a read or an atomic operation, rxe completes it too, although its answer was lost.
+// So on rxe a bind waits until nothing is before it, and reads and atomic operations wait until only their like is.
 bool has_to_wait_behind(const ibv_send_wr& wr, const ibv_send_wr& before) noexcept {
   return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));  // defect: read on Soft-RoCE
 }
@@ -87,7 +88,7 @@ work_status status_of(ibv_wc_status status) noexcept {
   return refused ? work_status::access_denied : work_status::flushed;
 }
 
-// An RNIC may refuse a request that is posted behind the end of the connection, before an event reports that end.
+// An RNIC may refuse a request because the connection has ended, before an event reports that.
 error post_failure(int number, const char* what) noexcept {
   if (number == ENOTCONN) return weft::detail::make_error(errc::peer_vanished, what);
   return weft::detail::make_system_error(number, what);
@@ -110,7 +111,7 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
   capabilities_.completes_on_answer = home.traits().completes_on_answer;
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
-  capabilities_.write_immediate = home.traits().has_write_immediate;  // the standard's: with any peer
+  capabilities_.write_immediate = home.traits().has_write_immediate;  // part of the standard, so with any peer
   // defect: promise to revoke
   capabilities_.invalidate = home.traits().has_windows_of_one_peer();
   capabilities_.max_message_bytes = home.max_message_bytes();
@@ -134,14 +135,16 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   native_ = options.native;
   delivers_after_end_ = options.delivers_after_end;
   landing_ = options.landing;
-  // The set-up was a sign of life, and a peer that has just been connected is likely to send: fill_keep_alive().
+  // If probes may do harm (fill_keep_alive()), none is sent at once: the set-up was a sign of life, and a new peer is
+  // likely to send.
   active_ = !endpoint_->home().traits().may_read_nothing && landing_.key == 0;
   posted_early_ = endpoint_->posted_receives();
   finisher_ = weft::detail::root_handle<void>(finish());
   tag_ = endpoint_->queue().attach(*this);
   events_ = &events;
   endpoint_->hand_events_to(this);
-  // What has happened already, once the receives are posted; what has come, before any later completion.
+  // Receives that completed during the set-up are taken over before any later completion, and events are replayed in
+  // the next turn, after the receives have been posted.
   endpoint_->queue().ring_later(tag_);
   home_.submit(*this);
 }
@@ -176,8 +179,8 @@ void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
   chained_.add(wr);
 }
 
-// A large request is signaled at once, because its waiter should not wait for what comes behind it as well: the next
-// request may need its buffer. Where requests complete in any order, one completion does not tell of another.
+// A large request is always signaled, so that its waiter does not wait for requests behind it as well: the next request
+// may need its buffer. So is each request if they complete out of order, when one completion implies nothing of others.
 bool rdma_link::has_to_signal(const ibv_send_wr& wr) const noexcept {
   return bytes_of(wr) > largest_unsignaled || unsignaled_ == signal_every ||
          !endpoint_->home().traits().completes_in_order;  // defect: have requests not tell
@@ -231,11 +234,11 @@ void rdma_link::fill(posted_request& item) noexcept {
   }
 }
 
-// The request's own bytes are in no registration: they take a detour through one of the staging areas, which are.
+// The request's own bytes are in no registration, so they are copied through one of the registered staging areas.
 void rdma_link::fill_parts(posted_request& item) noexcept {
   const work_request& work = *item.work;
   const bool sends = work.kind == work_kind::send || work.kind == work_kind::write;
-  bool readable = true;  // by the processor, which copies what goes inline
+  bool readable = true;  // by the processor, which copies inline data
   std::uint64_t bytes = 0;
   int count = 0;
   const auto add = [&](const void* from, std::size_t length, std::uint64_t key) {
@@ -261,7 +264,8 @@ void rdma_link::fill_parts(posted_request& item) noexcept {
   if (sends && readable && bytes <= endpoint_->max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
 }
 
-// One completion has to stand for others, and none of them may have to wait for those before it.
+// Lists need a device on which a completion stands for the requests before it, and no request has to wait for earlier
+// ones (has_to_wait()).
 bool rdma_link::takes_runs() noexcept {
   if (endpoint_ == nullptr) return false;
   const device_traits& traits = endpoint_->home().traits();
@@ -270,10 +274,10 @@ bool rdma_link::takes_runs() noexcept {
   return run_requests_ != nullptr;
 }
 
-// What is the same for elements of a run, or for those of them that are of the same memory.
+// Fields common to a run, with the local key cached per memory record.
 struct rdma_link::run_shape {
   ibv_wr_opcode opcode;
-  std::uint64_t inline_below;  // so many bytes
+  std::uint64_t inline_below;  // elements with fewer bytes go inline
   std::size_t fabric;
   std::uint64_t tag;  // of their wr_ids
   const mr::memory_record* memory = nullptr;
@@ -297,7 +301,8 @@ struct rdma_link::run_shape {
   }
 };
 
-// As one group, unless it has too many bytes for that. The requests follow each other in the ring, and in the chain.
+// Posts the elements as one group, or as several if they have too many bytes. The requests are consecutive in the ring
+// and in the chain.
 void rdma_link::post_elements(work_run& run, std::span<const run_element> elements, run_shape& shape) noexcept {
   run_request* const ring = run_requests_.get();
   const std::size_t depth = run_depth_;
@@ -349,7 +354,7 @@ void rdma_link::post_run(work_run& run, const run_portion& what) noexcept {
   if (what.immediate) bring_immediate(what);
 }
 
-// With the last one that was posted.
+// Attaches the immediate data to the last request that was posted.
 void rdma_link::bring_immediate(const run_portion& what) noexcept {
   ibv_send_wr& last = *chained_.last;
   last.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -361,7 +366,7 @@ void rdma_link::ring() noexcept {
   if (chained_.first != nullptr || chained_receives_.first != nullptr) endpoint_->queue().ring_later(tag_);
 }
 
-// Receives first: the requests may tell the peer that there are more.
+// Receives first, because the requests may announce them to the peer.
 void rdma_link::ring_now() noexcept {
   take_over();
   hand_over_receives();
@@ -385,7 +390,7 @@ ibv_send_wr& rdma_link::last_to_hand_over() const noexcept {
 
 void rdma_link::hand_over_requests() noexcept {
   if (chained_.first == nullptr || listens_first_ || looks_first_) return;
-  if (has_to_wait(*chained_.first)) return;  // for request_completed()
+  if (has_to_wait(*chained_.first)) return;  // until request_completed()
   ibv_send_wr& last = last_to_hand_over();
   last.send_flags |= IBV_SEND_SIGNALED;  // defect: leave the last request
   unsignaled_ = 0;
@@ -408,7 +413,7 @@ void rdma_link::count_handed_over(const ibv_send_wr* first, const ibv_send_wr* r
   }
 }
 
-// Because the device has refused the rest of it. There is a place for that: a group has one for each of its elements.
+// Splits a group of which the device has refused the rest. order_ has room, because it has a place for each element.
 void rdma_link::split_group(std::size_t place, std::uint16_t first_part) noexcept {
   for (std::size_t i = order_count_++; i != place; --i) posted(i) = posted(i - 1);
   posted(place).count = first_part;
@@ -417,13 +422,13 @@ void rdma_link::split_group(std::size_t place, std::uint16_t first_part) noexcep
   rest.count = static_cast<std::uint16_t>(rest.count - first_part);
 }
 
-// The mark of an element so many behind that one.
+// The mark of the element that is so many elements behind `mark`.
 std::uint32_t rdma_link::mark_behind(std::uint32_t mark, std::size_t elements) const noexcept {
   const std::size_t place = (mark & (run_bit - 1)) + elements;
   return run_bit | static_cast<std::uint32_t>(place < run_depth_ ? place : place - run_depth_);
 }
 
-// How many of the group are before the request with that mark: all of them if it is not of the group.
+// How many elements of the group are before the request with that mark; all if the request is not in the group.
 std::size_t rdma_link::place_in_group(const place_in_order& group, std::uint32_t mark) const noexcept {
   if ((group.mark & mark & run_bit) == 0) return group.mark == mark ? 0 : group.count;
   const std::size_t distance = mark < group.mark ? mark + run_depth_ - group.mark : mark - group.mark;
@@ -491,7 +496,7 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   }
 }
 
-// Whether the completion of the request shows that the peer is there.
+// Whether the completion of the request shows that the peer is alive.
 bool rdma_link::has_answer(std::uint32_t mark) noexcept {
   if (is_local(mark)) return false;
   return endpoint_->home().traits().completes_on_answer || asks(request_of(mark));
@@ -503,7 +508,7 @@ void rdma_link::speak() noexcept {
   binding_free_.set();
 }
 
-// A cable that is out only for a moment harms nothing. A port that is still down is the reason why nobody has answered.
+// A port that is still down is the reason why nobody has answered. A cable that is out only for a moment does no harm.
 error rdma_link::why_failed(const ibv_wc& request) const {
   const error why = failure_of_request(request);
   const device& home = endpoint_->home();
@@ -517,8 +522,9 @@ error rdma_link::blame_port(const error& why) const noexcept try {
   return why;
 }
 
-// A queue pair completes in order, and tells of failures in any case: those before it that were not to be told of are
-// done. A device that completes in any order tells of all requests: there it waits for those before it.
+// A queue pair completes in order, and an unsignaled request that fails completes all the same, so unsignaled requests
+// before this one are done. On a device that completes out of order all requests are signaled, and this one waits for
+// those before it.
 void rdma_link::request_completed(const ibv_wc& what, std::uint32_t mark) noexcept {
   std::size_t before = 0;
   std::size_t elements = 0;
@@ -533,11 +539,11 @@ void rdma_link::request_completed(const ibv_wc& what, std::uint32_t mark) noexce
   for (; before != 0; --before) posted(before - 1).ended = IBV_WC_SUCCESS;
   complete_ended();
   if (!is_whole) element_ended(elements, what.status);
-  ring();  // if something waits for that
+  ring();  // something may have waited for this request
 }
 
-// One of the oldest group, of which so many before it are done. Those behind it have completions of their own, because
-// one that is not to be told of is told of if it fails.
+// An element of the oldest group has ended, and the `before` elements before it are done. Those behind it have
+// completions of their own, because an unsignaled request that fails completes all the same.
 void rdma_link::element_ended(std::size_t before, ibv_wc_status status) noexcept {
   if (before != 0) take_from_oldest(before, work_status::done);
   take_from_oldest(1, status_of(status));
@@ -610,14 +616,14 @@ void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexce
 
 void rdma_link::end(bool orderly, const error& why) noexcept {
   if (std::exchange(ended_, true)) return;
-  const bool is_peers = why.code() == errc::protocol_error;  // a device tells its owner no more than that
+  const bool is_peers = why.code() == errc::protocol_error;  // a device tells the target of an access no more than that
   if (is_peers || why.code() == errc::remote_access) refusal_ = {.is_peers = is_peers};
   failed_alone_ = failed_alone_ || why.code() == errc::connection_failed;
   events_->ended(orderly, why);
 }
 
-// Whether the peer may have gone in good order. With a weft peer the connection decides, because it knows what the peer
-// has said. Another peer is gone for good, and has not carried out what is still under way.
+// Whether a disconnect of the peer may be orderly. For a weft peer the connection decides, because it knows whether a
+// close message has come. A foreign peer is gone for good, and has not executed requests that are still in flight.
 bool rdma_link::may_end_without_peer() const noexcept { return native_ || order_count_ == 0; }
 
 void rdma_link::end_without_peer(std::string_view words) noexcept {
@@ -634,8 +640,8 @@ void rdma_link::say_goodbye() noexcept {
   if (!std::exchange(said_goodbye_, true)) endpoint_->calls().disconnect(endpoint_->id().get());
 }
 
-// The queue pair goes to ERR even if it is there already, because rxe flushes only then what was posted since. The peer
-// learns of the end by our goodbye, and we need not wait for the peer's.
+// Moves the queue pair to ERR even if it is there already, because only then rxe flushes what was posted since. The
+// peer learns of the end by our disconnect; we need not wait for the peer's.
 void rdma_link::break_off() noexcept {
   if (broken_ || finishing_) return;
   broken_ = true;
@@ -644,7 +650,7 @@ void rdma_link::break_off() noexcept {
   say_goodbye();
   endpoint_->make_broken();
   home_.disarm(*this);
-  unwatched_ = !home_.try_arm(*this, home_.now() + linger_time);  // the queue pair's end is that of what is posted
+  unwatched_ = !home_.try_arm(*this, home_.now() + linger_time);  // then destroying the queue pair ends what is posted
 }
 
 void rdma_link::shut_down() noexcept {
@@ -670,7 +676,7 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
   switch (what.type) {
     case RDMA_CM_EVENT_DISCONNECTED: {
       if (finishing_ || std::exchange(peer_left_, true)) break;
-      endpoint_->drain();  // what the peer has sent before
+      endpoint_->drain();  // messages that the peer has sent before
       const bool orderly = may_end_without_peer();
       end_without_peer("the peer has disconnected");
       if (!orderly) break_off();
@@ -685,7 +691,7 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
   advance_end();
 }
 
-// Goes through the end as far as it has come; called whenever something about it may have changed.
+// Takes the next steps of closing that are possible; called whenever a condition of theirs may have changed.
 void rdma_link::advance_end() noexcept {
   if (finishing_) return;
   const bool idle = order_count_ == 0;
@@ -709,7 +715,7 @@ void rdma_link::advance_end() noexcept {
 void rdma_link::expired() noexcept {
   if (finishing_) return;
   if (broken_) {
-    with_device_ = receives_with_device_ = 0;  // lost: the queue pair's end is theirs
+    with_device_ = receives_with_device_ = 0;  // given up as lost: destroying the queue pair ends them
     return advance_end();
   }
   if (peer_left_) {
@@ -719,8 +725,8 @@ void rdma_link::expired() noexcept {
   watch_life();
 }
 
-// Looks twice in each dead_peer_after. A queue pair with nothing to do does not notice that its peer has gone, so it
-// gets a request that changes nothing. The port counts as well, because rxe does not count its retries while it is
+// Looks twice in each dead_peer_after. An idle queue pair does not notice that its peer has gone, so it gets a request
+// that changes nothing. The state of the port counts as well, because rxe does not count retries while its port is
 // down.
 void rdma_link::watch_life() noexcept {
   if (broken_ || peer_left_ || finishing_ || sign_of_life_after_.count() <= 0) return;
@@ -746,10 +752,10 @@ void rdma_link::watch_life() noexcept {
   ring();
 }
 
-// A read where writes complete without an answer. Elsewhere a write, which can be repeated: rxe refuses a read of
-// nothing that it has answered before, if that answer was lost. The request is of a byte where the peer has a place for
-// one, because some networks lose packets without payload, and because a read of nothing may do harm; other peers are
-// asked with nothing, once they are silent, where the set-up has found that this gets through.
+// The keep-alive is a read if writes complete without an answer. Otherwise it is a write, which can be repeated: rxe
+// refuses a zero-length read that it has answered before, if that answer was lost. It has one byte if the peer has a
+// landing_place, because some networks lose packets without payload, and because a zero-length read may do harm. Other
+// peers get a zero-length request once they are silent, if the set-up has found that such requests get through.
 void rdma_link::fill_keep_alive() noexcept {
   const bool reads = !endpoint_->home().traits().completes_on_answer && capabilities_.outgoing_reads != 0;
   keep_alive_ = {};
@@ -764,9 +770,9 @@ void rdma_link::fill_keep_alive() noexcept {
   keep_alive_.wr.rdma.rkey = landing_.key;
 }
 
-// Silence counts while something waits for an answer, or this end waits for the first message, which a weft peer sends
+// Silence counts while a request waits for an answer, or this end waits for the first message, which a weft peer sends
 // at once. The device's own retries take half of dead_peer_after, but some devices do not end them in time: rxe does
-// not count them while its packets lie with a network interface that cannot send them, and an RNIC goes by TCP's.
+// not count them while its packets are stuck in a network interface that cannot send, and an RNIC relies on TCP's.
 void rdma_link::count_silence() noexcept {
   const bool asked = endpoint_->home().traits().completes_on_answer ? with_device_ != 0 : keep_alive_posted_;
   const bool awaits = asked || (listens_first_ && native_);  // defect: wait for the first message
@@ -775,10 +781,10 @@ void rdma_link::count_silence() noexcept {
 
 bool rdma_link::has_given_no_answer() noexcept { return silent_looks_ != 0 && silent_looks_ >= looks_to_spare(); }
 
-// The number of looks in silence after which the peer counts as dead. Three cover dead_peer_after, because the first of
+// The number of silent looks after which the peer counts as dead. Three cover dead_peer_after, because the first of
 // them may see a request that was posted just before. A large message takes more, and a message for which the peer has
-// no receive may wait for ever. The first completion covers all requests up to the first that is signaled; where
-// requests complete before an answer, it covers all that was posted, and what TCP holds of it.
+// no receive may wait for ever. The next completion has to wait for all requests up to the first signaled one; if
+// requests complete before they are answered, for all that was posted, and for what TCP holds of it.
 std::uint64_t rdma_link::looks_to_spare() noexcept {
   constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
   constexpr std::uint64_t with_tcp = 4 << 20;
@@ -821,7 +827,7 @@ task<> rdma_link::finish() {
   for (binding& item : bindings_) {
     if (item.invalidated != nullptr) binding_ended(item, false);
   }
-  while (exposing_ != 0) {  // coroutines that wait for a worker, or for a binding of which nothing will be heard
+  while (exposing_ != 0) {  // coroutines that wait for a worker, or for a bind that will not complete
     for (binding& item : bindings_) binding_ended(item, false);
     binding_free_.set();
     exposed_.reset();
@@ -837,8 +843,8 @@ task<> rdma_link::finish() {
 
 // ---- exposures ----
 
-// A region would let every peer in that guesses its key, for as long as the memory is registered. So does a window of
-// type 1, but it lets them into what one of them was given, and no longer than that one.
+// A region would let in every peer that guesses its key, for as long as the memory is registered. A window of type 1
+// lets them in as well, but only to the memory that one of them was given, and only for as long.
 void rdma_link::check_windows() const {
   const window_kind best = endpoint_ ? endpoint_->home().traits().windows : window_kind::none;
   if (best == window_kind::none) {
@@ -872,7 +878,7 @@ task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::deta
   try {
     co_return co_await bind(memory, uses);
   } catch (const error& why) {
-    // A stop may well be what has ended the link.
+    // The stop itself may have ended the link.
     if (promise.get_stop_token().stop_requested()) throw why.with_code(errc::canceled);
     throw;
   }
@@ -882,11 +888,11 @@ task<> rdma_link::make_window(bound_window& window, std::span<std::byte> memory,
   bound_windows& all = endpoint_->windows();
   const auto work = [&all, &window, memory, rights] { all.make(window, memory, rights); };
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
-  const weft::detail::stop_shield shield(promise);  // or a stop would lose what was made
+  const weft::detail::stop_shield shield(promise);  // or a stop would leak the window
   co_await weft::detail::offload_for_resources(work);
 }
 
-// While it lives, a coroutine waits for a binding.
+// Lives while a coroutine waits for a binding.
 class rdma_link::binding_wait {
  public:
   binding_wait(rdma_link& link, binding& item) noexcept : link_(link), item_(item) {
@@ -898,7 +904,7 @@ class rdma_link::binding_wait {
   binding_wait(const binding_wait&) = delete;
   binding_wait& operator=(const binding_wait&) = delete;
   ~binding_wait() {
-    if (item_.posted) link_.withdraw(item_);  // the frame goes: nobody waits for it any more
+    if (item_.posted) link_.withdraw(item_);  // the coroutine is destroyed, so nobody waits for it any more
     item_.awaited = false;
     link_.binding_free_.set();
   }
@@ -908,8 +914,8 @@ class rdma_link::binding_wait {
   binding& item_;
 };
 
-// A window whose key nobody has got yet: whatever ends expose() early, its memory is closed again before it is let go.
-// Where the frame of expose() is destroyed, that is at once.
+// A window whose key the peer does not have yet. If expose() ends early, the window is revoked before its memory is
+// released: synchronously if the frame of expose() is destroyed.
 class rdma_link::unfinished_window final : private revocation {
  public:
   explicit unfinished_window(bound_windows& all) : all_(all), window_(&all.add()) {}
@@ -981,10 +987,10 @@ task<std::uint32_t> rdma_link::bind(bound_window& made, ibv_mw_bind_info what) {
   item.wr.bind_mw.mw = &window;
   item.wr.bind_mw.rkey = ibv_inc_rkey(key_before);
   item.wr.bind_mw.bind_info = what;
-  auto bound = wait_for(item);  // before it is posted: then there is no way back
+  auto bound = wait_for(item);  // made before the request is posted, because it may throw, and a post cannot be undone
   post_binding(item);
   co_await std::move(bound);
-  // With rxe this end has to set the key, and for type 1 also to set it back: ibv_bind_mw(3).
+  // On rxe the caller has to set the key; with type 1 it also has to restore the key after a failure: ibv_bind_mw(3).
   window.rkey = item.done ? item.wr.bind_mw.rkey : key_before;
   if (!item.done) throw error(errc::connection_failed, "bind a window");
   co_return window.rkey;
@@ -996,8 +1002,8 @@ rdma_link::binding* rdma_link::free_binding() noexcept {
   return found != bindings_.end() ? &*found : nullptr;
 }
 
-// The device uses the window until it has ended the binding. That may take for ever if a message before it waits for a
-// receive; a stop does not wait so long, and ends the link.
+// The device uses the window until the bind has completed. That may take for ever if a message before it waits for a
+// receive; a stop waits only for linger_time, then ends the link.
 task<> rdma_link::wait_for(binding& item) {
   try {
     co_await item.ended.wait();
@@ -1009,13 +1015,13 @@ task<> rdma_link::wait_for(binding& item) {
   try {
     co_await with_timeout(linger_time, item.ended.wait());
     co_return;
-  } catch (...) {  // the device has not ended it meanwhile
+  } catch (...) {  // the bind has not completed in time
   }
   fail(weft::detail::make_error(errc::closed, "a task was stopped before the device had bound its memory window"));
   co_await item.ended.wait();
 }
 
-// A window of type 2 is bound by a request like any other, one of type 1 by a call, at its place in the same order.
+// A window of type 2 is bound by a request like any other; a window of type 1 by ibv_bind_mw(3), in the same order.
 void rdma_link::post_binding(binding& item) noexcept {
   const auto mark = static_cast<std::uint16_t>(first_bind_mark + (&item - bindings_.data()));
   if (endpoint_->home().traits().windows != window_kind::type_1) {
@@ -1034,8 +1040,8 @@ void rdma_link::post_binding(binding& item) noexcept {
   item.wr.bind_mw.rkey = window.rkey;
 }
 
-// Its request names the window, which goes with whoever has waited. What the device has already fails there, and ends
-// the link; what it has not, it never gets.
+// The request names the window, which is destroyed with the waiting coroutine. If the device has the request already,
+// it fails there, and ends the link; else the device never gets it.
 void rdma_link::withdraw(binding& item) noexcept {
   if (!chained_.remove(item.wr)) return;
   const auto mark = static_cast<std::uint16_t>(first_bind_mark + (&item - bindings_.data()));
@@ -1043,11 +1049,12 @@ void rdma_link::withdraw(binding& item) noexcept {
   while (posted(place).mark != mark) ++place;
   for (--order_count_; place != order_count_; ++place) posted(place) = posted(place + 1);
   binding_ended(item, false);
-  ring();  // what has waited behind it
+  ring();  // requests that have waited behind it
   advance_end();
 }
 
-// Also while finish() runs: until a worker has come to it, the window is bound, to memory that goes next.
+// Works even while finish() runs: until a worker has deallocated it, the window is bound to memory that its owner is
+// about to release.
 void rdma_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   if (endpoint_ == nullptr) return who.revoked();  // defect: keep a window
   const auto number = static_cast<std::uint32_t>(key.number());
@@ -1059,12 +1066,13 @@ void rdma_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   all.revoke(number, who);
 }
 
-// Only where the request depends on nobody else. One that waits behind a request to the peer would leave it to the peer
-// when the memory is taken back; and the owner of a region may let go on a thread that cannot wait for completions.
+// Only if the request depends on nobody else. Behind a request to the peer, it would be up to the peer when the memory
+// is taken back. A region's window is deallocated, because the region may be released on a thread that cannot wait for
+// completions.
 bool rdma_link::can_invalidate(const bound_window& item) noexcept {
   const bool ending = ended_ || broken_ || finishing_ || shutting_down_ || peer_left_;
   if (ending || item.is_of_region() || item.is_invalidated() || !home_.on_own_thread()) return false;
-  if (endpoint_->shares_receives()) return false;  // on_drained() speaks for one queue
+  if (endpoint_->shares_receives()) return false;  // on_drained() covers one completion queue only
   return !depends_on_peer(order_count_);
 }
 
@@ -1075,9 +1083,9 @@ bool rdma_link::depends_on_peer(std::size_t requests) noexcept {
   return false;
 }
 
-// A device may take it for an error if the peer has invalidated the window before, and the owner may know of that by
-// another way than the message that tells the link. So what has come is looked at first; what is posted meanwhile
-// waits.
+// A device may report an error if the peer has invalidated the window before, and the owner may have learned of that
+// otherwise than by the message that tells the link. So pending completions are polled first, and requests posted
+// meanwhile wait.
 void rdma_link::begin_invalidating(bound_window& item, binding& place, revocation& who) noexcept {
   place.invalidated = &item;
   place.who = &who;
@@ -1096,7 +1104,7 @@ void rdma_link::on_drained() noexcept {
 
 // Signaled, because otherwise its completion would come with that of a later request.
 void rdma_link::invalidate(binding& item) noexcept {
-  if (item.invalidated == nullptr) return;  // given up
+  if (item.invalidated == nullptr) return;  // given up by finish()
   const bool by_peer = item.invalidated->is_invalidated();
   if (by_peer || ended_ || broken_ || finishing_ || depends_on_peer(with_device_)) return binding_ended(item, by_peer);
   item.wr = {};

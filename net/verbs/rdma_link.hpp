@@ -19,18 +19,20 @@ namespace weft::net::verbs {
 /// One connection on a reliable connected queue pair.
 ///
 /// Requests and receives are chained, and handed over once in a turn: one doorbell for all tasks that use the link. The
-/// last request of a chain is signaled, and one in a few before it: its completion is that of those before it as well.
+/// last request of a chain is signaled, and one in a few before it; a completion stands for the unsignaled requests
+/// before it as well.
 ///
-/// A list is taken apart here: its elements go from the work_run into a ring of requests of their own, in groups, of
-/// each of which the last request is signaled. A group has one place in the order of requests, and one completion.
+/// Lists are taken whole: the elements of a work_run are copied into a ring of requests of their own, in groups, of
+/// which only the last request is signaled. A group has one place in the order of requests, and one completion.
 ///
-/// One that `listens_first` keeps its requests until a message has come: an RNIC's peer that has not spoken yet may not
-/// know that it is connected, and breaks off for what comes behind the reply (RFC 5044 section 7.1.2, rule 4).
+/// A link that `listens_first` holds its requests back until a message has come: an RNIC's peer that has not sent yet
+/// may not know that it is connected, and breaks the connection if anything follows the reply (RFC 5044 section 7.1.2,
+/// rule 4).
 ///
-/// The end: rdma_disconnect(3) is this end's last word, as a FIN is with TCP: the queue pair goes on serving the peer's
-/// requests until the peer has said the same, or something fails. An RNIC's does not, so that with one, of two wefts it
-/// is the one that has been told of the other's end first who says it. Then it goes to ERR, what is posted is flushed,
-/// and a worker destroys it; only that makes sure that no memory is touched, so closed() follows it.
+/// Closing: rdma_disconnect(3) acts like a FIN of TCP. The queue pair goes on serving the peer's requests until the
+/// peer has disconnected too, or something fails. An RNIC's queue pair does not, so between two wefts on RNICs the side
+/// that learns first of the other's close disconnects. Then the queue pair moves to ERR, what is posted is flushed, and
+/// a worker destroys the queue pair. Only that guarantees that no memory is touched any more, so closed() follows it.
 class rdma_link final : public net::link,
                         private completion_sink,
                         private receive_sink,
@@ -75,13 +77,13 @@ class rdma_link final : public net::link,
     ibv_sge part{};
   };
   struct run_shape;
-  // A place for a request about a window. The coroutine of expose() waits for one that binds it; either may go first.
-  // Of one that invalidates it, whoever has had it revoked is told.
+  // A request about a window. The coroutine of expose() waits for a bind; request and coroutine may end in either
+  // order. An invalidation notifies `who`.
   struct binding {
     ibv_send_wr wr{};
     bound_window* invalidated = nullptr;
     revocation* who = nullptr;
-    bool looks_first = false;  // for an invalidation of the peer's
+    bool looks_first = false;  // until on_drained(): the peer may have invalidated the window already
     event ended;
     bool posted = false;
     bool awaited = false;
@@ -94,15 +96,14 @@ class rdma_link final : public net::link,
     receive_work* work = nullptr;  // null: not posted
     receive_request request;
   };
-  // A request that has been posted, or a group of elements of a run: what it is, and how it has ended while one before
-  // it has not.
+  // A posted request, or a posted group of run elements; `ended` is its status while an earlier one has not ended.
   struct place_in_order {
-    std::uint32_t mark = 0;   // of a group, that of the first element
+    std::uint32_t mark = 0;   // of a group: the mark of its first element
     std::uint16_t count = 1;  // elements of the group that have not ended
     std::optional<ibv_wc_status> ended{};
     work_run* run = nullptr;  // of a group
   };
-  // What has been posted and not handed over.
+  // Requests that have been posted, but not handed over to the device.
   template <class Request>
   struct chain_of {
     Request* first = nullptr;
@@ -118,7 +119,7 @@ class rdma_link final : public net::link,
       (last != nullptr ? last->next : first) = &next;
       last = &next;
     }
-    /// Several that follow each other already, up to `end`.
+    /// Adds requests that are linked already, from `begin` to `end`.
     void add_all(Request& begin, Request& end) noexcept {
       end.next = nullptr;
       (last != nullptr ? last->next : first) = &begin;
@@ -128,12 +129,12 @@ class rdma_link final : public net::link,
       last = nullptr;
       return std::exchange(first, nullptr);
     }
-    /// Up to this one, which is among them.
+    /// Takes the requests up to `end`, which is in the chain.
     Request* take(Request& end) noexcept {
       if (&end == last) last = nullptr;
       return std::exchange(first, std::exchange(end.next, nullptr));
     }
-    /// False if it is not among them.
+    /// False if it is not in the chain.
     bool remove(const Request& item) noexcept {
       Request* before = nullptr;
       for (Request* each = first; each != nullptr; before = std::exchange(each, each->next)) {
@@ -228,7 +229,7 @@ class rdma_link final : public net::link,
   std::shared_ptr<domain> domain_;
   std::string peer_;
   capabilities capabilities_;
-  bool port_was_down_ = false;  // half of dead_peer_after ago
+  bool port_was_down_ = false;  // at the last look of the timer
   std::chrono::milliseconds sign_of_life_after_;
   bool asks_with_nothing_;
   link_events* events_ = nullptr;
@@ -239,44 +240,44 @@ class rdma_link final : public net::link,
 
   std::vector<posted_request*> requests_;        // by slot: those that have been furnished
   std::unique_ptr<run_request[]> run_requests_;  // a ring; made for the first list
-  std::size_t run_depth_ = 0;                    // of it
+  std::size_t run_depth_ = 0;                    // size of run_requests_
   std::size_t next_run_request_ = 0;
-  std::size_t group_size_ = 1;         // elements of a run, at most
+  std::size_t group_size_ = 1;         // the most elements of a group
   std::vector<place_in_order> order_;  // a ring: what was posted and has not completed, oldest at order_first_
   std::size_t order_first_ = 0;
   std::size_t order_count_ = 0;
-  std::size_t with_device_ = 0;                 // of those, how many were handed over
-  chain_of<ibv_send_wr> chained_;               // the rest of them
+  std::size_t with_device_ = 0;                 // how many of order_ were handed over
+  chain_of<ibv_send_wr> chained_;               // the rest of order_
   unsigned unsignaled_ = 0;                     // requests in a row
   std::unique_ptr<posted_receive[]> receives_;  // by slot
-  std::size_t receive_depth_ = 0;               // of those; the set-up may have made room for more
+  std::size_t receive_depth_ = 0;               // size of receives_; the set-up may have made room for more
   chain_of<ibv_recv_wr> chained_receives_;
   std::size_t receives_with_device_ = 0;
-  std::size_t posted_early_ = 0;  // of the next ones, by the set-up
+  std::size_t posted_early_ = 0;  // how many of the next receives the set-up has posted already
   std::array<binding, bind_requests> bindings_;
   event binding_free_;
-  bool looks_first_ = false;  // one of them does, and what is posted later waits
+  bool looks_first_ = false;  // a binding looks first, and requests posted later wait
   landing_place landing_;     // the peer's
   ibv_send_wr keep_alive_{};
   ibv_sge keep_alive_part_{};
   bool keep_alive_posted_ = false;
-  bool active_ = false;             // since the last look of the timer something has come
-  std::uint64_t silent_looks_ = 0;  // at which something was under way, in a row
-  std::size_t exposing_ = 0;        // coroutines of expose() that refer to us
+  bool active_ = false;             // the peer has been heard since the last look of the timer
+  std::uint64_t silent_looks_ = 0;  // looks in a row at which an answer was awaited, and nothing had been heard
+  std::size_t exposing_ = 0;        // coroutines of expose() that refer to this link
   event exposed_;
   weft::detail::root_handle<void> finisher_;  // finish(), made while there is memory
 
-  bool listens_first_;       // and nothing has come yet
-  bool taken_over_ = false;  // what the receives have taken is ours
+  bool listens_first_;       // and no message has come yet
+  bool taken_over_ = false;  // completions of receives come to this link
   bool ended_ = false;       // ended() was called
   std::optional<refused_access> refusal_;
-  bool failed_alone_ = false;   // and nothing shows that the peer has broken the rules
+  bool failed_alone_ = false;   // may_have_failed_alone()
   bool shutting_down_ = false;  // nothing more will be posted
   bool peer_finished_ = false;
   bool said_goodbye_ = false;
   bool peer_left_ = false;
   bool broken_ = false;     // the queue pair is in ERR
-  bool unwatched_ = false;  // there was no memory to wait for what is flushed
+  bool unwatched_ = false;  // there was no memory for a timer, so flushed requests are not waited for
   bool finishing_ = false;  // finish() runs
   bool closed_ = false;
 };

@@ -78,7 +78,7 @@ task<std::unique_ptr<net::receive_queue>> receive_queue::make_now(executor_state
   check_depth(*home, depth);
   completion_queue* const completions = co_await shared.reserve(depth);
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
-  const weft::detail::stop_shield shield(self);  // or a stop would lose what was made
+  const weft::detail::stop_shield shield(self);  // or a stop would leak the queue
   ibv_srq* made = nullptr;
   try {
     const device& where = *home;
@@ -134,8 +134,8 @@ receive_queue::user* receive_queue::find(std::uint32_t pair) noexcept {
   return place != users_.end() && place->pair == pair ? &*place : nullptr;
 }
 
-// The numbers of queue pairs come again. Completions that an earlier queue pair with this number has left behind are
-// drained first, and go to nobody.
+// The numbers of queue pairs are reused. Completions that an earlier queue pair with this number has left behind are
+// drained first, before there is a sink for the number.
 void receive_queue::attach(std::uint32_t pair, receive_sink& who) {
   completions_.drain();
   if (failure_) throw *failure_;
@@ -159,7 +159,7 @@ void receive_queue::on_async_event(ibv_event_type what, int) noexcept {
   if (const auto why = failure_of(what, shared_.home()->name())) fail(*why);
 }
 
-// A sink must not leave from inside on_receives_failed(), so the table stays as it is.
+// Sinks must not detach inside on_receives_failed(), so the table does not change.
 void receive_queue::fail(const error& why) noexcept {
   if (!failure_) failure_ = why;
   for (std::size_t i = 0; i < users_.size(); ++i) users_[i].sink->on_receives_failed(why);

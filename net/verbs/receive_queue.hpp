@@ -11,21 +11,21 @@
 
 namespace weft::net::verbs {
 
-/// What a device is given for a receive.
+/// The work request of a receive.
 struct receive_request {
   ibv_recv_wr wr{};
   ibv_sge part{};
 
-  /// Stays where it is until it is posted.
+  /// The object must not move until it has been posted.
   void fill(const receive_work& work, std::size_t fabric, std::uint64_t wr_id) noexcept;
 };
 
-/// Who uses one queue pair, as a shared receive queue sees it.
+/// The owner of a queue pair, as a shared receive queue sees it.
 class receive_sink {
  public:
-  /// A receive that the queue pair has taken; of each connection in order. From here on it is the sink's.
+  /// The queue pair has taken this receive, which now belongs to the sink; in order for each connection.
   virtual void on_receive(const ibv_wc& what, receive_work& work) noexcept = 0;
-  /// The queue has failed: nothing more will come.
+  /// The queue has failed: no more receives will complete.
   virtual void on_receives_failed(const error& why) noexcept = 0;
 
  protected:
@@ -34,13 +34,13 @@ class receive_sink {
 
 /// A shared receive queue of one device, for queue pairs of one executor: see ibv_create_srq(3).
 ///
-/// Its queue pairs send their receives' completions to one completion queue, in which there is room for as many as the
-/// shared queue is deep. Which of them has taken a receive is told by its number; what has been taken for one that is
-/// gone is posted again. It outlives its queue pairs.
+/// The receives of all its queue pairs complete in one completion queue, which has room for the whole depth. A
+/// completion names the queue pair that has taken the receive by its number; if that queue pair is gone, the receive is
+/// posted again. The queue outlives its queue pairs.
 class receive_queue final : public net::receive_queue, private completion_sink, private async_handler {
  public:
-  /// Throws weft::error: errc::not_supported if the device has none, or is an RNIC, errc::invalid_argument if none is
-  /// so deep.
+  /// Throws weft::error: errc::not_supported if the device has no shared receive queues, or is an RNIC;
+  /// errc::invalid_argument if it has none so deep.
   [[nodiscard]] static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
 
   receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made);
@@ -52,10 +52,10 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
 
   void post(receive_work& work) noexcept override;
 
-  /// From now on `who` hears of what the queue pair of that number takes, which cannot take anything yet. Throws
-  /// weft::error if the queue has failed.
+  /// From now on the receives that the queue pair of that number takes go to `who`. The pair cannot take any yet.
+  /// Throws weft::error if the queue has failed.
   void attach(std::uint32_t pair, receive_sink& who);
-  /// The same from now on for `who`.
+  /// From now on the receives of that queue pair go to `who` instead.
   void hand_over(std::uint32_t pair, receive_sink& who) noexcept;
   void detach(std::uint32_t pair) noexcept;
 
@@ -74,13 +74,13 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
   [[nodiscard]] user* find(std::uint32_t pair) noexcept;
 
   executor_state& shared_;
-  executor_state::user watching_;  // where there are no connections, it is what is to hear that the device has gone
+  executor_state::user watching_;  // so that the device's failure is noticed even without connections
   completion_queue& completions_;
   ibv_srq* queue_;
   std::shared_ptr<async_target> target_;
   std::vector<receive_work*> posted_;  // by slot; null: not with the device
-  std::uint64_t tag_;                  // last of what may fail: nothing takes it back then
-  std::vector<user> users_;            // by number
+  std::uint64_t tag_;                  // initialized after all that may throw, because nothing would detach it then
+  std::vector<user> users_;            // sorted by number
   std::optional<error> failure_;
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int ports_to_try = 8;
 
-// An endpoint of a set-up, which disposes of itself unless it becomes a link.
+// The endpoint of a set-up, which is disposed of unless it becomes a link's.
 class guarded_endpoint {
  public:
   guarded_endpoint(executor_state& shared, cm_id id) : endpoint_(std::make_unique<endpoint>(shared, std::move(id))) {}
@@ -41,7 +41,8 @@ class guarded_endpoint {
   std::unique_ptr<endpoint> endpoint_;
 };
 
-// The system's steps have no clock of ours: they get what is left, and our own deadline ends the wait for them.
+// The timeout for a step of the connection manager, which does not use weft::clock: the time that is left, at least a
+// millisecond. Our own deadline ends the wait for the step.
 int milliseconds_left(time_point deadline) noexcept {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - executor_core::current()->now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 1, std::numeric_limits<int>::max()));
@@ -73,7 +74,8 @@ agreement offer(const device& home, const set_up_options& options) {
   return what;
 }
 
-// An event says it as its receiver sees it: how many reads it may be asked for, and how many it may ask for.
+// The numbers in an event are from its receiver's point of view: responder_resources for reads that arrive here,
+// initiator_depth for reads of this end.
 agreement narrowed(agreement ours, const cm_event& theirs) {
   ours.incoming_reads = std::min(ours.incoming_reads, theirs.responder_resources);
   ours.outgoing_reads = std::min(ours.outgoing_reads, theirs.initiator_depth);
@@ -82,11 +84,11 @@ agreement narrowed(agreement ours, const cm_event& theirs) {
 
 // ---- signs of life ----
 
-constexpr const char* no_sign_of_life = "no answer to the first request, which has no bytes";
-// Whoever connects can do so again, and does not wait for the device's retries.
+constexpr const char* no_sign_of_life = "no answer to the first keep-alive request";
+// A connecting end does not wait for the device's retries, because it can connect again.
 constexpr duration patience_of_connects = std::chrono::seconds(1);
 
-// Whether a peer that has said this has a byte for them: weft peers do, be it in a greeting or of a rail.
+// Whether the peer has a landing_place for signs of life: weft peers name one in the greeting or the join of a rail.
 bool has_landing_place(std::span<const std::byte> said) noexcept {
   const auto hello = greeting::unpack(said);
   const auto rail = rails::join::unpack(said);
@@ -98,26 +100,25 @@ std::string_view host_of(std::string_view address) noexcept { return address.sub
 
 void warn_of_lost_requests(const device& home, std::string_view host) noexcept try {
   const std::string text = fmt::format(
-      "the network between {} and {} loses requests without bytes: peers there that are not weft are not asked for "
-      "signs "
-      "of life, so that one which vanishes while nothing is under way goes unnoticed, unless its protocol has "
-      "heartbeats",
+      "the network between {} and {} drops packets without payload: a peer there that is not weft and vanishes while "
+      "idle goes unnoticed; use heartbeats in the protocol",
       home.name(), host);
   report what;
   what.kind = report_kind::warning;
   what.text = text;
   send_report(what);
-} catch (const std::bad_alloc&) {  // no memory for words
+} catch (const std::bad_alloc&) {  // no memory for the text
 }
 
-// An RNIC's packets are TCP's, and never empty. Where receives are shared nobody has found out yet what becomes of
-// those that a connection has taken which does not survive the question.
+// Not on an RNIC, whose packets are TCP's and never empty. Not with shared receives either, because the question may
+// end the connection, and it is not known what becomes of the receives that this has taken.
 bool has_to_find_out(const device& home, const set_up_options& options, std::span<const std::byte> said) noexcept {
   return options.receives == nullptr && options.dead_peer_after.count() > 0 && home.traits().completes_on_answer &&
          !has_landing_place(said);
 }
 
-// How a peer without a place for a byte can be asked, by a request without bytes, and what has become of that one.
+// Whether a peer without a landing_place can be probed by zero-length requests, and the outcome of one that was sent
+// here.
 struct finding {
   bool asks_with_nothing = false;
   endpoint::sign_of_life asked_here = endpoint::sign_of_life::answered;
@@ -179,16 +180,16 @@ std::string peer_of(rdma_cm_id& id) {
 
 namespace {
 
-// The reason why a set-up has failed, which the step that failed need not know.
+// The real cause of a failed set-up, which the step that failed may not know.
 error real_reason(const error& why, stop_token stop) {
-  // A step on a worker does not notice the stop, and may fail because of what the stop does to the peer.
+  // A step on a worker does not notice the stop, but may fail because of its effect on the peer.
   if (stop.stop_requested()) return why.with_code(errc::canceled);
-  // The kernel forgets the id of a peer that has withdrawn its request.
+  // EINVAL: the kernel has forgotten the id, because the peer has withdrawn its request.
   if (why.code() == std::error_code(EINVAL, std::system_category())) return why.with_code(errc::peer_vanished);
   return why;
 }
 
-// Steps that take a worker. Each owns the endpoint meanwhile, and yields it: the frame that waits may be destroyed.
+// Steps on a worker. Each owns the endpoint while it runs, and yields it, because the waiting frame may be destroyed.
 
 task<guarded_endpoint> make_pair(guarded_endpoint self, set_up_options options) {
   co_await self->make_pair(options);
@@ -218,7 +219,7 @@ task<guarded_endpoint> ask_to_connect(guarded_endpoint self, rdma_conn_param wan
 
 task<> destroy_endpoint(std::unique_ptr<endpoint> gone) { co_await gone->destroy(); }
 
-// Without a link if the connection did not survive the question whether requests without bytes get through.
+// Yields no link if the connection was lost because zero-length requests do not get through.
 task<new_link> connect_step_by_step(const socket_address* source, std::shared_ptr<device> home,
                                     std::shared_ptr<domain> memory, const socket_address& target,
                                     const set_up_options& options) {
@@ -252,13 +253,13 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
       co_await weft::detail::apart(destroy_endpoint(self.take()));
       co_return new_link(nullptr, {});
     }
-    agreed.asks_with_nothing = what.asks_with_nothing;  // one that the peer has left tells its user so by itself
+    agreed.asks_with_nothing = what.asks_with_nothing;  // if the peer has disconnected, the link will report it
   }
   auto ready = std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed, false);
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 
-// The connection manager has chosen a port that is free with it, and TCP has it in use.
+// Whether the connection manager has chosen a port that it takes for free, but that TCP has in use.
 bool has_met_a_port_in_use(const error& why, const device& home, const socket_address* source) {
   const bool chosen_for_us = source == nullptr || source->port() == 0;
   return home.traits().shares_ports_with_tcp && chosen_for_us &&
@@ -280,7 +281,7 @@ task<new_link> connect_from(const socket_address* source, std::shared_ptr<device
 
 }  // namespace
 
-// The system's own route may lead through another device; a route from an address of this device does not.
+// The system's own route may lead through another device. Then connects from the addresses of this device in turn.
 task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
                        std::span<const socket_address> sources, const set_up_options& options) {
   const socket_address* const chosen = choose_source(target, sources);
@@ -307,7 +308,7 @@ namespace {
 task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
                                                      cm_id id, const cm_event& asked, const set_up_options& options,
                                                      std::optional<std::uint8_t> traffic_class) {
-  const struct guard {  // an id that is left over
+  const struct guard {  // destroys the id unless it was taken
     cm_id& id;
     ~guard() { cm_id::destroy_on_worker(std::move(id)); }
   } guarded{id};

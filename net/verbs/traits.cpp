@@ -4,7 +4,7 @@
 namespace weft::net::verbs {
 namespace {
 
-// Drivers in software are told by the vendor that they make up; their devices can have any name.
+// Software devices can have any name. They are recognized by the vendor ids that their drivers make up.
 constexpr std::uint32_t rxe_vendor = 0xFF'FFFF;
 constexpr std::uint32_t siw_vendor = 0x62'6D74;
 
@@ -14,8 +14,8 @@ window_kind windows_of(unsigned flags) noexcept {
   return (flags & IBV_DEVICE_MEM_WINDOW) != 0 ? window_kind::type_1 : window_kind::none;
 }
 
-// What was found with siw holds for every RNIC until one is known to differ: completes_in_order, connect_blocks,
-// may_read_nothing. That costs the others little.
+// completes_in_order, connect_blocks and may_read_nothing were observed on siw, and are assumed of every RNIC until one
+// is known to differ. That costs other RNICs little.
 void set_rnic(device_traits& traits) noexcept {
   traits.has_write_immediate = false;
   traits.has_checksum = false;

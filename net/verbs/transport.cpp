@@ -14,15 +14,14 @@
 namespace weft::net::verbs {
 namespace {
 
-// Memory of a device's user that peers may write and read, and nobody looks at. Its key works on every connection of
-// the device, and opens nothing else.
+// The memory of a landing_place. Its key works on every connection of the device, and opens nothing else.
 class landing_area {
  public:
   explicit landing_area(std::shared_ptr<device> home) noexcept : device_(std::move(home)) {
     constexpr unsigned rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     const int failure =
         device_->calls().reg_mr(device_->pd(), bytes_.data(), bytes_.size(), address(), rights, &region_);
-    if (failure < 0) region_ = nullptr;  // then peers ask without memory
+    if (failure < 0) region_ = nullptr;  // then peers probe with zero-length requests
   }
   landing_area(const landing_area&) = delete;
   landing_area& operator=(const landing_area&) = delete;
@@ -111,7 +110,7 @@ std::vector<std::string> ready_devices(rdma_calls& libraries) {
   for (const std::string& name : device_names(libraries)) {
     try {
       if (device(libraries, name).is_active()) ready.push_back(name);
-    } catch (const error&) {  // it cannot be opened, and "verbs" says why if no other is ready
+    } catch (const error&) {  // it cannot be opened; opening "verbs" says why if no other is ready
     }
   }
   return ready;

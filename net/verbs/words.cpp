@@ -19,7 +19,7 @@ namespace {
 constexpr int rejected_no_listener = 8;
 constexpr int rejected_by_user = 28;
 
-// Without the zeros that the connection manager adds.
+// Strips the zeros that the connection manager appends.
 std::span<const std::byte> without_padding(std::span<const std::byte> bytes) {
   while (!bytes.empty() && bytes.back() == std::byte{0}) bytes = bytes.first(bytes.size() - 1);
   return bytes;
@@ -41,7 +41,7 @@ error described(errc code, const char* before, const ibv_wc& what) noexcept try 
   return weft::detail::make_error(code);
 }
 
-// The error at the target of a refused access, which learns no more than that.
+// The error at the target of a refused access; the device tells the target nothing more.
 error broken_off() noexcept {
   return weft::detail::make_error(errc::protocol_error,
                                   "the device has ended the connection, as it does after refusing an access");
@@ -65,7 +65,7 @@ std::string words_for_no_device(const std::string& of_kernel) {
 
 std::string advice_for_opening(int number, const std::string& file) {
   if (number == EACCES || number == EPERM) return fmt::format(" (may this user open /dev/infiniband/{}?)", file);
-  // ibv_open_device(3) looks elsewhere for a file that it may not open, and reports that nothing is there.
+  // If ibv_open_device(3) may not open the file, it looks elsewhere, and then reports that there is none.
   if (number == ENOENT) return fmt::format(" (is /dev/infiniband/{} there, and may this user open it?)", file);
   return {};
 }
@@ -117,7 +117,7 @@ error failure_of_request(const ibv_wc& what) noexcept {
       return described(errc::not_receiving, "the peer has no receive: ", what);
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
-      // A kernel takes a dead process's memory from the device before its queue pairs.
+      // When a process dies, the kernel deregisters its memory before it destroys its queue pairs.
       return described(errc::remote_access, "the peer has not opened that memory, or its process has ended: ", what);
     case IBV_WC_WR_FLUSH_ERR:
       return broken_off();

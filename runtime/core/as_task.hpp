@@ -17,7 +17,7 @@ inline constexpr bool is_task = false;
 template <class T>
 inline constexpr bool is_task<task<T>> = true;
 
-/// Awaits an operation that it keeps meanwhile.
+/// Awaits an operation that it keeps in its frame.
 template <class Operation>
 task<std::decay_t<await_result<Operation>>> await_kept(Operation operation) {
   if constexpr (std::is_void_v<await_result<Operation>>) {
@@ -27,7 +27,8 @@ task<std::decay_t<await_result<Operation>>> await_kept(Operation operation) {
   }
 }
 
-/// Awaits an operation in its place. By a pointer, because GCC 12 copies what a reference parameter refers to.
+/// Awaits an operation in place. Takes a pointer, because GCC 12 copies the object that a reference parameter refers
+/// to.
 template <class Operation>
 task<std::decay_t<await_result<Operation&>>> await_in_place(Operation* operation) {
   if constexpr (std::is_void_v<await_result<Operation&>>) {
@@ -37,7 +38,7 @@ task<std::decay_t<await_result<Operation&>>> await_in_place(Operation* operation
   }
 }
 
-/// Whatever can be awaited, as a task: itself, if it is one.
+/// Makes a task of anything that can be awaited; a task stays as it is.
 template <class T>
 task<T> as_task(task<T>&& given) noexcept {
   return std::move(given);
@@ -52,7 +53,7 @@ auto as_task(Operation&& operation) {
   }
 }
 
-/// What that task yields.
+/// The type that such a task yields.
 template <class Operation>
 using task_value = typename decltype(as_task(std::declval<Operation>()))::value_type;
 
@@ -64,13 +65,13 @@ std::vector<task<task_value<Operation>>> as_tasks(std::vector<Operation>&& opera
   return tasks;
 }
 
-/// Something that makes a task when it is called so.
+/// A function that makes a task of such arguments.
 template <class Function, class... Arguments>
 concept makes_task =
     std::is_invocable_v<Function, Arguments...> && is_task<std::invoke_result_t<Function, Arguments...>>;
 
-/// Awaits the task that `function(arguments...)` makes, and keeps both as long: the closure of a lambda, to which its
-/// coroutine refers, and what it takes by reference.
+/// Awaits the task that `function(arguments...)` makes. Keeps both until it ends, because the coroutine refers to its
+/// lambda's closure, and to arguments that it takes by reference.
 template <class Function, class... Arguments>
 std::invoke_result_t<Function&, Arguments...> await_call(Function function, Arguments... arguments) {
   using value = typename std::invoke_result_t<Function&, Arguments...>::value_type;

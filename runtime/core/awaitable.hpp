@@ -5,7 +5,7 @@
 
 namespace weft::detail {
 
-/// The awaiter of something that can stand behind co_await: itself, or what its operator co_await returns.
+/// The awaiter of an awaitable: the result of its operator co_await, or the awaitable itself.
 template <class Awaitable>
 decltype(auto) get_awaiter(Awaitable&& item) {
   if constexpr (requires { std::forward<Awaitable>(item).operator co_await(); }) {
@@ -15,12 +15,12 @@ decltype(auto) get_awaiter(Awaitable&& item) {
   }
 }
 
-/// What co_await yields for it.
+/// The type that co_await yields for an awaitable.
 template <class Awaitable>
 using await_result = decltype(get_awaiter(std::declval<Awaitable>()).await_resume());
 
-/// Whether a task can co_await it: a task, an operation of weft, the handle of a spawned task. A reference stands for
-/// an lvalue, which is awaited in its place.
+/// A type that a task can co_await: a task, an operation of weft, the handle of a spawned task. A reference stands for
+/// an lvalue, which is awaited in place.
 template <class T>
 concept is_awaitable = requires { typename await_result<T>; };
 

@@ -5,13 +5,13 @@
 
 namespace weft::detail {
 
-/// How often this process is a child of the one that loaded the library; counted once watch_forks() has been called.
+/// The number of forks between the process that first called watch_forks() and this one.
 inline constinit std::atomic<unsigned> forks{0};
 
-/// Has forks counted from now on, by pthread_atfork(3). Throws std::bad_alloc.
+/// Counts forks from now on, by pthread_atfork(3). Throws std::bad_alloc.
 void watch_forks();
 
-/// Whether an object was made by a process of which this one is a child: whatever it has in threads is not here.
+/// Remembers the process that made an object. In a child of that process the object's threads do not exist.
 class birthplace {
  public:
   birthplace() : forks_((watch_forks(), forks.load(std::memory_order_relaxed))) {}

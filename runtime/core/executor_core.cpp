@@ -32,34 +32,34 @@ struct debugger_layout;
 
 }  // namespace weft::detail
 
-// Every program with an executor has what debuggers look for (debugger_layout.cpp), because it is named here.
+// Naming weft_debugger_layout here links debugger_layout.cpp into every program with an executor.
 extern "C" const weft::detail::debugger_layout weft_debugger_layout;
 [[gnu::used]] static const weft::detail::debugger_layout* const kept_for_debuggers = &weft_debugger_layout;
 
 namespace weft {
 namespace {
 
-// Bounded batches: what one source may do in one turn before the next has its chance.
+// Bounded batches: the most that one source may do in a turn before the next has its chance.
 constexpr std::size_t ready_batch = 256;
 constexpr std::size_t poll_batch = 64;
 constexpr std::size_t timer_batch = 64;
 constexpr std::size_t io_batch = 64;
 constexpr std::size_t mail_batch = 256;
-// How often coroutines may be resumed in one batch, counting those that are started or ended by the one before.
+// The most resumptions in one batch, counting the coroutines that others leave in next_to_resume.
 constexpr std::size_t longest_run = 4096;
-// While it spins, the clock is asked this seldom, since asking takes longer than a look at a queue.
+// While spinning, the clock is read once in so many looks at the queues, because reading it takes longer than a look.
 constexpr unsigned looks_per_clock_look = 4;
 // While there is other work, the kernel is asked for news at least this often: a system call in every turn would cost
 // more than most turns do.
 constexpr unsigned turns_per_kernel_look = 8;
 constexpr std::uint64_t resumptions_per_kernel_look = 64;
-// An executor that never sleeps looks at the clock this seldom, if nothing wants to know the time.
+// An executor that never sleeps reads the clock once in so many looks at the kernel, unless a timer is armed.
 constexpr unsigned kernel_looks_per_clock_look = 8;
-constexpr std::uint64_t turns_per_clock_look = 64;  // likewise, where another loop drives it
-// An executor that has slept so long, or so often with more frames in stock than an idle one keeps, does not need them.
+constexpr std::uint64_t turns_per_clock_look = 64;  // likewise, if another loop drives it
+// An executor with more frames than an idle one may keep gives them back after it has slept this long, or this often.
 constexpr duration idle_period = std::chrono::milliseconds(100);
 constexpr unsigned most_sleeps_with_many_frames = 4096;
-// While pollers are asleep that may lose events, look at them this often all the same.
+// How often pollers that may lose events are polled while the executor sleeps.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -73,7 +73,7 @@ std::uint64_t detail::this_thread_number() noexcept {
 
 constinit thread_local executor_core* executor_core::current_ = nullptr;
 
-// A poller and how the driver tells that its descriptor has become readable while the executor sleeps.
+// A poller, and the operation that ends when its descriptor becomes readable while the executor sleeps.
 class executor_core::poller_watch final : private io_operation {
  public:
   poller_watch(poller& source, system_calls& calls)
@@ -93,7 +93,7 @@ class executor_core::poller_watch final : private io_operation {
   }
 
  private:
-  void complete(int) noexcept override {}  // waking up is all that was wanted
+  void complete(int) noexcept override {}  // its only purpose is to end the wait
 
   poller* source_;
   descriptor descriptor_;
@@ -101,8 +101,8 @@ class executor_core::poller_watch final : private io_operation {
 
 namespace {
 
-// A signal that is read instead of ending the program, by any number of executors: blocked on each thread that makes
-// one of these, until the last of them goes.
+// A signal that executors read, so that it does not end the program. Each thread that makes one of these blocks it; the
+// thread that destroys the last one unblocks it.
 class shared_signal {
  public:
   explicit shared_signal(int number) : number_(number) {
@@ -120,7 +120,7 @@ class shared_signal {
   ~shared_signal() {
     const std::lock_guard lock(mutex_);
     if (--users_[index()] != 0 || was_blocked_[index()]) return;
-    while (try_read()) {  // it came too late for a dump, and would end the program now
+    while (try_read()) {  // it came too late for a dump, and would now end the program
     }
     const sigset_t mask = mask_of(number_);
     ::pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
@@ -153,8 +153,8 @@ class shared_signal {
 
 }  // namespace
 
-// Writes a dump whenever a signal asks for one, and has the other executors that want that signal write theirs: only
-// one of them can read it.
+// Writes a dump when its signal comes, and makes the other executors with that signal write theirs, because only one of
+// them can read it.
 class executor_core::dump_watch final : private io_operation, private detail::remote_work {
  public:
   dump_watch(executor_core& home, int signal) : io_operation(io_kind::readable), home_(home), signal_(signal) {
@@ -212,12 +212,13 @@ class executor_core::dump_watch final : private io_operation, private detail::re
   executor_core& home_;
   shared_signal signal_;
   bool ending_ = false;
-  std::atomic<bool> runs_{false};  // between watch() and unwatch(): only then does it answer
-  // By another executor. True: it is in our mailbox. False, and seen with acquire: our mailbox is done with it.
+  std::atomic<bool> runs_{false};  // between watch() and unwatch(): it writes dumps only then
+  // Set by another executor. True: this object is in our mailbox. False, read with acquire: the mailbox is done with
+  // it.
   std::atomic<bool> asked_{false};
 };
 
-// Looks on at one turn, for the sake of stalls.
+// Times one turn and its tasks, for stall reports and traces.
 class executor_core::turn_watch {
  public:
   explicit turn_watch(executor_core& home) noexcept : home_(home), start_(home.now()) { home_.watch_ = this; }
@@ -230,9 +231,9 @@ class executor_core::turn_watch {
     if (worst_.turn > home_.stall_limit_) tell();
   }
 
-  /// Resumes it, with an eye on the clock. Not inlined: the loop would keep room for it in every turn.
+  /// Resumes `item` and times it. Not inlined, because the loop would keep stack space for it in every turn.
   [[gnu::noinline]] void resume(detail::promise_base& item) noexcept {
-    const detail::task_names names = detail::names_of(item);  // now: the coroutine may be gone then
+    const detail::task_names names = detail::names_of(item);  // before the coroutine may be gone
     const time_point start = home_.now();
     item.handle().resume();
     const time_point end = home_.now();
@@ -243,13 +244,14 @@ class executor_core::turn_watch {
   }
 
  private:
-  // The format is a constant that is right, and nothing is allocated. NOLINTNEXTLINE(bugprone-exception-escape)
+  // Nothing throws: the format is a correct constant, and nothing is allocated.
+  // NOLINTNEXTLINE(bugprone-exception-escape)
   void tell() const noexcept {
     home_.counters_.stalls.add(1);
     const auto milliseconds = [](duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
     std::array<char, 128> text;
     const auto end =
-        fmt::format_to_n(text.begin(), text.size(), "a turn took {:.1f} ms; for {:.1f} ms of it ran one task",
+        fmt::format_to_n(text.begin(), text.size(), "a turn took {:.1f} ms; one task ran for {:.1f} ms of it",
                          milliseconds(worst_.turn), milliseconds(worst_.longest));
     report what;
     what.kind = report_kind::stall;
@@ -300,22 +302,22 @@ executor_core::~executor_core() {
   end();
   if (has_dependents() && !birthplace_.is_parents()) {
     detail::terminate_because(
-        "an executor was destroyed before a connection, listener, stream or shared receives that belong to it: let go "
-        "of those first");
+        "an executor was destroyed before a connection, listener, stream or shared receives that belong to it: destroy "
+        "these first");
   }
-  while (!attachments_.empty()) attachments_.pop_back();  // the youngest first: it may stand on the others
+  while (!attachments_.empty()) attachments_.pop_back();  // youngest first, because it may depend on the older ones
   await_submitters();
   assert(ready_.empty() && "an executor ended with tasks that could go on");
   assert(late_.empty() && "an executor ended with work that was put off");
   assert(pollers_.empty() && "an executor ended with pollers attached");
 }
 
-// In a child of fork(2), threads that were inside then are not there to leave.
+// In a child of fork(2), the threads that were inside submit() do not exist.
 void executor_core::await_submitters() const noexcept {
   while (submitting_.load(std::memory_order_acquire) != 0 && !birthplace_.is_parents()) std::this_thread::yield();
 }
 
-// Whoever is inside submit_unless_ended() has not seen it ended, or not submitted.
+// A thread inside submit_unless_ended() may have seen the executor open; once it has left, its work is in the mailbox.
 void executor_core::end() noexcept {
   ended_.store(true, std::memory_order_seq_cst);
   await_submitters();
@@ -341,7 +343,7 @@ void executor_core::attach_thread() {
   thread_.store(detail::this_thread_number(), std::memory_order_relaxed);
 }
 
-// Called when the loop has rested and serves again.
+// Called when the loop serves again after a rest.
 void executor_core::go_on() noexcept {
   if (std::exchange(stepping_asleep_, false)) wake_up();
   look_at_the_clock();
@@ -354,7 +356,7 @@ void executor_core::unwatch_all() noexcept {
   for (const auto& watch : pollers_) watch->unwatch(*driver_);
 }
 
-// Refuses the threads that are not ours; before the first run() nobody knows which that will be.
+// True on the executor's thread; before the first run(), which decides it, true on any.
 bool executor_core::belongs_to_this_thread() const noexcept {
   return thread_.load(std::memory_order_relaxed) == 0 || runs_on_this_thread();
 }
@@ -363,14 +365,14 @@ void executor_core::check_thread(const char* what) const {
   if (!belongs_to_this_thread()) throw error(errc::wrong_thread, what);
 }
 
-// Flattened, with what is seldom needed kept out: most turns resume one task, and would do little else than to enter
-// and leave functions.
+// Flattened, with rarely needed code kept out of line: most turns resume one task, and would spend their time on
+// entering and leaving functions.
 [[gnu::flatten]] void executor_core::run_until(const bool& done) {
   if (is_over(done)) return;
   for (;;) {
     const bool watched = stall_limit_ != duration::zero() || detail::current_trace() != nullptr;
     const bool busy = watched ? watched_turn(done) : turn(done);
-    if (busy && is_over(done)) return;  // only what is resumed in a turn ends anything
+    if (busy && is_over(done)) return;  // only a resumed coroutine can end the run
     if (!busy && (policy_ == poll_policy::sleep || !spin())) sleep();
   }
 }
@@ -405,10 +407,9 @@ void executor_core::note_kernel_look() noexcept {
   look_at_resumed_ = counters_.resumed.get() + resumptions_per_kernel_look;
 }
 
-// Order matters little, bounds do: every source is visited in every turn, and none may do more than its batch.
-// The kernel's turn comes after this one: together with waiting if there is nothing else to do, so that handing over
-// operations and waiting for them is one system call.
-// True if a poller was busy, so that there may be more.
+// The order matters little, the bounds do: every source is visited in every turn, and none may do more than its batch.
+// The kernel comes after this: together with waiting if there is nothing else to do, so that handing over operations
+// and waiting for them is one system call. True if a poller was busy, so that there may be more.
 bool executor_core::serve_all() {
   counters_.turns.add(1);
   if (inbox_ != nullptr || mailbox_.load(std::memory_order_relaxed) != nullptr) run_mail(mail_batch);
@@ -442,14 +443,14 @@ bool executor_core::submit_unless_ended(detail::remote_work& work) noexcept {
   return open;
 }
 
-// Only whoever takes the flag down pays for it.
+// Only the thread that takes the flag down pays for the wake-up.
 void executor_core::wake() noexcept {
   if (!sleeping_.load(std::memory_order_seq_cst) || !sleeping_.exchange(false, std::memory_order_seq_cst)) return;
   outer_loop* const outer = outer_.load(std::memory_order_seq_cst);
   outer != nullptr ? outer->wake() : driver_->wake();
 }
 
-// Puts what has come behind what has not been run.
+// Appends the mailbox to the inbox, oldest first.
 void executor_core::take_mail() noexcept {
   if (mailbox_.load(std::memory_order_relaxed) == nullptr) return;  // the usual case, without a locked instruction
   detail::remote_work* newest = mailbox_.exchange(nullptr, std::memory_order_acquire);
@@ -489,9 +490,9 @@ void executor_core::withdraw(detail::remote_work& work) noexcept {
   }
 }
 
-// All that has come so far, but not what that sends in its turn.
+// Runs all that has come so far; work that this submits may be left.
 void executor_core::run_all_mail() noexcept {
-  run_mail(std::numeric_limits<std::size_t>::max());  // what had been taken already
+  run_mail(std::numeric_limits<std::size_t>::max());  // what is in the inbox already
   run_mail(std::numeric_limits<std::size_t>::max());
 }
 
@@ -502,7 +503,7 @@ void executor_core::resume_ready() noexcept {
   }
 }
 
-// Resumes `first` and whom it starts or ends, one after another; returns what is left of the budget.
+// Resumes `first`, then the coroutine that each leaves in next_to_resume; returns what is left of the budget.
 std::size_t executor_core::resume(detail::promise_base& first, std::size_t budget) noexcept {
   for (detail::promise_base* next = &first; next != nullptr; --budget) {
     if (budget == 0) {
@@ -532,12 +533,13 @@ std::size_t executor_core::resume(detail::promise_base& first, std::size_t budge
   if (timers_.next_deadline() <= coarse_now_) timers_.expire(coarse_now_, timer_batch);
 }
 
-// Beside pollers, whose completions are what is spun for, the kernel is asked as seldom as in turns with other work.
+// Beside pollers, whose completions are the ones that matter, the kernel is asked as seldom as in turns with other
+// work.
 bool executor_core::spin_driver() noexcept {
   return (!has_pollers_ || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
 }
 
-// Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
+// Looks for completions without sleeping; true if any came, or the policy forbids sleeping.
 [[gnu::noinline]] bool executor_core::spin() {
   const bool always = policy_ == poll_policy::spin;
   const duration window = always ? max_spin_ : window_.next();
@@ -558,8 +560,8 @@ bool executor_core::spin_driver() noexcept {
   return always;
 }
 
-// The order is what makes a lost wake-up impossible: arm the pollers and publish `sleeping`, then look at everything
-// once more, and only then wait. Whatever comes after that look wakes the driver.
+// This order makes a lost wake-up impossible: arm the pollers and publish sleeping_, look at everything once more, and
+// only then wait. Anything that comes after that look wakes the driver.
 void executor_core::sleep() {
   if (fall_asleep()) {
     wait();
@@ -599,7 +601,7 @@ void executor_core::wait() {
   look_at_the_clock();
 }
 
-// A simulated executor keeps to the events that its programs make.
+// False under a simulated driver, so that only its program's events wake the executor.
 bool executor_core::keeps_many_frames() const noexcept {
   return detail::frame_bytes_kept() > detail::frame_bytes_kept_when_idle && owned_driver_ != nullptr;
 }
@@ -672,7 +674,7 @@ void executor_core::watch_pollers() noexcept {
   if (since) note_sleep_with_many_frames(coarse_now_ - *since);
 }
 
-// The other loop comes to rest without us where there is no work, and nobody may step again.
+// Without work, nobody may call step() again: give back frames at once.
 [[gnu::noinline]] std::optional<duration> executor_core::time_between_steps() noexcept {
   const time_point start = now();
   const std::optional<duration> limit = time_to_sleep(start);
@@ -695,7 +697,7 @@ executor_core* executor_core::driven_here() noexcept {
 
 void executor_core::drive_from(outer_loop* loop) noexcept {
   outer_.store(loop, std::memory_order_seq_cst);
-  // A thread that may still use the loop before is counted here; any other has yet to look, and finds the new one.
+  // A thread that may still use the former loop is counted here; any other has yet to look, and finds the new one.
   while (submitting_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
 }
 
@@ -705,8 +707,8 @@ void executor_core::drive_from(outer_loop* loop) noexcept {
 }
 
 // False if there is nothing left to do but to wait. The look at the kernel comes last, so that the executor may sleep
-// after a turn that has served somebody. While handlers of the other loop give new work the look is as rare as beside
-// work of our own: what they start now completes together with it.
+// after a turn that has served something. While handlers of the other loop add work, the look is as rare as beside work
+// of our own, so that the operations that they start now complete together.
 bool executor_core::step_turn(const bool& interrupted) {
   if (counters_.turns.get() % turns_per_clock_look == 0) look_at_the_clock();
   const bool busy = serve_all();
@@ -719,7 +721,7 @@ bool executor_core::step_turn(const bool& interrupted) {
   return busy || interrupted || completed || work_waits();
 }
 
-// Whether step() is called again at once although there was nothing to do, as the policy wants it.
+// Whether the policy wants step() called again at once although there was nothing to do.
 bool executor_core::spins_on() noexcept {
   if (policy_ != poll_policy::adaptive) return policy_ == poll_policy::spin;
   look_at_the_clock();

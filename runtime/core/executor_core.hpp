@@ -37,15 +37,16 @@ class worker_pool;
 
 namespace detail {
 
-/// Never given twice, unlike std::thread::id: a ring knows the thread that has ended from the one that came after it.
+/// The number of this thread. Never reused, unlike std::thread::id, so that a ring can tell an ended thread from a
+/// later one.
 [[nodiscard]] std::uint64_t this_thread_number() noexcept;
 
 class root_task;
 
 }  // namespace detail
 
-/// The loop of an executor, as the parts of weft see it that stand on the runtime. Users see executor alone, which is
-/// one of these in private: core_of() leads from there to here.
+/// The loop of an executor, for the parts of weft that are built on the runtime. Users see only executor, which derives
+/// privately from this; core_of() converts.
 ///
 /// One turn serves the mailbox, ready tasks, pollers, timers and the kernel, each with a bounded batch, so that none
 /// can starve another. All calls come from the executor's thread, unless their comment says otherwise.
@@ -56,28 +57,28 @@ class executor_core {
 
   /// The core of the executor that runs on this thread, or null.
   [[nodiscard]] static executor_core* current() noexcept { return current_; }
-  /// From any thread.
+  /// From any thread: whether it runs on the calling thread.
   [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
   /// From any thread: see executor::belongs_to_this_thread().
   [[nodiscard]] bool belongs_to_this_thread() const noexcept;
-  /// From any thread: whether this one runs it, or has run it.
+  /// From any thread: whether the calling thread runs this executor, or has run it.
   [[nodiscard]] bool runs_on_this_thread() const noexcept {
     return thread_.load(std::memory_order_relaxed) == detail::this_thread_number();
   }
-  /// The core of an executor that another library's loop drives on this thread, or null: between its steps it is not
-  /// the current one.
+  /// The core of an executor that another library's loop drives on this thread, or null. Between its steps it is not
+  /// current().
   [[nodiscard]] static executor_core* driven_here() noexcept;
 
   /// The time of executor_options::clock.
   [[nodiscard]] time_point now() const noexcept { return clock_->now(); }
-  /// The time as of lately: read when the executor looks for work, and every 64 turns or so when it has much.
+  /// A recent time: read when the executor looks for work, and about every 64 turns when it has much.
   [[nodiscard]] time_point coarse_now() const noexcept { return coarse_now_; }
-  /// The event driver, to begin an operation with. If the loop of another library sleeps meanwhile, this wakes it.
+  /// The event driver, for starting an operation. Wakes another library's loop that sleeps between two steps.
   [[nodiscard]] event_driver& io() noexcept {
     stir();
     return *driver_;
   }
-  /// The event driver, to ask it something.
+  /// The event driver, for queries.
   [[nodiscard]] const event_driver& io() const noexcept { return *driver_; }
   /// The system calls of executor_options::system_calls.
   [[nodiscard]] weft::system_calls& calls() const noexcept { return *calls_; }
@@ -86,14 +87,14 @@ class executor_core {
   /// See executor::dump().
   [[nodiscard]] std::string dump() const;
 
-  // Coroutines that can go on.
+  // Ready coroutines.
 
   /// Resumes `waiter` in a coming batch.
   void ready(detail::promise_base& waiter) noexcept {
     ready_.push(waiter);
     stir();
   }
-  /// Called at the end of a coroutine that has no parent: resumes `waiter` in its place, without a turn between.
+  /// Called at the end of a coroutine that has no parent: resumes `waiter` in its place, without a turn in between.
   void ready_next(detail::promise_base& waiter) noexcept {
     if (detail::next_to_resume != nullptr) return ready(waiter);
     detail::next_to_resume = &waiter;
@@ -104,20 +105,20 @@ class executor_core {
     return ++at_once_ % most_at_once != 0;
   }
 
-  /// Has `work` run once the tasks that are ready have run.
+  /// Runs `work` after the tasks that are ready have run.
   void put_off(detail::late_work& work) noexcept {
     late_.push(work);
     stir();
   }
-  /// Takes back what was put off. Does nothing if it was not, or has run.
+  /// Undoes put_off(). Does nothing if `work` was not put off, or has run.
   void take_back(detail::late_work& work) noexcept { late_.remove(work); }
 
   // Work from other threads.
 
-  /// From any thread: has `work` run here.
+  /// From any thread: queues `work` to run on this executor.
   void submit(detail::remote_work& work) noexcept;
-  /// Likewise, unless the executor has ended: then false, and `work` is not touched. What it takes it runs, at the
-  /// latest at its end, when has_ended() is true.
+  /// Likewise, unless the executor has ended: then false, and `work` is not touched. Accepted work runs, at the latest
+  /// at the executor's end, when has_ended() is true.
   [[nodiscard]] bool submit_unless_ended(detail::remote_work& work) noexcept;
   /// From any thread: whether run() has returned, and has not been called again.
   [[nodiscard]] bool has_ended() const noexcept { return ended_.load(std::memory_order_acquire); }
@@ -126,25 +127,25 @@ class executor_core {
   void post(Function function) {
     submit(*new detail::posted_function<Function>(std::move(function)));
   }
-  /// Takes back what another thread has submitted, or is about to submit, and has not run here. Waits for that thread,
+  /// Withdraws work that another thread has submitted, or is about to, and that has not run. Waits for that thread,
   /// which therefore must not wait for this one.
   void withdraw(detail::remote_work& work) noexcept;
 
   // Timers.
 
-  /// Has the timer fire at `deadline`. Throws std::bad_alloc.
+  /// Makes the timer fire at `deadline`. Throws std::bad_alloc.
   void arm(detail::timer& item, time_point deadline) {
     timers_.arm(item, deadline);
     stir();
   }
-  /// False if there is no memory for it.
+  /// arm(); false if there is no memory.
   [[nodiscard]] bool try_arm(detail::timer& item, time_point deadline) noexcept try {
     arm(item, deadline);
     return true;
   } catch (const std::bad_alloc&) {
     return false;
   }
-  /// Does nothing to a timer that is not armed.
+  /// Disarms a timer. Does nothing if it is not armed.
   void disarm(detail::timer& item) noexcept { timers_.disarm(item); }
 
   // Pollers: see executor::add_poller().
@@ -156,21 +157,21 @@ class executor_core {
 
   // Objects of the layers above that live as long as the executor, such as the queues of a device.
 
-  /// Null if nothing is attached by this key: the address of a constant, or of the object's owner.
+  /// The object attached by `key`, or null. A key is the address of a constant, or of the object's owner.
   [[nodiscard]] detail::attachment* find_attachment(const void* key) const noexcept;
-  /// Keeps `item` until it is dropped, or the executor is destroyed. Nothing else is attached by this key.
+  /// Keeps `item` until it is dropped, or the executor is destroyed. Nothing may be attached by this key already.
   detail::attachment& attach(const void* key, std::unique_ptr<detail::attachment> item);
-  /// Destroys what is attached by this key, if anything is.
+  /// Destroys the object attached by this key, if there is one.
   void drop_attachment(const void* key) noexcept;
 
   // Work in the background.
 
-  /// The owner of a task that starts now and runs beside everything else: run() returns only after it has ended. See
-  /// run_in_background(). errc::wrong_thread elsewhere than on this executor.
+  /// Counts a background task that starts now, and returns its observer: run() returns only after the task has ended.
+  /// See run_in_background(). errc::wrong_thread on any thread but the executor's.
   [[nodiscard]] detail::root_observer& begin_background();
 
-  /// Something that uses the executor for as long as it lives, also between two runs: a connection, a listener. An
-  /// executor that is destroyed before it ends the program in words. From any thread.
+  /// A base of objects that use the executor as long as they live, also between two runs: a connection, a listener.
+  /// Destroying the executor before them ends the program with a message. Made and destroyed on any thread.
   class dependent {
    public:
     /// Depends on `home` from now on.
@@ -182,10 +183,10 @@ class executor_core {
     ~dependent() { home_.dependents_.fetch_sub(1, std::memory_order_release); }
 
    protected:
-    executor_core& home_;  ///< on which it depends
+    executor_core& home_;  ///< the executor
   };
-  /// Keeps step() serving, although no task waits: an open connection answers its peer. Made and destroyed on the
-  /// executor's thread.
+  /// Keeps step() serving although no task waits, because an open connection answers its peer. Made and destroyed on
+  /// the executor's thread.
   class held_open : private dependent {
    public:
     /// Keeps `home` open for as long as this object lives.
@@ -194,25 +195,24 @@ class executor_core {
     held_open& operator=(const held_open&) = delete;
     ~held_open() { --home_.held_open_; }
   };
-  /// Whether something depends on it.
+  /// Whether any dependent exists.
   [[nodiscard]] bool has_dependents() const noexcept { return dependents_.load(std::memory_order_acquire) != 0; }
 
   // The loop of another library drives this executor, on one thread, instead of run(): see asio_host.
 
-  /// Serves what there is to do, a bounded number of turns. Call it again once the driver's wait_fd() is readable or
-  /// the time that it yields has passed; zero: as soon as the others of that loop had their turn; empty: no limit.
-  /// Ends early, before it asks the kernel for news, once a task has set `interrupted`: then that loop has something to
-  /// do whose outcome is to be served together with the rest. errc::wrong_thread on another thread than the first one
-  /// that called it.
+  /// Serves the executor for a bounded number of turns. Call it again once the driver's wait_fd() is readable or the
+  /// returned time has passed; zero: as soon as other handlers of that loop have had their turn; empty: no limit. Ends
+  /// early, before it asks the kernel for news, once a task has set `interrupted`: that loop then has work whose
+  /// outcome is to be served together with the rest. errc::wrong_thread on any thread but the first that called it.
   [[nodiscard]] std::optional<duration> step(const bool& interrupted);
-  /// The same, never interrupted.
+  /// step() without interruption.
   [[nodiscard]] std::optional<duration> step() {
     const bool never = false;
     return step(never);
   }
-  /// Whether step() can serve anybody: a task that has not ended, or something that is held open.
+  /// Whether step() has anything to serve: a task that has not ended, or a held_open object.
   [[nodiscard]] bool has_work() const noexcept { return roots_ != nullptr || held_open_ != 0; }
-  /// Whether something can go on at once. On the executor's thread, or while that is known to rest.
+  /// Whether there is work to do at once. Call it on the executor's thread, or while that is known to rest.
   [[nodiscard]] bool work_waits() const noexcept {
     return !ready_.empty() || !late_.empty() || inbox_ != nullptr ||
            mailbox_.load(std::memory_order_acquire) != nullptr;
@@ -226,15 +226,15 @@ class executor_core {
   /// The loop that is woken instead of the event driver.
   class outer_loop {
    public:
-    /// From any thread, also with locks of weft's held: it calls nothing of weft's, and waits for no thread that may.
+    /// From any thread, perhaps with locks of weft's held: it must not call weft, nor wait for a thread that may.
     virtual void wake() noexcept = 0;
 
    protected:
     ~outer_loop() = default;  // an executor never owns it
   };
-  /// From the executor's thread, or before anything else. Null: the event driver is woken again.
+  /// Sets the loop to wake; null: the event driver. Call on the executor's thread, or before any other use.
   void drive_from(outer_loop* loop) noexcept;
-  /// Whether another library's loop drives it: drive_from().
+  /// Whether another library's loop drives this executor: drive_from().
   [[nodiscard]] bool is_driven() const noexcept { return outer_.load(std::memory_order_relaxed) != nullptr; }
 
  protected:
@@ -258,14 +258,14 @@ class executor_core {
     void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
   };
 
-  // Between two steps, something of this thread's gives us work: it must not wait for what the last step waits for.
+  // Work that this thread adds between two steps wakes the other loop, which may sleep until something else happens.
   void stir() noexcept {
     if (stepping_asleep_) [[unlikely]]
       wake();
   }
   void wake() noexcept;
 
-  // Makes it current on this thread, for a while.
+  // Makes an executor current on this thread while it lives.
   class entered {
    public:
     explicit entered(executor_core* self) noexcept : before_(current_) { current_ = self; }
@@ -329,55 +329,55 @@ class executor_core {
   poll_policy policy_;
   duration max_spin_;
   duration stall_limit_;
-  turn_watch* watch_ = nullptr;  // non-null: somebody wants to know what happens in this turn
+  turn_watch* watch_ = nullptr;  // non-null: this turn is timed or traced
   detail::spin_window window_;
 
   std::string driver_reason_;
   std::unique_ptr<event_driver> owned_driver_;
   event_driver* driver_;
-  std::atomic<std::uint64_t> thread_{0};  // the number of the thread that runs us; 0: none yet
+  std::atomic<std::uint64_t> thread_{0};  // the number of the thread that runs this executor; 0: none yet
 
   detail::ready_queue ready_;
   detail::late_list late_;
   detail::timer_queue timers_;
   std::vector<std::unique_ptr<poller_watch>> pollers_;
   bool has_pollers_ = false;
-  std::size_t forgetful_pollers_ = 0;  // poller::may_lose_events()
+  std::size_t forgetful_pollers_ = 0;  // pollers with may_lose_events()
   std::vector<std::pair<const void*, std::unique_ptr<detail::attachment>>> attachments_;
   background_observer background_;
   detail::live_executor_counters counters_;
   unsigned turns_without_look_ = 0;  // at the kernel
   unsigned kernel_looks_ = 0;        // in turns with other work
   unsigned sleeps_with_many_frames_ = 0;
-  std::optional<time_point> asleep_with_many_frames_since_;  // since the last step()
-  std::uint64_t look_at_resumed_ = 0;                        // once so many have been resumed, look at the kernel
-  unsigned at_once_ = 0;                                     // counts operations that have completed without suspending
+  std::optional<time_point> asleep_with_many_frames_since_;  // when step() went to sleep
+  std::uint64_t look_at_resumed_ = 0;  // look at the kernel once counters_.resumed has reached this
+  unsigned at_once_ = 0;               // counts operations that have completed without suspending
   time_point coarse_now_{};
   unsigned held_open_ = 0;
   std::atomic<std::size_t> dependents_{0};
   bool has_stepped_ = false;                // step() has been called
-  bool stepping_asleep_ = false;            // step() has left us asleep
-  std::optional<time_point> idle_since_;    // as step() sees it
-  duration idle_window_{};                  // how long it looks on from then
+  bool stepping_asleep_ = false;            // the last step() has gone to sleep
+  std::optional<time_point> idle_since_;    // when step() began to find nothing to do
+  duration idle_window_{};                  // how long step() spins from then
   bool time_is_fresh_ = false;              // coarse_now_ is of this turn, or of the wait before it
-  detail::root_task* roots_ = nullptr;      // all that have started, youngest first
+  detail::root_task* roots_ = nullptr;      // all root tasks that run, youngest first
   std::unique_ptr<dump_watch> dump_watch_;  // only with dump_on_signal
 
   // The mailbox: pushed by any thread, newest first; taken whole by the owner.
   std::atomic<detail::remote_work*> mailbox_{nullptr};
   detail::remote_work* inbox_ = nullptr;  // taken from the mailbox, oldest first
-  // true: the owner is about to wait in the kernel, and whoever sets it to false must wake the driver.
-  // The owner publishes true before it looks at the mailbox a last time; a sender pushes before it looks here.
+  // true: the owner is about to wait in the kernel, and the thread that sets it to false must wake the driver. The
+  // owner publishes true before its last look at the mailbox; a sender pushes before it looks here.
   std::atomic<bool> sleeping_{false};
-  std::atomic<outer_loop*> outer_{nullptr};  // null: whoever takes the flag down wakes the driver
-  // How many threads are inside submit(): what one of them has pushed may end the executor before it has left.
+  std::atomic<outer_loop*> outer_{nullptr};  // if not null, woken instead of the driver
+  // How many threads are inside submit(): the work that one has pushed may end the executor before the thread has left.
   std::atomic<unsigned> submitting_{0};
   std::atomic<bool> ended_{false};
   const detail::birthplace birthplace_;
 };
 
-/// The workers for jobs on resources, see worker_pool::for_resources(). An executor with workers of its own has them do
-/// these as well. `home` may be null.
+/// The workers for jobs on resources: the executor's, if it has a pool of its own, else worker_pool::for_resources().
+/// `home` may be null.
 [[nodiscard]] worker_pool& resource_workers(const executor_core* home);
 
 }  // namespace weft

@@ -12,7 +12,7 @@ constinit std::mutex listed_executor::mutex_;
 constinit listed_executor* listed_executor::first_ = nullptr;
 
 listed_executor::listed_executor(executor_core& who) : who_(who), process_(::getpid()) {
-  // A child must not find it locked by a thread that it does not have.
+  // A child must not find the mutex locked by a thread that it does not have.
   static const int failed = ::pthread_atfork([] { mutex_.lock(); }, [] { mutex_.unlock(); }, [] { mutex_.unlock(); });
   if (failed != 0) throw std::bad_alloc();
   const std::lock_guard lock(mutex_);

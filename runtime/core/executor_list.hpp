@@ -13,8 +13,8 @@ class executor_core;
 
 namespace detail {
 
-/// One executor in the list of all that this process has, for as long as it lives: for dumps of all of them, and for
-/// debuggers, which find the list in a core dump. Intrusive. A child of fork(2) has its parent's in the list as well.
+/// The entry of a live executor in the list of all that this process has: for dumps of all of them, and for debuggers,
+/// which find the list in a core dump. Intrusive. In a child of fork(2) the list has the parent's executors as well.
 class listed_executor final : public attachment {
  public:
   /// Throws std::bad_alloc.
@@ -23,10 +23,10 @@ class listed_executor final : public attachment {
   listed_executor(const listed_executor&) = delete;
   listed_executor& operator=(const listed_executor&) = delete;
 
-  /// Its key for executor_core::attach().
+  /// The key for executor_core::attach().
   static constexpr char key = 0;
 
-  /// Calls `function(executor)` for each that was made in this process; none of them goes meanwhile.
+  /// Calls `function(executor)` for each executor made in this process; none of them is destroyed meanwhile.
   template <class Function>
   static void for_each(Function function) {
     const pid_t process = ::getpid();

@@ -4,7 +4,7 @@
 namespace weft::detail {
 namespace {
 
-// Gives the lists back when the thread ends.
+// Frees the lists when the thread ends.
 struct cache_closer {
   cache_closer() = default;
   cache_closer(const cache_closer&) = delete;
@@ -21,7 +21,7 @@ thread_local cache_closer closer;
 
 }  // namespace
 
-// The largest first, which are the fewest: a coroutine that needs one of them again does not notice a call of malloc.
+// Frees the largest first, which are the fewest: beside the work of a coroutine with such a frame, malloc costs little.
 void give_back_frames(std::size_t keep) noexcept {
   frame_cache& cache = frames_of_thread;
   for (std::size_t index = frame_cache::classes; index-- > 0;) {

@@ -7,19 +7,19 @@
 #include <cstddef>
 #include <new>
 
-// Memory for coroutine frames: free lists per thread and size class, without locks or atomics. A frame freed on another
-// thread than it came from stays with that thread.
+// Memory for coroutine frames: free lists per thread and size class, without locks or atomics. A frame that is freed on
+// another thread stays with that thread.
 namespace weft::detail {
 
-/// Sanitizer builds go straight to the heap, so that the use of a dead frame is seen.
+/// Sanitizer builds use the heap directly, so that the use of a dead frame is detected.
 inline constexpr bool recycles_frames = !is_sanitized;
 
 /// The most that a thread keeps of the frames that it has freed, in bytes; beyond it a quarter goes back to the heap.
 inline constexpr std::size_t most_frame_bytes_kept = std::size_t{16} << 20;
-/// What an idle thread keeps, in bytes.
+/// The most that an idle thread keeps, in bytes.
 inline constexpr std::size_t frame_bytes_kept_when_idle = std::size_t{1} << 20;
 
-/// Gives frames back to the heap until this thread keeps no more than so many bytes of them.
+/// Gives frames back to the heap until this thread keeps at most `keep` bytes of them.
 void give_back_frames(std::size_t keep) noexcept;
 
 struct free_frame_node {
@@ -37,12 +37,12 @@ struct frame_cache {
   [[nodiscard]] static constexpr std::size_t size_of(std::size_t index) noexcept { return (index + 1) * granule; }
 
   std::array<free_frame_node*, classes> lists;
-  std::size_t room;  // bytes it may still keep; none before the thread's destructor is registered, nor after it
+  std::size_t room;  // bytes it may still keep; 0 before the thread's destructor is registered, and after it has run
   bool opened;
   bool closed;
 };
 
-/// One for the program and libweft.so together, also in a program that is compiled with -fvisibility=hidden.
+/// Visible, so that libweft.so and a program compiled with -fvisibility=hidden share it.
 [[gnu::visibility("default")]] inline constinit thread_local frame_cache frames_of_thread{};
 
 /// How many bytes of freed frames this thread keeps.
@@ -51,10 +51,10 @@ struct frame_cache {
   return cache.opened && !cache.closed ? most_frame_bytes_kept - cache.room : 0;
 }
 
-/// The cache is full, or this is the thread's first frame, or one after its destructors.
+/// For a full cache, the thread's first frame, and frames freed after the thread's destructors.
 void free_frame_without_room(void* frame, std::size_t index) noexcept;
 
-// Inline, because the compiler knows the size of a frame: what remains are a few instructions.
+// Inline, because the compiler knows the size of a frame, so that a few instructions remain.
 
 [[nodiscard]] inline void* allocate_frame(std::size_t bytes) {
   const std::size_t index = frame_cache::class_of(bytes);

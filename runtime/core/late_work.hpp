@@ -7,8 +7,8 @@
 
 namespace weft::detail {
 
-/// Work that waits until the tasks which are ready have run, and then is done once for all of them: a link sends with
-/// one system call what a turn has posted. Intrusive; see executor_core::put_off().
+/// Work that is done once, after all ready tasks have run: a link sends with one system call what a turn has posted.
+/// Intrusive; see executor_core::put_off().
 class late_work : public list_hook<late_work> {
  public:
   late_work() = default;
@@ -22,16 +22,16 @@ class late_work : public list_hook<late_work> {
  private:
   friend class late_list;
 
-  /// On the executor's thread, outside of every task. It may put itself off again.
+  /// Called on the executor's thread, outside of every task. It may put itself off again.
   virtual void run_late() noexcept = 0;
 };
 
-/// First come, first served.
+/// The list of such work, first come, first served.
 class late_list {
  public:
   [[nodiscard]] bool empty() const noexcept { return items_.empty(); }
 
-  /// Once, however often it is asked for.
+  /// Adds the item, once, however often it is pushed.
   void push(late_work& item) noexcept {
     if (items_.contains(item)) return;
     items_.push_back(item);
@@ -42,7 +42,7 @@ class late_list {
     items_.remove(item);
     --size_;
   }
-  /// As many as there are now, so that one that puts itself off again waits for the next turn.
+  /// Runs the items that are here now; one that puts itself off again waits for the next turn.
   void run() noexcept {
     for (std::size_t left = size_; left != 0 && !empty(); --left) {
       --size_;

@@ -6,7 +6,7 @@
 
 namespace weft::detail {
 
-/// A mutex whose lock and unlock are one instruction each where nobody else is about, and inline.
+/// A mutex whose lock and unlock are inline, and one atomic instruction each without contention.
 class light_mutex {
  public:
   void lock() noexcept {
@@ -21,7 +21,7 @@ class light_mutex {
  private:
   static constexpr std::uint32_t unlocked = 0;
   static constexpr std::uint32_t locked = 1;
-  static constexpr std::uint32_t contended = 2;  // somebody may wait
+  static constexpr std::uint32_t contended = 2;  // a thread may be waiting
 
   [[gnu::noinline]] void wait_and_lock() noexcept {
     while (state_.exchange(contended, std::memory_order_acquire) != unlocked) state_.wait(contended);

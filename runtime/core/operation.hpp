@@ -16,18 +16,18 @@
 
 namespace weft::detail {
 
-/// The usual life of an awaiter: it suspends a coroutine, hears of a stop, and resumes the coroutine once.
+/// The common part of an awaiter: it suspends a coroutine, listens for a stop, and resumes the coroutine once.
 ///
-/// Derived classes write begin(), which starts the operation, and cancel(), which asks it to end early; whoever ends it
-/// calls finish(). With a stop already requested begin() is not called, and canceled() tells await_resume(), which must
-/// not take that for a success: an operation that a stop does not interrupt asks begun().
+/// Derived classes implement begin(), which starts the operation, and cancel(), which asks it to end early; finish()
+/// ends it. If a stop was requested before, begin() is not called, and await_resume() must not take that for a success:
+/// it asks canceled(), or begun() if a stop does not interrupt the operation.
 ///
-/// One that has ended may be awaited again, unless the class says otherwise; begin() makes its state new. errc::busy
-/// while a task awaits it.
+/// An operation that has ended may be awaited again, unless the class says otherwise; begin() resets its state.
+/// Awaiting it while a task awaits it is errc::busy.
 class operation_base : private stop_callback {
  public:
   operation_base() = default;
-  /// Only before it is awaited, so that it can be passed to with_timeout and the like.
+  /// Only before the operation is awaited, so that it can be passed to with_timeout and the like.
   operation_base([[maybe_unused]] operation_base&& other) noexcept { assert(other.waiter_ == nullptr); }
   operation_base& operator=(operation_base&&) = delete;
 
@@ -39,7 +39,7 @@ class operation_base : private stop_callback {
 
   /// For executor::dump() and traces, as in "for 2 s on ...": "a receive".
   [[nodiscard]] virtual std::string describe() const { return "an operation"; }
-  /// When it was awaited, as exactly as executor_core::coarse_now().
+  /// When it was awaited, by executor_core::coarse_now().
   [[nodiscard]] time_point since() const noexcept { return since_; }
 
  protected:
@@ -47,11 +47,11 @@ class operation_base : private stop_callback {
 
   /// Starts the operation. It may call finish() at once.
   virtual void begin() = 0;
-  /// A stop was requested: finish(), now or when the transport lets go.
+  /// Called at a stop: calls finish(), at once or when the transport lets go.
   virtual void cancel() noexcept = 0;
 
-  /// Makes `waiter` wait for this. False after a stop that came before: then it has finished. Else the caller begins,
-  /// which is for those whose beginning throws nothing and needs no virtual call.
+  /// Makes `waiter` wait for this. False if a stop came before: the operation has finished then. Else the caller starts
+  /// it. For operations whose start does not throw and needs no virtual call.
   [[nodiscard]] bool may_begin(promise_base& waiter) {
     if (waiter_ != nullptr) [[unlikely]]
       throw_misuse(errc::busy, "await an operation that another task awaits");
@@ -75,16 +75,16 @@ class operation_base : private stop_callback {
     return true;
   }
 
-  /// Resumes the waiter in a coming turn. Once.
+  /// Resumes the waiter in a coming turn. Called once.
   void finish() noexcept { home_->ready(conclude()); }
   /// Like finish(), but at the end of a coroutine without a parent: see executor_core::ready_next().
   void finish_next() noexcept { home_->ready_next(conclude()); }
 
   [[nodiscard]] bool waiting() const noexcept { return waiter_ != nullptr; }
-  /// Whom it will resume; null unless waiting().
+  /// The coroutine that it will resume; null unless waiting().
   [[nodiscard]] const promise_base* waiter() const noexcept { return waiter_; }
   [[nodiscard]] bool canceled() const noexcept { return canceled_; }
-  /// False after a stop that came before begin().
+  /// False if a stop came before begin().
   [[nodiscard]] bool begun() const noexcept { return begun_; }
   [[nodiscard]] executor_core& home() const noexcept { return *home_; }
   /// Reports a warning in the name of the task that waits, from begin() until finish().
@@ -105,7 +105,7 @@ class operation_base : private stop_callback {
     if (!may_begin(waiter)) return;
     try {
       begin();
-    } catch (...) {  // the exception goes to the coroutine, which has not been suspended then
+    } catch (...) {  // the exception is thrown in the coroutine, which is not suspended then
       unlink();
       if (trace_sink* const sink = current_trace()) sink->ended(trace_track::operations, this);
       waiter_->set_operation(nullptr);
@@ -122,7 +122,7 @@ class operation_base : private stop_callback {
     return *std::exchange(waiter_, nullptr);
   }
 
-  // A trace that has no memory for a name does without.
+  // Without memory for its name, the trace leaves it out.
   [[gnu::noinline]] void trace_begin(trace_sink& sink) const noexcept {
     try {
       sink.began(trace_track::operations, this, describe());
@@ -136,7 +136,7 @@ class operation_base : private stop_callback {
   }
 
   promise_base* waiter_ = nullptr;
-  // Set when it is awaited; not before, because one operation is made for each message.
+  // Not initialized before the operation is awaited, because one is made for each message.
   executor_core* home_;
   time_point since_;
   bool canceled_ = false;

@@ -11,8 +11,8 @@
 namespace weft::detail {
 
 /// A thread that its owner joins. A child of fork(2) has a copy of the owner, but not of the thread: there joining it
-/// does nothing, where std::thread would wait for ever. What it takes to start one is not in anybody's keeping, so that
-/// nothing is left over in such a child.
+/// does nothing, where std::thread would wait for ever. Starting one allocates nothing, so that such a child leaks
+/// nothing.
 class owned_thread {
  public:
   owned_thread() noexcept = default;
@@ -27,7 +27,7 @@ class owned_thread {
   }
   ~owned_thread() { assert(!joinable() && "a thread was let go before it was joined"); }
 
-  /// A thread that calls `(object.*Body)()`. Throws the system's error if there can be no more.
+  /// Starts a thread that calls `(object.*Body)()`. Throws the system's error if it cannot be started.
   template <auto Body, class T>
   [[nodiscard]] static owned_thread run(T& object) {
     const auto body = [](void* self) -> void* {
@@ -37,7 +37,7 @@ class owned_thread {
     return owned_thread(body, &object);
   }
 
-  /// False also in a child of the process that has it.
+  /// False also in a child of the process that started the thread.
   [[nodiscard]] bool joinable() const noexcept { return runs_ && forks.load(std::memory_order_relaxed) == forks_; }
   void join() noexcept {
     if (joinable()) ::pthread_join(thread_, nullptr);

@@ -9,8 +9,8 @@
 
 namespace weft::detail {
 
-/// The coroutines that can go on, first come first served. Intrusive, through promise_base.
-/// With a seed it hands them out in a random but repeatable order instead, so that a test can try other interleavings.
+/// The ready coroutines, first come first served. Intrusive, through promise_base. With a seed it hands them out in a
+/// random but repeatable order instead, so that a test can try other interleavings.
 class ready_queue {
  public:
   explicit ready_queue(std::optional<std::uint64_t> seed) {
@@ -35,7 +35,7 @@ class ready_queue {
   }
 
  private:
-  // std::minstd_rand: <random> is a tenth of what a program that includes weft has to parse.
+  // std::minstd_rand by hand: <random> would be a tenth of what a program that includes weft parses.
   static constexpr std::uint64_t modulus = 2'147'483'647;
   static std::uint64_t first_number(std::uint32_t seed) noexcept { return seed % modulus == 0 ? 1 : seed % modulus; }
   std::size_t draw() noexcept {
@@ -54,8 +54,8 @@ class ready_queue {
     for (; places > 0; --places) push(take());
   }
 
-  promise_base* first_ = nullptr;  // if not empty
-  promise_base** end_ = &first_;   // where the next one is entered
+  promise_base* first_ = nullptr;  // valid if not empty
+  promise_base** end_ = &first_;   // where the next one is linked
   std::size_t size_ = 0;
   std::optional<std::uint64_t> random_;
 };

@@ -17,7 +17,7 @@ void remote_call_base::run_on_executor() noexcept {
   try {
     if (where_->has_ended()) throw error(errc::executor_stopped, name_);
     run_in_background(*where_, drive(*this), name_);
-  } catch (...) {  // it has ended, or there is no memory for a frame
+  } catch (...) {  // the executor has ended, or there is no memory for a frame
     keep_failure();
     caller_->call_ended();
   }
@@ -32,7 +32,7 @@ task<> remote_call_base::drive(remote_call_base& self) {
     self.keep_failure();
   }
   promise.set_stop_token(stop_token());
-  self.caller_->call_ended();  // and `self` may be gone
+  self.caller_->call_ended();  // `self` may be gone now
 }
 
 }  // namespace weft::detail

@@ -19,19 +19,19 @@ namespace detail {
 /// The part of a remote_call that does not depend on the task's type.
 class remote_call_base : private remote_work {
  public:
-  /// The side that waits for the end.
+  /// The side that waits for the end of the task.
   class caller {
    protected:
     ~caller() = default;
 
    private:
     friend class remote_call_base;
-    /// Called once, on the task's executor, as the last that happens there: the call may be gone when this returns.
+    /// Called once, on the task's executor, as the last step there: the call may be gone when this returns.
     virtual void call_ended() noexcept = 0;
   };
 
-  /// From any thread, once: has the task run in the background of `where`. Dumps show `name`, a string literal.
-  /// errc::executor_stopped, now or as what take() throws, if `where` has ended.
+  /// From any thread, once: runs the task in the background of `where`. Dumps show `name`, a string literal. If `where`
+  /// has ended, this or take() throws errc::executor_stopped.
   void start(executor_core& where, caller& waiting, const char* name);
   /// On the task's executor, before the end: asks the task to stop.
   void request_stop() noexcept { stop_.request_stop(); }
@@ -51,16 +51,16 @@ class remote_call_base : private remote_work {
   static task<> drive(remote_call_base& self);
   void run_on_executor() noexcept override;
 
-  executor_core* where_ = nullptr;  // once it has been started, as the next two
+  executor_core* where_ = nullptr;  // set by start(), like the next two
   caller* caller_ = nullptr;
   const char* name_ = nullptr;
   stop_source stop_;
   std::exception_ptr failure_;
 };
 
-/// A task that runs on another executor, and its result: how run_on() and sync_wait() get there.
+/// A task that runs on another executor, and its result: what run_on() and sync_wait() are made of.
 ///
-/// It stays where it is from start() until the caller has been told of the end.
+/// It must not be moved or destroyed between start() and the call of call_ended().
 template <class T>
 class remote_call final : public remote_call_base {
  public:
@@ -69,7 +69,7 @@ class remote_call final : public remote_call_base {
   remote_call(remote_call&& other) noexcept : what_(std::move(other.what_)) {}
   remote_call& operator=(remote_call&&) = delete;
 
-  /// The value, or the exception that left the task, once; after its end.
+  /// Returns the task's value or throws its exception. Call once, after the end.
   T take() {
     rethrow_failure();
     if constexpr (!std::is_void_v<T>) return std::move(*value_);

@@ -10,9 +10,9 @@ namespace weft::detail {
 
 class remote_wake_ups;
 
-/// An operation that another thread may end. It waits in a list, under the mutex of what it waits for. A thread that
-/// takes it out of there wakes it once the mutex is free: see remote_wake_ups. An operation that is destroyed in
-/// between stays until then, and so does its executor: see remote_waiters::forget().
+/// An operation that another thread may end. It waits in a list, under the mutex of the awaited object. A thread that
+/// removes it wakes it once the mutex is free: see remote_wake_ups. Its destructor waits for a wake-up that is still to
+/// come, so the executor is there until then: see remote_waiters::forget().
 class remote_waiter : public operation_base,
                       public list_hook<remote_waiter>,
                       public list_hook<remote_waiter, remote_wake_ups>,
@@ -32,36 +32,35 @@ class remote_waiter : public operation_base,
   void run_on_executor() noexcept final { finish(); }
 };
 
-/// The operations that wait for the same, first come first. All calls but forget() are made under the mutex of what
-/// they wait for.
+/// The operations that wait for one object, first come first. All calls but forget() are made under the object's mutex.
 class remote_waiters {
  public:
   [[nodiscard]] bool empty() const noexcept { return items_.empty(); }
 
   void push(remote_waiter& item) noexcept { items_.push_back(item); }
-  /// False if another thread has taken it out, and wakes it.
+  /// Removes `item`; false if another thread has removed it, and wakes it.
   [[nodiscard]] bool remove(remote_waiter& item) noexcept {
     if (!items_.contains(item)) return false;
     items_.remove(item);
     return true;
   }
-  /// Takes the first one out; only if not empty().
+  /// Removes the first one; only if not empty().
   remote_waiter& pop() noexcept { return items_.pop_front(); }
   /// Calls `function(item)` for each, which may remove that one.
   template <class Function>
   void for_each(Function function) const {
     for (remote_waiter& item : items_) function(item);
   }
-  /// For the destructor of an operation that has been taken out and does not know it yet: takes its wake-up back. Waits
-  /// for the thread that is about to wake it. On its executor, without the mutex.
+  /// For the destructor of an operation that was removed but not yet woken: withdraws its wake-up, once the other
+  /// thread has sent it. Call on the operation's executor, without the mutex.
   static void forget(remote_waiter& item) noexcept { item.home().withdraw(item); }
 
  private:
   intrusive_list<remote_waiter> items_;
 };
 
-/// The operations that have been taken out of their lists. The destructor wakes them: make one of these before the
-/// mutex is locked, so that the mutex is free by then.
+/// Operations that were removed from their lists. The destructor wakes them: make this object before locking the mutex,
+/// so that the mutex is free by then.
 class remote_wake_ups {
  public:
   remote_wake_ups() = default;

@@ -27,7 +27,7 @@ class remote_work {
   remote_work* next_ = nullptr;
 };
 
-/// Work that consists in calling a function, once.
+/// Calls a function once, then deletes itself.
 template <class Function>
 class posted_function final : public remote_work {
  public:

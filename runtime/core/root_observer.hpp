@@ -14,7 +14,7 @@ class promise_base;
 class root_task;
 struct task_names;
 
-/// The owner of root tasks, which is told of their end: a scope, run(), the background of an executor.
+/// The owner of root tasks, which is notified when they end: a scope, run(), the background of an executor.
 class root_observer {
  protected:
   ~root_observer() = default;

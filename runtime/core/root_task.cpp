@@ -9,7 +9,7 @@ namespace weft::detail {
 
 namespace {
 
-// A trace that has no memory for a name does without.
+// Without memory for its name, the trace leaves it out.
 void trace_start(trace_sink& sink, const root_task& root, const char* name) noexcept {
   try {
     sink.began(trace_track::tasks, &root, name != nullptr ? std::string(name) : function_name(root.origin()));
@@ -56,7 +56,7 @@ void root_task::end() noexcept {
     sink->ended(trace_track::tasks, this);
   std::exception_ptr failure = body_->take_failure();
   if (wanted_) keep_result(failure);
-  // It goes before we are unlinked: its frame may hold our handle, and letting that go must not destroy us yet.
+  // The frame is destroyed before we are unlinked: it may hold our handle, and letting that go must not destroy us yet.
   std::exchange(body_, nullptr)->handle().destroy();
   unlink();
   stop_.unfollow();
@@ -64,7 +64,7 @@ void root_task::end() noexcept {
   if (!wanted_) {
     delete this;
   } else if (waiter_ != nullptr) {
-    waiter_->wake();  // before the owner may stop it
+    waiter_->wake();  // before the owner's ended() may stop the waiter
   }
   owner->ended(std::move(failure), name, origin);
 }
@@ -82,7 +82,7 @@ task_names names_of(const promise_base& item) noexcept {
   return names;
 }
 
-// Not inlined: before version 19 clang may keep locals of an inlined await_suspend in the frame that goes here.
+// Not inlined: before version 19 clang may keep locals of an inlined await_suspend in the frame that is destroyed here.
 [[gnu::noinline]] void end_root(root_task& finished) noexcept { finished.end(); }
 
 }  // namespace weft::detail

@@ -20,10 +20,10 @@ namespace weft::detail {
 
 class root_waiter;
 
-/// A task that runs side by side with others: nobody is suspended for its sake, and its owner learns of its end through
-/// ended(). For run(), scopes, and the runtime's own background work: users spawn in a scope.
+/// A task that no coroutine awaits: it runs beside others, and calls its owner's ended() at its end. For run(), scopes,
+/// and the runtime's own background work; users spawn in a scope.
 ///
-/// The coroutine goes when it ends. This lives on until its handle has been let go, because it keeps the result.
+/// The coroutine is destroyed when it ends. This object lives until its handle lets go, because it keeps the result.
 class root_task {
  public:
   root_task(const root_task&) = delete;
@@ -33,17 +33,17 @@ class root_task {
   static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
   static void operator delete(void* memory, std::size_t bytes) noexcept { free_frame(memory, bytes); }
 
-  /// A token of this task alone, for start(): it is stopped along with `parent`, or by request_stop().
+  /// A token for start() that belongs to this task alone: it is stopped along with `parent`, or by request_stop().
   [[nodiscard]] stop_token own_token(stop_token parent) noexcept {
     stop_.follow(parent);
     return stop_.get_token();
   }
-  /// Asks a task that has such a token to stop, until it ends. Its owner does not hear of an errc::canceled with which
-  /// it obeys. errc::wrong_thread elsewhere than on its executor.
+  /// Asks a task with own_token() to stop, until it ends. Its owner is told of no failure if it then ends with
+  /// errc::canceled. errc::wrong_thread on any executor but the task's.
   void request_stop();
-  /// Queues the coroutine. `name` stays: a string literal, or null.
+  /// Queues the coroutine. `name` is a string literal or null.
   void start(executor_core& where, root_observer& end, stop_token token, const char* name = nullptr) noexcept;
-  /// Its end, from its coroutine.
+  /// Called at the end of the coroutine.
   void end() noexcept;
   /// Called when nobody will ask for the result: destroys the task now, or at its end if it runs.
   void let_go() noexcept {
@@ -52,13 +52,13 @@ class root_task {
     if (!running()) delete this;
   }
   [[nodiscard]] bool ended() const noexcept { return body_ == nullptr; }
-  /// Where it has been started; null before that.
+  /// The executor on which it was started; null before that.
   [[nodiscard]] executor_core* home() const noexcept { return home_; }
-  /// The one task that is suspended until the end, or null.
+  /// Sets the one operation that waits for the end, or null.
   void set_waiter(root_waiter* waiter) noexcept { waiter_ = waiter; }
   [[nodiscard]] bool has_waiter() const noexcept { return waiter_ != nullptr; }
 
-  /// Where it is written, and as which function; unless told otherwise, that of its task.
+  /// The function and its place in the source: the task's, unless set_origin() was called.
   [[nodiscard]] std::source_location origin() const noexcept { return origin_; }
   void set_origin(std::source_location origin) noexcept { origin_ = origin; }
 
@@ -98,11 +98,11 @@ class root_task {
   root_waiter* waiter_ = nullptr;
   std::source_location origin_;
   linked_stop_source stop_;
-  bool wanted_ = true;          // somebody holds it for the result's sake
+  bool wanted_ = true;          // a handle may still ask for the result
   bool stopped_alone_ = false;  // by request_stop()
 };
 
-/// Waits for the end of a task that was spawned, without having a say in it: a stop ends the wait alone.
+/// Waits for the end of a spawned task. A stop ends the wait, and does not stop the task.
 class root_waiter : public operation_base {
  public:
   [[nodiscard]] bool await_ready() const noexcept { return root_.ended(); }
@@ -120,14 +120,14 @@ class root_waiter : public operation_base {
 
  private:
   friend class root_task;
-  // At the end of the task.
+  // Called at the end of the task.
   void wake() noexcept {
     root_.set_waiter(nullptr);
     finish_next();
   }
   void begin() override {
     if (root_.home() != &home()) throw error(errc::wrong_thread, "wait for a task of another executor");
-    if (root_.has_waiter()) throw error(errc::busy, "wait for a task for which another one waits");
+    if (root_.has_waiter()) throw error(errc::busy, "await a spawned task that another task already awaits");
     root_.set_waiter(this);
   }
   void cancel() noexcept override {
@@ -141,14 +141,14 @@ class root_waiter : public operation_base {
 /// Whether it is a weft::error with errc::canceled.
 [[nodiscard]] bool is_stop(const std::exception_ptr& failure) noexcept;
 
-/// A root_task and what its task yields.
+/// A root_task with the result of its task.
 template <class T>
 class root_of final : public root_task {
  public:
   /// errc::invalid_argument for a task that is empty.
   explicit root_of(task<T> body) : root_of(body.release()) {}
 
-  /// The value, or the exception that left the task, once; after its end.
+  /// Returns the task's value or throws its exception. Call once, after the end.
   T take() {
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     if (!value_) [[unlikely]]
@@ -186,7 +186,7 @@ class root_of final : public root_task {
       } else {
         value_.emplace(body.take());
       }
-    } catch (...) {  // of the value's move
+    } catch (...) {  // thrown by the value's move
       failure_ = std::current_exception();
     }
   }
@@ -196,7 +196,7 @@ class root_of final : public root_task {
   std::exception_ptr failure_;
 };
 
-/// Holds a root_of for the sake of its result.
+/// Owns a root_of for its result.
 template <class T>
 class root_handle {
  public:

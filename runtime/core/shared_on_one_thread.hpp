@@ -9,18 +9,18 @@
 
 namespace weft::detail {
 
-/// The thread whose tasks use something that is not made for several: whoever comes from another one is told so instead
-/// of corrupting it. From any thread.
+/// Remembers the thread that uses an object made for one thread, so that use on another thread is an error instead of a
+/// corruption. Call from any thread.
 class shared_on_one_thread {
  public:
-  /// This thread uses it from now on.
+  /// This thread uses the object from now on.
   void enter() noexcept { thread_.store(this_thread_number(), std::memory_order_relaxed); }
-  /// Likewise; errc::wrong_thread if it is `in_use` on another one.
+  /// Likewise; errc::wrong_thread if the object is `in_use` on another thread.
   void enter(bool in_use, const char* what) {
     check(in_use, what);
     enter();
   }
-  /// errc::wrong_thread if it is `in_use` on another thread.
+  /// errc::wrong_thread if the object is `in_use` on another thread.
   void check(bool in_use, const char* what) const {
     const std::uint64_t user = in_use ? thread_.load(std::memory_order_relaxed) : 0;
     if (user != 0 && user != this_thread_number()) [[unlikely]]
@@ -28,7 +28,7 @@ class shared_on_one_thread {
   }
 
  private:
-  std::atomic<std::uint64_t> thread_{0};  // of the last who came; 0: nobody has
+  std::atomic<std::uint64_t> thread_{0};  // the last user; 0: none yet
 };
 
 }  // namespace weft::detail

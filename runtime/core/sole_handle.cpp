@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t batch = 32;
 
-// Records that threads have given up, and all that there are: so that a checker for leaks finds them.
+// Records that threads have given up, and a list of all blocks, through which leak checkers find them.
 struct shared_records {
   struct block {
     handle_record records[batch];
@@ -21,7 +21,7 @@ struct shared_records {
 };
 
 shared_records& shared() noexcept {
-  // Never destroyed: handles in static storage end after everything else.
+  // Never destroyed, because handles in static storage may end after everything else.
   alignas(shared_records) static std::byte memory[sizeof(shared_records)];
   static auto* const all = new (memory) shared_records;
   return *all;
@@ -38,7 +38,7 @@ void give_up(std::size_t keep) noexcept {
   }
 }
 
-// Made by the first look-up of a thread that was no plain one.
+// Gives up a thread's records at its end. Made when the thread first has no record, or too many.
 struct at_thread_exit {
   at_thread_exit() noexcept = default;
   at_thread_exit(const at_thread_exit&) = delete;

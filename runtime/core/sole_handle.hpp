@@ -9,37 +9,36 @@
 #include <memory>
 #include <utility>
 
-// How a handle notices that it was copied bit by bit and that its copy has let go of what both stand for: GCC 12 makes
-// such copies and destroys both (docs/gcc-12.md). What stands behind the handle may be gone by then, so that nothing in
-// it can be asked.
+// How a handle notices that it was copied bit by bit, and that the copy has released the resource of both: GCC 12 makes
+// such copies and destroys both (docs/gcc-12.md). The resource may be gone by then, so the check must not touch it.
 namespace weft::detail {
 
-/// What a handle's mark names. Records are used again, and their memory stays for good, so that a handle may look at
-/// its record when the other one has been destroyed.
+/// The record of a handle's mark. Records are reused and their memory is never freed, so that a handle may look at its
+/// record after a copy of it was destroyed.
 struct handle_record {
-  std::atomic<std::uint64_t> life{0};  // how many handles have ended with it
-  handle_record* next = nullptr;       // among those that are free
+  std::atomic<std::uint64_t> life{0};  // how many handles that used it have ended
+  handle_record* next = nullptr;       // in a list of free records
 };
 
-/// The free records of a thread: a few.
+/// A few free records of a thread.
 struct free_records {
   handle_record* first = nullptr;
   std::size_t count = 0;
 };
 extern constinit thread_local free_records free_records_here;
 
-/// Proof that a handle is the only one: it moves with the handle, and ends with it. One that was copied bit by bit has
-/// ended as soon as the other has.
+/// Proof that a handle is the only one: it moves with the handle, and ends with it. Once one of two bitwise copies has
+/// ended, the other counts as ended.
 class handle_mark {
  public:
   /// The mark of an empty handle.
   constexpr handle_mark() noexcept = default;
   handle_mark(handle_mark&& other) noexcept
       : record_(std::exchange(other.record_, nullptr)), life_(std::exchange(other.life_, 0)) {}
-  handle_mark& operator=(handle_mark&&) = delete;  // would not know what to say: swap
+  handle_mark& operator=(handle_mark&&) = delete;  // end() needs its words: use swap()
   ~handle_mark() = default;
 
-  /// Where there is no memory for a record, the handle goes without.
+  /// Takes a record. If there is no memory for one, the handle is not checked.
   void begin() noexcept {
     free_records& here = free_records_here;
     if (here.first == nullptr) [[unlikely]]
@@ -51,7 +50,7 @@ class handle_mark {
     --here.count;
     life_ = record_->life.load(std::memory_order_relaxed);
   }
-  /// `what`: the handle, in words.
+  /// Ends the program if a copy has ended; `what` names the handle.
   void check(const char* what) const noexcept {
     if (record_ != nullptr && record_->life.load(std::memory_order_relaxed) != life_) [[unlikely]]
       terminate_because_duplicated(what);
@@ -81,7 +80,7 @@ class handle_mark {
   std::uint64_t life_ = 0;
 };
 
-/// A handle's name, for a template.
+/// A handle's name as a template argument.
 template <std::size_t N>
 struct handle_words {
   char text[N];
@@ -90,9 +89,8 @@ struct handle_words {
   }
 };
 
-/// The pointer, raw or smart, of a handle that is the only one, with the mark that tells so: each use of it checks that
-/// no copy has let go. Null: the handle stands for nothing. A raw pointer is not owned: take() it and end what it
-/// points to.
+/// The pointer, raw or smart, of a handle that is its resource's only one. Each use checks that no bitwise copy has
+/// released it. Null: the handle is empty. A raw pointer is not owned: take() it and release its object.
 template <class Pointer, handle_words Words>
 class sole_handle {
  public:
@@ -126,7 +124,7 @@ class sole_handle {
   element_type& operator*() const noexcept { return *held(); }
   element_type* operator->() const noexcept { return &*held(); }
 
-  /// Leaves the handle empty.
+  /// Yields the pointer and leaves the handle empty.
   [[nodiscard]] Pointer take() noexcept {
     mark_.end(Words.text);
     return std::exchange(held_, Pointer());

@@ -24,19 +24,18 @@ class spawned_wait final : public root_waiter {
 
 }  // namespace detail
 
-/// The handle of a task that scope::spawn() has started: `co_await` it for what the task yields or throws, or drop it.
+/// The handle of a task that scope::spawn() has started: `co_await` it for the task's value or failure, or drop it.
 ///
 ///     auto answer = children.spawn(ask(peer));
 ///     co_await tell(other);
 ///     use(co_await answer);
 ///
-/// An lvalue of it is awaited in its place by when_any() and its like, so that one may wait again.
+/// when_any() and its like await an lvalue of it in place, so that it can be awaited again.
 ///
-/// It is awaited on the scope's executor (errc::wrong_thread), by one task at a time (errc::busy), which keeps it
-/// meanwhile, and yields the result once. A
-/// stop of whoever waits ends the wait with errc::canceled and does nothing to the task, for which one may wait again.
-/// It may outlive its scope, and then yields what the task has ended with. A result that was taken before, and a handle
-/// that is empty, are errc::invalid_argument. Allocates nothing.
+/// Await it on the scope's executor (else errc::wrong_thread), in one task at a time (else errc::busy). That task keeps
+/// the handle meanwhile. It yields the result once. A stop of the waiting task ends the wait with errc::canceled and
+/// does not affect the awaited task, which may be awaited again. The handle may outlive its scope, and then yields the
+/// result all the same. Taking a result again, or using an empty handle, is errc::invalid_argument. Allocates nothing.
 template <class T = void>
 class spawned {
  public:
@@ -44,13 +43,13 @@ class spawned {
 
   /// False if it is empty: made so, or moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(root_); }
-  /// Whether the task has ended, so that waiting for it takes no time.
+  /// Whether the task has ended, so that waiting for it does not suspend.
   [[nodiscard]] bool ended() const { return root().ended(); }
-  /// The result of a task that has ended, without waiting; as often as co_await, which is once.
+  /// The result of a task that has ended, without waiting. Either this or co_await yields it, once.
   T take() { return root().take(); }
-  /// Asks this task alone to stop; the others of its scope go on. It ends when it obeys, and its scope takes an
-  /// errc::canceled with which it does for no failure; whoever awaits the handle gets it. Nothing once it has ended.
-  /// errc::wrong_thread elsewhere than on its executor.
+  /// Asks this task alone to stop; the others of its scope go on. If it then ends with errc::canceled, its scope does
+  /// not count that as a failure, but a task that awaits the handle gets it. Does nothing once the task has ended.
+  /// errc::wrong_thread on any executor but the task's.
   void request_stop() const { root().request_stop(); }
 
   /// Waits for the task's end, and yields its result or throws its failure.

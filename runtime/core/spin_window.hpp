@@ -7,15 +7,15 @@
 
 namespace weft::detail {
 
-/// How long an executor under poll_policy::adaptive looks for completions before it sleeps: for twice as long as they
-/// lately took to come, within bounds: a short look costs less than the sleep that it spares. After several looks in
-/// vain it sleeps at once for a while: where both ends of a connection
-/// share a core, or a container has one, the peer cannot answer while this end looks.
+/// How long an executor under poll_policy::adaptive spins for completions before it sleeps: twice as long as recent
+/// ones took to come, within bounds, because a short spin costs less than the sleep that it saves. After several spins
+/// in vain it sleeps at once for a while: if both sides of a connection share a core, or a container has only one, the
+/// peer cannot answer while this side spins.
 class spin_window {
  public:
   explicit spin_window(duration longest) noexcept : longest_(longest), typical_gap_(longest / 2) {}
 
-  /// For the next look: zero is to sleep at once.
+  /// How long to spin next; zero: sleep at once.
   [[nodiscard]] duration next() noexcept {
     if (sleeps_left_ != 0) {
       --sleeps_left_;
@@ -31,10 +31,10 @@ class spin_window {
     rest_ = shortest_rest;
   }
 
-  /// The executor sleeps now, although it has looked.
+  /// A spin was in vain, and the executor sleeps now.
   void found_nothing() noexcept {
     if (++in_vain_ < most_in_vain) return;
-    --in_vain_;  // the next in vain is one too many
+    --in_vain_;  // the next spin in vain is again one too many
     sleeps_left_ = rest_;
     rest_ = std::min(2 * rest_, longest_rest);
   }
@@ -51,7 +51,7 @@ class spin_window {
 
   duration longest_;
   duration typical_gap_;  // a moving average
-  unsigned in_vain_ = 0;  // looks in a row
+  unsigned in_vain_ = 0;  // spins in a row
   unsigned rest_ = shortest_rest;
   unsigned sleeps_left_ = 0;  // of a rest
 };

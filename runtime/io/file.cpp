@@ -36,7 +36,7 @@ int flags_of(const file_options& options) noexcept {
   return flags;
 }
 
-// O_EXCL without O_CREAT has no meaning, and the meaning of O_TRUNC without the right to write is not specified.
+// O_EXCL without O_CREAT is undefined, and the effect of O_TRUNC without the right to write is unspecified (open(2)).
 void check(const file_options& options) {
   if (options.exclusive && !options.create) {
     throw error(errc::invalid_argument, "file_options::exclusive without file_options::create");
@@ -63,7 +63,7 @@ task<file> file::open(std::string_view path, file_options options) {
 task<file> file::open_on_worker(std::string path, file_options options) {
   check(options);
   system_calls& calls = executor_core::current()->calls();
-  // Kept by a descriptor at once: a stop may come while it is opened.
+  // A descriptor takes the number at once, because a stop may come while the file is opened.
   const auto call = [&] {
     const int fd = calls.open(path.c_str(), flags_of(options), options.permissions);
     if (fd < 0) throw system_error(-fd, "open " + path);
@@ -78,7 +78,7 @@ task<std::size_t> file::read_at(std::uint64_t offset, std::span<std::byte> into)
 }
 
 task<std::size_t> file::write_at(std::uint64_t offset, std::span<const std::byte> from) {
-  // An iovec is for both directions, and so has no const. Nothing is written to this memory.
+  // An iovec serves both directions, so it has no const. Nothing is written to this memory.
   void* const memory = const_cast<std::byte*>(from.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
   return transfer(io_kind::write, offset, {.iov_base = memory, .iov_len = from.size()});
 }
@@ -87,8 +87,8 @@ void file::check_open() const {
   if (!descriptor_) throw error(errc::invalid_argument, "use a file that has not been opened, or was moved from");
 }
 
-// One call may do a part of it: the kernel moves at most 2 GiB at a time, and less where a signal or the disk's end
-// comes in between.
+// One call may do a part only: the kernel moves at most 2 GiB at a time, and less when a signal or the end of the disk
+// intervenes.
 task<std::size_t> file::transfer(io_kind kind, std::uint64_t offset, iovec memory) {
   check_open();
   const std::size_t bytes = memory.iov_len;
@@ -117,7 +117,7 @@ task<std::size_t> file::transfer(io_kind kind, std::uint64_t offset, iovec memor
   co_return bytes - memory.iov_len;
 }
 
-// What the system call returned, or -errno.
+// Yields the result of the system call, or -errno.
 task<ssize_t> file::transfer_once(io_kind kind, std::uint64_t offset, iovec& memory) {
   executor_core& home = *executor_core::current();
   if (home.io().takes_files()) {

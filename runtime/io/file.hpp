@@ -24,23 +24,23 @@ enum class file_access : std::uint8_t { read, write, read_write };
 /// How a file is opened: the flags of open(2).
 struct file_options {
   file_access access = file_access::read;  ///< reading, writing or both
-  bool create = false;                     ///< the file, if it does not exist
+  bool create = false;                     ///< create the file if it does not exist
   bool exclusive = false;                  ///< with `create`: EEXIST if the file exists
-  bool truncate = false;                   ///< the file to no bytes
-  bool direct = false;  ///< past the page cache; offsets, addresses and sizes are then multiples of the block size
+  bool truncate = false;                   ///< empty the file
+  bool direct = false;  ///< bypass the page cache: offsets, addresses and sizes must be multiples of the block size
   mode_t permissions = 0666;  ///< of a file that is created, less the umask
 };
 static_assert(std::is_trivially_destructible_v<file_options>);
 
 /// A file or a block device. No call blocks the executor: with io_uring the kernel reads and writes in the background,
-/// and with epoll, which knows nothing of files, a worker does (see offload()). The destructor closes it on the spot.
+/// and with epoll, which does not support files, a worker does (see offload()). The destructor closes the file
+/// synchronously.
 ///
-/// Any number of operations may be in progress, also from several executors; meanwhile the file stays where it is and
-/// is not destroyed, and neither is the memory they read into or write from, nor a task that awaits one: destroying
-/// such a task ends the program. The memory can be registered memory as well as any other.
-/// Errors are weft::error with the system's code; the words tell the file's name. A stop withdraws an operation that
-/// has not begun (errc::canceled) and waits for one that has; a write of which a part was done then throws
-/// errc::canceled with error::posted(). A file that is not open is errc::invalid_argument.
+/// Any number of operations may be in progress, also from several executors. Meanwhile neither the file nor the memory
+/// that they read into or write from may be moved or destroyed. Destroying a task that awaits one ends the program. The
+/// memory may be registered memory. Errors are weft::error with the system's code; the message names the file. A stop
+/// withdraws an operation that has not begun (errc::canceled) and waits for one that has; a write that was partly done
+/// then throws errc::canceled with error::posted(). Using a file that is not open is errc::invalid_argument.
 class file {
  public:
   file() = default;
@@ -48,18 +48,18 @@ class file {
   /// Opens the file of this name, on a worker.
   [[nodiscard]] static task<file> open(std::string_view path, file_options options = {});
 
-  /// Fills `into` from `offset`, and yields the number of bytes: fewer only where the file ends. See preadv(2).
+  /// Fills `into` from `offset`, and yields the number of bytes: fewer only at the end of the file. See preadv(2).
   [[nodiscard]] task<std::size_t> read_at(std::uint64_t offset, std::span<std::byte> into);
   /// Writes all of `from` to `offset`, and yields the number of bytes. See pwritev(2).
   [[nodiscard]] task<std::size_t> write_at(std::uint64_t offset, std::span<const std::byte> from);
   /// Returns once what has been written would survive a loss of power. See fdatasync(2).
   [[nodiscard]] task<> sync();
-  /// In bytes; of a block device too.
+  /// The size in bytes, also of a block device.
   [[nodiscard]] task<std::uint64_t> size();
 
-  /// False of one that was not opened, or was moved from.
+  /// False if it was not opened, or was moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
-  /// As it was given to open().
+  /// The path as it was given to open().
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:

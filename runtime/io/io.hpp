@@ -20,7 +20,7 @@ class io_wait final : public operation_base, private io_operation {
     peer = &address;
     peer_length = length;
   }
-  /// The place in a file.
+  /// An offset in a file.
   struct file_offset {
     std::uint64_t bytes;
   };
@@ -31,7 +31,7 @@ class io_wait final : public operation_base, private io_operation {
   io_wait(io_wait&&) = delete;
   io_wait& operator=(io_wait&&) = delete;
 
-  /// An operation that ends at once does not suspend the task, except now and then, so that others get a turn.
+  /// A send that completes at once does not suspend the task, except now and then, so that others get a turn.
   template <std::derived_from<promise_base> Promise>
   bool await_suspend(std::coroutine_handle<Promise> waiter) {
     if (kind == io_kind::send && ends_now(waiter.promise())) return false;

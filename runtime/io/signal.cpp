@@ -39,7 +39,7 @@ int signal_set::try_next() noexcept {
 }
 
 task<int> signal_set::next() {
-  const auto turn = co_await mutex_.lock();  // one at a time waits for the descriptor
+  const auto turn = co_await mutex_.lock();  // one task at a time waits for the descriptor
   for (;;) {
     if (const int number = try_next(); number != 0) co_return number;
     const int result = co_await detail::io_wait(io_kind::readable, descriptor_);

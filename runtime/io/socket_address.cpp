@@ -49,7 +49,7 @@ bool socket_address::is_loopback() const noexcept {
 std::string socket_address::to_string() const {
   if (family() != AF_INET && family() != AF_INET6) return "an unknown address";
   std::array<char, NI_MAXHOST> host{};
-  // Unlike inet_ntop(3) it writes the scope of a link-local address, without which nobody can connect there.
+  // Unlike inet_ntop(3), getnameinfo(3) writes the scope of a link-local address, which connecting to it needs.
   ::getnameinfo(data(), length_, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
   return family() == AF_INET ? fmt::format("{}:{}", host.data(), port()) : fmt::format("[{}]:{}", host.data(), port());
 }
@@ -59,7 +59,7 @@ host_and_port parse_host_and_port(std::string_view text) {
     throw error(errc::invalid_address, fmt::format("not HOST:PORT ({})", why));
   };
   if (text.find("://") != std::string_view::npos)
-    refuse("without a scheme such as tcp://, which only byte streams take");
+    refuse("remove the scheme; only byte streams take one such as tcp://");
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) refuse("no port");
   std::string_view host = text.substr(0, colon);
@@ -80,7 +80,7 @@ namespace {
 
 using address_list = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-// One of EAI_*, and what was found if it is 0.
+// Returns 0 with the addresses in `found`, or one of EAI_*.
 int ask(system_calls& calls, const host_and_port& where, int flags, address_list& found) noexcept {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -99,14 +99,14 @@ error to_error(int failure, int number) {
   return error(failure == EAI_MEMORY ? errc::no_memory : errc::invalid_address, words);
 }
 
-// A question to the resolver, on a worker thread. getaddrinfo(3) cannot be stopped and takes its own time where no name
-// server answers, so whoever asks may leave; the worker keeps the question until it has an answer.
+// A question to the resolver, on a worker thread. getaddrinfo(3) cannot be stopped and takes long when no name server
+// answers, so the waiter may leave; the question lives until the worker has an answer.
 class question final : public detail::worker_job, public detail::remote_work {
  public:
   question(system_calls& calls, host_and_port where, int flags)
       : calls_(calls), where_(std::move(where)), flags_(flags) {}
 
-  // Waiting for the answer.
+  // A wait for the answer.
   class wait final : public detail::operation_base {
    public:
     explicit wait(std::shared_ptr<question> what) noexcept : what_(std::move(what)) {}
@@ -114,7 +114,7 @@ class question final : public detail::worker_job, public detail::remote_work {
       if (waiting()) leave();
     }
     void await_resume() const {
-      if (canceled()) throw error(errc::canceled, "stopped");
+      if (canceled()) throw error(errc::canceled, "wait for the resolver");
     }
     [[nodiscard]] std::string describe() const override { return "an address"; }
 
@@ -159,7 +159,7 @@ class question final : public detail::worker_job, public detail::remote_work {
     failure = ask(calls_, where_, flags_, found);
     number = errno;
     const std::lock_guard lock(mutex_);
-    if (home_ != nullptr) return home_->submit(*this);  // it has not left, so its executor is there
+    if (home_ != nullptr) return home_->submit(*this);  // the waiter has not left, so its executor exists
     self_.reset();
   }
 
@@ -171,8 +171,8 @@ class question final : public detail::worker_job, public detail::remote_work {
   system_calls& calls_;
   host_and_port where_;
   int flags_;
-  std::shared_ptr<question> self_;  // while it is on its way
-  wait* waiter_ = nullptr;          // the executor's
+  std::shared_ptr<question> self_;  // keeps it alive until the answer has arrived
+  wait* waiter_ = nullptr;          // for the executor only
   std::mutex mutex_;
   executor_core* home_ = nullptr;  // under mutex_; null: nobody waits
 };

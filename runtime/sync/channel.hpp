@@ -14,11 +14,11 @@
 
 namespace weft {
 
-/// A queue of bounded length from tasks that send to tasks that receive, on any number of executors.
+/// A queue of bounded length between tasks that send and tasks that receive, on any number of executors.
 ///
 /// Values come out in the order in which they went in, and tasks that wait are served first come first. No value is
-/// lost: if a receiver is destroyed while a value is on its way to it, the next receiver gets that value. A short lock,
-/// no allocation after construction. The channel outlives everybody who uses it.
+/// lost: if a receiver is destroyed while a value is on its way to it, the next receiver gets that value. Operations
+/// take a short lock, and allocate nothing after construction. The channel outlives all its users.
 template <class T>
 class channel {
   static_assert(std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>,
@@ -37,15 +37,15 @@ class channel {
       detail::terminate_because("a channel was destroyed while a task waits for it");
   }
 
-  /// `co_await c.send(std::move(value))`: waits for room. `value` has a name, for it is moved from only once there is
-  /// room: whoever is stopped (errc::canceled) or comes too late (errc::closed) still has it.
+  /// `co_await c.send(std::move(value))`: waits for room. `value` must be a named object, because it is moved from only
+  /// when there is room: a sender that is stopped (errc::canceled) or too late (errc::closed) still has it.
   [[nodiscard]] send_operation send(T&& value) noexcept { return send_operation(*this, value); }
-  /// Without waiting, from any thread: false if there is no room, or the channel is closed.
+  /// Sends without waiting, from any thread; false if there is no room, or the channel is closed.
   [[nodiscard]] bool try_send(T&& value) noexcept;
 
   /// The next value; empty once the channel is closed and all that was sent has been received.
   [[nodiscard]] receive_operation receive() noexcept { return receive_operation(*this); }
-  /// Without waiting, from any thread.
+  /// Receives without waiting, from any thread; may be empty.
   [[nodiscard]] std::optional<T> try_receive() noexcept;
 
   /// From any thread: nothing more can be sent. What was sent before can still be received.
@@ -60,9 +60,9 @@ class channel {
   [[nodiscard]] std::size_t capacity() const noexcept { return values_.size(); }
 
  private:
-  // How often in a row nobody is suspended: others on the executor want their turn.
+  // One in so many operations suspends although it could complete, so that other tasks have a turn.
   static constexpr unsigned most_at_once = 64;
-  // woken: whoever has waited for a value comes to take it, or goes, and leaves it to the next.
+  // woken: a value is promised to the receiver. One that is destroyed first leaves it to the next.
   enum class outcome : std::uint8_t { pending, woken, done, closed };
 
   [[nodiscard]] bool is_others_turn() noexcept { return ++at_once_ % most_at_once == 0; }
@@ -92,11 +92,11 @@ class channel {
   std::vector<std::optional<T>> values_;  // a ring, oldest at first_
   std::size_t first_ = 0;
   std::size_t count_ = 0;
-  std::size_t promised_ = 0;  // of these, to receivers that have been woken
+  std::size_t promised_ = 0;  // of these, to receivers that were woken
   unsigned at_once_ = 0;
   bool closed_ = false;
   detail::remote_waiters senders_;    // only while there is no room
-  detail::remote_waiters receivers_;  // only while there is no value that is not promised
+  detail::remote_waiters receivers_;  // only while every value is promised
 };
 
 /// What channel::send() returns.
@@ -204,7 +204,7 @@ auto channel<T>::place(T& value, detail::remote_wake_ups& woken) noexcept -> out
   return outcome::done;
 }
 
-// In a closed channel, a receiver behind the last value waits until that is taken, because it may still come back.
+// In a closed channel, a receiver waits while a value is promised to another, because that promise may be broken.
 template <class T>
 auto channel<T>::take(std::optional<T>& value, detail::remote_wake_ups& woken) noexcept -> outcome {
   if (count_ == promised_) return closed_ && count_ == 0 ? outcome::closed : outcome::pending;
@@ -222,7 +222,7 @@ void channel<T>::take_promised(std::optional<T>& value) noexcept {
   settle(woken);
 }
 
-// Whoever a value was promised to is destroyed.
+// Called when a receiver with a promised value is destroyed.
 template <class T>
 void channel<T>::break_promise() noexcept {
   detail::remote_wake_ups woken;
@@ -231,8 +231,8 @@ void channel<T>::break_promise() noexcept {
   settle(woken);
 }
 
-// Takes everybody out who need not wait any more. A value stays in the ring until its receiver comes: he may be
-// destroyed before, and then there is a place for it.
+// Removes the waiters that need not wait any more. A promised value stays in the ring until its receiver takes it, so
+// that it has a place if the receiver is destroyed first.
 template <class T>
 void channel<T>::settle(detail::remote_wake_ups& woken) noexcept {
   while (!senders_.empty() && (closed_ || count_ < values_.size())) {

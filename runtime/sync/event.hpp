@@ -7,8 +7,8 @@
 
 namespace weft {
 
-/// A flag that tasks of one executor wait for. Set, it lets everybody through until it is reset. Who uses it on another
-/// thread while a task waits gets errc::wrong_thread: post() to the executor, or a channel, leads there.
+/// A flag that tasks of one executor wait for. While it is set, no wait suspends. Use on another thread while a task
+/// waits is errc::wrong_thread: use executor::post() or a channel there.
 class event {
  public:
   event() = default;
@@ -21,16 +21,17 @@ class event {
   /// Whether it is set.
   [[nodiscard]] bool is_set() const noexcept { return set_; }
 
-  /// Resumes, in the order of their coming, all that wait. errc::wrong_thread if they do on another thread.
+  /// Sets the flag, and resumes all waiting tasks in the order in which they came. errc::wrong_thread if they wait on
+  /// another thread.
   void set() {
     waiters_thread_.check(!waiting_.empty(), "set an event for which tasks of another executor wait");
     set_ = true;
     while (!waiting_.empty()) waiting_.front().grant();
   }
-  /// Makes those wait who come from now on.
+  /// Clears the flag: later waits suspend.
   void reset() noexcept { set_ = false; }
 
-  /// Waiting for the event; errc::canceled if it is stopped first.
+  /// A wait for the event; errc::canceled if it is stopped first.
   class wait_operation final : public detail::operation_base, public detail::list_hook<wait_operation> {
    public:
     /// Made by event::wait().

@@ -8,9 +8,9 @@
 
 namespace weft {
 
-/// Lets one task of an executor at a time into a section that has a co_await in it. A section without one needs no
-/// mutex: nothing else runs on its executor meanwhile. First come, first served. errc::wrong_thread for a task that
-/// would have to wait for one on another thread; a lock that is let go there ends the program.
+/// Lets one task of an executor at a time into a section that has a co_await in it. A section without one needs none,
+/// because nothing else runs on its executor meanwhile. First come, first served. errc::wrong_thread for a task that
+/// would have to wait for a task on another thread; unlocking on another thread while a task waits ends the program.
 class mutex {
  public:
   /// Holds the mutex until it is destroyed. Move-only; it does not outlive the mutex.
@@ -39,7 +39,7 @@ class mutex {
     std::uint64_t turn_ = 0;
   };
 
-  /// Waiting for the mutex; errc::canceled if it is stopped first.
+  /// A wait for the mutex; errc::canceled if it is stopped first.
   class lock_operation {
    public:
     /// Made by mutex::lock().
@@ -59,12 +59,12 @@ class mutex {
     semaphore::acquire_operation permit_;
   };
 
-  /// Whether somebody holds it.
+  /// Whether a task holds it.
   [[nodiscard]] bool is_locked() const noexcept { return permit_.available() == 0; }
 
   /// `const auto guard = co_await m.lock();` from the executor to which all users of the mutex belong.
   [[nodiscard]] lock_operation lock() noexcept { return lock_operation(*this); }
-  /// Without waiting: test the guard.
+  /// Locks without waiting; test the guard.
   [[nodiscard]] lock_guard try_lock() noexcept { return lock_guard(permit_.try_acquire() ? this : nullptr); }
 
  private:

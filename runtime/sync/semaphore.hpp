@@ -11,12 +11,12 @@
 
 namespace weft {
 
-/// A number of permits that tasks of one executor share. First come, first served: one that waits for many is not
-/// overtaken by those that want few. errc::wrong_thread for a task that would have to wait for permits that were last
+/// A number of permits that tasks of one executor share. First come, first served: a task that waits for many is not
+/// overtaken by tasks that want few. errc::wrong_thread for a task that would have to wait for permits that were last
 /// taken on another thread.
 class semaphore {
  public:
-  /// Begins with so many permits.
+  /// Begins with `permits` free permits.
   explicit semaphore(std::size_t permits) noexcept : available_(permits) {}
   semaphore(const semaphore&) = delete;
   semaphore& operator=(const semaphore&) = delete;
@@ -24,10 +24,10 @@ class semaphore {
     if (!waiting_.empty()) detail::terminate_because("a semaphore or mutex was destroyed while a task waits for it");
   }
 
-  /// Permits that nobody holds. Some may wait all the same, for more than that.
+  /// Permits that are free. Tasks that want more may be waiting all the same.
   [[nodiscard]] std::size_t available() const noexcept { return available_; }
 
-  /// Takes permits if they are there and nobody waits.
+  /// Takes permits without waiting; false if too few are free, or a task waits.
   [[nodiscard]] bool try_acquire(std::size_t permits = 1) noexcept {
     if (!waiting_.empty() || permits > available_) return false;
     available_ -= permits;
@@ -35,7 +35,7 @@ class semaphore {
     return true;
   }
 
-  /// Gives permits back, or adds new ones; resumes those that can go on, in the order of their coming.
+  /// Gives permits back, or adds new ones; resumes the tasks that can go on, in the order in which they came.
   /// errc::wrong_thread if tasks wait on another thread.
   void release(std::size_t permits = 1) {
     users_thread_.check(!waiting_.empty(), "release a semaphore or mutex for which tasks of another executor wait");
@@ -44,7 +44,7 @@ class semaphore {
     grant();
   }
 
-  /// Waiting for permits; errc::canceled if it is stopped first, and then none are taken.
+  /// A wait for permits; errc::canceled if it is stopped first, and then none are taken.
   class acquire_operation final : public detail::operation_base, public detail::list_hook<acquire_operation> {
    public:
     /// Made by semaphore::acquire().
@@ -54,7 +54,7 @@ class semaphore {
     ~acquire_operation() {
       if (!waiting()) return;
       target_->waiting_.remove(*this);
-      target_->grant();  // it may have held up others that want less
+      target_->grant();  // it may have held up tasks that want fewer
     }
     bool await_ready() noexcept { return granted_ = target_->try_acquire(permits_); }
     void await_resume() const {

@@ -8,7 +8,7 @@ namespace {
 
 class steady_clock final : public clock {
  public:
-  // What std::chrono::steady_clock::now() does, without a call in between: this is asked for in every turn.
+  // std::chrono::steady_clock::now() without a call in between, because this is called in every turn.
   time_point now() noexcept override {
     timespec time;
     ::clock_gettime(CLOCK_MONOTONIC, &time);

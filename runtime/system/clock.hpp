@@ -6,9 +6,9 @@
 namespace weft {
 
 using duration = std::chrono::steady_clock::duration;      ///< of timeouts and pauses
-using time_point = std::chrono::steady_clock::time_point;  ///< of deadlines; virtual where the clock is
+using time_point = std::chrono::steady_clock::time_point;  ///< of deadlines; virtual under a virtual clock
 
-/// A time as users give it, of which the longest do not fit a duration: they are duration::max(), which means never.
+/// Converts a time that a user gives; one that does not fit becomes duration::max(), which means never.
 template <class Rep, class Period>
 [[nodiscard]] constexpr duration saturated(std::chrono::duration<Rep, Period> time) noexcept {
   using seconds = std::chrono::duration<long double>;
@@ -17,18 +17,18 @@ template <class Rep, class Period>
   return std::chrono::duration_cast<duration>(time);
 }
 
-/// `start` + `time`, or the end of time where that would overflow: duration::max() means never.
+/// `start` + `time`, or time_point::max() if that would overflow: duration::max() means never.
 [[nodiscard]] constexpr time_point later(time_point start, duration time) noexcept {
   return time > time_point::max() - start ? time_point::max() : start + time;
 }
 
-/// The same for times as users give them.
+/// later() for a time that a user gives.
 template <class Rep, class Period>
 [[nodiscard]] constexpr time_point later(time_point start, std::chrono::duration<Rep, Period> time) noexcept {
   return later(start, saturated(time));
 }
 
-/// What an executor takes for the time: a seam, so that a test can run on virtual time.
+/// An executor's source of the time: a seam, so that a test can run on virtual time.
 class clock {
  public:
   /// The time now, which never goes back.

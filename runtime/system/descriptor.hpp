@@ -8,15 +8,15 @@ namespace weft {
 
 class system_calls;
 
-/// A file descriptor for asynchronous use, closed on destruction. Nothing may be in progress on it by then.
+/// A file descriptor for asynchronous use, closed on destruction. No operation may be in progress on it then.
 ///
-/// It belongs to the executor on which its first operation starts, and stays where it is from then on.
-/// Sockets are created in blocking mode: io_uring wants them so, and the epoll driver changes what it needs.
+/// It belongs to the executor on which its first operation starts, and must not be moved from then on. Create sockets
+/// in blocking mode: io_uring needs that, and the epoll driver makes them non-blocking itself.
 class descriptor : private detail::list_hook<descriptor> {
  public:
-  /// For a descriptor that is somebody else's and must not be closed.
+  /// Marks a descriptor that belongs to somebody else and must not be closed.
   struct borrowed_t {};
-  static constexpr borrowed_t borrowed{};  ///< the tag to say so
+  static constexpr borrowed_t borrowed{};  ///< the tag
 
   descriptor() = default;
   /// Takes over `fd`, and closes it by `calls`.
@@ -37,17 +37,17 @@ class descriptor : private detail::list_hook<descriptor> {
 
  private:
   friend class epoll_driver;
-  friend class detail::intrusive_list<descriptor>;  // of what the epoll driver has registered
+  friend class detail::intrusive_list<descriptor>;  // the epoll driver's list of registered ones
 
   int fd_ = -1;
   system_calls* calls_ = nullptr;
   bool owned_ = true;
 
-  // The epoll driver's. `ready`: since the last edge no call has said EAGAIN, so try the call before waiting.
+  // For the epoll driver. `ready`: no call has returned EAGAIN since the last edge, so try the call before waiting.
   bool input_ready_ = true;
   bool output_ready_ = true;
-  bool hung_up_ = false;            // an edge has told of the end of input, and there will be no other
-  event_driver* driver_ = nullptr;  // non-null: registered there
+  bool hung_up_ = false;            // an edge has reported the end of input, and no other will follow
+  event_driver* driver_ = nullptr;  // non-null: registered with it
   io_operation* input_ = nullptr;   // waits for an edge
   io_operation* output_ = nullptr;  // waits for an edge
 };

@@ -5,7 +5,8 @@
 
 namespace weft {
 
-/// Operations that have ended before their driver's next turn, oldest first: drivers never complete one in start().
+/// Operations that have ended, oldest first, and wait for the driver's next turn, because a driver never completes one
+/// in start().
 class done_list {
  public:
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }

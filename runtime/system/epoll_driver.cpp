@@ -19,7 +19,7 @@
 namespace weft {
 namespace {
 
-// While operations end without waiting, look for edges at least this often, so that they are not starved.
+// While operations complete without waiting, look for edges once in so many turns, so that none is starved.
 constexpr unsigned longest_without_look = 16;
 
 descriptor checked(int fd, system_calls& calls, const char* what) {
@@ -38,7 +38,7 @@ std::size_t wanted(const msghdr& message) noexcept {
   return total;
 }
 
-// Rounded up: to wake too early would mean to wake often.
+// Rounded up, because waking too early means waking more than once.
 int to_milliseconds(duration time) noexcept {
   constexpr std::int64_t longest = std::numeric_limits<int>::max();
   return static_cast<int>(std::min<std::int64_t>(std::chrono::ceil<std::chrono::milliseconds>(time).count(), longest));
@@ -51,7 +51,7 @@ timespec to_timespec(duration time) noexcept {
 
 }  // namespace
 
-// Descriptors that the kernel has told of. A completion may be the end of others of them, and may look for news itself.
+// Events that the kernel has reported. Handling one may close the descriptors of others, and may collect events itself.
 struct epoll_driver::news {
   std::array<epoll_event, 64> events;
   std::size_t next = 0;
@@ -98,7 +98,8 @@ void epoll_driver::detach(descriptor& target) noexcept {
 
 void epoll_driver::forget(descriptor& target) noexcept {
   if (target.driver_ != this) return;
-  // Closing alone would not do: a forked child may hold the open file, and its events would name a dead descriptor.
+  // Closing alone is not enough: a forked child may hold the file open, and its events would refer to a destroyed
+  // descriptor.
   calls_.epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, target.fd_, nullptr);
   for (news* told = news_; told != nullptr; told = told->older) told->forget(target);
   detach(target);
@@ -121,7 +122,7 @@ void epoll_driver::forget(descriptor& target) noexcept {
   done_.push(operation, result);
 }
 
-// Only sending: whether there is something to receive, the edges tell.
+// Tries sends only: edges tell when there is something to receive.
 [[gnu::flatten]] int epoll_driver::try_now(io_operation& operation) noexcept {
   const descriptor& target = *operation.target;
   if (operation.kind != io_kind::send || target.output_ != nullptr) return -EAGAIN;
@@ -130,10 +131,10 @@ void epoll_driver::forget(descriptor& target) noexcept {
   return send(operation);
 }
 
-// It waits for an edge.
+// Makes the operation wait for an edge.
 void epoll_driver::park(io_operation& operation) noexcept {
   (is_input(operation.kind) ? operation.target->input_ : operation.target->output_) = &operation;
-  if (operation.may_be_tried) static_cast<void>(to_try_.push(operation));  // the evicted one waits for its edge alone
+  if (operation.may_be_tried) static_cast<void>(to_try_.push(operation));  // an evicted one only waits for its edge
 }
 
 void epoll_driver::unpark(io_operation& operation) noexcept {
@@ -196,15 +197,15 @@ int epoll_driver::send(const io_operation& operation) noexcept {
     case io_kind::read:
     case io_kind::write:
     case io_kind::sync:
-      break;  // not here
+      break;  // not made here
   }
   return -EINVAL;
 }
 
 ssize_t epoll_driver::receive(descriptor& source, msghdr& message, int flags) noexcept {
   const ssize_t result = socket_calls_.receive(source.fd_, message, flags | MSG_DONTWAIT);
-  // A short read has emptied the socket: what comes later makes another edge (epoll(7), question 9).
-  // Not so if the edge told of data and of the end at once: the end makes no edge of its own then.
+  // A short read has emptied the socket, and later data makes another edge (epoll(7), question 9). Not if one edge has
+  // reported data and the end together: the end makes no edge of its own then.
   const bool emptied = result > 0 && static_cast<std::size_t>(result) < wanted(message) && !source.hung_up_;
   if (emptied || result == -EAGAIN) source.input_ready_ = false;
   return result;
@@ -224,7 +225,7 @@ void epoll_driver::cancel(io_operation& operation) noexcept {
   done_.push(operation, -ECANCELED);
 }
 
-// Makes the call of an operation that waits for an edge, or for its first one. True: it waits no more.
+// Makes the call of a parked operation. True: it has ended, and is no longer parked.
 bool epoll_driver::retry(io_operation* parked, std::uint32_t events, int& result) noexcept {
   if (parked == nullptr) return false;
   result = parked->kind == io_kind::readable ? static_cast<int>(events) : attempt(*parked);
@@ -233,7 +234,7 @@ bool epoll_driver::retry(io_operation* parked, std::uint32_t events, int& result
   return true;
 }
 
-// What waits to receive completes here, last, because that may be the end of the descriptor. Counts what completes.
+// An input operation completes here, last, because that may destroy the descriptor. Returns how many have completed.
 [[gnu::flatten]] std::size_t epoll_driver::handle(std::uint32_t events, descriptor& target) noexcept {
   constexpr std::uint32_t trouble = EPOLLERR | EPOLLHUP;
   int result = 0;
@@ -274,7 +275,7 @@ std::size_t epoll_driver::collect(std::optional<duration> timeout) noexcept {
   std::size_t completed = 0;
   while (told.next < told.count) {
     const epoll_event& event = told.events[told.next++];
-    if (event.data.ptr == nullptr) continue;  // wake(): it has done its work, and the next write is another edge
+    if (event.data.ptr == nullptr) continue;  // wake(), whose next write makes another edge, or a forgotten descriptor
     completed += handle(event.events, *static_cast<descriptor*>(event.data.ptr));
   }
   news_ = told.older;
@@ -297,10 +298,10 @@ std::size_t epoll_driver::complete_done(std::size_t budget) noexcept {
   return count + (done_.empty() ? 0 : complete_done(budget));
 }
 
-// The calls themselves, as a loop without an epoll instance would make them: edges, which tell of everything else, are
+// Makes the parked calls directly, as a loop without an epoll instance would. Edges, which report everything else, are
 // looked for less often.
 std::size_t epoll_driver::spin(std::size_t budget) noexcept {
-  std::size_t count = complete_done(budget);  // first: what is received next may be an answer to it
+  std::size_t count = complete_done(budget);  // first: the next receive may bring the answer to one of these
   const std::size_t tries = to_try_.size();
   for (std::size_t left = tries; left > 0; --left) count += try_oldest() ? 1U : 0U;
   if (done_.empty() && (tries == 0 || ++turns_without_look_ >= longest_without_look)) {
@@ -309,7 +310,7 @@ std::size_t epoll_driver::spin(std::size_t budget) noexcept {
   return count + complete_done(budget);
 }
 
-// Completes it; false if that has led to nothing.
+// Lets the oldest one's owner try to receive; false if nothing was received.
 bool epoll_driver::try_oldest() noexcept {
   io_operation& operation = to_try_.pop();
   operation.target->input_ = nullptr;

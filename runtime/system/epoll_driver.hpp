@@ -17,8 +17,8 @@ struct epoll_event;
 
 namespace weft {
 
-/// Readiness by epoll(7), edge-triggered: a descriptor is registered once, and a call that was short or said EAGAIN is
-/// not repeated before the next edge. So a message costs one wait, one recvmsg and one sendmsg.
+/// Readiness by epoll(7), edge-triggered: a descriptor is registered once, and a call that was short or returned EAGAIN
+/// is not repeated before the next edge. So a message costs one wait, one recvmsg and one sendmsg.
 class epoll_driver final : public event_driver {
  public:
   explicit epoll_driver(system_calls& calls);
@@ -63,13 +63,13 @@ class epoll_driver final : public event_driver {
   const socket_calls socket_calls_;
   descriptor epoll_;
   descriptor wake_;
-  detail::intrusive_list<descriptor> attached_;  // what is registered
+  detail::intrusive_list<descriptor> attached_;  // the registered descriptors
   done_list done_;
-  parked_operations to_try_;  // of those that wait for an edge
-  bool received_ = false;     // try_receive() has brought something
+  parked_operations to_try_;  // those that wait for an edge and may be tried
+  bool received_ = false;     // the last try_receive() did not return EAGAIN
   unsigned turns_without_look_ = 0;
-  bool precise_ = true;   // there is epoll_pwait2(2)
-  news* news_ = nullptr;  // those that are being told
+  bool precise_ = true;   // epoll_pwait2(2) is available
+  news* news_ = nullptr;  // the events that are being handled
 };
 
 }  // namespace weft

@@ -18,15 +18,15 @@ namespace weft {
 
 class descriptor;
 
-/// What an io_operation does: the call of section 2 of the manual with the same name, or waiting until there is
-/// something to read (which may turn out to be nothing). Receiving and sending are for stream sockets. The last three,
-/// preadv(2), pwritev(2) and fdatasync(2), are for files, and only for drivers that take_files().
+/// The call that an io_operation makes: the one of that name in section 2 of the manual; `readable` waits until there
+/// may be something to read. `receive` and `send` are for stream sockets. The last three, preadv(2), pwritev(2) and
+/// fdatasync(2), are for files, and only if the driver takes_files().
 enum class io_kind : std::uint8_t { accept, receive, readable, connect, send, read, write, sync };
 
-/// In words, with an article: "an accept".
+/// The kind in words, with an article: "an accept".
 [[nodiscard]] std::string_view name_of(io_kind kind) noexcept;
 
-/// One input or output operation in progress. Intrusive: it belongs to its caller, who keeps it and all that it points
+/// One input or output operation in progress. Intrusive: its caller owns it, and keeps it and everything that it points
 /// to alive from event_driver::start() until complete().
 class io_operation {
  public:
@@ -38,17 +38,17 @@ class io_operation {
   io_operation(const io_operation&) = delete;
   io_operation& operator=(const io_operation&) = delete;
 
-  io_kind kind;                  ///< what is to be done
-  int flags = 0;                 ///< receive, send: of recvmsg(2), sendmsg(2)
-  descriptor* target = nullptr;  ///< on what
-  msghdr* message = nullptr;     ///< receive, send; read, write: of it the memory alone
+  io_kind kind;                  ///< the call to make
+  int flags = 0;                 ///< receive, send: the flags of recvmsg(2), sendmsg(2)
+  descriptor* target = nullptr;  ///< the descriptor that it uses
+  msghdr* message = nullptr;     ///< receive, send; read and write use its memory only
   union {
-    sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: where to
-    std::uint64_t offset;              ///< read, write: where in the file
+    sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: the peer's address
+    std::uint64_t offset;              ///< read, write: the offset in the file
   };
-  unsigned peer_length = 0;  ///< of *peer: a socklen_t
-  /// readable: complete() does nothing but event_driver::try_receive() and starting it again, so a driver that spins
-  /// may complete it to have that tried.
+  unsigned peer_length = 0;  ///< the length of *peer, a socklen_t
+  /// `readable` only: complete() just calls event_driver::try_receive() and starts the operation again, so a spinning
+  /// driver may complete it early.
   bool may_be_tried = false;
 
   /// Whether it was started and has not completed.
@@ -68,12 +68,12 @@ class io_operation {
   friend class epoll_driver;
   friend class done_list;
 
-  // The kernel may still use its memory: terminates, with the operation's name.
+  // Ends the program with the operation's name, because the kernel may still use its memory.
   [[noreturn]] void destroyed_in_progress() const noexcept;
 
   bool in_progress_ = false;
-  bool connecting_ = false;  // epoll: connect(2) has been called and goes on
-  // Set while it waits in a list of the done; not before, because one operation is made for each message.
+  bool connecting_ = false;  // epoll: connect(2) has been called and is in progress
+  // Not initialized before the operation is in a done_list, because one is made for each message.
   int result_;
   io_operation* next_done_;
 };
@@ -89,52 +89,53 @@ class event_driver {
   /// "io_uring" or "epoll".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
 
-  /// Called once before anything else, on the thread that stays the executor's.
+  /// Called once, before anything else, on the thread that stays the executor's.
   virtual void attach_thread() = 0;
 
-  /// At most one operation per direction (receive, accept, readable; connect, send) is in progress on a descriptor; any
-  /// number on a file.
+  /// Starts an operation. At most one per direction (receive, accept, readable; connect, send) is in progress on a
+  /// descriptor; any number on a file.
   virtual void start(io_operation& operation) noexcept = 0;
 
   /// Asks for an early end. complete() follows all the same, with -ECANCELED or with what happened first.
   virtual void cancel(io_operation& operation) noexcept = 0;
 
-  /// Hands over what was started and completes what is done, at most `budget` operations, without waiting.
+  /// Hands started operations to the kernel and completes finished ones, at most `budget`, without waiting.
   virtual std::size_t poll(std::size_t budget) noexcept = 0;
 
-  /// poll() for an executor that has other work waiting: what has been started is handed over, and what is known to be
-  /// done completes, but whether there is more may remain unasked. poll() follows within a few turns.
+  /// poll() for an executor with other work waiting: hands started operations over, and completes those known to be
+  /// done, but need not ask the kernel whether there are more. poll() follows within a few turns.
   virtual std::size_t hand_over(std::size_t budget) noexcept { return poll(budget); }
 
-  /// poll() for an executor that has nothing else to do than to ask again at once: what may be tried is tried instead
-  /// of being handed over, which spares the kernel's telling. Counts what has completed or been received.
+  /// poll() for an executor that spins: operations that may be tried are tried instead of handed over, which saves the
+  /// kernel's notification. Returns how many have completed or received something.
   virtual std::size_t spin(std::size_t budget) noexcept { return poll(budget); }
 
-  /// poll(), but waits until something completes, wake() is called or the deadline passes.
+  /// poll(), but waits until something completes, wake() is called or `timeout` has passed.
   virtual std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept = 0;
 
   /// From any thread: ends the current or next wait().
   virtual void wake() noexcept = 0;
 
-  /// For a thread that waits elsewhere than in wait(), in the loop of another library: hands over what was started.
-  /// True: wait_fd() becomes readable once something completes or wake() is called. False: something has completed, or
-  /// this driver cannot do that.
+  /// For a thread that waits in the loop of another library instead of in wait(): hands started operations over. True:
+  /// wait_fd() becomes readable once something completes or wake() is called. False: something has completed, or this
+  /// driver cannot do that.
   [[nodiscard]] virtual bool prepare_wait() noexcept { return false; }
   /// A descriptor that stays the same, for poll(2); -1 if this driver has none. Throws weft::error.
   [[nodiscard]] virtual int wait_fd() { return -1; }
 
-  /// Receives what is there without waiting: recvmsg(2) with MSG_DONTWAIT. With `readable` before it, memory to receive
-  /// into is needed only once there is something.
+  /// Receives what is there without waiting: recvmsg(2) with MSG_DONTWAIT. Used after `readable`, it needs memory to
+  /// receive into only once there is something.
   [[nodiscard]] virtual ssize_t try_receive(descriptor& source, msghdr& message) noexcept = 0;
 
-  /// Makes the call of an operation that is not in progress, without waiting, so that what ends at once costs no turn
-  /// of the loop. Returns the call's result, or -errno; -EAGAIN if it would wait or cannot be tried: then start() it.
+  /// Makes the call of an operation that is not in progress, without waiting, so that one that ends at once costs no
+  /// turn of the loop. Returns the call's result, or -errno; -EAGAIN if it would wait or cannot be tried: then start()
+  /// it.
   [[nodiscard]] virtual int try_now(io_operation& operation) noexcept = 0;
 
   /// Lets go of a descriptor that is about to be closed.
   virtual void forget(descriptor& target) noexcept { static_cast<void>(target); }
 
-  /// Whether this driver knows the kinds for files. If not, a worker makes the call, because it blocks.
+  /// Whether this driver supports the kinds for files. If not, a worker makes the call, because it blocks.
   [[nodiscard]] virtual bool takes_files() const noexcept { return false; }
 
   /// How many system calls it has made on the executor's thread, set-up aside.
@@ -143,7 +144,7 @@ class event_driver {
  protected:
   /// Notes that the operation has been started.
   static void begin(io_operation& operation) noexcept { operation.in_progress_ = true; }
-  /// Completes it with the call's result, or -errno.
+  /// Completes the operation with the call's result, or -errno.
   static void end(io_operation& operation, int result) noexcept {
     operation.in_progress_ = false;
     operation.complete(result);

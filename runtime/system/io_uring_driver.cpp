@@ -27,15 +27,16 @@ constexpr unsigned completion_entries = 4096;
 constexpr std::uint64_t wake_tag = 1;
 constexpr std::uint64_t cancel_tag = 2;
 
-// Best first; an older kernel says EINVAL to what it does not know.
-// R_DISABLED lets the ring be made on one thread and first used on another, which then is its single issuer.
+// Best first; an older kernel returns EINVAL for flags that it does not know. R_DISABLED lets the ring be made on one
+// thread and first used on another, which then is the single issuer.
 constexpr std::array<unsigned, 3> set_ups = {
     IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED,
     IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED,
     IORING_SETUP_R_DISABLED,
 };
 
-// Whether the ring can be used at all: a seccomp profile may allow io_uring_setup(2) and forbid the other two calls.
+// 0 if the ring can be used at all, else -errno: a seccomp profile may allow io_uring_setup(2) and forbid the other two
+// calls.
 int probe_ring(io_uring& ring) noexcept {
   constexpr std::array used = {IORING_OP_ACCEPT,   IORING_OP_CONNECT, IORING_OP_RECVMSG,      IORING_OP_SENDMSG,
                                IORING_OP_POLL_ADD, IORING_OP_READ,    IORING_OP_ASYNC_CANCEL, IORING_OP_READV,
@@ -48,8 +49,8 @@ int probe_ring(io_uring& ring) noexcept {
   return std::all_of(used.begin(), used.end(), supported) ? 0 : -ENOSYS;
 }
 
-// What surely fits into a socket buffer that is nearly empty. For more the ring is better: it goes on after a short
-// send.
+// Whether a message surely fits into a nearly empty socket buffer. Larger ones go through the ring, which continues
+// after a short send.
 bool is_small(const msghdr& message) noexcept {
   constexpr std::size_t most_pieces = 8;
   constexpr std::size_t most_bytes = 16'384;
@@ -125,8 +126,8 @@ io_uring_sqe& io_uring_driver::next_entry() noexcept {
   return entry != nullptr ? *entry : hand_over_for_an_entry();
 }
 
-// The queue is full: hands it over. Where the kernel takes nothing for want of memory, this waits for it, because what
-// needs the entry cannot be refused any more.
+// Submits the full queue to make room. While the kernel takes nothing for lack of memory, this waits, because the
+// operation that needs the entry can no longer be refused.
 [[gnu::noinline]] io_uring_sqe& io_uring_driver::hand_over_for_an_entry() noexcept {
   constexpr int most_tries = 10'000;
   constexpr timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
@@ -146,7 +147,8 @@ io_uring_sqe& io_uring_driver::next_entry() noexcept {
   detail::terminate_because(words.data());
 }
 
-// Takes the oldest completion out of the ring; false if there is none. Unlike io_uring_peek_cqe(3) it asks no kernel.
+// Takes the oldest completion out of the ring; false if there is none. Unlike io_uring_peek_cqe(3) it never enters the
+// kernel.
 bool io_uring_driver::take(completion& oldest) noexcept {
   if (io_uring_cq_ready(&ring_) == 0) return false;
   const io_uring_cqe& entry = ring_.cq.cqes[*ring_.cq.khead & *ring_.cq.kring_mask];
@@ -155,11 +157,11 @@ bool io_uring_driver::take(completion& oldest) noexcept {
   return true;
 }
 
-// The operation of a completion; null if that belongs to something else.
+// The operation of a completion; null if the entry has a tag.
 io_operation* io_uring_driver::operation_of(const completion& what) noexcept {
   if (what.data == wake_tag) wake_awaited_ = false;
   if (what.data == wake_tag || what.data == cancel_tag) return nullptr;
-  // What prepare() has put there. NOLINTNEXTLINE(performance-no-int-to-ptr)
+  // The address that prepare() has put there. NOLINTNEXTLINE(performance-no-int-to-ptr)
   return reinterpret_cast<io_operation*>(static_cast<std::uintptr_t>(what.data));
 }
 
@@ -177,7 +179,7 @@ void io_uring_driver::await_wake() noexcept {
   wake_awaited_ = true;
 }
 
-// What may be tried waits for the next call: that decides whether it goes into the ring.
+// Parks operations that may be tried: poll() and wait() put them into the ring, spin() tries them.
 [[gnu::flatten]] void io_uring_driver::start(io_operation& operation) noexcept {
   begin(operation);
   const bool sends = operation.kind == io_kind::send;
@@ -209,7 +211,7 @@ void io_uring_driver::prepare(io_operation& operation) noexcept {
       io_uring_prep_recvmsg(&entry, fd, operation.message, flags);
       break;
     case io_kind::send:
-      // MSG_WAITALL: the kernel goes on after a short send, instead of us after another turn.
+      // MSG_WAITALL: the kernel continues after a short send, instead of us after another turn.
       io_uring_prep_sendmsg(&entry, fd, operation.message, flags | MSG_NOSIGNAL | MSG_WAITALL);
       break;
     case io_kind::readable:
@@ -258,8 +260,8 @@ std::size_t io_uring_driver::complete_done(std::size_t budget) noexcept {
   return take_completions(budget);
 }
 
-// The calls themselves, as a loop without a ring would make them: cheaper than a submission and a notification each as
-// long as there are few.
+// Makes the parked calls directly, as a loop without a ring would: while there are few, that is cheaper than a
+// submission and a notification each.
 std::size_t io_uring_driver::spin(std::size_t budget) noexcept {
   std::size_t count = 0;
   for (std::size_t left = sends_.size(); left > 0; --left) count += try_send(sends_.pop()) ? 1U : 0U;
@@ -267,7 +269,7 @@ std::size_t io_uring_driver::spin(std::size_t budget) noexcept {
   return count + take_completions(budget);
 }
 
-// False if that has led to nothing.
+// Lets the operation's owner try to receive; false if nothing was received.
 bool io_uring_driver::try_input(io_operation& operation) noexcept {
   received_ = false;
   end(operation, POLLIN);
@@ -321,7 +323,7 @@ std::size_t io_uring_driver::take_completions(std::size_t budget) noexcept {
   return complete_done(budget);
 }
 
-// Not the ring's own descriptor: that does not become readable by task work that is deferred.
+// Not the ring's own descriptor, because deferred task work does not make that readable.
 int io_uring_driver::wait_fd() {
   if (completed_.fd() >= 0) return completed_.fd();
   const int fd = calls_.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -340,11 +342,11 @@ bool io_uring_driver::prepare_wait() noexcept {
     count_kernel_entry();
     io_uring_submit(&ring_);
   }
-  // First what it has told so far is forgotten, then comes the look: what completes after that makes it readable again.
+  // The eventfd is emptied before the look at the ring, so that a completion after the look makes it readable again.
   eventfd_t told = 0;
   count_kernel_entry();
   static_cast<void>(::eventfd_read(completed_.fd(), &told));
-  return !completions_wait() && io_uring_sq_ready(&ring_) == 0;  // what the kernel has not taken is tried again
+  return !completions_wait() && io_uring_sq_ready(&ring_) == 0;  // entries that were not taken are submitted again
 }
 
 bool io_uring_driver::completions_wait() const noexcept {

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-/// Completion by io_uring(7): one system call per turn hands over what was started and waits for what ends.
+/// Completion by io_uring(7): one system call per turn submits operations and waits for completions.
 class io_uring_driver final : public event_driver {
  public:
   /// Throws weft::error where the kernel or its policy forbids it.
@@ -57,12 +57,12 @@ class io_uring_driver final : public event_driver {
   const socket_calls socket_calls_;
   io_uring ring_{};
   descriptor wake_;
-  descriptor completed_;          // the kernel writes to it when something completes; from the first wait_fd() on
-  std::uint64_t wake_count_ = 0;  // what the read of wake_ fills in
+  descriptor completed_;          // an eventfd that each completion makes readable; made by wait_fd()
+  std::uint64_t wake_count_ = 0;  // filled in by the read of wake_
   bool wake_awaited_ = false;     // that read is in progress
-  bool received_ = false;         // try_receive() has brought something
+  bool received_ = false;         // the last try_receive() did not return EAGAIN
   parked_operations sends_;       // started, and not yet in the ring
-  parked_operations inputs_;      // likewise: what may be tried
+  parked_operations inputs_;      // likewise, inputs that may be tried
   done_list done_;                // refused before they reached the ring, or taken from it to make room
 };
 

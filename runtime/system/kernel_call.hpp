@@ -10,7 +10,7 @@
 
 namespace weft {
 
-/// What system calls are made of: numbers and addresses.
+/// An argument of a system call: a number or an address.
 template <class Type>
 concept call_argument = std::integral<Type> || std::is_pointer_v<Type> || std::same_as<Type, std::nullptr_t>;
 
@@ -28,9 +28,9 @@ template <class Type>
 }
 }  // namespace detail
 
-/// Makes a system call by its number, with the instruction itself: syscall(2) in the C library is a call, a shuffle of
-/// registers and a variable of the thread more. Returns what the kernel does, so a failure as -errno. No cancellation
-/// point. See syscall(2), "Architecture calling conventions".
+/// Makes a system call by its number, with the instruction itself: the C library's syscall(2) adds a call, moves of
+/// registers and the thread-local errno. Returns the kernel's result, a failure as -errno. Not a cancellation point.
+/// See syscall(2), "Architecture calling conventions".
 template <call_argument... Arguments>
   requires(sizeof...(Arguments) <= 6)
 inline long kernel_call(long number, Arguments... arguments) noexcept {
@@ -48,7 +48,7 @@ inline long kernel_call(long number, Arguments... arguments) noexcept {
 
 #else
 
-/// Makes a system call by its number. Returns a failure as -errno. No cancellation point. See syscall(2).
+/// Makes a system call by its number. Returns a failure as -errno. Not a cancellation point. See syscall(2).
 template <call_argument... Arguments>
   requires(sizeof...(Arguments) <= 6)
 inline long kernel_call(long number, Arguments... arguments) noexcept {

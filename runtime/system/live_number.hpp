@@ -7,7 +7,7 @@
 namespace weft::detail {
 
 /// A number that one thread changes and any thread reads, without a locked instruction: it is atomic only so that
-/// nobody reads half of it.
+/// nobody reads half of a value.
 class live_number {
  public:
   void add(std::uint64_t more) noexcept { set(get() + more); }

@@ -10,15 +10,15 @@ namespace weft {
 class event_driver;
 class system_calls;
 
-/// Which driver an executor shall use.
+/// The driver that an executor is to use.
 enum class driver_choice : std::uint8_t {
-  automatic,  ///< what the environment variable WEFT_EVENT_DRIVER names, else io_uring, else epoll
+  automatic,  ///< the one that the environment variable WEFT_EVENT_DRIVER names, else io_uring, else epoll
   io_uring,
   epoll,
 };
 
-/// Opens a driver. Under `automatic`, epoll takes over where io_uring is forbidden or too old, and `*why` then says so.
-/// Throws weft::error, also where a driver was asked for by name and cannot be had.
+/// Opens a driver. Under `automatic`, epoll takes over if io_uring is forbidden or too old, and `*why` then gives the
+/// reason. Throws weft::error, also if a driver that was asked for by name cannot be opened.
 [[nodiscard]] std::unique_ptr<event_driver> open_driver(driver_choice choice, system_calls& calls, std::string* why);
 
 }  // namespace weft

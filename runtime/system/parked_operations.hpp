@@ -8,27 +8,27 @@
 
 namespace weft {
 
-/// The operations that a spinning driver tries by itself, oldest first. Few: each costs a system call a round, and with
-/// many the kernel's own way of telling is cheaper.
+/// The operations that a spinning driver tries itself, oldest first. They are few, because each costs a system call a
+/// round; for many, the kernel's notifications are cheaper.
 class parked_operations {
  public:
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
 
-  /// Null, or the oldest, which had to make room.
+  /// Adds an operation. Yields the oldest if it had to make room, else null.
   [[nodiscard]] io_operation* push(io_operation& operation) noexcept {
     io_operation* const evicted = count_ == all_.size() ? &pop() : nullptr;
     all_[count_++] = &operation;
     return evicted;
   }
 
-  /// The oldest; there is one.
+  /// Removes the oldest; only if there is one.
   io_operation& pop() noexcept {
     io_operation& oldest = *all_[0];
     remove_at(0);
     return oldest;
   }
 
-  /// False if it is not here.
+  /// Removes an operation; false if it is not here.
   bool remove(const io_operation& operation) noexcept {
     for (std::size_t i = 0; i < count_; ++i) {
       if (all_[i] != &operation) continue;

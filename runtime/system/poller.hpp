@@ -18,11 +18,11 @@ class poller {
   /// From now until disarm(), the next completion makes wait_fd() readable.
   virtual void arm() noexcept = 0;
 
-  /// Also takes what made wait_fd() readable, so that it does not wake the executor again.
+  /// Undoes arm(), and clears wait_fd(), so that it does not wake the executor again.
   virtual void disarm() noexcept = 0;
 
-  /// Whether the source may forget to make wait_fd() readable, so that it is polled now and then while the executor
-  /// sleeps: kernels drop the completion events of devices when memory is tight. Constant.
+  /// Whether the source may fail to make wait_fd() readable, so that the executor polls it now and then while it
+  /// sleeps: kernels drop the completion events of devices when memory is tight. Never changes.
   [[nodiscard]] virtual bool may_lose_events() const noexcept { return true; }
 
   /// A descriptor that stays the same from add_poller to remove_poller.

@@ -15,14 +15,14 @@
 
 namespace weft {
 
-/// Whether the calls are made by number. The C library's functions are cancellation points, which costs each of them
-/// two locked instructions in a process of several threads. Sanitizers learn from those functions what the kernel
-/// writes.
+/// Whether the calls are made by number. The C library's functions are cancellation points, which costs two locked
+/// instructions each in a process of several threads. Sanitizers intercept those functions to learn what memory the
+/// kernel writes.
 inline constexpr bool calls_by_number = !detail::is_sanitized;
 
-/// recvmsg(2), sendmsg(2) and epoll_wait(2) for drivers, which make them for each message: where they are the kernel's
-/// own, without a virtual call, and as recv(2) and send(2) where there is one piece of memory and nothing else, because
-/// the kernel then has no message header and no vector to copy and check.
+/// recvmsg(2), sendmsg(2) and epoll_wait(2) for drivers, which make them for each message. On the real kernel there is
+/// no virtual call, and a message of one piece of memory and nothing else becomes recv(2) or send(2), so that the
+/// kernel has no message header and no vector to copy and check.
 class socket_calls {
  public:
   explicit socket_calls(system_calls& calls) noexcept : calls_(calls), direct_(&calls == &system_calls::kernel()) {}

@@ -129,7 +129,7 @@ void* system_calls::mmap_file(std::size_t length, int protection, int flags, int
   return nullptr;
 }
 int system_calls::munmap(void* address, std::size_t length) noexcept { return or_errno(::munmap(address, length)); }
-// The C library leaves this one to libnuma.
+// The C library has no function for this call.
 int system_calls::mbind(void* address, std::size_t length, int mode, const unsigned long* nodes, unsigned long bits,
                         unsigned flags) noexcept {
   return or_errno(static_cast<int>(::syscall(SYS_mbind, address, length, mode, nodes, bits, flags)));

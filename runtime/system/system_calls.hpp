@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <ctime>
 
-// The headers of these would come with everything that uses weft.
+// Declared here, so that programs that use weft do not include their headers.
 struct addrinfo;
 struct epoll_event;
 struct iovec;
@@ -19,11 +19,10 @@ struct statfs;
 
 namespace weft {
 
-/// The system calls of the runtime and of what stands on it: one seam, through which a test injects failures.
+/// The system calls of the runtime and of the layers above it: one seam, through which a test injects failures.
 ///
 /// Each is the call of its name in section 2 of the manual, but returns -errno instead of setting errno. The `unsigned`
-/// lengths of addresses and options are those of type socklen_t.
-/// Implementations are called from any thread.
+/// lengths of addresses and options are of type socklen_t. Implementations are called from any thread.
 class system_calls {
  public:
   virtual ~system_calls() = default;
@@ -45,7 +44,7 @@ class system_calls {
   virtual int close(int fd) noexcept;
   /// @}
 
-  /// In section 3 of the manual, and as it is there: 0, or one of EAI_*. freeaddrinfo(3) frees what it finds.
+  /// getaddrinfo(3), with its own results: 0, or one of EAI_*. freeaddrinfo(3) frees the addresses found.
   virtual int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) noexcept;
 
   /// The system call of this name.
@@ -76,9 +75,9 @@ class system_calls {
                                    std::size_t remote_count) noexcept;
   /// @}
 
-  /// mmap(2) of anonymous memory: null, and an errno in `failure`, where the manual has MAP_FAILED.
+  /// mmap(2) of anonymous memory. A failure is null, with an errno in `failure`, instead of MAP_FAILED.
   virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
-  /// mmap(2) too, of a file.
+  /// mmap(2) of a file; a failure likewise.
   virtual void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept;
   /// The system call of this name.
   /// @{

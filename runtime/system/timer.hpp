@@ -10,7 +10,7 @@
 
 namespace weft::detail {
 
-/// Something due at a time. Intrusive: it sits in its owner, usually an awaiter, which disarms it before it goes.
+/// An action due at a point in time. Intrusive: its owner, usually an awaiter, disarms it before destroying it.
 class timer {
  public:
   timer() = default;
@@ -22,7 +22,7 @@ class timer {
  protected:
   ~timer() { assert(!armed() && "a timer was destroyed while armed"); }
 
-  /// Called once, disarmed, on the executor's thread.
+  /// Called once, on the executor's thread, after disarming.
   virtual void expired() noexcept = 0;
 
  private:
@@ -30,7 +30,7 @@ class timer {
   static constexpr std::size_t unarmed = static_cast<std::size_t>(-1);
 
   time_point deadline_{};
-  std::uint64_t turn_ = 0;       // among timers of the same deadline, first armed, first expired
+  std::uint64_t turn_ = 0;       // orders timers of the same deadline: first armed, first expired
   std::size_t index_ = unarmed;  // our place in the heap
 };
 
@@ -62,7 +62,7 @@ class timer_queue {
   }
 
   std::vector<timer*> heap_;
-  std::uint64_t armed_ = 0;  // how many timers ever
+  std::uint64_t armed_ = 0;  // how many timers were ever armed
 };
 
 }  // namespace weft::detail

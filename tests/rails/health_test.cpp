@@ -302,8 +302,8 @@ TEST_F(rail_health, says_of_a_silent_rail_that_it_has_moved_nothing) {
     other().is_silent = false;
     co_await pass_until([&] { return written.count() != 0; });
     EXPECT_EQ(both.client.rails()[1].so_far.lost, 1u);
-    EXPECT_EQ(both.client.rails()[1].why, "the rail has moved nothing while another did");
-    EXPECT_TRUE(one_has(written.take(), {"the rail has moved nothing while another did"}));
+    EXPECT_EQ(both.client.rails()[1].why, "no progress on this rail while another rail made progress");
+    EXPECT_TRUE(one_has(written.take(), {"no progress on this rail while another rail made progress"}));
   });
 }
 

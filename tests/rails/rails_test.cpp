@@ -610,7 +610,7 @@ TEST_F(late_accesses, to_memory_that_was_lent_until_a_time_say_so) {
     const auto how = co_await lent.ended();
     EXPECT_EQ(how, net::exposure_end::deadline);
     const auto write = co_await failure_of(both.client.write(source, lent.remote()));
-    expect_late(write, "lent until a time that has passed");
+    expect_late(write, "the deadline of the peer's exposure has passed");
     co_await expect_alive(both, target, 3);
   });
 }
@@ -907,7 +907,7 @@ TEST_F(rails, a_device_has_them_by_name) {
     }
     return std::string();
   };
-  EXPECT_NE(refused("iwarp+shm").find("shm is no rail"), std::string::npos) << refused("iwarp+shm");
+  EXPECT_NE(refused("iwarp+shm").find("shm cannot be a rail"), std::string::npos) << refused("iwarp+shm");
   EXPECT_NE(refused("iwarp+").find("unknown"), std::string::npos) << refused("iwarp+");
   EXPECT_NE(refused("iwarp+iwarp+iwarp+iwarp+iwarp").find("1 to 4 rails"), std::string::npos)
       << refused("iwarp+iwarp+iwarp+iwarp+iwarp");

@@ -1062,7 +1062,7 @@ TEST_F(foreign_peers, stay_connected_where_packets_without_payload_are_lost_and_
   between(script);
   EXPECT_EQ(said.all().size(), 1u) << "both ends are of one host";
   for (const std::string& each : said.all())
-    EXPECT_NE(each.find("between sim0 and 127.0.0.1 loses requests without bytes"), std::string::npos) << each;
+    EXPECT_NE(each.find("between sim0 and 127.0.0.1 drops packets without payload"), std::string::npos) << each;
 }
 
 TEST_F(foreign_peers, that_vanish_are_noticed_where_packets_without_payload_arrive) {

@@ -18,7 +18,7 @@ inline constexpr bool compiler_destroys_twice = false;
 #endif
 
 /// What weft says of `what` when it finds out.
-#define WORDS_OF_A_DUPLICATE(what) what " was used or destroyed after it had been destroyed.*docs/gcc-12.md"
+#define WORDS_OF_A_DUPLICATE(what) what " was destroyed twice, or used after it was destroyed.*docs/gcc-12.md"
 
 /// A second object made of a first one bit by bit, as GCC 12 makes them. Both are destroyed.
 template <class T>

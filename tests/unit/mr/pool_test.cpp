@@ -381,7 +381,7 @@ TEST_F(pool_test, who_waits_for_seconds_is_reported_once_with_what_is_in_use) {
   test::run(body, options);
   ASSERT_FALSE(said.empty());
   EXPECT_NE(said[0].find("task hungry"), std::string::npos) << said[0];
-  EXPECT_NE(said[0].find("16384 bytes asked for at "), std::string::npos) << said[0];
+  EXPECT_NE(said[0].find("an allocation of 16384 bytes at "), std::string::npos) << said[0];
   EXPECT_NE(said[0].find("pool_test.cpp:"), std::string::npos) << said[0];
   EXPECT_NE(said[0].find("send budget of a pool of recording: 65536 of at most 65536 bytes are in use, 0 more are kept "
                          "at hand by executors, 2 allocations wait"),

@@ -127,19 +127,20 @@ TEST(remote_region, what_is_wrong_with_it_is_said_in_words) {
     return test::words_thrown_by([&] { return remote_region::unpack(wire); });
   };
   EXPECT_NE(words_of(0, 1).find("version 1"), std::string::npos);
-  EXPECT_NE(words_of(1, 0).find("0 places"), std::string::npos);
-  EXPECT_NE(words_of(1, 5).find("5 places"), std::string::npos);
-  EXPECT_NE(words_of(1, 2).find("the middle of a place"), std::string::npos);
+  EXPECT_NE(words_of(1, 0).find("names 0 fabrics"), std::string::npos);
+  EXPECT_NE(words_of(1, 5).find("names 5 fabrics"), std::string::npos);
+  EXPECT_NE(words_of(1, 2).find("cut off in a fabric's entry"), std::string::npos);
   EXPECT_NE(words_of(3, 0x40).find("unknown usage bits 0x4000"), std::string::npos);
   std::vector<std::byte> counted = packed(example_that_counts());
   std::fill_n(counted.begin() + 12, 4, std::byte{0});
-  EXPECT_NE(test::words_thrown_by([&] { return remote_region::unpack(counted); }).find("a counter without a number"),
-            std::string::npos);
+  EXPECT_NE(
+      test::words_thrown_by([&] { return remote_region::unpack(counted); }).find("counter number is missing or 0"),
+      std::string::npos);
   EXPECT_NE(words_of(5, 0).find("length is zero"), std::string::npos);
   EXPECT_NE(words_of(11, 0xff).find("wrap"), std::string::npos);
   EXPECT_NE(words_of(13, 5).find("a key of 5 bytes"), std::string::npos);
   EXPECT_NE(words_of(13, 33).find("a key of 33 bytes"), std::string::npos);
-  EXPECT_NE(words_of(13, 8).find("the middle of a key"), std::string::npos);
+  EXPECT_NE(words_of(13, 8).find("cut off in a key"), std::string::npos);
 }
 
 TEST(remote_region, of_which_any_byte_is_another_is_malformed_or_has_its_own_form) {

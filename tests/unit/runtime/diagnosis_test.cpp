@@ -238,7 +238,7 @@ TEST(stall, without_a_handler_is_a_line_on_the_standard_error_stream) {
   testing::internal::CaptureStderr();
   home.run(take());
   const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_NE(text.find("weft: a turn took 20.0 ms; for 20.0 ms of it ran one task; task "), std::string::npos) << text;
+  EXPECT_NE(text.find("weft: a turn took 20.0 ms; one task ran for 20.0 ms of it; task "), std::string::npos) << text;
   EXPECT_NE(text.find("(diagnosis_test.cpp:"), std::string::npos) << text;
 }
 

@@ -602,7 +602,8 @@ TEST_F(direct_memory, for_readers_can_be_written_by_none_of_them) {
     EXPECT_TRUE(failure && contains(*failure, "peers that may only read it could write the file"))
         << (failure ? failure->what() : "none");
     failure = co_await failure_of(lend(device(), page, usage::write_dst, mr::file_access::read_only));
-    EXPECT_TRUE(failure && contains(*failure, "others may only read the file")) << (failure ? failure->what() : "none");
+    EXPECT_TRUE(failure && contains(*failure, "the file is sealed against writing"))
+        << (failure ? failure->what() : "none");
 
     auto region = co_await lend(device(), page, usage::read_src, mr::file_access::read_only);
     std::fill(region.bytes().begin(), region.bytes().end(), std::byte{'r'});
@@ -716,7 +717,8 @@ TEST_P(hostile_offer, without_a_file_or_without_words) {
 
 TEST_P(hostile_offer, that_was_never_made_has_no_answer_and_no_end) {
   for (const record_kind kind : {record_kind::taken, record_kind::returned}) {
-    expect_violation([&](manual_end& hand) { hand.say({.kind = kind}); }, "an answer to no offer");
+    expect_violation([&](manual_end& hand) { hand.say({.kind = kind}); },
+                     "the peer answered an offer that was never made");
   }
   expect_violation([&](manual_end& hand) { hand.say({.kind = record_kind::withdrawn}); },
                    "it ends a loan that there is not");

@@ -206,7 +206,7 @@ TEST_P(hostile_far_payload, with_a_proof_that_is_none_is_declined) {
       co_await hand.socket().receive_to_the_end();
     });
   }
-  expect_violation([&](manual_end& hand) { hand.say({.kind = record_kind::prove}); }, "a proof of nothing");
+  expect_violation([&](manual_end& hand) { hand.say({.kind = record_kind::prove}); }, "a malformed proof word");
 }
 
 TEST_P(hostile_far_payload, of_pieces_that_make_no_sense) {
@@ -220,12 +220,12 @@ TEST_P(hostile_far_payload, of_pieces_that_make_no_sense) {
         },
         words);
   };
-  expect_refusal({{at, 800}}, 900, "pieces of another length");
+  expect_refusal({{at, 800}}, 900, "payload pieces do not add up to the message's length");
   expect_refusal({{at, 8}}, 7, "a length that none has");
-  expect_refusal({{at, 1000}}, 999, "pieces of another length");
-  expect_refusal({{at, 200}, {at, UINT64_MAX - 50}}, 149, "pieces of another length");
-  expect_refusal({}, 0, "pieces of another length");
-  expect_refusal(std::vector<shm::far_piece>(10, {at, 100}), 1000, "pieces that are none");
+  expect_refusal({{at, 1000}}, 999, "payload pieces do not add up to the message's length");
+  expect_refusal({{at, 200}, {at, UINT64_MAX - 50}}, 149, "payload pieces do not add up to the message's length");
+  expect_refusal({}, 0, "payload pieces do not add up to the message's length");
+  expect_refusal(std::vector<shm::far_piece>(10, {at, 100}), 1000, "a malformed list of payload pieces");
   expect_refusal({{8, 1000}}, 1000, "a payload that is not in the memory of its sender");
 }
 
