@@ -5,7 +5,11 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -48,6 +52,20 @@ bool is_over_ip(std::string_view provider) noexcept {
 
 // The regions of these providers are only entries in a table.
 bool keeps_regions_in_software(std::string_view provider) noexcept { return is_over_ip(provider) || provider == "shm"; }
+
+// The address without its port; an IPv4 address that is mapped into IPv6 as IPv4.
+std::span<const std::byte> host_of(std::span<const std::byte> address) noexcept {
+  sa_family_t family = AF_UNSPEC;
+  if (address.size() >= sizeof family) std::memcpy(&family, address.data(), sizeof family);
+  if (family == AF_INET && address.size() >= sizeof(sockaddr_in)) {
+    return address.subspan(offsetof(sockaddr_in, sin_addr), sizeof(in_addr));
+  }
+  if (family != AF_INET6 || address.size() < sizeof(sockaddr_in6)) return {};
+  const auto whole = address.subspan(offsetof(sockaddr_in6, sin6_addr), sizeof(in6_addr));
+  in6_addr host;
+  std::memcpy(&host, whole.data(), sizeof host);
+  return IN6_IS_ADDR_V4MAPPED(&host) != 0 ? whole.last(sizeof(in_addr)) : whole;
+}
 
 // Whether hardware places the data, and stops at a region that is closed. All other providers count as software: efa,
 // for one, writes by messages where its device cannot write.
@@ -178,6 +196,14 @@ device::info_ptr device::info_at(const void* address, std::size_t length) const 
   const bool may_choose = is_over_ip(provider()) && copy->src_addr != nullptr && copy->src_addrlen == length;
   if (may_choose) std::memcpy(copy->src_addr, address, length);
   return copy;
+}
+
+// An endpoint of the other family than the socket is where its provider has put it: info_at().
+bool device::may_be_at(std::span<const std::byte> endpoint, const socket_address& peer) const noexcept {
+  if (!is_over_ip(provider())) return true;
+  const auto there = host_of(endpoint);
+  const auto here = host_of({reinterpret_cast<const std::byte*>(peer.data()), peer.size()});
+  return there.size() != here.size() || std::ranges::equal(there, here);
 }
 
 }  // namespace weft::net::fabric

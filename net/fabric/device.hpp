@@ -5,11 +5,13 @@
 #include <weft/net/fabric/order.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/intrusive_list.hpp>
+#include <weft/runtime/io/socket_address.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -140,6 +142,10 @@ class device {
   };
   using info_ptr = std::unique_ptr<fi_info, info_closer>;
   [[nodiscard]] info_ptr info_at(const void* address, std::size_t length) const;
+  /// Whether a peer whose end of the socket is at `peer` may have its endpoint at that address: of a provider over IP
+  /// that is on the same host, so that no peer has this end send to a third party. Other providers' addresses do not
+  /// tell.
+  [[nodiscard]] bool may_be_at(std::span<const std::byte> endpoint, const socket_address& peer) const noexcept;
 
  private:
   void choose(std::string_view provider);

@@ -132,6 +132,10 @@ task<std::unique_ptr<net::link_request>> listener_state::receive_request(std::un
     try_send_frame(*socket, answer);
     throw error(errc::protocol_error, "the peer is on another provider of libfabric's");
   }
+  if (!device_->may_be_at(hello.address(), from)) {
+    try_send_frame(*socket, {.kind = frame_kind::reject});
+    throw error(errc::protocol_error, "the peer's endpoint is on another host than the peer");
+  }
   home().io().forget(*socket);
   co_return std::make_unique<request>(std::move(socket), from, hello, device_, memory_);
 }

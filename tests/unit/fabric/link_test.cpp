@@ -36,6 +36,47 @@ using namespace std::chrono_literals;
 
 using net::fabric::control_record;
 
+sockaddr_in loopback_at(std::uint32_t host, std::uint16_t port) {
+  sockaddr_in made{};
+  made.sin_family = AF_INET;
+  made.sin_port = htons(port);
+  made.sin_addr.s_addr = htonl(host);
+  return made;
+}
+
+// Nobody is to be sent to because a peer says so.
+TEST(fabric_set_ups, that_name_an_endpoint_on_another_host_are_refused) {
+  net::device device = net::device::open(std::string("fabric:") + provider);
+  executor home;
+  const auto body = [&]() -> task<> {
+    auto listener = co_await device.listen("127.0.0.1:0");
+    const std::uint16_t port = port_of(listener.address());
+    const auto lie = [port] {
+      const descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), system_calls::kernel());
+      const sockaddr_in server = loopback_at(INADDR_LOOPBACK, port);
+      EXPECT_EQ(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&server), sizeof server), 0);
+      net::fabric::frame hello{.incoming_reads = 1, .outgoing_reads = 1, .token = 1};
+      hello.set_name(provider);
+      const sockaddr_in elsewhere = loopback_at(INADDR_LOOPBACK + 1, port);
+      EXPECT_TRUE(hello.set_address(std::as_bytes(std::span(&elsewhere, 1))));
+      std::array<std::byte, net::fabric::frame::max_bytes> words;
+      const std::size_t length = net::fabric::pack(hello, words);
+      EXPECT_EQ(::send(socket.fd(), words.data(), length, MSG_NOSIGNAL), static_cast<ssize_t>(length));
+      EXPECT_GE(::recv(socket.fd(), words.data(), words.size(), 0), ssize_t{net::fabric::frame::header_bytes});
+      net::fabric::frame answer;
+      const auto header = std::span(words).first<net::fabric::frame::header_bytes>();
+      EXPECT_EQ(net::fabric::unpack(header, answer), net::fabric::frame_status::good);
+      EXPECT_EQ(answer.kind, net::fabric::frame_kind::reject);
+    };
+    auto accepting = listener.accept();
+    auto lying = offload(lie);
+    const auto first = co_await when_any(std::move(accepting), std::move(lying));
+    EXPECT_EQ(first.index, 1u);
+    EXPECT_EQ(device.statistics().requests_failed, 1u);
+  };
+  home.run(with_timeout(patience, body()));
+}
+
 TEST(fabric_questions, that_guess_keys_end_the_connection) {
   const auto guess = [](const raw_peer& peer) {
     for (unsigned key = 1; key <= 100; ++key) {
