@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "condition.hpp"
@@ -51,6 +52,7 @@ class receiver {
   const bool sync_;
   progress* shown_;
 
+  std::optional<chunk_budget::share> share_;  // given back once the slots have gone
   std::vector<weft::net::exposure> slots_;
   std::vector<std::vector<std::byte>> copies_;  // one for each slot
   sha256 hash_;
@@ -66,8 +68,9 @@ class receiver {
 
 weft::task<digest> receiver::run() {
   const std::size_t useful = std::clamp<std::uint64_t>(chunks_, 1, chunks_in_flight);
-  const auto share = co_await link_.home().receiving.take(useful, link_.peer_host());
-  co_await open_slots(share.chunks());
+  auto share = co_await link_.home().receiving.take(useful, link_.peer_host());
+  share_.emplace(std::move(share));
+  co_await open_slots(share_->chunks());
   co_await announce_slots();
   std::optional<std::string> trouble;
   try {
@@ -105,8 +108,9 @@ weft::task<> receiver::announce_slots() {
 }
 
 weft::task<> receiver::hear_all() {
+  const auto owed = [this] { return answered_ == arrived_; };
   while (!sender_is_done_) {
-    const message said = co_await link_.receive();
+    const message said = co_await link_.receive(*share_, owed);
     if (const auto* const chunk = std::get_if<chunk_message>(&said)) {
       const bool in_turn = chunk->index == arrived_ && arrived_ < chunks_ && arrived_ - answered_ < slots_.size();
       if (!in_turn) throw weft::error(weft::errc::protocol_error, "the peer sent a chunk out of turn");
@@ -173,9 +177,10 @@ weft::task<> receiver::finish() {
 // Says our last word, and waits for the sender's: until then it may write to our slots.
 weft::task<> receiver::give_up(std::string why) {
   const message last = failed_message{.text = why};
+  const auto owed = [] { return true; };
   co_await link_.send(pack(last));
   while (!sender_is_done_) {
-    const message said = co_await link_.receive();
+    const message said = co_await link_.receive(*share_, owed);
     sender_is_done_ = !std::holds_alternative<chunk_message>(said);
   }
   throw failure(why);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "condition.hpp"
@@ -53,6 +54,7 @@ class sender {
   source_file& source_;
   progress* shown_;
 
+  std::optional<chunk_budget::share> share_;  // given back once the buffers have gone
   std::vector<weft::mr::remote_region> slots_;
   std::vector<weft::mr::buffer> buffers_;
   sha256 hash_;
@@ -72,8 +74,9 @@ class sender {
 weft::task<digest> sender::run() {
   co_await hear_ready();
   const std::size_t useful = std::clamp<std::uint64_t>(chunks_, 1, std::min(slots_.size(), chunks_in_flight));
-  const auto share = co_await link_.home().sending.take(useful, link_.peer_host());
-  co_await make_buffers(share.chunks());
+  auto share = co_await link_.home().sending.take(useful, link_.peer_host());
+  share_.emplace(std::move(share));
+  co_await make_buffers(share_->chunks());
   try {
     co_await weft::when_all(read_all(), hash_all(), write_all(), hear_all());
   } catch (const failure& why) {
@@ -150,10 +153,15 @@ weft::task<> sender::write_all() {
 
 weft::task<> sender::hear_all() {
   const auto answer_due = [this] { return taken_ < written_ || end_sent_; };
+  const auto owed = [this] { return taken_ < written_; };  // and its disk may take its time
   while (!peer_is_done_) {
     co_await changed_.until(answer_due);  // a slow disk of ours must not look like a silent peer
-    const message said = co_await link_.receive();
+    const message said = co_await link_.receive(*share_, owed);
     hear(said);
+    if (end_sent_ && taken_ == chunks_) {  // what is left is up to the peer's disk
+      buffers_.clear();
+      share_->give_back();
+    }
     changed_.notify();
   }
 }
@@ -175,10 +183,11 @@ void sender::hear(const message& said) {
 
 // Has our last word, and waits for the peer's if it has not come.
 weft::task<> sender::give_up(std::string why) {
+  const auto owed = [] { return true; };
   const message last = failed_message{.text = why};
   if (!end_sent_) co_await link_.send(pack(last));
   while (!peer_is_done_) {
-    const message said = co_await link_.receive();
+    const message said = co_await link_.receive(*share_, owed);
     peer_is_done_ = std::holds_alternative<failed_message>(said);
   }
   throw failure(why);

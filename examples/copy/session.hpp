@@ -3,6 +3,7 @@
 
 #include <weft/weft.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -46,6 +47,21 @@ class session {
 
   /// The next message; weft::errc::peer_closed if the peer has closed instead.
   [[nodiscard]] weft::task<message> receive();
+  /// The same in a transfer that holds chunks: where others wait for them, and `owed` says that it is the peer's turn,
+  /// it has no more than a moment.
+  template <class Owed>
+  [[nodiscard]] weft::task<message> receive(const chunk_budget::share& held, const Owed& owed) {
+    for (weft::duration waited{};; waited += longest_turn) {
+      try {
+        const auto received =
+            co_await weft::with_timeout(std::min(patience() - waited, longest_turn), peer_.recv_or_throw());
+        co_return unpack(received.bytes());
+      } catch (const weft::error& why) {
+        const bool is_over = why.code() != weft::errc::timed_out || waited + longest_turn >= patience();
+        if (is_over || (owed() && held.is_wanted())) throw;
+      }
+    }
+  }
   /// The same where the peer may close: empty then.
   [[nodiscard]] weft::task<std::optional<message>> receive_if_any();
   [[nodiscard]] weft::task<> send(packed_message what);
@@ -60,6 +76,9 @@ class session {
   [[nodiscard]] std::string peer_host() const { return peer_name().substr(0, peer_.peer().rfind(':')); }
 
  private:
+  // How long a peer may be silent while others wait for its chunks.
+  static constexpr weft::duration longest_turn = std::chrono::seconds(2);
+
   station& home_;
   weft::net::connection peer_;
 };

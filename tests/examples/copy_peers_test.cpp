@@ -368,6 +368,41 @@ TEST_F(copy_peers, a_peer_whose_puts_do_not_go_on_holds_up_nobody_else) {
   loop_.run(run_both(serving, body));
 }
 
+TEST_F(copy_peers, a_put_that_does_not_go_on_gives_way_to_others_of_its_address) {
+  with_server([&](session& stalled) -> task<> {
+    const message put = put_message{.size = 100 * most_chunk_bytes, .name = "never"};
+    co_await say(stalled, put);
+    auto honest = co_await connect_to(stalled.home(), std::string(stalled.peer().peer()));
+    co_await weft::with_timeout(patience / 2, put_all(honest));
+    co_await expect_hang_up(stalled);
+  });
+}
+
+TEST_F(copy_peers, a_get_that_does_not_go_on_gives_way_to_others_of_its_address) {
+  std::ofstream(there_.path() + "/large") << std::string(100 * most_chunk_bytes, 'x');
+  with_server([&](session& stalled) -> task<> {
+    const message asked = get_message{.name = "large"};
+    co_await say(stalled, asked);
+    std::vector<weft::net::exposure> slots;
+    ready_message ready;
+    for (std::size_t i = 0; i < chunks_in_flight; ++i) {
+      auto memory = co_await stalled.home().device.pool().allocate(most_chunk_bytes, weft::mr::budget::receive);
+      auto slot = co_await stalled.peer().expose(std::move(memory), weft::mr::usage::write_dst);
+      ready.slots.push_back(slot.remote());
+      slots.push_back(std::move(slot));
+    }
+    const message all = std::move(ready);
+    co_await say(stalled, all);
+    get_options wanted;
+    wanted.name = "large";
+    wanted.output = there_.path() + "/arrived";
+    wanted.address = std::string(stalled.peer().peer());
+    wanted.patience = patience;
+    co_await weft::with_timeout(patience / 2, get(device_, wanted));
+    co_await expect_hang_up(stalled);
+  });
+}
+
 // Who waited for one more would wait for ever.
 TEST(copy_chunks, are_no_more_than_the_pool_has_room_for_beside_messages) {
   constexpr std::size_t mib = std::size_t{1} << 20;
