@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/line_limit.hpp>
 #include <weft/runtime/report.hpp>
 #include <weft/runtime/task_name.hpp>
 
@@ -70,10 +71,22 @@ bool is_wanted(report_kind kind) noexcept {
   return kind == report_kind::fatal || wanted.test(static_cast<std::size_t>(kind));
 }
 
+constinit line_limit failures;
+
+// Peers cause failures at will.
+bool is_left_out(report_kind kind) noexcept {
+  if (kind != report_kind::failure) return false;
+  const auto left_out = failures.next(clock::steady().now());
+  if (left_out.value_or(0) != 0) {
+    std::fprintf(stderr, "weft: %llu more failures were not written\n", static_cast<unsigned long long>(*left_out));
+  }
+  return !left_out;
+}
+
 // Writes in one call, so that lines of several threads do not mix: stderr is unbuffered. Allocates only to put names
 // together.
 void print(const report& what) noexcept {
-  if (!is_wanted(what.kind)) return;
+  if (!is_wanted(what.kind) || is_left_out(what.kind)) return;
   const int length = static_cast<int>(what.text.size());
   if (what.kind == report_kind::dump) {
     std::fwrite(what.text.data(), 1, what.text.size(), stderr);

@@ -4,6 +4,7 @@
 // clients are shared out among them.
 #include <weft/net/asio.hpp>
 #include <weft/net/stream_listener.hpp>
+#include <weft/runtime/line_limit.hpp>
 #include <weft/weft.hpp>
 
 #include <asio.hpp>
@@ -12,6 +13,7 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -40,11 +42,16 @@ awaitable<void> echo(Stream peer) {
   }
 }
 
-// One peer's failure is reported, and the others go on.
+// One peer's failure is reported, and the others go on. A flood of failures is counted.
 void report(const std::exception_ptr& failure) {
+  static weft::line_limit limit;
   try {
     if (failure) std::rethrow_exception(failure);
   } catch (const std::exception& why) {
+    const auto left_out = limit.next(weft::clock::steady().now());
+    if (!left_out) return;
+    if (*left_out != 0)
+      std::fprintf(stderr, "asio_echo: %ju more failures were not written\n", std::uintmax_t{*left_out});
     std::fprintf(stderr, "asio_echo: a peer: %s\n", why.what());
   }
 }

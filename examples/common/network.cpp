@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/line_limit.hpp>
 
 #include <fmt/core.h>
 
@@ -36,6 +37,10 @@ weft::task<> send(weft::net::device& device, weft::net::connection& peer, std::s
 }
 
 void complain(std::string_view program, std::string_view peer, std::string_view what) {
+  static weft::line_limit limit;  // peers cause them at will
+  const auto left_out = limit.next(weft::clock::steady().now());
+  if (!left_out) return;
+  if (*left_out != 0) fmt::print(stderr, "{}: {} more failures were not written\n", program, *left_out);
   fmt::print(stderr, "{}: {}: {}\n", program, printable(peer), printable(what));
 }
 

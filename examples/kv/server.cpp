@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include <common/network.hpp>
 #include <kv/bench.hpp>
 #include <kv/protocol.hpp>
 #include <kv/resp_server.hpp>
@@ -160,7 +161,7 @@ awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data, std::size_t max_
       try {
         if (failure) std::rethrow_exception(failure);
       } catch (const std::exception& why) {
-        fmt::print(stderr, "kv: {}: {}\n", who, why.what());
+        common::complain("kv", who, why.what());
       }
     });
   }

@@ -19,6 +19,7 @@
 #include <utility>
 #include <variant>
 
+#include <common/network.hpp>
 #include <tls/certificate.hpp>
 
 namespace {
@@ -80,7 +81,7 @@ awaitable<void> serve(weft::asio_host& host, weft::net::device& device, const ch
       try {
         if (failure) std::rethrow_exception(failure);
       } catch (const std::exception& why) {  // this peer's trouble, and nobody else's
-        fmt::print(stderr, "tls: {}: {}\n", who, why.what());
+        common::complain("tls", who, why.what());
       }
     });
   }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program is told that no caller of its is: failures of tasks that are only reported, warnings, dumps, the end.
+#include <weft/runtime/line_limit.hpp>
 #include <weft/runtime/report.hpp>
 #include <weft/runtime/task_name.hpp>
 
+#include <unistd.h>
+
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -172,6 +176,38 @@ TEST(report, without_a_handler_is_one_line_on_the_standard_error_stream) {
   report warning;
   warning.text = "the pool is empty";
   EXPECT_EQ(captured(warning), "weft: the pool is empty\n");
+}
+
+TEST(line_limit, lets_a_seconds_first_lines_through_and_counts_the_others) {
+  using std::chrono_literals::operator""s;
+  line_limit limit;
+  time_point now = clock::steady().now();
+  for (unsigned i = 0; i < line_limit::lines_a_second; ++i) EXPECT_EQ(limit.next(now), 0u);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(limit.next(now), std::nullopt);
+  now += 1s;
+  EXPECT_EQ(limit.next(now), 1000u);
+  EXPECT_EQ(limit.next(now), 0u);
+}
+
+// In a child, whose lines of this second no other test needs.
+TEST(report, of_failures_without_end_are_written_a_few_a_second_without_a_handler) {
+  const auto flood = [] {
+    std::FILE* const written = std::tmpfile();
+    ::dup2(::fileno(written), STDERR_FILENO);
+    report failure;
+    failure.kind = report_kind::failure;
+    failure.text = "a peer's";
+    const time_point begin = clock::steady().now();
+    for (int i = 0; i < 100'000; ++i) send_report(failure);
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(clock::steady().now() - begin).count();
+    std::rewind(written);
+    long lines = 0;
+    for (int each = std::fgetc(written); each != EOF; each = std::fgetc(written)) lines += each == '\n' ? 1 : 0;
+    // With a line in each second that says how many were left out.
+    const long most = (seconds + 1) * (line_limit::lines_a_second + 1);
+    std::_Exit(lines <= most ? 0 : 1);
+  };
+  EXPECT_EXIT(flood(), testing::ExitedWithCode(0), "");
 }
 
 // An operation that warns.
