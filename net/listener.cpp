@@ -8,9 +8,12 @@
 #include <weft/net/listener.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/report.hpp>
+#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/stop_token.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_any.hpp>
 
 #include <fmt/core.h>
 
@@ -83,17 +86,65 @@ task<> turn_away(link_request& request, std::string_view words) {
   }
 }
 
+// A set-up that waits for its peer is ended for one that finds no room, once it has had its time: waits for that. False
+// if there is none.
+task<bool> make_room(std::shared_ptr<connection_places> places) {
+  const time_point now = executor_core::current()->now();
+  const auto due = places->evict(now);
+  if (due && *due > now) co_await sleep_until(*due);
+  co_return due.has_value();
+}
+
+// The same again and again, for a peer that waits for the pool.
+task<> keep_making_room(std::shared_ptr<connection_places> places) {
+  for (;;) {
+    co_await sleep_for(connection_places::shortest_wait);
+    places->evict(executor_core::current()->now());
+  }
+}
+
 // The error of a peer that must not wait for the pool, because too many do. What the pool can never have, it refuses.
-std::optional<error> too_many_wait(connection_place& place, device_state& device, const connection_options& options) {
+task<std::optional<error>> too_many_wait(connection_place& place, device_state& device,
+                                         const connection_options& options, time_point patience) {
   const std::size_t most = device.pool().max_buffers(receive_bytes(options), mr::budget::receive);
   const std::size_t wanted = receives_of(device, options);
-  if (wanted > most || place.take_receives(wanted * connection_places::whole_pool / most)) return std::nullopt;
-  return error(
+  if (wanted > most) co_return std::nullopt;
+  const std::uint64_t parts = wanted * connection_places::whole_pool / most;
+  bool taken = place.take_receives(parts);
+  while (!taken && executor_core::current()->now() < patience && co_await make_room(place.all())) {
+    taken = place.take_receives(parts);
+  }
+  if (taken) co_return std::nullopt;
+  co_return error(
       errc::no_memory,
       fmt::format(
           "the pool has receives for {} such connections at a time, and as many already wait for receives: raise "
           "device_options::pool.max_bytes, or set listener_options::max_connections",
           most / wanted));
+}
+
+// The pool's receives for a peer, of the set-ups that wait for theirs if it is full.
+task<receive_memory> find_receives_of_pool(device_state& device, const connection_options& options,
+                                           std::shared_ptr<connection_places> places, time_point patience) {
+  auto first = co_await when_any(find_receives(device, options, nullptr, patience), keep_making_room(places));
+  co_return std::get<0>(std::move(first.values)).value();
+}
+
+// Sets the link up. Meanwhile its place may be given to another peer.
+task<std::unique_ptr<link>> make_link(link_request& request, const set_up_options& options, connection_place& place) {
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  waiting_set_up waiting(place, request.origin, promise.get_stop_token());
+  promise.set_stop_token(waiting.token());
+  std::unique_ptr<link> made;
+  try {
+    made = co_await request.accept(options);
+  } catch (const error&) {
+    if (!waiting.ends_without_place()) throw;
+  }
+  if (!waiting.ends_without_place()) co_return made;
+  throw error(errc::timed_out,
+              fmt::format("the peer did not go on with the set-up for {} ms, and others waited for its place",
+                          connection_places::shortest_wait.count()));
 }
 
 task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state> device,
@@ -129,9 +180,13 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     const time_point patience = later(executor_core::current()->now(), options.set_up_timeout / 4);
     receive_memory receives;
     std::optional<error> full;
-    if (shared == nullptr) full = too_many_wait(*place, *device, options);
+    if (shared == nullptr) full = co_await too_many_wait(*place, *device, options, patience);
     try {
-      if (!full) receives = co_await find_receives(*device, options, std::move(shared), patience);
+      if (shared != nullptr) {
+        receives = co_await find_receives(*device, options, std::move(shared), patience);
+      } else if (!full) {
+        receives = co_await find_receives_of_pool(*device, options, place->all(), patience);
+      }
     } catch (const error& why) {
       if (!tells_of_a_full_pool(why, *device, options)) throw;
       full = why;
@@ -142,7 +197,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     }
     set_up.first_receives = receives.own;
     set_up.pool = &device->pool();
-    auto established = co_await request->accept(set_up);
+    auto established = co_await make_link(*request, set_up, *place);
     new_link ready(std::move(established), std::move(peer_data));
     ready.fabric = fabric;
     auto core = std::make_unique<connection_core>(device, std::move(ready), std::move(receives), options);
@@ -218,7 +273,7 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
   };
 
   void take_next(const std::shared_ptr<const set_up_choice>& how) {
-    if (taking || in_progress >= max_in_progress) return;
+    if (taking) return;
     nobody_waits.emplace();
     run_in_background(home, take_peer(shared_from_this(), how), "listener::accept");
     taking = true;
@@ -248,7 +303,7 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
   std::optional<stop_source> nobody_waits;  // stops the wait for a request
   std::size_t callers = 0;
   std::size_t in_progress = 0;      // set-ups
-  bool taking = false;              // a task waits for a request
+  bool taking = false;              // a task waits for a request, and then for room
   std::atomic<bool> closed{false};  // then home may be gone
 };
 
@@ -321,7 +376,10 @@ task<> listener::take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const s
   std::optional<connection_request> request;
   try {
     request = co_await next_request(all->device, all->source, all->places);
+    promise.set_stop_token(all->ended.get_token());
+    if (request) co_await wait_for_room(*all);
   } catch (...) {
+    request.reset();
     if (all->callers != 0 && !all->nobody_waits->stop_requested()) all->failure = std::current_exception();
   }
   promise.set_stop_token(all->ended.get_token());
@@ -332,6 +390,18 @@ task<> listener::take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const s
   co_await set_up_peer(*all, *how, *std::move(request));
   --all->in_progress;
   all->changed.set();
+}
+
+// Where all set-ups have their places, the next peer gets that of one that waits for its peer.
+task<> listener::wait_for_room(set_ups& all) {
+  constexpr auto shortest_wait = connection_places::shortest_wait;
+  while (all.in_progress >= all.max_in_progress) {
+    const time_point now = all.home.now();
+    const auto due = all.places->evict(now);
+    const bool is_later = due && *due > now;
+    all.changed.reset();
+    static_cast<void>(co_await when_any(all.changed.wait(), sleep_until(is_later ? *due : later(now, shortest_wait))));
+  }
 }
 
 task<> listener::set_up_peer(set_ups& all, const set_up_choice& how, connection_request request) {
@@ -381,6 +451,10 @@ task<std::optional<connection_request>> listener::next_request(std::shared_ptr<d
       auto request = co_await source->next();
       if (request == nullptr) co_return std::nullopt;
       auto place = connection_place::take(places);
+      {
+        const weft::detail::stop_shield shield(co_await weft::detail::current_promise());  // lest it lose the peer
+        while (place == nullptr && co_await make_room(places)) place = connection_place::take(places);
+      }
       if (place != nullptr) co_return connection_request(std::move(device), std::move(request), std::move(place));
       set_up_statistics::count(device->set_ups().requests_failed);
       co_await turn_away(*request, no_places_left);

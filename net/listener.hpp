@@ -43,7 +43,8 @@ class connection_request {
   ///
   /// errc::no_memory at once if the pool can never have the receives, or if too many peers of this listener already
   /// wait for receives (listener_options::max_connections); errc::timed_out if the pool has none within half of
-  /// set_up_timeout. The peer is then told, and its connect() fails with ENOBUFS.
+  /// set_up_timeout. The peer is then told, and its connect() fails with ENOBUFS. errc::timed_out, too, if the peer has
+  /// not gone on for 100 ms and another one needs its place or its receives.
   [[nodiscard]] task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
   /// or max_interop_private_data if the peer is not weft or does not say so.
@@ -88,9 +89,10 @@ class listener {
   /// after close().
   ///
   /// While somebody waits here, up to listener_options::max_half_open peers are set up side by side, so that a slow one
-  /// does not hold up the others: the first that is ready comes first. If the set-up of a peer fails, it is counted
-  /// (device_statistics::accepts_failed) and reported (report_kind::failure), and the others go on. Several tasks may
-  /// wait at once, in next() too: each peer goes to one of them.
+  /// does not hold up the others: the first that is ready comes first. The next peer takes the place of one that has
+  /// not gone on for 100 ms. If the set-up of a peer fails, it is counted (device_statistics::accepts_failed) and
+  /// reported (report_kind::failure), and the others go on. Several tasks may wait at once, in next() too: each peer
+  /// goes to one of them.
   ///
   /// Stopping it loses no peer: set-ups that have begun go on, and their connections go to the next accept(). close()
   /// ends them, and the connections that nobody has taken. A set-up uses the options of a call that waits when its peer
@@ -115,6 +117,7 @@ class listener {
   [[nodiscard]] static task<std::optional<connection>> next_connection(std::shared_ptr<set_ups> all,
                                                                        connection_options options);
   [[nodiscard]] static task<> take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const set_up_choice> how);
+  [[nodiscard]] static task<> wait_for_room(set_ups& all);
   [[nodiscard]] static task<> set_up_peer(set_ups& all, const set_up_choice& how, connection_request request);
 
   std::shared_ptr<device_state> device_;

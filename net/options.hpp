@@ -115,11 +115,14 @@ struct listener_options {
   /// that wait to be taken are never dropped for other peers, which wait in the kernel's backlog; while the device has
   /// connections with rails, or that resume, other peers are turned away as by max_connections, so that links of these
   /// connections can come back. Peers of an RDMA device come with their request, and further ones are rejected.
+  /// At most so many set-ups are in progress in listener::accept(), too.
   std::size_t max_half_open = 256;
   /// The most connections through this listener at a time, counting requests that next() has yielded and nobody has
   /// answered. A connection frees its place once it is closed at this end. Peers beyond that are told at once, because
   /// most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the peer has its maximum of
   /// connections", and next() goes on waiting. Plain TCP cannot give them a reason, and closes.
+  /// A set-up that has waited for its peer for 100 ms gives its place to the next peer: of the address with the most of
+  /// them, the one that has waited longest. It fails with errc::timed_out.
   ///
   /// Zero: as many as the pool has receives for, of the size and number that accept() is given; as many again may wait
   /// in accept() for theirs, and peers beyond that are told at once that none are left. Connections that share

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/eviction.hpp>
 #include <weft/net/link/live_statistics.hpp>
 #include <weft/net/link/peer_words.hpp>
 #include <weft/net/link/socket_listener.hpp>
@@ -13,7 +14,6 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <new>
 #include <span>
 #include <utility>
@@ -64,15 +64,7 @@ class half_open_peer {
     stop_.request_stop();
   }
 
-  /// The peer to drop when all places are taken: the oldest of the origin that has most of them. So an origin that
-  /// takes many places takes them from itself.
-  [[nodiscard]] static half_open_peer& to_evict(const list& all) {
-    std::map<peer_origin, std::size_t> counts;
-    for (const half_open_peer* each : all) ++counts[each->origin_];
-    const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
-    const peer_origin most = std::max_element(counts.begin(), counts.end(), fewer)->first;
-    return **std::find_if(all.begin(), all.end(), [&](const half_open_peer* each) { return each->origin_ == most; });
-  }
+  [[nodiscard]] const peer_origin& origin() const noexcept { return origin_; }
 
  private:
   list& among_;
@@ -117,7 +109,7 @@ void socket_listener::accept_more() noexcept {
 // Peers that are silent must not keep others out, so that the one that has come takes the place of one of them.
 void socket_listener::make_room() noexcept try {
   if (!is_full() || half_open_.empty()) return;
-  half_open_peer& victim = half_open_peer::to_evict(half_open_);
+  half_open_peer& victim = peer_to_evict(half_open_);
   const time_point due = later(victim.since(), shortest_set_up);
   if (executor_.now() >= due) return victim.evict();
   executor_.arm(*this, due);
@@ -227,6 +219,7 @@ task<> socket_listener::await_request(half_open_peer& place, descriptor& accepte
   auto socket = std::make_unique<descriptor>(std::move(accepted));
   const time_point deadline = later(executor_.now(), options_.set_up_timeout);
   auto request = co_await receive_request(std::move(socket), from, deadline);
+  request->origin = place.origin();
   if (closed_ || (options_.filter != nullptr && options_.filter->takes(request))) co_return;
   if (requests_.size() < options_.max_half_open) {
     requests_.push_back(std::move(request));

@@ -14,7 +14,6 @@
 
 #include <sys/socket.h>
 
-#include <array>
 #include <cstddef>
 #include <deque>
 #include <memory>
@@ -24,9 +23,7 @@
 
 namespace weft::net {
 
-/// Where a peer comes from, as far as it cannot choose.
-using peer_origin = std::array<std::byte, 8>;
-/// Of a peer over IP: its network, because its host chooses the second half of an IPv6 address.
+/// The origin of a peer over IP: its network, because its host chooses the second half of an IPv6 address.
 [[nodiscard]] peer_origin network_of(const socket_address& from) noexcept;
 
 class half_open_peer;

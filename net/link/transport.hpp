@@ -17,6 +17,7 @@
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -311,12 +312,17 @@ struct new_link {
       : link(std::move(established)), peer_private_data(std::move(data)) {}
 };
 
+/// The network that a peer comes from, as far as the peer cannot choose it.
+using peer_origin = std::array<std::byte, 8>;
+
 /// A peer that wants to connect. Destroying it unanswered rejects it.
 class link_request {
  public:
   virtual ~link_request() = default;
 
   std::size_t fabric = 0;  ///< index of the fabric in its device, which fills it in
+  /// Set by the listener: when places are short, a peer takes the place of another one of its origin.
+  peer_origin origin{};
 
   /// "10.0.0.7:40112"
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;

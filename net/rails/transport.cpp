@@ -138,6 +138,7 @@ class request final : public link_request {
         ways_(ways),
         registry_(std::move(all)),
         sliced_(sliced) {
+    origin = inner_->origin;
     if (asks_for_rails(private_data())) candidate_.emplace(*registry_);
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/link/live_statistics.hpp>
+#include <weft/net/link/socket_listener.hpp>
 #include <weft/net/verbs/listener.hpp>
 #include <weft/net/verbs/set_up.hpp>
 #include <weft/net/verbs/words.hpp>
@@ -30,7 +31,9 @@ class rdma_request final : public net::link_request {
         id_(std::move(id)),
         asked_(asked),
         traffic_class_(traffic_class),
-        peer_(peer_of(*id_.get())) {}
+        peer_(peer_of(*id_.get())) {
+    origin = network_of(address_of_peer(*id_.get()));
+  }
   // The kernel rejects the peer when an unanswered id is destroyed.
   ~rdma_request() override { cm_id::destroy_on_worker(std::move(id_)); }
 

@@ -172,11 +172,13 @@ void set_traffic_class(rdma_calls& library, cm_id& id, std::optional<std::uint8_
         "set the traffic class");
 }
 
-std::string peer_of(rdma_cm_id& id) {
+socket_address address_of_peer(rdma_cm_id& id) {
   const sockaddr* const address = rdma_get_peer_addr(&id);
   const socklen_t size = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  return socket_address(address, size).to_string();
+  return {address, size};
 }
+
+std::string peer_of(rdma_cm_id& id) { return address_of_peer(id).to_string(); }
 
 namespace {
 

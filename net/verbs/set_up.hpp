@@ -28,6 +28,7 @@ namespace weft::net::verbs {
 /// Sets the traffic class of a connection's packets. Called before the address is resolved or listened on.
 void set_traffic_class(rdma_calls& library, cm_id& id, std::optional<std::uint8_t> traffic_class);
 
+[[nodiscard]] socket_address address_of_peer(rdma_cm_id& id);
 /// The peer's address: "10.0.0.7:7471".
 [[nodiscard]] std::string peer_of(rdma_cm_id& id);
 

@@ -181,6 +181,94 @@ TEST_F_TASK(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_an
   EXPECT_TRUE(request && request->peer().starts_with("127.0.0.1:"));
 }
 
+// 127.0.0.1 is the lower of the two.
+TEST_F_TASK(listening, of_addresses_with_equally_many_silent_peers_it_lets_the_oldest_peer_go) {
+  net::listener_options narrow;
+  narrow.max_half_open = 2;
+  narrow.set_up_timeout = 60s;
+  auto listener = co_await listen(narrow);
+  raw_peer oldest = raw_peer::connect(listener.address(), 0, "127.0.0.2");
+  raw_peer younger = raw_peer::connect(listener.address());
+  raw_peer newcomer = raw_peer::connect(listener.address(), 0, "127.0.0.3");
+  const auto hold_out = [&]() -> task<> {
+    EXPECT_TRUE((co_await oldest.receive_rest()).empty());
+    younger.send_now(request_frame());
+  };
+  const auto both = co_await when_all(listener.next(), hold_out());
+  const auto& request = std::get<0>(both);
+  EXPECT_TRUE(request && request->peer().starts_with("127.0.0.1:"));
+}
+
+// Peers that have been answered and do not go on, each of which has a place of a connection, and one that means well
+// and comes last.
+class silent_set_ups : public net_test {
+ protected:
+  static constexpr std::size_t count = 20;
+
+  task<net::listener> listen_to_them(net::listener_options how) {
+    auto listener = co_await listen(how);
+    for (std::size_t i = 0; i < count; ++i) {
+      crowd_.push_back(raw_peer::connect(listener.address()));
+      crowd_.back().send_now(request_frame());
+    }
+    co_return listener;
+  }
+  /// Where all have come at once, there may be nobody yet who has been silent for long enough.
+  task<> insist_on(std::string address) {
+    while (const auto why = co_await failure_of(device().connect(address, patient))) {
+      if (why->code() != std::errc::no_buffer_space) throw *why;
+    }
+  }
+  /// By listener::accept().
+  task<> expect_service_among_them(net::listener_options how) {
+    auto listener = co_await listen_to_them(how);
+    auto connecting = insist_on(std::string(listener.address()));
+    auto accepting = listener.accept(patient);
+    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_TRUE(std::get<1>(both).has_value());
+  }
+
+  static constexpr net::connection_options patient{.set_up_timeout = 60s};
+
+ private:
+  std::vector<raw_peer> crowd_;
+};
+
+TEST_F_TASK(silent_set_ups, give_their_places_in_accept_to_those_who_come) {
+  co_await expect_service_among_them({.max_half_open = 4});
+}
+
+TEST_F_TASK(silent_set_ups, give_their_places_among_the_connections_to_those_who_come) {
+  co_await expect_service_among_them({.max_connections = 4});
+}
+
+TEST_F_TASK(silent_set_ups, give_the_receives_of_a_full_pool_to_those_who_come) {
+  net::device_options small;
+  small.pool.max_bytes = std::size_t{1} << 20;
+  open_device(small);
+  co_await expect_service_among_them({});
+}
+
+TEST_F_TASK(silent_set_ups, of_programs_that_accept_requests_themselves_give_their_places_too) {
+  auto listener = co_await listen_to_them({.max_connections = 4});
+  std::optional<net::connection> accepted;
+  const auto accept_one = [&](net::connection_request request) -> task<> {
+    try {
+      accepted = co_await request.accept(patient);
+      listener.close();
+    } catch (const error&) {  // of those that have given way, and of the others in the end
+    }
+  };
+  const auto accept_all = [&](scope& peers) -> task<> {
+    while (auto request = co_await listener.next()) peers.spawn(accept_one(*std::move(request)));
+    peers.request_stop();
+  };
+  auto connecting = insist_on(std::string(listener.address()));
+  auto accepting = with_scope(on_failure::report, accept_all);
+  static_cast<void>(co_await when_all(std::move(connecting), std::move(accepting)));
+  EXPECT_TRUE(accepted);
+}
+
 TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_takes_the_next_one_once_their_time_is_up) {
   net::listener_options narrow;
   narrow.max_half_open = 16;

@@ -759,5 +759,31 @@ TEST_P(hostile_changes, of_headers_and_payloads_under_our_eyes_do_not_lead_out_o
   }
 }
 
+// ---- set-ups
+
+// Each of them has its answer, and does not say that it is ready.
+TEST(silent_shm_set_ups, give_their_places_in_accept_to_those_who_come) {
+  executor home;
+  const auto body = [&]() -> task<> {
+    auto device = net::device::open("shm");
+    auto listener = co_await device.listen("127.0.0.1:0", {.max_half_open = 4});
+    const std::string address(listener.address());
+    const shm::unix_name name = shm::unix_name::of((co_await resolve(address, false)).front());
+    shm::frame hello = hello_frame();
+    EXPECT_TRUE(hello.set_private_data(net::greeting().pack()));
+    std::vector<raw_end> crowd;
+    for (int i = 0; i < 20; ++i) {
+      crowd.push_back(raw_end::connect(name));
+      crowd.back().send(hello);
+    }
+    const net::connection_options patient{.set_up_timeout = std::chrono::minutes(10)};
+    auto connecting = device.connect(address, patient);
+    auto accepting = listener.accept(patient);
+    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_TRUE(std::get<1>(both).has_value());
+  };
+  home.run(body());
+}
+
 }  // namespace
 }  // namespace weft::test

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/transport.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <vector>
+
+namespace weft::net {
+
+/// The peer whose place goes to the next one where all are taken: the oldest of the origin that has most of them, so
+/// that an origin that takes many places takes them from itself. `all` is not empty, and begins with the oldest.
+template <class Peer>
+Peer& peer_to_evict(const std::vector<Peer*>& all) {
+  std::map<peer_origin, std::size_t> counts;
+  std::size_t most = 0;
+  for (const Peer* each : all) most = std::max(most, ++counts[each->origin()]);
+  return **std::find_if(all.begin(), all.end(), [&](const Peer* each) { return counts[each->origin()] == most; });
+}
+
+}  // namespace weft::net
