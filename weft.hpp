@@ -31,6 +31,7 @@
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/file.hpp>
 #include <weft/runtime/io/signal.hpp>
+#include <weft/runtime/line_limit.hpp>
 #include <weft/runtime/metrics.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/record_traces.hpp>

@@ -11,15 +11,13 @@
 
 namespace weft {
 
-/// Keeps peers from filling a log: each second's first failures are written, the others only counted. From any thread.
-///
-///     static line_limit limit;
-///     if (const auto left_out = limit.next(clock::steady().now())) write(line, *left_out);
+/// Keeps peers from filling a log: the first lines of each second are written, the others only counted. Ask next()
+/// before each line. From any thread.
 class line_limit {
  public:
-  static constexpr unsigned lines_a_second = 20;
+  static constexpr unsigned lines_a_second = 20;  ///< the lines that are written
 
-  /// Asked for each line. Empty: leave it out. Else how many were left out since the last one that was written.
+  /// Empty if the line is to be left out, otherwise how many lines were left out since the last one that was written.
   [[nodiscard]] std::optional<std::uint64_t> next(time_point now) noexcept {
     const std::lock_guard lock(mutex_);
     if (now - begun_ >= std::chrono::seconds(1)) {
@@ -36,7 +34,7 @@ class line_limit {
 
  private:
   std::mutex mutex_;
-  time_point begun_{};  // of a second
+  time_point begun_{};  // when the current second began
   unsigned written_ = 0;
   std::uint64_t left_out_ = 0;
 };
