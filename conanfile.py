@@ -18,7 +18,7 @@ class Weft(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
     options = {"shared": [True, False], "iwarp": [True, False], "verbs": [True, False]}
     default_options = {"shared": False, "iwarp": True, "verbs": True}
-    exports_sources = ("CMakeLists.txt", "LICENSE", "weft.hpp", "cmake/*", "completions/*", "docs/*", "mr/*", "net/*",
+    exports_sources = ("CMakeLists.txt", "LICENSE", "weft.hpp", "cmake/*", "completions/*", "docs/*", "include/*", "mr/*", "net/*",
                        "runtime/*", "tests/coroutines/*")
 
     def layout(self):
