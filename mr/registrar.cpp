@@ -263,8 +263,7 @@ usage registrar::usages_for(const registration_options& options) const noexcept 
 void registrar::check_supported(const registration_options& options) const {
   const auto need = [this](bool supported, bool wanted, const std::string& option) {
     if (wanted && !supported) {
-      throw error(errc::not_supported,
-                  fmt::format("register memory on {}: the option {} is not available there", name_, option));
+      throw error(errc::not_supported, fmt::format("register memory on {} with the option {}", name_, option));
     }
   };
   need(capabilities_.iova, options.iova.has_value(), "iova");

@@ -133,6 +133,8 @@ task<receive_memory> find_receives_of_pool(device_state& device, const connectio
 // Sets the link up. Meanwhile its place may be given to another peer.
 task<std::unique_ptr<link>> make_link(link_request& request, const set_up_options& options, connection_place& place) {
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  // The peer of a task that was stopped while it had its receives may have gone for the same reason.
+  if (promise.get_stop_token().stop_requested()) throw error(errc::canceled, "wait for the peer");
   waiting_set_up waiting(place, request.origin, promise.get_stop_token());
   promise.set_stop_token(waiting.token());
   std::unique_ptr<link> made;
