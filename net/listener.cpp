@@ -111,7 +111,9 @@ task<std::optional<error>> too_many_wait(connection_place& place, device_state& 
   if (wanted > most) co_return std::nullopt;
   const std::uint64_t parts = wanted * connection_places::whole_pool / most;
   bool taken = place.take_receives(parts);
-  while (!taken && executor_core::current()->now() < patience && co_await make_room(place.all())) {
+  while (!taken && executor_core::current()->now() < patience) {
+    const bool has_room = co_await make_room(place.all());
+    if (!has_room) break;
     taken = place.take_receives(parts);
   }
   if (taken) co_return std::nullopt;
@@ -455,7 +457,11 @@ task<std::optional<connection_request>> listener::next_request(std::shared_ptr<d
       auto place = connection_place::take(places);
       {
         const weft::detail::stop_shield shield(co_await weft::detail::current_promise());  // lest it lose the peer
-        while (place == nullptr && co_await make_room(places)) place = connection_place::take(places);
+        while (place == nullptr) {
+          const bool has_room = co_await make_room(places);
+          if (!has_room) break;
+          place = connection_place::take(places);
+        }
       }
       if (place != nullptr) co_return connection_request(std::move(device), std::move(request), std::move(place));
       set_up_statistics::count(device->set_ups().requests_failed);

@@ -70,7 +70,8 @@ class conversation {
     std::vector<char> input(16384);
     for (bool more = true; more;) {
       const std::size_t count = co_await peer_.read_some(std::as_writable_bytes(std::span(input)));
-      more = count != 0 && co_await execute(std::string_view(input.data(), count));
+      if (count == 0) break;
+      more = co_await execute(std::string_view(input.data(), count));
     }
     heard_all_ = true;
     changed_.set();

@@ -52,7 +52,10 @@ task<std::size_t> message_stream::read_some(stream_ref, writable_ranges where) {
   static_cast<void>(open_for("read from a stream"));
   if (where.bytes() == 0) co_return 0;
   turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
-  if (!has_content() && !co_await receive()) co_return 0;
+  if (!has_content()) {
+    const bool received = co_await receive();
+    if (!received) co_return 0;
+  }
   const std::size_t count = scatter(content_.bytes().subspan(taken_), where);
   taken_ += count;
   if (has_content()) co_return count;
@@ -64,7 +67,10 @@ task<std::size_t> message_stream::read_some(stream_ref, writable_ranges where) {
 task<received_bytes> message_stream::read_bytes(stream_ref) {
   static_cast<void>(open_for("read from a stream"));
   turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
-  if (!has_content() && !co_await receive()) co_return received_bytes();
+  if (!has_content()) {
+    const bool received = co_await receive();
+    if (!received) co_return received_bytes();
+  }
   received_bytes rest(std::move(content_), std::exchange(taken_, 0));
   co_return rest;
 }

@@ -1426,7 +1426,8 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
   const bool is_direct = lender.options->direct_windows && lends_directly();
   bool used = true;
   for (std::uint32_t i = 0; used && i < (is_direct ? 1 + 2 * what.count : 1); ++i) {
-    used = from.peer && co_await use_lent(from, index, lent->remote(), range.bytes());
+    used = from.peer.has_value();
+    if (used) used = co_await use_lent(from, index, lent->remote(), range.bytes());
   }
   if (!used) {
     windows_.push_back(*std::move(lent));
@@ -1672,7 +1673,9 @@ task<> meeting::use_on(overstepped& what) {
     co_return;
   }
   std::uint64_t round = 0;
-  while (client_.peer && co_await use_once(what, *own, round)) {
+  while (client_.peer) {
+    const bool used = co_await use_once(what, *own, round);
+    if (!used) break;
     ++round;
     co_await sleep_for(round < most_rounds ? duration{} : std::chrono::duration_cast<duration>(microseconds(500)));
   }
