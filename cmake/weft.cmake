@@ -217,7 +217,7 @@ function(weft_program)
   endif()
 endfunction()
 
-# weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS | BOTH_DRIVERS] [FULL] [PART programs]
+# weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS] [FULL] [PART programs]
 #           [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [SHARES N] [LABELS ...])
 #
 # One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
@@ -232,12 +232,12 @@ endfunction()
 # A FILTER is GoogleTest's, without a minus.
 #
 # Of the drivers a build runs one by itself: io_uring, and epoll under the thread sanitizer, which sees what epoll's calls
-# touch, not what an io_uring does. BOTH_DRIVERS is for what differs between the two. What gets epoll because io_uring is
-# forbidden is for the full run: it is the same epoll from then on, and runtime_tests try the ways there in any case.
+# touch, not what an io_uring does. What gets epoll because io_uring is forbidden is for the full run: it is the same epoll
+# from then on.
 #
 # Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
 function(weft_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;BOTH_DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL;SHARES"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL;SHARES"
                         "SOURCES;LIBRARIES;LABELS")
   set(parts promises)
   if(arg_PART)
@@ -266,11 +266,11 @@ function(weft_test)
   if(WEFT_TESTS STREQUAL threads)
     set(usual epoll)
   endif()
-  if((arg_BOTH_DRIVERS AND NOT WEFT_TESTS STREQUAL threads) OR WEFT_TESTS STREQUAL all)
+  if(WEFT_TESTS STREQUAL all)
     set(usual io_uring epoll)
   endif()
   set(drivers any)
-  if(arg_DRIVERS OR arg_BOTH_DRIVERS)
+  if(arg_DRIVERS)
     set(drivers io_uring epoll io_uring_forbidden)
   endif()
   foreach(driver IN LISTS drivers)
