@@ -304,7 +304,7 @@ TEST_F(copy_peers, data_that_does_not_match_its_digest_is_not_stored) {
 // The slot stays open until the file is stored, and the sender may write to it whenever it likes: here to its
 // beginning, at various times after that has been hashed. One worker is left, so that storing comes behind hashing.
 TEST_F(copy_peers, a_file_is_stored_as_it_was_hashed_whatever_its_sender_writes_meanwhile) {
-  constexpr int attempts = 40;
+  constexpr int attempts = 20;
   const std::string good(most_chunk_bytes, 'a');
   const digest sha = digest_of(good);
   const auto put_and_overwrite = [&](session& link, int attempt) -> task<bool> {
