@@ -771,6 +771,12 @@ class held_threads {
 // munmap(2) frees the addresses before the monitor hears of it, and mmap(2) on another thread may be given them at
 // once.
 TASK_TEST_F(monitored_cache, leases_nothing_of_memory_whose_end_the_monitor_has_not_read_yet) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  [] { GTEST_SKIP() << "the sanitizer keeps the signal from a thread while that waits for a semaphore"; }();
+  co_return;
+#endif
+#endif
   const std::set<pid_t> others = threads_of_this_process();
   mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
   std::set<pid_t> monitor = threads_of_this_process();
