@@ -193,6 +193,7 @@ error real_reason(const error& why, stop_token stop) {
 
 // Steps on a worker. Each owns the endpoint while it runs, and yields it, because the waiting frame may be destroyed.
 
+// make_pair() does not look at the views of the options, whose memory may be gone.
 task<guarded_endpoint> make_pair(guarded_endpoint self, set_up_options options) {
   co_await self->make_pair(options);
   co_return self;
@@ -203,11 +204,11 @@ task<guarded_endpoint> make_ready(guarded_endpoint self, agreement agreed) {
   co_return self;
 }
 
-// A call that blocks goes to a worker, because whatever wakes this thread, as io_uring may, would begin it anew.
-task<guarded_endpoint> ask_to_connect(guarded_endpoint self, rdma_conn_param wanted, const char* step) {
-  const auto* const said = static_cast<const std::byte*>(wanted.private_data);
-  const std::vector<std::byte> kept(said, said + wanted.private_data_len);
-  wanted.private_data = kept.data();
+// A worker makes a call that blocks, because on this thread io_uring, for example, could interrupt and restart it again
+// and again. The step may begin after the waiting frame was destroyed, so it has its own copy of the private data.
+task<guarded_endpoint> ask_to_connect(guarded_endpoint self, rdma_conn_param wanted, std::vector<std::byte> said,
+                                      const char* step) {
+  wanted.private_data = said.data();
   const auto work = [&self, &wanted] { return self->calls().connect(self->id().get(), &wanted); };
   int result = 0;
   if (self->home().traits().connect_blocks) {
@@ -238,7 +239,8 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   const agreement ours = offer(*home, options);
   const rdma_conn_param wanted = parameters(*self.operator->(), options, ours);
   const char* const connecting = "RDMA connection";
-  self = co_await weft::detail::apart(ask_to_connect(std::move(self), wanted, connecting));
+  std::vector<std::byte> own_data(options.private_data.begin(), options.private_data.end());
+  self = co_await weft::detail::apart(ask_to_connect(std::move(self), wanted, std::move(own_data), connecting));
   const bool is_driven = home->traits().kernel_drives_pair;
   const auto expected = is_driven ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE;
   const cm_event answer = co_await self->wait_for(expected, connecting, options.deadline);

@@ -871,39 +871,44 @@ loose_task succeed_or_fail(Operation operation) {
   static_cast<void>(co_await as_result(std::move(operation)));
 }
 
+// Sets up a connection, and destroys the frame of one end once it rests and `is_time()`, then calls `after()`. True if
+// it had ended before.
+template <class IsTime, class After>
+task<bool> destroy_set_up(net::device& home, const net::connection_options& usual, executor& running, bool of_client,
+                          IsTime& is_time, const After& after) {
+  net::listener from = co_await home.listen(address);
+  const auto accept = [&]() -> task<> {
+    auto request = co_await from.next();
+    auto accepting = request->accept(usual);
+    static_cast<void>(co_await std::move(accepting));
+  };
+  const auto connect = [&]() -> task<> {
+    auto connecting = home.connect(address, usual);
+    static_cast<void>(co_await std::move(connecting));
+  };
+  const auto other = [&]() -> task<> {
+    auto trying = of_client ? accept() : connect();
+    static_cast<void>(co_await as_result(std::move(trying)));
+  };
+  bool ended = false;
+  const auto meet = [&](scope& tasks) -> task<> {
+    tasks.spawn(other());
+    {
+      const loose_task victim = succeed_or_fail(of_client ? connect() : accept());
+      victim.start(running);
+      while (!(is_time() && victim.at_rest()) && !victim.ended()) co_await yield();
+      ended = victim.ended();
+    }
+    after();
+    tasks.request_stop();
+  };
+  co_await with_scope(on_failure::stop_siblings, meet);
+  co_return ended;
+}
+
 // What takes a worker: the completion queue, the queue pair, its states, an RNIC's rdma_connect(3), shared receives.
 TEST_F(simulated_rdma, a_set_up_that_is_destroyed_while_a_worker_is_at_any_job_leaves_nothing) {
-  // Destroys the set-up of one end while a worker is at its `number`-th job. True if it had ended before.
-  const auto destroy = [&](test::held_workers& workers, bool of_client) -> task<bool> {
-    net::listener from = co_await home->listen(address);
-    bool ended = false;
-    const auto meet = [&](scope& tasks) -> task<> {
-      const auto accept = [&]() -> task<> {
-        auto request = co_await from.next();
-        auto accepting = request->accept(usual());
-        static_cast<void>(co_await std::move(accepting));
-      };
-      const auto connect = [&]() -> task<> {
-        auto connecting = home->connect(address, usual());
-        static_cast<void>(co_await std::move(connecting));
-      };
-      const auto other = [&]() -> task<> {
-        auto trying = of_client ? accept() : connect();
-        static_cast<void>(co_await as_result(std::move(trying)));
-      };
-      tasks.spawn(other());
-      {
-        const loose_task victim = succeed_or_fail(of_client ? connect() : accept());
-        victim.start(*executor::current());
-        while (!(workers.hold_it() && victim.at_rest()) && !victim.ended()) co_await yield();
-        ended = victim.ended();
-      }
-      workers.let_go();
-      tasks.request_stop();
-    };
-    co_await with_scope(on_failure::stop_siblings, meet);
-    co_return ended;
-  };
+  const net::connection_options options = usual();
   for (const rdma_traits& like : {rdma_traits(), rnic()}) {
     for (const bool of_client : {true, false}) {
       bool ended = false;
@@ -913,11 +918,39 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_while_a_worker_is_at_any_job_l
         executor_options_.workers = &workers;
         {
           executor running(executor_options_);
-          const auto root = [&]() -> task<> { ended = co_await destroy(workers, of_client); };
+          const auto is_time = [&] { return workers.hold_it(); };
+          const auto let_go = [&] { workers.let_go(); };
+          const auto root = [&]() -> task<> {
+            ended = co_await destroy_set_up(*home, options, running, of_client, is_time, let_go);
+          };
           running.run(root());
         }
         close();
       }
+    }
+  }
+}
+
+// Also before a step of it that is a task of its own has begun.
+TEST_F(simulated_rdma, a_set_up_that_is_destroyed_at_any_turn_leaves_nothing) {
+  const net::connection_options options = usual();
+  for (const rdma_traits& like : {rdma_traits(), rnic()}) {
+    for (const bool of_client : {true, false}) {
+      std::size_t turns = 0;
+      for (bool ended = false; !ended; ++turns) {
+        open(like);
+        {
+          executor running(executor_options_);
+          const auto is_time = [left = turns]() mutable { return left == 0 || --left == 0; };
+          const auto root = [&]() -> task<> {
+            auto when = is_time;
+            ended = co_await destroy_set_up(*home, options, running, of_client, when, [] {});
+          };
+          running.run(root());
+        }
+        close();
+      }
+      EXPECT_GT(turns, 10U);
     }
   }
 }
