@@ -86,8 +86,7 @@ task<> turn_away(link_request& request, std::string_view words) {
   }
 }
 
-// A set-up that waits for its peer is ended for one that finds no room, once it has had its time: waits for that. False
-// if there is none.
+// Ends a set-up that waits for its peer, after waiting until that set-up has had its time. False if there is none.
 task<bool> make_room(std::shared_ptr<connection_places> places) {
   const time_point now = executor_core::current()->now();
   const auto due = places->evict(now);
@@ -95,7 +94,7 @@ task<bool> make_room(std::shared_ptr<connection_places> places) {
   co_return due.has_value();
 }
 
-// The same again and again, for a peer that waits for the pool.
+// Does so again and again while a peer waits for the pool.
 task<> keep_making_room(std::shared_ptr<connection_places> places) {
   for (;;) {
     co_await sleep_for(connection_places::shortest_wait);
@@ -103,7 +102,8 @@ task<> keep_making_room(std::shared_ptr<connection_places> places) {
   }
 }
 
-// The error of a peer that must not wait for the pool, because too many do. What the pool can never have, it refuses.
+// An error if the peer must not wait for the pool, because too many do. A size that the pool can never provide is left
+// to the pool to refuse.
 task<std::optional<error>> too_many_wait(connection_place& place, device_state& device,
                                          const connection_options& options, time_point patience) {
   const std::size_t most = device.pool().max_buffers(receive_bytes(options), mr::budget::receive);
@@ -125,14 +125,14 @@ task<std::optional<error>> too_many_wait(connection_place& place, device_state& 
           most / wanted));
 }
 
-// The pool's receives for a peer, of the set-ups that wait for theirs if it is full.
+// The pool's receives for a peer. If the pool is full, set-ups that wait for their peers give theirs back.
 task<receive_memory> find_receives_of_pool(device_state& device, const connection_options& options,
                                            std::shared_ptr<connection_places> places, time_point patience) {
   auto first = co_await when_any(find_receives(device, options, nullptr, patience), keep_making_room(places));
   co_return std::get<0>(std::move(first.values)).value();
 }
 
-// Sets the link up. Meanwhile its place may be given to another peer.
+// Sets the link up, unless its place is given to another peer meanwhile.
 task<std::unique_ptr<link>> make_link(link_request& request, const set_up_options& options, connection_place& place) {
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   // The peer of a task that was stopped while it had its receives may have gone for the same reason.
@@ -396,7 +396,7 @@ task<> listener::take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const s
   all->changed.set();
 }
 
-// Where all set-ups have their places, the next peer gets that of one that waits for its peer.
+// Waits until fewer set-ups than max_in_progress are in progress, and ends those that wait for their peers.
 task<> listener::wait_for_room(set_ups& all) {
   constexpr auto shortest_wait = connection_places::shortest_wait;
   while (all.in_progress >= all.max_in_progress) {

@@ -72,7 +72,13 @@ class intrusive_list {
 
   /// Moves all items of `from` to the end of this list.
   void splice_back(intrusive_list& from) noexcept {
-    while (!from.empty()) push_back(from.pop_front());
+    if (from.empty()) return;
+    hook& last = *ends_.previous_;
+    last.next_ = from.ends_.next_;
+    last.next_->previous_ = &last;
+    ends_.previous_ = from.ends_.previous_;
+    ends_.previous_->next_ = &ends_;
+    from.ends_.next_ = from.ends_.previous_ = &from.ends_;
   }
 
  private:

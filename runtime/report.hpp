@@ -65,10 +65,10 @@ class report_handler {
 };
 
 /// Sends all reports of this process to `handler` from now on. Null restores the default, which writes "weft: " and
-/// to_string() as one line to the standard error stream, at most line_limit::lines_a_second failures a second and then
-/// the number of the others. From any thread. The environment variable WEFT_LOG says which kinds the default writes:
-/// `all`, `none`, or for instance `failure,warning`; it is read once, and fatal ones are always written. Returns the
-/// former handler, which may be destroyed: no thread is inside it any more.
+/// to_string() as one line to the standard error stream, at most line_limit::lines_a_second failures a second; the next
+/// line that is written says how many were left out. From any thread. The environment variable WEFT_LOG says which
+/// kinds the default writes: `all`, `none`, or for instance `failure,warning`; it is read once, and fatal ones are
+/// always written. Returns the former handler, which may be destroyed: no thread is inside it any more.
 report_handler* set_report_handler(report_handler* handler) noexcept;
 
 /// Passes a report, of weft or of the program, to the handler. From any thread.

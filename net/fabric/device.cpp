@@ -203,6 +203,7 @@ bool device::may_be_at(std::span<const std::byte> endpoint, const socket_address
   if (!is_over_ip(provider())) return true;
   const auto there = host_of(endpoint);
   const auto here = host_of({reinterpret_cast<const std::byte*>(peer.data()), peer.size()});
+  if (there.empty()) return false;  // no IP address at all
   return there.size() != here.size() || std::ranges::equal(there, here);
 }
 

@@ -223,10 +223,10 @@ class engine {
   const std::size_t place_early_bytes_;
 
   bool open_ = true;
-  bool heard_ = false;          // the peer's first FPDU is in, and is one: a responder may speak
-  bool is_first_ = false;       // it is the one that is being handled
-  bool input_over_ = false;     // the peer has ended its direction
-  bool output_over_ = false;    // and so has this end
+  bool heard_ = false;          // the peer's first FPDU has arrived and is valid, so a responder may send
+  bool is_first_ = false;       // that FPDU is being handled
+  bool input_over_ = false;     // the peer has closed its direction
+  bool output_over_ = false;    // this end has closed its direction
   bool needs_receive_ = false;  // consume() stands before a message that nobody takes yet
   bool terminate_due_ = false;  // terminate_ has to be sent
   bool late_access_ = false;    // terminate_ is about a key that this end has revoked: ending::late_access

@@ -31,13 +31,13 @@ class connection_places {
   /// `most` is zero: no limit but the pool's receives.
   explicit connection_places(std::size_t most) noexcept : most_(most) {}
 
-  /// How long a set-up may wait for its peer at least, where others want its place: for a way there and back, and for
-  /// the peer's program to have its turn.
+  /// The time that a set-up has for its peer even if others want its place: a round trip, and a turn of the peer's
+  /// program.
   static constexpr std::chrono::milliseconds shortest_wait{100};
 
-  /// Ends a set-up that waits for its peer, peer_to_evict(), for another one; its place is free at once. Yields the
-  /// time from which that one may be ended: if it is later than `now`, nothing has happened. Empty: no set-up waits for
-  /// its peer, nor has one been ended a moment ago, whose place may be that of the next to be.
+  /// Ends a set-up that waits for its peer, chosen by peer_to_evict(), and frees its place at once. Returns the time
+  /// from which that set-up may be ended: if that is later than `now`, nothing was done. Empty if no set-up waits for
+  /// its peer, and none was ended a moment ago whose place may soon be held by another one that waits.
   std::optional<time_point> evict(time_point now);
 
  private:
@@ -99,16 +99,16 @@ class connection_place {
   std::uint64_t of_pool_ = 0;
 };
 
-/// A set-up that waits for its peer: it has a place, which another peer may get. On the executor that sets up; another
-/// thread may evict it.
+/// A set-up that waits for its peer, and whose place another peer may take. It lives on the executor of the set-up;
+/// connection_places::evict() may end it from any thread.
 class waiting_set_up final : private weft::detail::remote_work {
  public:
   waiting_set_up(connection_place& place, const peer_origin& from, stop_token parent);
   ~waiting_set_up();
 
-  /// Stops when `parent` does, and once the place is another peer's.
+  /// Stops when `parent` does, and when the place is taken away.
   [[nodiscard]] stop_token token() noexcept { return stop_.get_token(); }
-  /// The wait is over. True if the place is another peer's.
+  /// Ends the wait. True if the place was taken away.
   [[nodiscard]] bool ends_without_place() noexcept;
   [[nodiscard]] const peer_origin& origin() const noexcept { return origin_; }
 
@@ -122,7 +122,7 @@ class waiting_set_up final : private weft::detail::remote_work {
   const time_point since_;
   linked_stop_source stop_;
   bool evicted_ = false;  // under the mutex of connection_places
-  bool told_ = false;     // of that
+  bool told_ = false;     // run_on_executor() has run
 };
 
 }  // namespace weft::net

@@ -185,7 +185,7 @@ task<> tcp_stream::shutdown_send(stream_ref) {
 
 // ---- the end ----
 
-// Elsewhere than on the executor wire::close() does it, and so it does without memory for the task.
+// On another thread, or without memory for the task, wire::close() ends the socket.
 void tcp_stream::close() noexcept {
   if (std::exchange(ended_, true)) return;
   try {
@@ -274,7 +274,7 @@ void tcp_stream::wire::close_at_home() noexcept {
   static_cast<void>(drop_input());
 }
 
-// It has gone on another thread: nobody waits here for what was written, but it arrives all the same.
+// The stream was destroyed on another thread. Written bytes arrive all the same, so wait for that in the background.
 void tcp_stream::wire::run_on_executor() noexcept {
   try {
     if (!is_aborted && home_.on_own_thread()) {

@@ -16,7 +16,7 @@
 
 namespace weft::detail {
 
-/// What a step yields, for whoever awaits it; of both.
+/// The result of a step, shared by the step and the frame that awaits it.
 template <class T>
 struct step_outcome {
   using stored = std::conditional_t<std::is_void_v<T>, bool, T>;
@@ -46,8 +46,9 @@ task<> run_step(std::shared_ptr<step_outcome<T>> outcome, task<T> step) {
   outcome->ended.set();
 }
 
-/// Awaits a step of a set-up as a task of the executor's own. Whoever awaits it may be destroyed meanwhile: the step,
-/// which owns what it uses, is asked to stop then, and what it yields goes at its end. executor::run() waits for that.
+/// Runs a step of a set-up as a background task, and awaits it. The awaiting frame may be destroyed meanwhile: the step
+/// is then asked to stop, and its result is destroyed at its end, for which executor::run() waits. So a step owns all
+/// that it uses. That includes its arguments: it may begin only after the awaiting frame was destroyed.
 template <class T>
 task<T> apart(task<T> step) {
   promise_base& self = co_await current_promise();

@@ -76,6 +76,12 @@ TEST_F(intrusive_list_test, takes_another_whole) {
   all.splice_back(more);
   EXPECT_EQ(numbers_in(all), (std::vector{0, 1, 2}));
   EXPECT_TRUE(more.empty());
+  all.splice_back(more);  // nothing
+  more.push_back(all.pop_front());
+  EXPECT_EQ(numbers_in(all), (std::vector{1, 2}));
+  more.splice_back(all);
+  EXPECT_EQ(numbers_in(more), (std::vector{0, 1, 2}));
+  while (!more.empty()) more.pop_front();
 }
 
 TEST_F(intrusive_list_test, holds_what_another_kind_of_list_holds_as_well) {
