@@ -121,7 +121,6 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
 }
 
 tcp_link::~tcp_link() {
-  assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed");
   if (input_ != nullptr) shared_.give_back(std::move(input_));
   home_.take_back(*this);
 }
@@ -147,7 +146,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.sink_stag_seed = draw_sink_stag(socket_->calls());
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
   receives_ = std::make_unique<posted_receive[]>(queue_ != nullptr ? 1 : options.receive_depth);
-  events_ = &events;
+  life_.begin(events);
   counts_ = !options.agreed.cuts_writes();
   overdue_after_ = options.overdue_after;
   large_frames_ = options.agreed.large_frames;
@@ -212,13 +211,13 @@ void tcp_link::ring() noexcept { settle_later(); }
 // Posting alone sends nothing: one doorbell for many requests. Whoever hears of closed() may destroy the link, and
 // nothing of it is touched behind that. Flattened, with what is seldom needed kept out.
 [[gnu::flatten]] void tcp_link::run_late() noexcept {
-  if (closed_) return;
+  if (life_.is_closed()) return;
   if (std::exchange(resuming_, false)) [[unlikely]]
     resume_input();
   send_output();
   watch_stalled();
   advance_end();
-  if (closed_) events_->closed();
+  if (life_.is_closed()) life_.tell_closed();
 }
 
 // ---- input ----
@@ -229,14 +228,14 @@ void tcp_link::ring() noexcept { settle_later(); }
 }
 
 void tcp_link::await_input() noexcept {
-  if (input_wait_.in_progress() || input_ended_ || aborted_ || closed_) return;
+  if (input_wait_.in_progress() || life_.peer_has_finished() || life_.is_broken() || life_.is_closed()) return;
   home_.io().start(input_wait_);
 }
 
 [[gnu::flatten]] void tcp_link::on_readable(int result) noexcept {
-  if (result >= 0 && !aborted_ && !take_input()) return;
+  if (result >= 0 && !life_.is_broken() && !take_input()) return;
   settle_later();
-  if (result < 0 && result != -ECANCELED && !aborted_) connection_lost(-result);
+  if (result < 0 && result != -ECANCELED && !life_.is_broken()) connection_lost(-result);
 }
 
 // False if there was nothing, which is usual while the executor spins: then there is nothing to settle either.
@@ -262,7 +261,7 @@ void tcp_link::await_more_input() noexcept {
 
 // One recvmsg, and what the engine makes of it.
 tcp_link::intake tcp_link::receive_once() noexcept {
-  if (input_ended_) return {intake::last_words, 0};
+  if (life_.peer_has_finished()) return {intake::last_words, 0};
   if (input_ == nullptr) input_ = shared_.lend_staging();
   if (input_ == nullptr) {
     connection_lost(ENOMEM);
@@ -306,7 +305,7 @@ tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t plac
 [[gnu::noinline]] void tcp_link::input_failed(int number) noexcept {
   if (number != 0) return connection_lost(number);
   if (send_.in_progress() && is_lost(*socket_)) return;  // the send is about to say why
-  input_ended_ = true;
+  life_.peer_finished();
   feed_engine();
   if (send_failure_ == 0 && window_.has_given_up()) send_failure_ = ETIMEDOUT;
   if (send_failure_ != 0) {
@@ -333,23 +332,23 @@ void tcp_link::feed_engine() noexcept {
 
 // The peer may have said why it goes, with a Terminate or a close message, before it took no more of ours.
 [[gnu::noinline]] void tcp_link::read_last_words() noexcept {
-  while (!aborted_ && !engine_->needs_receive() && receive_once().kind == intake::all_that_fits) {
+  while (!life_.is_broken() && !engine_->needs_receive() && receive_once().kind == intake::all_that_fits) {
   }
 }
 
 [[gnu::noinline]] void tcp_link::connection_lost(int number) noexcept {
-  input_ended_ = true;
-  aborted_ = true;  // also where the stream has ended already, and only its last words were on their way
+  life_.peer_finished();
+  life_.break_off();  // also where the stream has ended already, and only its last words were on their way
   std::array<char, 128> room{};
   const char* const text = ::strerror_r(number, room.data(), room.size());
-  if (!ended_) lost_ = why_lost(number, text);
+  if (!life_.has_ended()) lost_ = why_lost(number, text);
   engine_->abort(words::format("TCP: %s", text));
 }
 
 // ---- output ----
 
 void tcp_link::send_output() noexcept {
-  if (send_.in_progress() || closed_ || output_closed_ || aborted_) return;
+  if (send_.in_progress() || life_.is_closed() || life_.has_finished() || life_.is_broken()) return;
   if (output_ == nullptr) {
     if (!engine_->has_output()) return;
     output_ = shared_.lend_batch();
@@ -395,8 +394,8 @@ void tcp_link::end_send(int result) noexcept {
     read_last_words();
     connection_lost(number);
   }
-  if (aborted_ && !output_->empty()) engine_->abandon(*output_);
-  if (output_->empty() && (!engine_->has_output() || aborted_)) shared_.give_back(std::move(output_));
+  if (life_.is_broken() && !output_->empty()) engine_->abandon(*output_);
+  if (output_->empty() && (!engine_->has_output() || life_.is_broken())) shared_.give_back(std::move(output_));
 }
 
 // ---- what the engine says ----
@@ -433,14 +432,14 @@ void tcp_link::completed(request& item, const completion& how) noexcept {
   if (how.status == completion_status::flushed) status = work_status::flushed;
   if (how.status == completion_status::remote_access_error) status = work_status::access_denied;
   if (how.status == completion_status::bystander) status = work_status::bystander;
-  events_->completed(static_cast<posted_request&>(item).work, status);
+  life_.events().completed(static_cast<posted_request&>(item).work, status);
 }
 
 void tcp_link::received(receive_request& item, const received_info& info) noexcept {
-  events_->received(*static_cast<posted_receive&>(item).work, {.bytes = info.bytes,
-                                                               .solicited = info.solicited,
-                                                               .invalidated_key = info.invalidated_stag,
-                                                               .immediate = info.immediate});
+  life_.events().received(*static_cast<posted_receive&>(item).work, {.bytes = info.bytes,
+                                                                     .solicited = info.solicited,
+                                                                     .invalidated_key = info.invalidated_stag,
+                                                                     .immediate = info.immediate});
 }
 
 receive_request* tcp_link::take_receive() noexcept {
@@ -452,35 +451,33 @@ receive_request* tcp_link::take_receive() noexcept {
 }
 
 void tcp_link::flushed(receive_request& item) noexcept {
-  events_->receive_flushed(*static_cast<posted_receive&>(item).work);
+  life_.events().receive_flushed(*static_cast<posted_receive&>(item).work);
 }
 
 void tcp_link::ended(const ending& how) noexcept {
-  ended_ = true;
   settle_later();
   if (queue_ != nullptr) queue_->forget(*this);  // defect: hand a shared receive
-  orderly_ = how.reason == ending_reason::peer_closed;
   if (timer::armed()) home_.disarm(*this);
   // Nothing can be said to the peer any more: do not wait for what is on its way.
-  if (how.reason == ending_reason::connection_lost || how.reason == ending_reason::aborted) aborted_ = true;
+  if (how.reason == ending_reason::connection_lost || how.reason == ending_reason::aborted) life_.break_off();
   refusal_ = lost_ ? std::nullopt : refusal_of(how);
   // The length of an FPDU is used before its CRC has come.
   const bool is_damage = how.code == cause::crc_mismatch || (agreed_.crc && how.code == cause::framing);
   was_damaged_ = is_damage;  // defect: blame the peer for damage on the way
-  events_->ended(orderly_, lost_ ? *lost_ : to_error(how));
+  life_.end(how.reason == ending_reason::peer_closed, lost_ ? *lost_ : to_error(how));
 }
 
 // ---- the end ----
 
 void tcp_link::shut_down() noexcept {
   settle_later();
-  shutting_down_ = true;
+  life_.shut_down();
 }
 
 void tcp_link::abort(std::string_view why) noexcept {
-  if (closed_) return;
+  if (life_.is_closed()) return;
   settle_later();
-  aborted_ = true;
+  life_.break_off();
   engine_->abort(words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
 
@@ -501,22 +498,22 @@ terminate_code cause_of(link::violation what) noexcept {
 }  // namespace
 
 void tcp_link::refuse(violation what, std::string_view why) noexcept {
-  if (closed_) return;
+  if (life_.is_closed()) return;
   settle_later();
   engine_->refuse(cause_of(what), words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
 
 // Goes through the end as far as it has come; called whenever something about it may have changed.
 void tcp_link::advance_end() noexcept {
-  if (closed_) return;
+  if (life_.is_closed()) return;
   const bool all_sent = output_ == nullptr && !engine_->has_output();
-  if (!aborted_ && all_sent && !output_closed_ && (shutting_down_ || ended_)) {
-    output_closed_ = true;
+  if (!life_.is_broken() && all_sent && !life_.has_finished() && (life_.is_shut_down() || life_.has_ended())) {
+    life_.finish();
     socket_->calls().shutdown(socket_->fd(), SHUT_WR);  // defect: forget to say
     engine_->end_of_output();
   }
-  if (!ended_) return;
-  if (aborted_ || (input_ended_ && output_closed_)) return stop_io();
+  if (!life_.has_ended()) return;
+  if (life_.may_close()) return stop_io();
   // We sent a Terminate, or were sent one. Closing with unread input would reset TCP, and the peer might never see why:
   // let it go first.
   if (!timer::armed() && !home_.try_arm(*this, home_.now() + linger_time)) stop_io();
@@ -525,7 +522,7 @@ void tcp_link::advance_end() noexcept {
 // The answers to requests may lie behind a message for which there is no receive, and so may the news of the peer's
 // death. Native peers have credits and never cause this; with others only a time limit helps.
 void tcp_link::watch_stalled() noexcept {
-  if (ended_) return;
+  if (life_.has_ended()) return;
   const bool stalled = engine_->needs_receive() && engine_->has_requests();
   if (!stalled && timer::armed()) home_.disarm(*this);
   if (!stalled || engine_->reads_in_flight() == 0) reads_held_back_.reset();
@@ -553,9 +550,9 @@ void tcp_link::look_at_stalled() noexcept {
 
 void tcp_link::expired() noexcept {
   settle_later();
-  if (!ended_) return look_at_stalled();
-  input_ended_ = true;
-  if (!output_closed_) aborted_ = true;  // it does not even take our last words
+  if (!life_.has_ended()) return look_at_stalled();
+  life_.peer_finished();
+  if (!life_.has_finished()) life_.break_off();  // it does not even take our last words
 }
 
 // Ends what is in progress; whatever ends last closes.
@@ -571,10 +568,10 @@ void tcp_link::expired() noexcept {
 }
 
 void tcp_link::finish() noexcept {
-  closed_ = true;
+  life_.close();
   home_.disarm(*this);
   window_.stop();
-  if (aborted_) {
+  if (life_.is_broken()) {
     const linger reset{.l_onoff = 1, .l_linger = 0};  // a RST tells the peer at once
     socket_->calls().setsockopt(socket_->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   }
@@ -586,7 +583,7 @@ void tcp_link::finish() noexcept {
 // ---- exposures ----
 
 task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
-  if (closed_) throw error(errc::closed, "expose a buffer");
+  if (life_.is_closed()) throw error(errc::closed, "expose a buffer");
   co_return exposed_place(exposed_.open(memory, uses, gate), 0);
 }
 

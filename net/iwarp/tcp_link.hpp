@@ -4,6 +4,7 @@
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
+#include <weft/net/link/link_life.hpp>
 #include <weft/net/link/tcp_window_watch.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/software/exposed_keys.hpp>
@@ -101,7 +102,7 @@ class tcp_link final : public net::link,
   void received(receive_request& item, const received_info& info) noexcept override;
   receive_request* take_receive() noexcept override;
   void flushed(receive_request& item) noexcept override;
-  void input_over() noexcept override { events_->input_over(); }
+  void input_over() noexcept override { life_.events().input_over(); }
   void ended(const ending& how) noexcept override;
 
   void await_input() noexcept;
@@ -153,7 +154,7 @@ class tcp_link final : public net::link,
   bool place_unchecked_;
   stream_id id_;
   capabilities capabilities_;
-  link_events* events_ = nullptr;
+  link_life life_;  // the peer's half is the input; broken: TCP is closed with a reset instead of a FIN
   std::unique_ptr<engine> engine_;
   receive_queue* queue_;                        // null: the receives are posted here
   std::unique_ptr<posted_receive[]> receives_;  // with a queue: only the one taken from it
@@ -174,15 +175,8 @@ class tcp_link final : public net::link,
   std::chrono::milliseconds overdue_after_{};
   bool large_frames_ = false;                  // frames need not fit TCP's segments
   std::optional<time_point> reads_held_back_;  // since when reads wait behind a message without a receive
-  bool in_bulk_ = false;      // the peer sends large FPDUs: leave their payload in the socket until its place is known
-  bool resuming_ = false;     // a receive was posted after needs_receive()
-  bool input_ended_ = false;  // FIN, or an error
-  bool ended_ = false;        // the engine has ended
-  bool orderly_ = false;      // it ended in order
-  bool shutting_down_ = false;  // shut_down() was called
-  bool output_closed_ = false;  // our FIN is out
-  bool aborted_ = false;        // close TCP with a reset instead of a FIN
-  bool closed_ = false;
+  bool in_bulk_ = false;   // the peer sends large FPDUs: leave their payload in the socket until its place is known
+  bool resuming_ = false;  // a receive was posted after needs_receive()
 };
 
 }  // namespace weft::net::iwarp

@@ -177,15 +177,13 @@ shm_link::shm_link(established made, std::shared_ptr<software::domain> home, std
   capabilities_.same_machine = true;
 }
 
-shm_link::~shm_link() { assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed"); }
-
 void shm_link::start(link_events& events, const link_parameters& parameters) {
   receives_.resize(queue_ != nullptr ? 1 : parameters.receive_depth);
   answers_.resize(std::max<std::size_t>(capabilities_.incoming_reads, 1));
   counts_ = !parameters.agreed.cuts_writes();
   overdue_after_ = parameters.overdue_after;
   shared_.add(*this, made_.socket.fd());
-  events_ = &events;
+  life_.begin(events);
 }
 
 // ---- posting ----
@@ -207,12 +205,12 @@ void shm_link::post(work_request& work) noexcept {
   (first_ != nullptr ? last_->next : first_) = &item;
   last_ = &item;
   if (unsent_ == nullptr) unsent_ = &item;
-  if (ended_) unsettled_ = true;
+  if (life_.has_ended()) unsettled_ = true;
 }
 
 void shm_link::post_receive(receive_work& work) noexcept {
   const turn outer(*this);
-  if (ended_ && broken_) return events_->receive_flushed(work);
+  if (life_.is_broken()) return life_.events().receive_flushed(work);
   const std::size_t place = (receives_begin_ + receives_count_++) % receives_.size();
   receives_[place] = &work;
   // defect: leave a message that waited
@@ -228,22 +226,22 @@ void shm_link::ring() noexcept {
 // Called at the end of the outermost turn only, because closed() may destroy the link, and nothing of it is touched
 // afterwards.
 void shm_link::settle() noexcept {
-  if (closed_ || events_ == nullptr) return;
+  if (life_.is_closed() || !life_.has_begun()) return;
   ++depth_;
   do {
     unsettled_ = false;
     send_output();
     if (stalled_ || timer::armed()) watch_stalled();
-    if (ended_ || shutting_down_ || peer_finished_ || socket_ended_) advance_end();
-  } while (unsettled_ && !closed_);
+    if (life_.is_ending()) advance_end();
+  } while (unsettled_ && !life_.is_closed());
   --depth_;
-  if (closed_) events_->closed();
+  if (life_.is_closed()) life_.tell_closed();
 }
 
 // ---- output ----
 
 void shm_link::send_output() noexcept {
-  if (ended_ && broken_) return;
+  if (life_.is_broken()) return;
   blocked_room_.reset();
   postponed_ = false;
   if ((!owes_ || send_notices()) && send_answers()) send_requests();
@@ -303,7 +301,7 @@ bool shm_link::send_short(const record& header, std::span<const std::byte> paylo
 bool shm_link::send_answers() noexcept {
   if (answers_count_ == 0) return true;
   const software::key_table::reader::batch inside(shared_.keys());
-  while (answers_count_ != 0 && !ended_) {
+  while (answers_count_ != 0 && !life_.has_ended()) {
     owed_answer& oldest = answers_[answers_begin_];
     if (oldest.kind != record_kind::read) {
       if (!answer_atomic(oldest)) return false;
@@ -368,7 +366,7 @@ bool shm_link::send_notices() noexcept {
     if (!send_short({.kind = record_kind::proven, .flags = flags}, {})) return false;
     owed_proven_.reset();
   }
-  if (finished_) return true;
+  if (life_.has_finished()) return true;
   while (direct_ != nullptr) {
     const std::optional<record> answer = direct_->next_answer();
     if (!answer) break;
@@ -400,7 +398,7 @@ bool shm_link::send_notice(const direct_loans::notice& what) noexcept {
 }
 
 void shm_link::send_requests() noexcept {
-  while (unsent_ != nullptr && !ended_ && send_request(*unsent_)) unsent_ = unsent_->next;
+  while (unsent_ != nullptr && !life_.has_ended() && send_request(*unsent_)) unsent_ = unsent_->next;
 }
 
 // True once the whole request is in the ring, or has been executed.
@@ -536,7 +534,7 @@ bool shm_link::send_pieces(posted_request& item, record header) noexcept {
     put(header);
     item.moved += piece.size();               // defect: complete a write with
     if (item.moved != item.bytes) publish();  // the peer begins to copy meanwhile
-    if (ended_) return false;                 // the peer could not be woken up
+    if (life_.has_ended()) return false;      // the peer could not be woken up
   } while (item.moved != item.bytes);
   item.done = true;
   return true;
@@ -566,24 +564,24 @@ void shm_link::wake_other() noexcept {
 
 // In posting order: a request that waits for an answer holds back those behind it.
 void shm_link::complete_oldest() noexcept {
-  while (first_ != nullptr && first_->done && !ended_) {
+  while (first_ != nullptr && first_->done && !life_.has_ended()) {
     posted_request& item = *first_;
     first_ = item.next;
-    events_->completed(*item.work, work_status::done);
+    life_.events().completed(*item.work, work_status::done);
   }
 }
 
 // ---- input ----
 
 std::size_t shm_link::poll() noexcept {
-  if (closed_) return 0;
-  if (parting_) {
+  if (life_.is_closed()) return 0;
+  if (life_.is_leaving()) {
     if (!unsettled_ && !loans_->shut_out()) return 0;
     const turn outer(*this);
     unsettled_ = true;
     return 1;
   }
-  const bool has_input = !ended_ && !stalled_ && (copying_ || !reader_.is_empty());
+  const bool has_input = !life_.has_ended() && !stalled_ && (copying_ || !reader_.is_empty());
   bool sane = true;
   if (!has_input && !unsettled_ && !postponed_ && !found_room(&sane)) {
     if (reader_.unreleased() != 0 && ++quiet_polls_ == polls_before_release) reader_.release();
@@ -608,8 +606,7 @@ bool shm_link::found_room(bool* sane) noexcept {
 // Whether neither output nor closing has anything left to do.
 bool shm_link::is_settled() const noexcept {
   const bool has_output = unsent_ != nullptr || answers_count_ != 0 || owes_ || (first_ != nullptr && first_->done);
-  const bool is_ending = ended_ || shutting_down_ || peer_finished_ || socket_ended_;
-  return !has_output && !is_ending && !stalled_ && !timer::armed();
+  return !has_output && !life_.is_ending() && !stalled_ && !timer::armed();
 }
 
 void shm_link::fall_asleep() noexcept {
@@ -629,9 +626,10 @@ void shm_link::loans_ended() noexcept {
 // an honest peer could fill the socket, because such a peer does not wake an end that is awake. A peer that sends more
 // of them fills its own buffer. The file of an offer may be among them.
 void shm_link::socket_ready(bool at_end) noexcept {
-  if (closed_ || socket_ended_) return;
+  if (life_.is_closed() || life_.peer_has_left()) return;
   if (at_end) {
-    unsettled_ = socket_ended_ = true;  // defect: do not notice
+    life_.peer_left();  // defect: do not notice
+    unsettled_ = true;
     return;
   }
   if (++unread_ < wake_ups_unread) return;
@@ -656,7 +654,7 @@ void shm_link::take_input() noexcept {
   key_batch inside;
   std::size_t records = 0;
   std::size_t bytes = 0;
-  while (records < records_a_poll && bytes < bytes_a_poll && !ended_ && !copying_) {
+  while (records < records_a_poll && bytes < bytes_a_poll && !life_.has_ended() && !copying_) {
     bool sane = true;
     const std::size_t available = reader_.available(&sane);
     if (!sane) {
@@ -720,8 +718,8 @@ bool shm_link::take(const record& header, std::span<const std::byte> content) no
       take_answer(header, content);
       return true;
     case record_kind::finished:
-      if (continued_ || peer_finished_) return break_rules("an end that is none"), true;
-      peer_finished_ = true;
+      if (continued_ || life_.peer_has_finished()) return break_rules("an end that is none"), true;
+      life_.peer_finished();
       loans_.reset();  // the peer has let go of all loans before
       return true;
     case record_kind::broken:
@@ -744,7 +742,7 @@ bool shm_link::take_notice(const record& header, std::span<const std::byte> cont
       return true;
     case record_kind::withdrawn:
       if (direct_ != nullptr) fault = direct_->give_back(header.number);
-      if (direct_ == nullptr && !shutting_down_) fault = "it ends a loan that there is not";
+      if (direct_ == nullptr && !life_.is_shut_down()) fault = "it ends a loan that there is not";
       break;
     case record_kind::taken:
     case record_kind::returned:
@@ -802,7 +800,7 @@ void shm_link::lend(std::uint32_t key, software::direct_memory& whole) noexcept 
 }
 
 bool shm_link::begin_delivery(const record& header, std::span<const std::byte> content) noexcept {
-  if (continued_ || peer_finished_) return break_rules("a request at a place where there is none"), true;
+  if (continued_ || life_.peer_has_finished()) return break_rules("a request at a place where there is none"), true;
   const bool is_message = header.kind == record_kind::send || (header.flags & record::immediate) != 0;
   if (is_message && !find_receive()) return false;
   if (header.total > largest_message || header.bytes > header.total) return break_rules("a length that none has"), true;
@@ -949,7 +947,7 @@ void shm_link::end_delivery() noexcept {
     if ((incoming_.flags & record::immediate) == 0) return;
     what.immediate = incoming_.number;
   }
-  events_->received(*std::exchange(receive_, nullptr), what);
+  life_.events().received(*std::exchange(receive_, nullptr), what);
 }
 
 bool shm_link::find_receive() noexcept {
@@ -966,7 +964,7 @@ bool shm_link::find_receive() noexcept {
 }
 
 void shm_link::take_query(const record& header, std::span<const std::byte> content) noexcept {
-  if (continued_ || peer_finished_) return break_rules("a request at a place where there is none");
+  if (continued_ || life_.peer_has_finished()) return break_rules("a request at a place where there is none");
   if (answers_count_ == capabilities_.incoming_reads) return break_rules("more reads than were agreed on");
   owed_answer asked{.kind = header.kind, .key = header.key, .address = header.address, .total = header.total};
   asked.number = peer_requests_++;
@@ -1066,14 +1064,13 @@ void shm_link::break_off(const error& why) noexcept {
 }
 
 void shm_link::end_because(const error& why, const record& last, std::string_view words) noexcept {
-  if (ended_ && broken_) return;
-  broken_ = true;
+  if (life_.is_broken()) return;
+  life_.break_off();
   unsettled_ = true;
-  const bool first = !std::exchange(ended_, true);
   made_.memory.own().payloads.store(end_words::let_go, std::memory_order_seq_cst);
   say_last_words(last, words);
   if (queue_ != nullptr) static_cast<software::receive_queue&>(*queue_).forget(*this);
-  if (first) events_->ended(false, why);
+  if (!life_.has_ended()) life_.end(false, why);
 }
 
 // Sends the last record if there is room. Otherwise the peer learns of the end by the socket.
@@ -1090,52 +1087,55 @@ void shm_link::say_last_words(record last, std::string_view words) noexcept {
 void shm_link::shut_down() noexcept {
   const turn outer(*this);
   unsettled_ = true;
-  shutting_down_ = true;
+  life_.shut_down();
 }
 
 void shm_link::abort(std::string_view why) noexcept {
-  if (closed_) return;
+  if (life_.is_closed()) return;
   const turn outer(*this);
   break_off(make_error(errc::closed, why));
 }
 
 void shm_link::refuse(violation, std::string_view why) noexcept {
-  if (closed_) return;
+  if (life_.is_closed()) return;
   const turn outer(*this);
   break_rules(why);
 }
 
 // Takes the next steps of closing that are possible; called whenever a condition of theirs may have changed.
 void shm_link::advance_end() noexcept {
-  if (closed_) return;
-  const bool is_unheard = socket_ended_ && peer_finished_;  // nobody makes room any more
-  if (!broken_ && shutting_down_ && first_ == nullptr && !finished_ && (answers_count_ == 0 || is_unheard)) {
+  if (life_.is_closed()) return;
+  const bool is_unheard = life_.peer_has_left() && life_.peer_has_finished();  // nobody makes room any more
+  if (life_.is_finishing() && first_ == nullptr && (answers_count_ == 0 || is_unheard)) {
     direct_.reset();  // `finished` tells the peer that this end has let go of all loans
-    finished_ = is_unheard || send_short({.kind = record_kind::finished}, {});
+    if (is_unheard || send_short({.kind = record_kind::finished}, {})) life_.finish();
     publish();
   }
-  if (!ended_ && peer_finished_ && first_ == nullptr) {
-    ended_ = unsettled_ = true;
-    events_->ended(true, make_error(errc::peer_closed, "the peer closed the connection"));
+  if (!life_.has_ended() && life_.peer_has_finished() && first_ == nullptr) {
+    unsettled_ = true;
+    life_.end(true, make_error(errc::peer_closed, "the peer closed the connection"));
   }
-  if (socket_ended_ && !broken_) look_at_the_end_of_the_socket();
-  if (!ended_) return;
+  if (life_.peer_has_left() && !life_.is_broken()) look_at_the_end_of_the_socket();
+  if (!life_.has_ended()) return;
   while (first_ != nullptr) flush_oldest();
-  if ((broken_ || (finished_ && peer_finished_)) && may_close()) close();
+  if (life_.may_close() && is_outside_of_loans()) close();
 }
 
 // An honest peer may be in the middle of an access to memory that it was lent. It learns of the end, and closes its
 // socket, which wakes this end. If it dies, its socket is closed as well.
-bool shm_link::may_close() noexcept {
-  if (loans_ == nullptr || socket_ended_ || loans_->shut_out()) return true;  // defect: end a connection while
-  if (!std::exchange(parting_, true)) made_.socket.calls().shutdown(made_.socket.fd(), SHUT_WR);
+bool shm_link::is_outside_of_loans() noexcept {
+  if (loans_ == nullptr || life_.peer_has_left() || loans_->shut_out()) return true;  // defect: end a connection while
+  if (!life_.is_leaving()) {
+    life_.leave();
+    made_.socket.calls().shutdown(made_.socket.fd(), SHUT_WR);
+  }
   return false;
 }
 
 // Records that the peer has published before its end are still taken.
 void shm_link::look_at_the_end_of_the_socket() noexcept {
   bool sane = true;
-  if (peer_finished_ && (finished_ || first_ == nullptr)) return;
+  if (life_.peer_has_finished() && (life_.has_finished() || first_ == nullptr)) return;
   const bool has_input = reader_.available(&sane) != 0 && sane;
   if (has_input && !stalled_) return;
   if (has_input && first_ == nullptr) return;  // messages that the program may still receive
@@ -1147,7 +1147,7 @@ void shm_link::flush_oldest() noexcept {
   first_ = item.next;
   if (first_ == nullptr) unsent_ = nullptr;
   if (unsent_ == &item) unsent_ = item.next;
-  events_->completed(*item.work, status_of(item));
+  life_.events().completed(*item.work, status_of(item));
 }
 
 work_status shm_link::status_of(const posted_request& item) const noexcept {
@@ -1161,7 +1161,7 @@ work_status shm_link::status_of(const posted_request& item) const noexcept {
 // The answers to this end's reads may be behind a message for which there is no receive. Native peers have credits and
 // never get there; for others there is a timeout.
 void shm_link::watch_stalled() noexcept {
-  const bool overdue = stalled_ && reads_ != 0 && !ended_ && overdue_after_.count() != 0;
+  const bool overdue = stalled_ && reads_ != 0 && !life_.has_ended() && overdue_after_.count() != 0;
   if (!overdue && timer::armed()) home_.disarm(*this);
   if (overdue && !timer::armed()) static_cast<void>(home_.try_arm(*this, home_.now() + overdue_after_));
 }
@@ -1174,14 +1174,14 @@ void shm_link::expired() noexcept {
 }
 
 void shm_link::close() noexcept {
-  closed_ = true;
+  life_.close();
   if (timer::armed()) home_.disarm(*this);
   if (queue_ != nullptr) static_cast<software::receive_queue&>(*queue_).forget(*this);
-  if (receive_ != nullptr) events_->receive_flushed(*std::exchange(receive_, nullptr));
+  if (receive_ != nullptr) life_.events().receive_flushed(*std::exchange(receive_, nullptr));
   for (; receives_count_ != 0; --receives_count_) {
     receive_work* const work = receives_[receives_begin_];
     receives_begin_ = (receives_begin_ + 1) % receives_.size();
-    events_->receive_flushed(*work);
+    life_.events().receive_flushed(*work);
   }
   direct_.reset();
   loans_.reset();
@@ -1194,7 +1194,7 @@ void shm_link::close() noexcept {
 // ---- exposures ----
 
 task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
-  if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
+  if (life_.has_ended()) throw error(errc::closed, "expose a buffer");
   co_return exposed_place(exposed_.open(memory, uses, gate), 0);
 }
 

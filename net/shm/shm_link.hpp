@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/link_life.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/shm/direct_access.hpp>
 #include <weft/net/shm/direct_loans.hpp>
@@ -42,7 +43,6 @@ class shm_link final : public net::link,
                        private software::receive_queue::taker {
  public:
   shm_link(established made, std::shared_ptr<software::domain> home, std::shared_ptr<net::receive_queue> shared);
-  ~shm_link() override;
 
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
   [[nodiscard]] std::string_view peer() const noexcept override { return made_.peer; }
@@ -180,7 +180,7 @@ class shm_link final : public net::link,
   void flush_oldest() noexcept;
   [[nodiscard]] work_status status_of(const posted_request& item) const noexcept;
   void watch_stalled() noexcept;
-  [[nodiscard]] bool may_close() noexcept;
+  [[nodiscard]] bool is_outside_of_loans() noexcept;
   void close() noexcept;
 
   executor_core& home_;
@@ -190,7 +190,9 @@ class shm_link final : public net::link,
   std::shared_ptr<net::receive_queue> queue_;  // null: the receives are posted here
   software::stream_id id_;
   capabilities capabilities_;
-  link_events* events_ = nullptr;
+  // The peer has left when its process, or its end of the socket, is gone. Leaving, this end waits only until the peer
+  // is outside of memory that it was lent.
+  link_life life_;
   bool counts_ = true;  // what the peer writes: native_features::cuts_writes()
   std::chrono::milliseconds overdue_after_{};
 
@@ -243,14 +245,6 @@ class shm_link final : public net::link,
   software::exposed_keys exposed_{*domain_, id_};
   unsigned depth_ = 0;
   bool unsettled_ = false;
-  bool socket_ended_ = false;   // the peer, or its process, is gone
-  bool shutting_down_ = false;  // shut_down() was called
-  bool finished_ = false;       // this end's last record is in the ring
-  bool peer_finished_ = false;  // the peer's last record has been taken
-  bool ended_ = false;
-  bool broken_ = false;   // closing does not wait for the peer to finish
-  bool parting_ = false;  // closing waits only until the peer is outside of memory that it was lent
-  bool closed_ = false;
 };
 
 }  // namespace weft::net::shm

@@ -143,8 +143,8 @@ change a word when that is asked for, and again with the answer: after std::uint
     when header.kind == record_kind::fetch_add
 ask one question more than was agreed on: capabilities_.outgoing_reads -> $ + 1
 forget what a peer had published before its end: instead break_off(make_error(errc::peer_vanished, "it has gone"))
-    when socket_ended_
-do not notice that a process has died: true -> false
+    when life_.peer_has_left()
+do not notice that a process has died: skip
 leave a key that was taken back, in shared memory: skip
 leave the keys of a connection that ends, in shared memory: skip
 use directly what its owner has taken back: never
@@ -152,7 +152,7 @@ leave a peer's way open when its memory is released: skip
 use memory directly ahead of what its owner is to execute before: always
 take a fence for answered once it has been asked for: after unfenced_ = false; unsettled_ = true when fencing_
 forget to answer a fence: -> false
-answer no fence after having finished: before return true when finished_
+answer no fence after having finished: before return true when life_.has_finished()
 keep memory mapped that its owner wants back: skip
 take a large direct transfer for done with its first part: -> true
 write directly, and say nothing of immediate data: never

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/transport.hpp>
+
+#include <cassert>
+#include <cstdint>
+
+namespace weft::net {
+
+/// The life of a link: its steps, each of which asserts that it is legal, and the events that tell the connection of
+/// its end, each exactly once.
+///
+/// Stages:
+///   open     requests are executed
+///   ended    link_events::ended() was called
+///   leaving  the link only lets go of what it has: nothing is posted or delivered any more
+///   closed   everything has completed or been flushed
+///   over     link_events::closed() was called, and may have destroyed the link
+/// Each end also finishes its own half: it says that no more follows. A link whose two halves have finished closes in
+/// order; a broken one closes without waiting for the peer.
+class link_life {
+ public:
+  link_life() = default;
+  link_life(const link_life&) = delete;
+  link_life& operator=(const link_life&) = delete;
+  ~link_life() { assert((events_ == nullptr || is_closed()) && "a link was destroyed before it was closed"); }
+
+  // ---- steps ----
+
+  void begin(link_events& events) noexcept {
+    assert(events_ == nullptr && "a link was started twice");
+    events_ = &events;
+  }
+  /// The connection posts no more.
+  void shut_down() noexcept {
+    if (own_ == half::open) own_ = half::shutting_down;
+  }
+  /// This end has said that no more follows, or never will say anything again.
+  void finish() noexcept {
+    assert((own_ == half::shutting_down || has_ended()) && !has_finished() && "an end finished too early, or twice");
+    own_ = half::finished;
+  }
+  /// The peer has said that no more follows.
+  void peer_finished() noexcept { peer_finished_ = true; }
+  /// Nothing more comes from the peer, nor reaches it: its process or its end of the wire is gone.
+  void peer_left() noexcept { peer_left_ = true; }
+  /// From now on the link does not wait for the peer. end() follows, unless the link has ended already.
+  void break_off() noexcept {
+    assert(!is_closed() && "a link was broken off after it had closed");
+    broken_ = true;
+  }
+  /// Tells the connection, which may call back into the link.
+  void end(bool orderly, const error& why) noexcept {
+    assert(has_begun() && !has_ended() && "a link ended before it was started, or twice");
+    stage_ = stage::ended;
+    events_->ended(orderly, why);
+  }
+  void leave() noexcept {
+    assert(stage_ == stage::ended && "a link left before it had ended, or twice");
+    stage_ = stage::leaving;
+  }
+  void close() noexcept {
+    assert(has_ended() && !is_closed() && "a link closed before it had ended, or twice");
+    stage_ = stage::closed;
+  }
+  /// Tells the connection, which may destroy the link: nothing of it is touched afterwards.
+  void tell_closed() noexcept {
+    assert(stage_ == stage::closed && "closed() was called too early, or twice");
+    stage_ = stage::over;
+    events_->closed();
+  }
+
+  // ---- queries ----
+
+  [[nodiscard]] bool has_begun() const noexcept { return events_ != nullptr; }
+  /// After begin().
+  [[nodiscard]] link_events& events() const noexcept { return *events_; }
+
+  [[nodiscard]] bool has_ended() const noexcept { return stage_ != stage::open; }
+  [[nodiscard]] bool is_leaving() const noexcept { return stage_ >= stage::leaving; }
+  [[nodiscard]] bool is_closed() const noexcept { return stage_ >= stage::closed; }
+  [[nodiscard]] bool is_broken() const noexcept { return broken_; }
+
+  [[nodiscard]] bool is_shut_down() const noexcept { return own_ != half::open; }
+  [[nodiscard]] bool has_finished() const noexcept { return own_ == half::finished; }
+  [[nodiscard]] bool peer_has_finished() const noexcept { return peer_finished_; }
+  [[nodiscard]] bool peer_has_left() const noexcept { return peer_left_; }
+
+  /// Whether something has happened from which the end may follow.
+  [[nodiscard]] bool is_ending() const noexcept {
+    return has_ended() || own_ != half::open || peer_finished_ || peer_left_;
+  }
+  /// Whether the connection waits for finish().
+  [[nodiscard]] bool is_finishing() const noexcept { return own_ == half::shutting_down && !broken_; }
+  /// Whether nobody waits for the peer any more.
+  [[nodiscard]] bool may_close() const noexcept {
+    return has_ended() && (broken_ || (has_finished() && peer_finished_));
+  }
+
+ private:
+  enum class stage : std::uint8_t { open, ended, leaving, closed, over };
+  enum class half : std::uint8_t { open, shutting_down, finished };
+
+  link_events* events_ = nullptr;
+  stage stage_ = stage::open;
+  half own_ = half::open;
+  bool peer_finished_ = false;
+  bool peer_left_ = false;
+  bool broken_ = false;
+};
+
+}  // namespace weft::net
