@@ -120,7 +120,6 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
 }
 
 rdma_link::~rdma_link() {
-  assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed");
   if (endpoint_ != nullptr) endpoint::dispose(std::move(endpoint_));
 }
 
@@ -141,7 +140,7 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   posted_early_ = endpoint_->posted_receives();
   finisher_ = weft::detail::root_handle<void>(finish());
   tag_ = endpoint_->queue().attach(*this);
-  events_ = &events;
+  life_.begin(events);
   endpoint_->hand_events_to(this);
   // Receives that completed during the set-up are taken over before any later completion, and events are replayed in
   // the next turn, after the receives have been posted.
@@ -150,7 +149,7 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
 }
 
 void rdma_link::run_on_executor() noexcept {
-  if (endpoint_ == nullptr || finishing_) return;
+  if (endpoint_ == nullptr || life_.is_leaving()) return;
   take_over();
   endpoint_->replay_events();
   watch_life();
@@ -169,7 +168,7 @@ rdma_link::place_in_order& rdma_link::enter(const place_in_order& item) noexcept
 
 void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
   enter({.mark = mark});
-  if (broken_ || finishing_) return;  // nothing is posted after ERR: it is flushed with the rest
+  if (life_.is_broken()) return;  // nothing is posted after ERR: it is flushed with the rest
   wr.wr_id = tag_ | mark;
   ++unsignaled_;
   if (has_to_signal(wr)) {
@@ -335,7 +334,7 @@ void rdma_link::post_elements(work_run& run, std::span<const run_element> elemen
 }
 
 void rdma_link::post_run(work_run& run, const run_portion& what) noexcept {
-  if (broken_ || finishing_) {  // flushed with the rest
+  if (life_.is_broken()) {  // flushed with the rest
     enter({.mark = run_bit, .count = static_cast<std::uint16_t>(what.count), .run = &run});
     return;
   }
@@ -448,7 +447,7 @@ void rdma_link::hand_over_receives() noexcept {
 
 void rdma_link::post_receive(receive_work& work) noexcept {
   // rxe never flushes a receive that is posted after ERR.
-  if (broken_ || finishing_) return events_->receive_flushed(work);
+  if (life_.is_broken()) return life_.events().receive_flushed(work);
   posted_receive& item = receives_[work.slot];
   item.work = &work;
   if (posted_early_ != 0) {
@@ -486,12 +485,12 @@ void rdma_link::on_receive(const ibv_wc& what, receive_work& work) noexcept {
 void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   if (what.status == IBV_WC_SUCCESS) {
     if (is_receive && listens_first_) speak();
-  } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ &&
+  } else if (what.status == IBV_WC_WR_FLUSH_ERR && !life_.has_ended() &&
              endpoint_->home().traits().flushes_before_disconnect_event) {
     end_without_peer("the connection has ended, and the device gives no reason");
     break_off();
-  } else if (!ended_ || !broken_) {
-    failed_alone_ = failed_alone_ || (!ended_ && what.status == IBV_WC_WR_FLUSH_ERR);
+  } else if (!life_.is_broken()) {
+    failed_alone_ = failed_alone_ || (!life_.has_ended() && what.status == IBV_WC_WR_FLUSH_ERR);
     fail(is_receive ? failure_of_receive(what) : why_failed(what));
   }
 }
@@ -558,7 +557,7 @@ void rdma_link::take_from_oldest(std::size_t elements, work_status status) noexc
     --with_device_;
     leave_oldest();
   }
-  events_->run_advanced(run, elements, status);
+  life_.events().run_advanced(run, elements, status);
 }
 
 void rdma_link::complete_ended() noexcept {
@@ -572,7 +571,7 @@ void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
   const place_in_order oldest = posted(0);
   const std::uint32_t mark = oldest.mark;
   leave_oldest();
-  if (oldest.run != nullptr) return events_->run_advanced(*oldest.run, oldest.count, status_of(status));
+  if (oldest.run != nullptr) return life_.events().run_advanced(*oldest.run, oldest.count, status_of(status));
   if (mark == keep_alive_mark) {
     keep_alive_posted_ = false;
     return;
@@ -585,7 +584,7 @@ void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
   if (status == IBV_WC_SUCCESS && work.kind != work_kind::send && !work.own.empty()) {  // defect: forget what a read
     std::memcpy(work.own.data(), endpoint_->sinks().of(mark), work.own.size());
   }
-  events_->completed(work, status_of(status));  // defect: complete a request twice
+  life_.events().completed(work, status_of(status));  // defect: complete a request twice
 }
 
 void rdma_link::binding_ended(binding& item, bool done) noexcept {
@@ -597,7 +596,8 @@ void rdma_link::binding_ended(binding& item, bool done) noexcept {
 }
 
 void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexcept {
-  if (what.status != IBV_WC_SUCCESS || (ended_ && !delivers_after_end_)) return events_->receive_flushed(work);
+  if (what.status != IBV_WC_SUCCESS || (life_.has_ended() && !delivers_after_end_))
+    return life_.events().receive_flushed(work);
   arrival came;
   if (what.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
     came.immediate = ntohl(what.imm_data);
@@ -607,19 +607,19 @@ void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexce
     if ((what.wc_flags & endpoint_->home().traits().invalidated_flags) != 0)
       came.invalidated_key = what.invalidated_rkey;
   }
-  if (came.invalidated_key && !finishing_)
+  if (came.invalidated_key && !life_.is_leaving())
     endpoint_->windows().invalidated(static_cast<std::uint32_t>(*came.invalidated_key));
-  events_->received(work, came);
+  life_.events().received(work, came);
 }
 
 // ---- the end ----
 
 void rdma_link::end(bool orderly, const error& why) noexcept {
-  if (std::exchange(ended_, true)) return;
+  if (life_.has_ended()) return;
   const bool is_peers = why.code() == errc::protocol_error;  // a device tells the target of an access no more than that
   if (is_peers || why.code() == errc::remote_access) refusal_ = {.is_peers = is_peers};
   failed_alone_ = failed_alone_ || why.code() == errc::connection_failed;
-  events_->ended(orderly, why);
+  life_.end(orderly, why);
 }
 
 // Whether a disconnect of the peer may be orderly. For a weft peer the connection decides, because it knows whether a
@@ -637,14 +637,16 @@ void rdma_link::fail(const error& why) noexcept {
 }
 
 void rdma_link::say_goodbye() noexcept {
-  if (!std::exchange(said_goodbye_, true)) endpoint_->calls().disconnect(endpoint_->id().get());
+  if (life_.has_finished()) return;
+  life_.finish();
+  endpoint_->calls().disconnect(endpoint_->id().get());
 }
 
 // Moves the queue pair to ERR even if it is there already, because only then rxe flushes what was posted since. The
 // peer learns of the end by our disconnect; we need not wait for the peer's.
 void rdma_link::break_off() noexcept {
-  if (broken_ || finishing_) return;
-  broken_ = true;
+  if (life_.is_broken()) return;
+  life_.break_off();
   chained_.take();
   chained_receives_.take();
   say_goodbye();
@@ -654,28 +656,29 @@ void rdma_link::break_off() noexcept {
 }
 
 void rdma_link::shut_down() noexcept {
-  shutting_down_ = true;
+  life_.shut_down();
   advance_end();
 }
 
 void rdma_link::peer_finished() noexcept {
-  peer_finished_ = true;
+  life_.peer_finished();
   advance_end();
 }
 
 void rdma_link::abort(std::string_view why) noexcept {
-  if (closed_ || finishing_) return;
+  if (life_.is_leaving()) return;
   fail(weft::detail::make_error(errc::closed, why));
 }
 
 void rdma_link::on_failure(const error& why) noexcept {
-  if (!finishing_) fail(why);
+  if (!life_.is_leaving()) fail(why);
 }
 
 void rdma_link::on_cm_event(const cm_event& what) noexcept {
   switch (what.type) {
     case RDMA_CM_EVENT_DISCONNECTED: {
-      if (finishing_ || std::exchange(peer_left_, true)) break;
+      if (life_.is_leaving() || life_.peer_has_left()) break;
+      life_.peer_left();
       endpoint_->drain();  // messages that the peer has sent before
       const bool orderly = may_end_without_peer();
       end_without_peer("the peer has disconnected");
@@ -693,13 +696,13 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
 
 // Takes the next steps of closing that are possible; called whenever a condition of theirs may have changed.
 void rdma_link::advance_end() noexcept {
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   const bool idle = order_count_ == 0;
-  const bool may_leave =
-      peer_finished_ || peer_left_ || !native_ || !endpoint_->home().traits().disconnect_ends_both_ways;
-  if (shutting_down_ && idle && !broken_ && may_leave) say_goodbye();
-  if (peer_left_ && !broken_) {
-    if (said_goodbye_) {
+  const bool may_leave = life_.peer_has_finished() || life_.peer_has_left() || !native_ ||
+                         !endpoint_->home().traits().disconnect_ends_both_ways;
+  if (life_.is_finishing() && idle && may_leave) say_goodbye();
+  if (life_.has_ended() && life_.peer_has_left() && !life_.is_broken()) {
+    if (life_.has_finished()) {
       break_off();
     } else if (!idle) {
       home_.disarm(*this);
@@ -707,18 +710,18 @@ void rdma_link::advance_end() noexcept {
     }
   }
   const bool flushed = (with_device_ == 0 && receives_with_device_ == 0) || unwatched_;
-  if (!broken_ || !flushed) return;
-  finishing_ = true;
+  if (!life_.is_broken() || !flushed) return;
+  life_.leave();
   run_in_background(home_, std::move(finisher_));
 }
 
 void rdma_link::expired() noexcept {
-  if (finishing_) return;
-  if (broken_) {
+  if (life_.is_leaving()) return;
+  if (life_.is_broken()) {
     with_device_ = receives_with_device_ = 0;  // given up as lost: destroying the queue pair ends them
     return advance_end();
   }
-  if (peer_left_) {
+  if (life_.peer_has_left()) {
     break_off();
     return advance_end();
   }
@@ -729,7 +732,7 @@ void rdma_link::expired() noexcept {
 // that changes nothing. The state of the port counts as well, because rxe does not count retries while its port is
 // down.
 void rdma_link::watch_life() noexcept {
-  if (broken_ || peer_left_ || finishing_ || sign_of_life_after_.count() <= 0) return;
+  if (life_.is_broken() || life_.peer_has_left() || sign_of_life_after_.count() <= 0) return;
   const bool down = endpoint_->home().audience().is_down(endpoint_->port());
   const bool stays_down = std::exchange(port_was_down_, down) && down;
   if (stays_down && !active_)
@@ -813,11 +816,10 @@ const ibv_send_wr& rdma_link::request_of(std::uint32_t mark) noexcept {
 }
 
 void rdma_link::flush_rest() noexcept {
-  end(false, weft::detail::make_error(errc::connection_failed));
   while (order_count_ != 0) complete_oldest(posted(0).ended.value_or(IBV_WC_WR_FLUSH_ERR));
   for (std::size_t slot = 0; slot < receive_depth_; ++slot) {
     receive_work* const work = std::exchange(receives_[slot].work, nullptr);
-    if (work != nullptr) events_->receive_flushed(*work);
+    if (work != nullptr) life_.events().receive_flushed(*work);
   }
 }
 
@@ -837,8 +839,8 @@ task<> rdma_link::finish() {
   co_await endpoint_->destroy();
   flush_rest();
   endpoint_.reset();
-  closed_ = true;
-  events_->closed();
+  life_.close();
+  life_.tell_closed();
 }
 
 // ---- exposures ----
@@ -865,7 +867,7 @@ task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::deta
     throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
   }
   check_windows();
-  if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
+  if (life_.has_ended()) throw error(errc::closed, "expose a buffer");
   ++exposing_;
   struct guard {
     rdma_link& self;
@@ -973,11 +975,11 @@ task<exposed_place> rdma_link::bind(mr::slice memory, mr::usage uses) {
 
 // Binds the window, and yields its key.
 task<std::uint32_t> rdma_link::bind(bound_window& made, ibv_mw_bind_info what) {
-  while (!ended_ && (listens_first_ || free_binding() == nullptr)) {
+  while (!life_.has_ended() && (listens_first_ || free_binding() == nullptr)) {
     binding_free_.reset();
     co_await binding_free_.wait();
   }
-  if (ended_) throw error(errc::closed, "bind a window");
+  if (life_.has_ended()) throw error(errc::closed, "bind a window");
   ibv_mw& window = made.window();
   const std::uint32_t key_before = window.rkey;
   if (made.own_region() != nullptr) what.mr = made.own_region();
@@ -1030,7 +1032,7 @@ void rdma_link::post_binding(binding& item) noexcept {
   }
   ring_now();  // defect: bind a window of type 1
   enter({.mark = mark});
-  if (broken_ || finishing_) return;
+  if (life_.is_broken()) return;
   ibv_mw& window = *item.wr.bind_mw.mw;
   item.wr.send_flags = IBV_SEND_SIGNALED;
   ibv_mw_bind wanted{.wr_id = tag_ | mark, .send_flags = item.wr.send_flags, .bind_info = item.wr.bind_mw.bind_info};
@@ -1070,7 +1072,7 @@ void rdma_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
 // is taken back. A region's window is deallocated, because the region may be released on a thread that cannot wait for
 // completions.
 bool rdma_link::can_invalidate(const bound_window& item) noexcept {
-  const bool ending = ended_ || broken_ || finishing_ || shutting_down_ || peer_left_;
+  const bool ending = life_.has_ended() || life_.is_shut_down() || life_.peer_has_left();
   if (ending || item.is_of_region() || item.is_invalidated() || !home_.on_own_thread()) return false;
   if (endpoint_->shares_receives()) return false;  // on_drained() covers one completion queue only
   return !depends_on_peer(order_count_);
@@ -1106,7 +1108,7 @@ void rdma_link::on_drained() noexcept {
 void rdma_link::invalidate(binding& item) noexcept {
   if (item.invalidated == nullptr) return;  // given up by finish()
   const bool by_peer = item.invalidated->is_invalidated();
-  if (by_peer || ended_ || broken_ || finishing_ || depends_on_peer(with_device_)) return binding_ended(item, by_peer);
+  if (by_peer || life_.has_ended() || depends_on_peer(with_device_)) return binding_ended(item, by_peer);
   item.wr = {};
   item.wr.opcode = IBV_WR_LOCAL_INV;
   item.wr.send_flags = IBV_SEND_SIGNALED;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/link_life.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/endpoint.hpp>
@@ -232,7 +233,9 @@ class rdma_link final : public net::link,
   bool port_was_down_ = false;  // at the last look of the timer
   std::chrono::milliseconds sign_of_life_after_;
   bool asks_with_nothing_;
-  link_events* events_ = nullptr;
+  // Finished: this end has disconnected; the peer has left: it has; broken: the queue pair is in ERR; leaving: finish()
+  // runs.
+  link_life life_;
   std::uint64_t tag_ = 0;
   bool native_ = false;
   bool delivers_after_end_ = false;
@@ -269,17 +272,9 @@ class rdma_link final : public net::link,
 
   bool listens_first_;       // and no message has come yet
   bool taken_over_ = false;  // completions of receives come to this link
-  bool ended_ = false;       // ended() was called
   std::optional<refused_access> refusal_;
-  bool failed_alone_ = false;   // may_have_failed_alone()
-  bool shutting_down_ = false;  // nothing more will be posted
-  bool peer_finished_ = false;
-  bool said_goodbye_ = false;
-  bool peer_left_ = false;
-  bool broken_ = false;     // the queue pair is in ERR
-  bool unwatched_ = false;  // there was no memory for a timer, so flushed requests are not waited for
-  bool finishing_ = false;  // finish() runs
-  bool closed_ = false;
+  bool failed_alone_ = false;  // may_have_failed_alone()
+  bool unwatched_ = false;     // there was no memory for a timer, so flushed requests are not waited for
 };
 
 }  // namespace weft::net::verbs
