@@ -103,8 +103,7 @@ fabric_link::fabric_link(established&& made)
 }
 
 fabric_link::~fabric_link() {
-  assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed");
-  if (closed_) return;
+  if (made_.endpoint == nullptr) return;  // closed, or given up
   home_.disarm(*this);
   {
     const std::lock_guard lock(mail_mutex_);
@@ -152,7 +151,6 @@ task<> fabric_link::give_up() {
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   const weft::detail::stop_shield shield(promise);
   co_await weft::detail::offload_for_resources(work);
-  closed_ = true;
 }
 
 void fabric_link::hurry_set_up() noexcept {
@@ -173,7 +171,7 @@ void fabric_link::start(link_events& events, const link_parameters& parameters) 
   native_ = parameters.native;
   finisher_ = weft::detail::root_handle<void>(finish());
   home_.add_poller(*this);
-  events_ = &events;
+  life_.begin(events);
   {
     const std::lock_guard lock(mail_mutex_);
     takes_mail_ = true;
@@ -182,10 +180,10 @@ void fabric_link::start(link_events& events, const link_parameters& parameters) 
 }
 
 void fabric_link::run_on_executor() noexcept {
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   await_input();
   take_region_mail();
-  if (!finishing_ && !made_.endpoint->can_wait()) tick_later();
+  if (!life_.is_leaving() && !made_.endpoint->can_wait()) tick_later();
 }
 
 // ---- posting ----
@@ -209,7 +207,7 @@ void fabric_link::post(work_request& work) noexcept {
 }
 
 void fabric_link::post_receive(receive_work& work) noexcept {
-  if (finishing_) return events_->receive_flushed(work);
+  if (life_.is_leaving()) return life_.events().receive_flushed(work);
   posted_receive& item = receives_[work.slot];
   item.work = &work;
   item.main.kind = operation::receive;
@@ -268,7 +266,7 @@ bool fabric_link::may_start(access_kind kind) const noexcept {
 void fabric_link::hand_over_requests() noexcept {
   const std::size_t most = made_.endpoint->home().info().tx_attr->size;
   blocked_ = false;
-  while (unsent_ != nullptr && !finishing_ && !doubting_) {
+  while (unsent_ != nullptr && !life_.is_leaving() && !doubting_) {
     posted_request& item = *unsent_;
     if (item.handed_over == item.steps) {
       unsent_ = item.next;
@@ -422,7 +420,7 @@ ssize_t fabric_link::change(posted_request& item) noexcept {
 // ---- completions ----
 
 std::size_t fabric_link::poll(std::size_t budget) noexcept {
-  if (finishing_) return 0;
+  if (life_.is_leaving()) return 0;
   hand_over_receives();
   hand_over_requests();
   complete_ended();  // requests that take no operation
@@ -439,7 +437,7 @@ std::size_t fabric_link::poll(std::size_t budget) noexcept {
 std::size_t fabric_link::read_queue(std::size_t budget) noexcept {
   std::array<fi_cq_msg_entry, batch_size> batch;
   std::size_t total = 0;
-  while (total < budget && !finishing_) {
+  while (total < budget && !life_.is_leaving()) {
     const std::size_t wanted = std::min(batch.size(), budget - total);
     const ssize_t found = look(batch.data(), wanted);
     if (found == -FI_EAVAIL) {
@@ -512,7 +510,7 @@ void fabric_link::complete_ended() noexcept {
     if (work.kind != work_kind::send && !work.own.empty()) {
       std::memcpy(work.own.data(), made_.endpoint->sink_of(work.slot), work.own.size());
     }
-    events_->completed(work, work_status::done);
+    life_.events().completed(work, work_status::done);
   }
 }
 
@@ -540,7 +538,7 @@ void fabric_link::request_failed(posted_request& item, operation& part, const fi
 }
 
 void fabric_link::received(posted_receive& item, std::size_t bytes) noexcept {
-  if (ended_) return;  // flushed with the rest
+  if (life_.has_ended()) return;  // flushed with the rest
   const mr::slice& memory = item.work->memory;
   const std::byte* const tail = made_.endpoint->tail_of(item.work->slot);
   std::array<std::byte, message_trailer::bytes> packed;
@@ -566,7 +564,7 @@ void fabric_link::received(posted_receive& item, std::size_t bytes) noexcept {
 
 void fabric_link::deliver() noexcept {
   if (std::exchange(delivering_, true)) return;
-  while (!ended_ && receive_depth_ != 0) {
+  while (!life_.has_ended() && receive_depth_ != 0) {
     posted_receive*& place = arrived_[next_arrival_];
     if (place == nullptr) break;
     posted_receive& item = *place;
@@ -579,7 +577,7 @@ void fabric_link::deliver() noexcept {
     if (invalidates) came.invalidated_key = item.trailer.key;
     if ((item.trailer.flags & message_trailer::immediate) != 0) came.immediate = item.trailer.value;
     receive_work& work = *std::exchange(item.work, nullptr);
-    events_->received(work, came);
+    life_.events().received(work, came);
   }
   delivering_ = false;
 }
@@ -603,7 +601,7 @@ bool fabric_link::has_invalidated(const posted_receive& item) noexcept {
 // ---- doubt ----
 
 void fabric_link::doubt(std::string_view words) noexcept {
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   if (!std::exchange(doubting_, true)) doubt_words_ = words;
   if (!asked_) ask();
 }
@@ -665,7 +663,7 @@ void fabric_link::take_answer(const control_record& answer) noexcept {
     return tick_later();
   }
   read_queue(std::numeric_limits<std::size_t>::max());
-  if (finishing_ || asked_) return;
+  if (life_.is_leaving() || asked_) return;
   if (stands_still()) return lose_peer("the fabric moves nothing, although the peer answers");
   if (suspect_ == nullptr) {
     if (doubting_) lose_peer(doubt_words_);
@@ -710,7 +708,7 @@ bool fabric_link::stands_still() noexcept {
 
 // A provider may have work that no descriptor signals: fi_trywait(3). The executor polls once more after this.
 void fabric_link::arm() noexcept {
-  if (finishing_ || !made_.endpoint->can_wait()) return;
+  if (life_.is_leaving() || !made_.endpoint->can_wait()) return;
   const entry inside = made_.endpoint->home().enter();
   if (!inside.may_move_bytes()) return tick_later();
   // defect: sleep without asking
@@ -719,7 +717,7 @@ void fabric_link::arm() noexcept {
 }
 
 void fabric_link::tick_later() noexcept {
-  if (timer::armed() || finishing_) return;  // defect: no room for a request
+  if (timer::armed() || life_.is_leaving()) return;  // defect: no room for a request
   const bool needs_us = !made_.endpoint->can_wait() || blocked_ || first_receive_ != nullptr;
   const duration busy = needs_us ? duration(busy_tick) : duration(doubt_time / 4);
   const duration pause = first_ == nullptr && first_receive_ == nullptr ? std::max(busy, duration(idle_tick)) : busy;
@@ -728,9 +726,9 @@ void fabric_link::tick_later() noexcept {
 
 void fabric_link::expired() noexcept {
   if (is_setting_up_) return break_set_up_off();
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   poll(batch_size);
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   const duration patience =
       accesses_under_way() != 0 ? duration(doubt_time) : duration(std::max(made_.dead_peer_after / 4, doubt_time));
   const bool is_late = doubting_ || (with_provider_ != 0 && home_.now() - moved_at_ >= patience);
@@ -739,8 +737,8 @@ void fabric_link::expired() noexcept {
     moved_at_ = home_.now();
     ask();
   }
-  if (asking_exposures_ != 0 && !input_ended_) take_input();  // the answers may be here, if this end was late
-  if (finishing_) return;
+  if (asking_exposures_ != 0 && !life_.peer_has_left()) take_input();  // the answers may be here, if this end was late
+  if (life_.is_leaving()) return;
   end_if_fences_are_late();
   if (!made_.endpoint->can_wait() || with_provider_ != 0 || doubting_ || asking_exposures_ != 0) tick_later();
 }
@@ -748,23 +746,23 @@ void fabric_link::expired() noexcept {
 // ---- what the peer says ----
 
 void fabric_link::await_input() noexcept {
-  if (input_wait_.in_progress() || input_ended_ || finishing_) return;
+  if (input_wait_.in_progress() || life_.peer_has_left() || life_.is_leaving()) return;
   home_.io().start(input_wait_);
 }
 
 void fabric_link::on_readable(int result) noexcept {
   quiet_.set();
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   if (result < 0 && result != -ECANCELED) return lose_peer("the socket to it has failed");
   take_input();
   await_input();
-  if (!finishing_) advance_end();
+  if (!life_.is_leaving()) advance_end();
 }
 
 // Takes a bounded number of records at a time, because a peer may go on sending them.
 void fabric_link::take_input() noexcept {
   constexpr int most_records = 64;
-  for (int looks = 0; looks != most_records && !finishing_; ++looks) {
+  for (int looks = 0; looks != most_records && !life_.is_leaving(); ++looks) {
     iovec where{.iov_base = input_.data() + input_bytes_, .iov_len = input_.size() - input_bytes_};
     msghdr message{};
     message.msg_iov = &where;
@@ -772,8 +770,9 @@ void fabric_link::take_input() noexcept {
     const ssize_t count = home_.io().try_receive(*made_.socket, message);
     if (count == -EAGAIN || count == -EINTR) return;
     if (count <= 0) {
-      input_ended_ = true;
-      if (drained_ && finished_ && count == 0) peer_drained_ = true;  // a peer closes only after that
+      life_.peer_left();
+      if (life_.peer_has_finished() && life_.has_finished() && count == 0)
+        peer_drained_ = true;  // a peer closes only after that
       // A peer that has not finished may have died during a write, the rest of which is still to be placed here.
       const bool is_orderly = peer_drained_ && peer_messages_;
       if (!is_orderly) return lose_peer(count == 0 ? "it has closed the socket" : "the socket to it was reset");
@@ -794,7 +793,7 @@ void fabric_link::take(const control_record& what) noexcept {
       peer_messages_ = what.messages;
       return;
     case control_record::drained:
-      if (!finished_) break;
+      if (!life_.has_finished()) break;
       peer_drained_ = true;
       return;
     case control_record::asks:
@@ -807,8 +806,8 @@ void fabric_link::take(const control_record& what) noexcept {
       return take_fence(what);
     case control_record::broken: {
       read_queue(std::numeric_limits<std::size_t>::max());  // what the peer has sent before
-      if (finishing_) return;
-      const bool first = !ended_;
+      if (life_.is_leaving()) return;
+      const bool first = !life_.has_ended();
       if (what.reason == control_record::refused_you) {
         if (first) refusal_ = {.is_peers = false, .key = what.key};
         end(false, make_error(errc::remote_access, "the peer has refused an access"));
@@ -836,65 +835,66 @@ void fabric_link::tell(const control_record& what) noexcept {
   message.msg_iov = &from;
   message.msg_iovlen = 1;
   const ssize_t result = made_.socket->calls().sendmsg(made_.socket->fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (result != static_cast<ssize_t>(bytes.size()) && !finishing_) lose_peer("the socket to it takes nothing");
+  if (result != static_cast<ssize_t>(bytes.size()) && !life_.is_leaving()) lose_peer("the socket to it takes nothing");
 }
 
 // ---- the end ----
 
 void fabric_link::end(bool orderly, const error& why) noexcept {
-  if (std::exchange(ended_, true)) return;
+  if (life_.has_ended()) return;
   failed_alone_ = why.code() == errc::connection_failed;
-  events_->ended(orderly, why);
+  life_.end(orderly, why);
 }
 
 void fabric_link::fail(const error& why, control_record::reason_t reason, std::uint64_t key) noexcept {
-  if (finishing_) return;
-  if (!ended_) tell({.kind = control_record::broken, .reason = reason, .key = key});
+  if (life_.is_leaving()) return;
+  if (!life_.has_ended()) tell({.kind = control_record::broken, .reason = reason, .key = key});
   end(false, why);
   begin_finish();
 }
 
 // Reads the queue a last time. The provider may report the end of the peer there, which leads here again.
 void fabric_link::lose_peer(std::string_view words) noexcept {
-  if (finishing_ || std::exchange(losing_, true)) return;
+  if (life_.is_leaving() || std::exchange(losing_, true)) return;
   read_queue(std::numeric_limits<std::size_t>::max());
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   end(false, weft::detail::make_error(errc::peer_vanished, words));
   begin_finish();
 }
 
-void fabric_link::shut_down() noexcept { shutting_down_ = true; }
+void fabric_link::shut_down() noexcept { life_.shut_down(); }
 
 void fabric_link::abort(std::string_view why) noexcept {
-  if (closed_) return;
+  if (life_.is_closed()) return;
   fail(weft::detail::make_error(errc::closed, why));
 }
 
 void fabric_link::refuse(violation what, std::string_view why) noexcept {
-  if (closed_) return;
+  if (life_.is_closed()) return;
   const auto reason = what == violation::revoking ? control_record::refused_you : control_record::rules;
   fail(weft::detail::make_error(errc::protocol_error, why), reason);
 }
 
 // Takes the next steps of closing that are possible; called whenever a condition of theirs may have changed.
 void fabric_link::advance_end() noexcept {
-  if (finishing_) return;
-  if (peer_messages_ && *peer_messages_ == messages_received_ && !drained_) {
-    drained_ = true;
+  if (life_.is_leaving()) return;
+  if (peer_messages_ && *peer_messages_ == messages_received_ && !life_.peer_has_finished()) {
+    life_.peer_finished();
     tell({.kind = control_record::drained});
     const bool orderly = native_ || first_ == nullptr;
     end(orderly, weft::detail::make_error(orderly ? errc::peer_closed : errc::peer_vanished, "the peer has closed"));
   }
-  if (finishing_) return;
-  if (shutting_down_ && first_ == nullptr && !finished_) {
-    finished_ = true;
+  if (life_.is_leaving()) return;
+  if (life_.is_finishing() && first_ == nullptr) {
+    life_.finish();
     tell({.kind = control_record::finished, .messages = messages_sent_});
   }
-  if (finished_ && drained_ && peer_drained_) begin_finish();
+  if (life_.has_finished() && life_.peer_has_finished() && peer_drained_) begin_finish();
 }
 
 void fabric_link::begin_finish() noexcept {
-  if (std::exchange(finishing_, true)) return;
+  if (life_.is_leaving()) return;
+  life_.leave();
   run_in_background(home_, std::move(finisher_), "the end of a connection over libfabric");
 }
 
@@ -934,16 +934,15 @@ task<> fabric_link::finish() {
   }
   flush_rest();
   made_.socket->close();
-  closed_ = true;
-  events_->closed();
+  life_.close();
+  life_.tell_closed();
 }
 
 void fabric_link::flush_rest() noexcept {
-  end(false, weft::detail::make_error(errc::connection_failed));
   for (std::size_t slot = 0; slot != receive_depth_; ++slot) {
     flush_requests();
     receive_work* const work = std::exchange(receives_[slot].work, nullptr);
-    if (work != nullptr) events_->receive_flushed(*work);
+    if (work != nullptr) life_.events().receive_flushed(*work);
   }
   flush_requests();
 }
@@ -953,7 +952,7 @@ void fabric_link::flush_requests() noexcept {
     posted_request& item = *first_;
     first_ = item.next;
     if (first_ == nullptr) last_ = nullptr;
-    events_->completed(*item.work, item.refused ? work_status::access_denied : work_status::flushed);
+    life_.events().completed(*item.work, item.refused ? work_status::access_denied : work_status::flushed);
   }
 }
 
@@ -986,7 +985,7 @@ task<exposed_place> fabric_link::expose(mr::slice memory, mr::usage uses, mr::de
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
     throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
   }
-  if (ended_ || finishing_ || closed_) throw error(errc::closed, "expose a buffer");
+  if (life_.has_ended()) throw error(errc::closed, "expose a buffer");
   if (memory.record()->region != nullptr && !about.can_freeze()) {
     throw error(errc::not_supported,
                 "expose a part of a region: this provider works on behind the program's back, so only a pool's buffers "
@@ -1013,7 +1012,7 @@ task<exposed_place> fabric_link::expose(mr::slice memory, mr::usage uses, mr::de
     co_await weft::detail::offload_for_resources(work);
   }
   const bool stopped = promise.get_stop_token().stop_requested();  // the stop itself may have ended the link
-  if (ended_ || stopped) {
+  if (life_.has_ended() || stopped) {
     const auto undo = [&item] { item.region.reset(); };
     const weft::detail::stop_shield shield(promise);
     co_await weft::detail::offload_for_resources(undo);
@@ -1037,7 +1036,7 @@ void fabric_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   exposure* const item = find(key);
   if (item == nullptr) return who.revoked();
   if (item->state == exposure::closed) {
-    if (!finishing_) forget(*item);  // in finish() a worker iterates over the exposures
+    if (!life_.is_leaving()) forget(*item);  // in finish() a worker iterates over the exposures
     return who.revoked();
   }
   const bool is_open = item->state == exposure::open;
@@ -1117,9 +1116,9 @@ void fabric_link::exposure_closed(exposure& item) noexcept {
   quiet_.set();
   ++asking_exposures_;
   item.state = exposure::asking;
-  if (finishing_) return;  // closing the endpoint ends them
+  if (life_.is_leaving()) return;  // closing the endpoint ends them
   // defect: do not ask the peer
-  if (input_ended_) return fenced(item);
+  if (life_.peer_has_left()) return fenced(item);
   (last_unasked_ != nullptr ? last_unasked_->next_unasked : first_unasked_) = &item;
   last_unasked_ = &item;
   ask_about_exposures();
@@ -1127,7 +1126,8 @@ void fabric_link::exposure_closed(exposure& item) noexcept {
 }
 
 void fabric_link::ask_about_exposures() noexcept {
-  while (first_unasked_ != nullptr && unanswered_ != most_unanswered && !finishing_) {  // defect: ask about everything
+  while (first_unasked_ != nullptr && unanswered_ != most_unanswered &&
+         !life_.is_leaving()) {  // defect: ask about everything
     exposure& item = *first_unasked_;
     first_unasked_ = item.next_unasked;
     if (first_unasked_ == nullptr) last_unasked_ = nullptr;
@@ -1154,13 +1154,13 @@ void fabric_link::take_region_mail() noexcept {
   {
     const std::lock_guard lock(mail_mutex_);
     is_mail_on_its_way_ = false;
-    if (!finishing_ && !is_setting_up_) keys.swap(mail_keys_);  // defect: forget regions
+    if (!life_.is_leaving() && !is_setting_up_) keys.swap(mail_keys_);  // defect: forget regions
   }
   quiet_.set();
   if (is_setting_up_) return hurry_set_up();  // defect: wait for a peer
   std::size_t unasked = 0;
   for (const std::uint64_t key : keys) {
-    if (finishing_ || !ask_about_region(key)) ++unasked;
+    if (life_.is_leaving() || !ask_about_region(key)) ++unasked;
   }
   {
     const std::lock_guard lock(mail_mutex_);
@@ -1196,7 +1196,7 @@ void fabric_link::drop_region_mail() noexcept {
 void fabric_link::take_fence_question(const control_record& asked) noexcept {
   const bool any = made_.memory->home().needs(FI_MR_RAW);
   read_queue(std::numeric_limits<std::size_t>::max());  // so that completed accesses do not count
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   bool under_way = false;
   for (posted_request* each = first_; each != nullptr; each = each->next) {
     const work_request& work = *each->work;
@@ -1233,7 +1233,8 @@ void fabric_link::take_fence(const control_record& answer) noexcept {
                 control_record::rules);
   }
   if (is_done && in_use != nullptr) {
-    for (exposure* each = in_use; each != nullptr && !finishing_; each = next_asked(answer.key, true)) fenced(*each);
+    for (exposure* each = in_use; each != nullptr && !life_.is_leaving(); each = next_asked(answer.key, true))
+      fenced(*each);
     return;
   }
   --unanswered_;
@@ -1255,7 +1256,7 @@ fabric_link::exposure* fabric_link::next_asked(std::uint64_t number, bool in_use
 
 void fabric_link::fence_all() noexcept {
   first_unasked_ = last_unasked_ = nullptr;
-  for (std::size_t i = exposures_.size(); i-- != 0 && !finishing_;) {
+  for (std::size_t i = exposures_.size(); i-- != 0 && !life_.is_leaving();) {
     if (i < exposures_.size() && exposures_[i]->state == exposure::asking) fenced(*exposures_[i]);
   }
 }
@@ -1285,7 +1286,7 @@ void fabric_link::fenced(exposure& item) noexcept {
   if (!was_wish) return;
   invalidating_ = nullptr;
   invalidated_ = true;
-  if (finishing_) return;
+  if (life_.is_leaving()) return;
   deliver();
   advance_end();
 }

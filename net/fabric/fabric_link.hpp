@@ -3,6 +3,7 @@
 
 #include <weft/net/fabric/domain.hpp>
 #include <weft/net/fabric/endpoint.hpp>
+#include <weft/net/link/link_life.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
@@ -292,7 +293,9 @@ class fabric_link final : public net::link,
   fabric_calls& calls_;
   const order_table& order_;
   capabilities capabilities_;
-  link_events* events_ = nullptr;
+  // Finished: the peer has been told so. The peer has finished: all of its messages are here, and it has been told so;
+  // it has left: nothing more comes over the socket. Leaving: finish() runs.
+  link_life life_;
   bool native_ = false;
 
   posted_request* first_ = nullptr;   // the oldest that has not completed
@@ -352,15 +355,8 @@ class fabric_link final : public net::link,
   std::optional<std::uint32_t> peer_messages_;  // how many the peer has sent, once it has finished
   std::optional<refused_access> refusal_;
   bool failed_alone_ = false;
-  bool input_ended_ = false;
-  bool losing_ = false;  // lose_peer() reads the queue a last time
-  bool shutting_down_ = false;
-  bool finished_ = false;      // this end has told the peer that it has finished
-  bool drained_ = false;       // this end has all of the peer's messages, and has told the peer so
+  bool losing_ = false;        // lose_peer() reads the queue a last time
   bool peer_drained_ = false;  // the peer has all of this end's messages
-  bool ended_ = false;
-  bool finishing_ = false;
-  bool closed_ = false;
 };
 
 }  // namespace weft::net::fabric
