@@ -130,6 +130,11 @@ error failure_of_receive(const ibv_wc& what) noexcept {
   return what.status == IBV_WC_WR_FLUSH_ERR ? broken_off() : described(errc::protocol_error, "", what);
 }
 
+error failure_of_post(int number, const char* what) noexcept {
+  if (number == ENOTCONN) return weft::detail::make_error(errc::peer_vanished, what);
+  return weft::detail::make_system_error(number, what);
+}
+
 std::optional<error> failure_of(ibv_event_type what, const std::string& device) noexcept {
   const auto failed = [&](errc code, const char* words) noexcept {
     try {

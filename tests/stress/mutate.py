@@ -89,11 +89,11 @@ reserve room for one completion of a connection: -> 1U
 leave an event of the connection manager unacknowledged: skip when what.type == RDMA_CM_EVENT_ESTABLISHED
 leave an event about a queue pair unacknowledged: skip
 destroy a queue pair before its windows: before destroy_pair() when pair_ != nullptr
-send more inline than the queue pair takes: endpoint_->max_inline_bytes() -> $ + 16
+send more inline than the queue pair takes: endpoint_.max_inline_bytes() -> $ + 16
 leave the last request before a doorbell unsignaled: skip
 complete a request twice: after $ when mark % 4 == 3
 take a request that was flushed for one that is done: always when status == IBV_WC_WR_FLUSH_ERR
-end the requests of a queue pair before they are flushed: after flush_rest()
+end the requests of a queue pair before they are flushed: after requests_.flush(); receives_.flush(life_.events())
 forget what a read or an atomic operation yields in the staging area: never
 forget the receives that came before the link: skip
 destroy a queue pair that has taken a shared receive: skip
@@ -108,9 +108,9 @@ read into memory that is not open to writes of peers: never
 flush into memory that is not open to writes of peers: never
 read into more parts than an RNIC takes: most <= 0 -> true
 take all before a completed request for done where they end in any order: never
-have requests not tell of themselves where they end in any order: endpoint_->home().traits().completes_in_order -> true
-have the sends of an RNIC wait for a receiver that has gone: always when takes_receive
-wait for the first message of a peer that has gone: listens_first_ -> false
+have requests not tell of themselves where they end in any order: endpoint_.home().traits().completes_in_order -> true
+have the sends of an RNIC wait for a receiver that has gone: always when before.takes_receive
+wait for the first message of a peer that has gone: awaits_message -> false
 share the receives of an RNIC's connections: never
 promise immediate data that an RNIC has not: device_->traits().has_write_immediate -> true
 promise atomic operations that the device has not: device_->traits().has_atomics -> true

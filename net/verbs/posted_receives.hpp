@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/transport.hpp>
+#include <weft/net/verbs/domain.hpp>
+#include <weft/net/verbs/endpoint.hpp>
+#include <weft/net/verbs/receive_queue.hpp>
+#include <weft/net/verbs/request_chain.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace weft::net::verbs {
+
+/// The receives of a link that has a receive queue of its own.
+class posted_receives {
+ public:
+  posted_receives(endpoint& of, const domain& memory) noexcept : endpoint_(of), domain_(memory) {}
+  posted_receives(const posted_receives&) = delete;
+  posted_receives& operator=(const posted_receives&) = delete;
+
+  /// Makes room for so many at a time. The first to be posted are those that the set-up has posted already.
+  void make_room(std::uint16_t depth);
+  /// Whether hand_over() has to follow.
+  [[nodiscard]] bool post(receive_work& work) noexcept;
+  /// Yields a negative errno if the device has refused some, which are flushed with the rest.
+  [[nodiscard]] int hand_over() noexcept;
+  [[nodiscard]] receive_work& completed(std::uint32_t slot) noexcept;
+
+  /// Nothing more is handed over.
+  void break_off() noexcept { chained_.take(); }
+  /// The device is not expected to complete anything any more.
+  void give_up() noexcept { with_device_ = 0; }
+  [[nodiscard]] bool is_with_device() const noexcept { return with_device_ != 0; }
+  void flush(link_events& events) noexcept;
+
+ private:
+  struct posted_receive {
+    receive_work* work = nullptr;  // null: not posted
+    receive_request request;
+  };
+
+  endpoint& endpoint_;
+  const domain& domain_;
+  std::unique_ptr<posted_receive[]> receives_;  // by slot
+  std::size_t depth_ = 0;                       // size of receives_; the set-up may have made room for more
+  request_chain<ibv_recv_wr> chained_;
+  std::size_t with_device_ = 0;
+  std::size_t posted_early_ = 0;  // how many of the next receives the set-up has posted already
+};
+
+}  // namespace weft::net::verbs
