@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
+#include <weft/runtime/error.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -161,6 +162,15 @@ void move_all(Shared* shared, Own* own, std::size_t bytes) noexcept {
 }
 
 }  // namespace
+
+std::uint64_t& shared_word(std::span<std::byte> memory, std::size_t index) {
+  if (index >= memory.size() / word_bytes) throw error(errc::out_of_range, "a shared word beyond the memory's end");
+  std::byte* const at = memory.data() + index * word_bytes;
+  if (std::bit_cast<std::uintptr_t>(at) % word_bytes != 0) {
+    throw error(errc::misaligned, "a shared word whose address is no multiple of eight");
+  }
+  return *reinterpret_cast<std::uint64_t*>(at);
+}
 
 void load_shared(std::span<const std::byte> shared, std::span<std::byte> into) noexcept {
   assert(shared.size() == into.size());

@@ -34,6 +34,10 @@
 
 namespace weft::mr {
 
+/// The word of eight bytes at `index`, in words, of shared memory. errc::out_of_range beyond its end, errc::misaligned
+/// if its address is not a multiple of eight.
+[[nodiscard]] std::uint64_t& shared_word(std::span<std::byte> memory, std::size_t index);
+
 /// Loads the word, and sees what was stored before the value that it finds.
 [[nodiscard]] inline std::uint64_t load_shared(const std::uint64_t& word) noexcept {
   // atomic_ref takes no const object before C++26.

@@ -4,7 +4,12 @@
 #include <weft/net/connection/exposures.hpp>
 #include <weft/net/link/failed_task.hpp>
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <exception>
+#include <utility>
 
 namespace weft::net {
 
@@ -49,6 +54,34 @@ transfer connection::send(const payload& what, const send_options& how) {
   item.use(what);
   item.how_ = how;
   return item;
+}
+
+task<> connection::send_bytes(std::span<const std::byte> bytes, const send_options& how) {
+  if (core() == nullptr) return moved_from<void>();
+  return send_copy(*core(), core()->keys(), bytes, how);
+}
+
+task<> connection::send_bytes(std::string_view text, const send_options& how) {
+  return send_bytes(std::as_bytes(std::span(text)), how);
+}
+
+// The connection may be gone when the task begins, and when it has waited for memory: only `keys` is asked then.
+task<> connection::send_copy(connection_core& core, std::shared_ptr<link_keys> keys, std::span<const std::byte> bytes,
+                             send_options how) {
+  check_task(core.state(), *keys, "send to");
+  const std::uint64_t most = core.properties().max_send_bytes;
+  if (bytes.size() > most) {
+    throw error(errc::message_too_large,
+                fmt::format("send {} bytes, {} over {}: the peer takes at most {} bytes, its receive_size",
+                            bytes.size(), core.peer(), core.fabric().name(), most));
+  }
+  auto memory = co_await core.pool().allocate(bytes.size());
+  std::ranges::copy(bytes, memory.data());
+  check_task(core.state(), *keys, "send to");
+  transfer item(&core, transfer_kind::send);
+  item.use(payload(std::move(memory)));
+  item.how_ = how;
+  co_await item;
 }
 
 recv_operation connection::recv() { return recv_operation(core()); }
@@ -118,6 +151,8 @@ task<exposure> connection::expose(const mr::slice& range, mr::usage uses, const 
 
 void connection::confirm_retired(const mr::remote_key& key) { checked().confirm_retired(key); }
 
+void connection::confirm_retired(const exposure& retired) { confirm_retired(retired.remote().places()[0].key); }
+
 task<> connection::close() {
   if (core() == nullptr) return moved_from<void>();
   return connection_end::close(core()->end(), core()->state(), core()->keys());
@@ -125,6 +160,13 @@ task<> connection::close() {
 
 void connection::abort() noexcept {
   if (core_ != nullptr) core_->abort("aborted by this end");
+}
+
+bool connection::is_open() const noexcept { return core_ != nullptr && !core()->state().has_ended(); }
+
+task<error> connection::ended() {
+  if (core() == nullptr) return moved_from<error>();
+  return connection_end::wait_until_over(core()->end(), core()->state(), core()->keys());
 }
 
 const capabilities& connection::capabilities() const { return checked().properties(); }

@@ -15,6 +15,7 @@
 #include <weft/net/payload.hpp>
 #include <weft/net/statistics.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
+#include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <chrono>
@@ -29,6 +30,7 @@
 namespace weft::net {
 
 class connection_core;
+class link_keys;
 
 /// A connection to one peer. It carries messages, in order and each once, and reads and writes the memory that the peer
 /// has opened to it. Move-only.
@@ -59,6 +61,11 @@ class connection {
   /// peer has not opened that key for this connection alone, the connection ends. See rdma_post_send(3), RFC 5040
   /// section 5.3.
   [[nodiscard]] transfer send(const payload& what, const send_options& how = {});
+  /// Sends a copy of any bytes, for which it takes a buffer of the device's pool: it waits while the pool is used up.
+  /// The bytes are copied after the task has begun, and stay unchanged until it has ended. Otherwise like send().
+  [[nodiscard]] task<> send_bytes(std::span<const std::byte> bytes, const send_options& how = {});
+  /// Sends a copy of the text's characters, likewise.
+  [[nodiscard]] task<> send_bytes(std::string_view text, const send_options& how = {});
 
   /// Waits for the peer's next message. The result is empty once the peer has closed in order, and errc::peer_vanished
   /// is thrown if it died instead; messages that came before are yielded first. Over iWARP a peer that is not weft may
@@ -153,6 +160,8 @@ class connection {
   /// Does nothing for a key that is not open. Call it only on the peer's word: a later access of the peer ends the
   /// connection.
   void confirm_retired(const mr::remote_key& key);
+  /// Confirms it for the key of an exposure that has been retired.
+  void confirm_retired(const exposure& retired);
 
   // Close and abort.
 
@@ -163,6 +172,14 @@ class connection {
   [[nodiscard]] task<> close();
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;
+
+  /// Whether neither end has closed, and nothing has ended the connection: asked after an error, it tells whether the
+  /// error was that of one operation. False for a connection that was moved from.
+  [[nodiscard]] bool is_open() const noexcept;
+  /// Waits until the connection is no longer open, and yields why: errc::peer_closed if the peer has closed in order,
+  /// errc::closed if this end did, and otherwise what ended the connection. Messages that came before can still be
+  /// received then. A stop leaves the connection as it is.
+  [[nodiscard]] task<error> ended();
 
   /// What both ends can do together.
   [[nodiscard]] const net::capabilities& capabilities() const;
@@ -189,6 +206,8 @@ class connection {
   explicit connection(std::unique_ptr<connection_core> core) noexcept;
   [[nodiscard]] connection_core* core() const noexcept { return core_.held().get(); }
   [[nodiscard]] connection_core& checked() const;
+  [[nodiscard]] static task<> send_copy(connection_core& core, std::shared_ptr<link_keys> keys,
+                                        std::span<const std::byte> bytes, send_options how);
   void release() noexcept;
 
   struct core_deleter {

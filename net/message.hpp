@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 
 namespace weft::net {
@@ -29,6 +30,10 @@ class message {
   [[nodiscard]] std::size_t size() const noexcept { return payload.size(); }
   /// The payload's bytes.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return payload.bytes(); }
+  /// The payload's bytes as characters; hostile until checked.
+  [[nodiscard]] std::string_view text() const noexcept {
+    return {reinterpret_cast<const char*>(bytes().data()), size()};
+  }
 };
 
 }  // namespace weft::net

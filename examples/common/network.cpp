@@ -30,12 +30,6 @@ void require_greeting(weft::net::connection& peer, std::string_view protocol, st
                     fmt::format("{} does not run this version of {}", peer.peer(), program));
 }
 
-weft::task<> send(weft::net::device& device, weft::net::connection& peer, std::span<const std::byte> bytes) {
-  auto payload = co_await device.allocate(bytes.size());
-  std::ranges::copy(bytes, payload.data());
-  co_await peer.send(std::move(payload));
-}
-
 void complain(std::string_view program, std::string_view peer, std::string_view what) {
   static weft::line_limit limit;  // peers cause them at will
   const auto left_out = limit.next(weft::clock::steady().now());

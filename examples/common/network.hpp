@@ -21,10 +21,6 @@ namespace common {
 /// Throws weft::errc::protocol_error, and aborts the connection, if the peer has said something else.
 void require_greeting(weft::net::connection& peer, std::string_view protocol, std::string_view program);
 
-/// Sends a copy of `bytes`, which outlive the task.
-[[nodiscard]] weft::task<> send(weft::net::device& device, weft::net::connection& peer,
-                                std::span<const std::byte> bytes);
-
 /// Says on the standard error stream what is wrong with a peer, in a line: "copy: 10.0.0.7:4711: timed out".
 void complain(std::string_view program, std::string_view peer, std::string_view what);
 

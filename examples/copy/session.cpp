@@ -54,9 +54,7 @@ weft::task<std::optional<message>> session::receive_if_any() {
 }
 
 weft::task<> session::send(packed_message what) {
-  auto payload = co_await home_.device.allocate(what.bytes().size());
-  std::ranges::copy(what.bytes(), payload.data());
-  co_await weft::with_timeout(patience(), peer_.send(std::move(payload)));
+  co_await weft::with_timeout(patience(), peer_.send_bytes(what.bytes()));
 }
 
 weft::error unexpected(const message& what, const char* instead_of) {

@@ -2,7 +2,6 @@
 // Sends back what it is sent: `echo serve`, and `echo say HOST:PORT TEXT...` in another terminal.
 #include <weft/weft.hpp>
 
-#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -26,11 +25,9 @@ task<> server(net::device& device, std::string address) {
 
 task<> client(net::device& device, std::string address, std::string text) {
   auto peer = co_await device.connect(address);
-  auto hello = co_await device.allocate(text.size());  // registered already; waits while the pool is used up
-  std::transform(text.begin(), text.end(), hello.data(), [](char c) { return static_cast<std::byte>(c); });
-  co_await peer.send(std::move(hello));
-  auto answer = co_await peer.recv_or_throw();
-  std::printf("%.*s\n", static_cast<int>(answer.size()), reinterpret_cast<const char*>(answer.bytes().data()));
+  co_await peer.send_bytes(text);
+  const auto answer = co_await peer.recv_or_throw();
+  std::printf("%s\n", std::string(answer.text()).c_str());
   co_await peer.close();
 }
 

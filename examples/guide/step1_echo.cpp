@@ -3,11 +3,8 @@
 // `step1_echo serve [HOST:PORT]`, and `step1_echo say HOST:PORT TEXT` in another terminal.
 #include <weft/weft.hpp>
 
-#include <algorithm>
 #include <cstdio>
-#include <span>
 #include <string>
-#include <string_view>
 
 using namespace weft;
 
@@ -30,13 +27,9 @@ task<> serve(net::device& device, std::string address) {
 
 task<> say(net::device& device, std::string address, std::string text) {
   auto peer = co_await device.connect(address);
-  auto message = co_await device.allocate(text.size());
-  std::ranges::copy(std::as_bytes(std::span(text)), message.data());
-  co_await peer.send(std::move(message));
-
-  auto reply = co_await peer.recv_or_throw();
-  const std::string_view said(reinterpret_cast<const char*>(reply.bytes().data()), reply.size());
-  std::printf("%.*s\n", static_cast<int>(said.size()), said.data());
+  co_await peer.send_bytes(text);
+  const auto reply = co_await peer.recv_or_throw();
+  std::printf("%s\n", std::string(reply.text()).c_str());
   co_await peer.close();
 }
 

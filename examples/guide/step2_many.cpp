@@ -3,10 +3,8 @@
 // `step2_many serve [HOST:PORT]`, and `step2_many say HOST:PORT TEXT...` in another terminal.
 #include <weft/weft.hpp>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,18 +45,16 @@ task<> serve(net::device& device, std::string address) {
   std::puts("stopped");
 }
 
-task<net::message> ask(net::connection& peer, net::device& device, std::string_view text) {
-  auto message = co_await device.allocate(text.size());
-  std::ranges::copy(std::as_bytes(std::span(text)), message.data());
-  co_await peer.send(std::move(message));
+task<net::message> ask(net::connection& peer, std::string_view text) {
+  co_await peer.send_bytes(text);
   co_return co_await peer.recv_or_throw();
 }
 
 task<> say(net::device& device, std::string address, std::vector<std::string> words) {
   auto peer = co_await device.connect(address);
   for (const std::string& word : words) {
-    auto reply = co_await with_timeout(5s, ask(peer, device, word));
-    std::printf("%.*s\n", static_cast<int>(reply.size()), reinterpret_cast<const char*>(reply.bytes().data()));
+    const auto reply = co_await with_timeout(5s, ask(peer, word));
+    std::printf("%s\n", std::string(reply.text()).c_str());
   }
   co_await peer.close();
 }

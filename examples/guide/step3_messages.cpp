@@ -5,10 +5,8 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -33,13 +31,8 @@ struct request {
   std::string_view value;
 };
 
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // Every byte is hostile until it has passed here. Empty: it is no request.
-std::optional<request> parse(std::span<const std::byte> message) {
-  const std::string_view text = text_of(message);
+std::optional<request> parse(std::string_view text) {
   if (text.size() < 2) return std::nullopt;
   const char verb = text[0];
   const auto key_size = static_cast<unsigned char>(text[1]);
@@ -50,31 +43,25 @@ std::optional<request> parse(std::span<const std::byte> message) {
   return std::nullopt;
 }
 
-mr::buffer pack(mr::buffer room, char first, std::string_view rest) {
-  room.resize(1 + rest.size());
-  room.data()[0] = static_cast<std::byte>(first);
-  std::memcpy(room.data() + 1, rest.data(), rest.size());
-  return room;
-}
-
 // ---- the server ----
 
 using store = std::map<std::string, std::string, std::less<>>;
 
-task<> answer(net::connection peer, net::device& device, store& data) {
+std::string execute(const request& asked, store& data) {
+  if (asked.verb == 'p') {
+    data.insert_or_assign(std::string(asked.key), std::string(asked.value));
+    return "+";
+  }
+  const auto found = data.find(asked.key);
+  return found != data.end() ? "+" + found->second : "-";
+}
+
+task<> answer(net::connection peer, store& data) {
   while (auto message = co_await peer.recv()) {
-    const auto said = parse(message->bytes());
-    if (!said) throw error(errc::malformed, std::string(peer.peer()) + " sent a request that is not valid");
-    auto room = co_await device.allocate(1 + longest_value);
-    if (said->verb == 'p') {
-      data.insert_or_assign(std::string(said->key), std::string(said->value));
-      room = pack(std::move(room), '+', "");
-    } else if (const auto found = data.find(said->key); found != data.end()) {
-      room = pack(std::move(room), '+', found->second);
-    } else {
-      room = pack(std::move(room), '-', "");
-    }
-    co_await peer.send(std::move(room));
+    const auto asked = parse(message->text());
+    if (!asked) throw error(errc::malformed, std::string(peer.peer()) + " sent a request that is not valid");
+    const std::string reply = execute(*asked, data);
+    co_await peer.send_bytes(reply);
   }
 }
 
@@ -84,7 +71,7 @@ task<> serve(net::device& device, std::string address) {
   auto listener = co_await device.listen(address);
   std::printf("listening on %s\n", std::string(listener.address()).c_str());
   auto accept_peers = [&](scope& peers) -> task<> {
-    while (auto peer = co_await listener.accept()) peers.spawn(answer(std::move(*peer), device, data), "peer");
+    while (auto peer = co_await listener.accept()) peers.spawn(answer(std::move(*peer), data), "peer");
   };
   auto peers = with_scope(on_failure::report, accept_peers, "peers");
   co_await when_any(std::move(peers), signals.next());  // stops what has not ended first, and waits for it
@@ -92,17 +79,15 @@ task<> serve(net::device& device, std::string address) {
 
 // ---- the client ----
 
-task<std::optional<std::string>> ask(net::connection& peer, net::device& device, char verb, std::string_view key,
-                                     std::string_view value) {
+task<std::optional<std::string>> ask(net::connection& peer, char verb, std::string_view key, std::string_view value) {
   if (key.empty() || key.size() > longest_key) throw error(errc::invalid_argument, "a key has 1 to 32 bytes");
   if (value.size() > longest_value) throw error(errc::invalid_argument, "a value has at most 64 bytes");
-  std::string body(1, static_cast<char>(key.size()));
-  body.append(key).append(value);
-  auto room = co_await device.allocate(1 + body.size());
-  co_await peer.send(pack(std::move(room), verb, body));
+  const std::string head{verb, static_cast<char>(key.size())};
+  const std::string question = head + std::string(key) + std::string(value);
+  co_await peer.send_bytes(question);
 
   const auto reply = co_await peer.recv_or_throw();
-  const std::string_view text = text_of(reply.bytes());
+  const std::string_view text = reply.text();
   if (text.empty()) throw error(errc::malformed, "the server sent an empty answer");
   if (text[0] != '+') co_return std::nullopt;
   co_return std::string(text.substr(1));
@@ -110,7 +95,7 @@ task<std::optional<std::string>> ask(net::connection& peer, net::device& device,
 
 task<int> run_client(net::device& device, char verb, std::string address, std::string key, std::string value) {
   auto peer = co_await device.connect(address);
-  const auto found = co_await with_timeout(5s, ask(peer, device, verb, key, value));
+  const auto found = co_await with_timeout(5s, ask(peer, verb, key, value));
   if (!found) std::fprintf(stderr, "step3_messages: there is no key '%s'\n", key.c_str());
   if (found && verb == 'g') std::printf("%s\n", found->c_str());
   co_await peer.close();

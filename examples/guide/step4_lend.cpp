@@ -61,11 +61,9 @@ std::optional<slot> parse_put(std::span<const std::byte> message) {
   return made;
 }
 
-task<> answer(net::connection peer, net::device& device, mr::region& table) {
+task<> answer(net::connection peer, mr::region& table) {
   const auto where = table.remote().pack();
-  auto hello = co_await device.allocate(where.size());
-  std::memcpy(hello.data(), where.data(), where.size());
-  co_await peer.send(std::move(hello));
+  co_await peer.send_bytes(where);
 
   const std::uint64_t slots = table.size() / sizeof(slot);
   while (auto message = co_await peer.recv()) {
@@ -74,8 +72,7 @@ task<> answer(net::connection peer, net::device& device, mr::region& table) {
     const std::uint64_t place = place_of({made->key.data(), made->key_size}, slots);
     // Peers may read the memory at this moment: no memcpy.
     mr::store_shared(table.bytes().subspan(place * sizeof(slot), sizeof(slot)), std::as_bytes(std::span(&*made, 1)));
-    auto done = co_await device.allocate(0);
-    co_await peer.send(std::move(done));
+    co_await peer.send_bytes("");
   }
 }
 
@@ -86,7 +83,7 @@ task<> serve(net::device& device, std::string address) {
   auto listener = co_await device.listen(address);
   std::printf("listening on %s, %zu bytes lent\n", std::string(listener.address()).c_str(), table.size());
   auto accept_peers = [&](scope& peers) -> task<> {
-    while (auto peer = co_await listener.accept()) peers.spawn(answer(std::move(*peer), device, table), "peer");
+    while (auto peer = co_await listener.accept()) peers.spawn(answer(std::move(*peer), table), "peer");
   };
   auto peers = with_scope(on_failure::report, accept_peers, "peers");
   co_await when_any(std::move(peers), signals.next());
@@ -102,14 +99,11 @@ task<mr::remote_region> receive_table(net::connection& peer) {
   co_return table;
 }
 
-task<> put(net::connection& peer, net::device& device, std::string key, std::string value) {
+task<> put(net::connection& peer, std::string key, std::string value) {
   if (key.empty() || key.size() > longest_key) throw error(errc::invalid_argument, "a key has 1 to 32 bytes");
   if (value.size() > longest_value) throw error(errc::invalid_argument, "a value has at most 64 bytes");
-  auto message = co_await device.allocate(1 + key.size() + value.size());
-  message.data()[0] = static_cast<std::byte>(key.size());
-  std::memcpy(message.data() + 1, key.data(), key.size());
-  std::memcpy(message.data() + 1 + key.size(), value.data(), value.size());
-  co_await peer.send(std::move(message));
+  const std::string message = std::string(1, static_cast<char>(key.size())) + key + value;
+  co_await peer.send_bytes(message);
   co_await peer.recv_or_throw();  // the server has stored it
 }
 
@@ -128,7 +122,7 @@ task<int> run_client(net::device& device, std::string verb, std::string address,
   const auto table = co_await with_timeout(5s, receive_table(peer));
   std::optional<std::string> found(value);
   if (verb == "put") {
-    co_await with_timeout(5s, put(peer, device, key, value));
+    co_await with_timeout(5s, put(peer, key, value));
   } else {
     found = co_await with_timeout(5s, get(peer, device, table, key));
     if (found) std::printf("%s\n", found->c_str());

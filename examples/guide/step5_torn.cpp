@@ -27,12 +27,10 @@ void tick(std::stop_token stop, store::table& table) {
 
 bool is_mixed(std::string_view value) { return value.find_first_not_of(value[0]) != std::string_view::npos; }
 
-task<> answer(net::connection peer, net::device& device, mr::remote_region table) {
+task<> answer(net::connection peer, mr::remote_region table) {
   const auto where = table.pack();
-  auto hello = co_await device.allocate(where.size());
-  std::memcpy(hello.data(), where.data(), where.size());
-  co_await peer.send(std::move(hello));
-  co_await peer.recv();  // it has nothing to say; this waits for its close
+  co_await peer.send_bytes(where);
+  co_await peer.ended();
 }
 
 task<> serve(net::device& device, std::string address) {
@@ -44,7 +42,7 @@ task<> serve(net::device& device, std::string address) {
   store::table table(region.bytes());
   std::jthread writer(tick, std::ref(table));
   auto accept_peers = [&](scope& peers) -> task<> {
-    while (auto peer = co_await listener.accept()) peers.spawn(answer(std::move(*peer), device, region.remote()));
+    while (auto peer = co_await listener.accept()) peers.spawn(answer(std::move(*peer), region.remote()));
   };
   auto peers = with_scope(on_failure::report, accept_peers, "peers");
   co_await when_any(std::move(peers), signals.next());

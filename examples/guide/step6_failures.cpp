@@ -33,12 +33,6 @@ struct shared {
   std::set<std::string, std::less<>> keys;
 };
 
-task<> send_text(net::connection& peer, net::device& device, std::string text) {
-  auto message = co_await device.allocate(text.size());
-  std::memcpy(message.data(), text.data(), text.size());
-  co_await peer.send(std::move(message));
-}
-
 // ---- the server ----
 
 task<> write_list(net::connection& peer, const shared& all, mr::remote_region target) {
@@ -51,27 +45,23 @@ task<> write_list(net::connection& peer, const shared& all, mr::remote_region ta
     std::memcpy(data.data(), list.data(), size);
     co_await peer.write(std::move(data), target.slice(0, size));
   }
-  auto done = co_await all.device.allocate(sizeof size);
-  std::memcpy(done.data(), &size, sizeof size);
-  co_await peer.send(std::move(done));  // who has received this finds what was written before it
+  // Who has received this finds what was written before it.
+  co_await peer.send_bytes(std::as_bytes(std::span(&size, 1)));
 }
 
 task<> answer(net::connection peer, shared& all) {
   const auto where = all.memory.pack();
-  auto hello = co_await all.device.allocate(where.size());
-  std::memcpy(hello.data(), where.data(), where.size());
-  co_await peer.send(std::move(hello));
+  co_await peer.send_bytes(where);
   while (auto message = co_await peer.recv()) {
     if (message->size() != 0 && message->bytes()[0] == std::byte{0}) {
       co_await write_list(peer, all, mr::remote_region::unpack(message->bytes().subspan(1)));
       continue;
     }
-    const auto said = store::parse_put(message->bytes());
+    const auto said = store::parse_put(message->text());
     if (!said) throw error(errc::malformed, std::string(peer.peer()) + " sent a request that is not valid");
     all.table.put(said->key, said->value);
     all.keys.emplace(said->key);
-    auto done = co_await all.device.allocate(0);
-    co_await peer.send(std::move(done));
+    co_await peer.send_bytes("");
   }
 }
 
@@ -164,7 +154,8 @@ task<> list(net::device& device, std::string address) {
   auto server = co_await open(device, address);
   auto room = co_await device.allocate(65536);
   auto lent = co_await server.peer.expose(std::move(room), mr::usage::write_dst);  // a key for this peer alone
-  co_await send_text(server.peer, device, request_for(lent.remote()));
+  const std::string request = request_for(lent.remote());
+  co_await server.peer.send_bytes(request);
 
   const auto size = co_await as_result(with_timeout(500ms, receive_size(server.peer, 65536)));
   if (size) {
@@ -176,14 +167,15 @@ task<> list(net::device& device, std::string address) {
   lent.retire();  // the server may still write: the connection keeps the memory, and nobody else gets it
   print_retired(size.error().what(), server.peer);
   co_await with_timeout(30s, receive_size(server.peer, 65536));  // the connection goes on
-  server.peer.confirm_retired(lent.remote().places()[0].key);    // the server is done: the memory returns to the pool
+  server.peer.confirm_retired(lent);                             // the server is done: the memory returns to the pool
   print_retired("the late answer has come", server.peer);
   co_await server.peer.close();
 }
 
 task<> put(net::device& device, std::string address, std::string key, std::string value) {
   auto server = co_await open(device, address);
-  co_await send_text(server.peer, device, store::pack_put(key, value));
+  const std::string request = store::pack_put(key, value);
+  co_await server.peer.send_bytes(request);
   co_await with_timeout(5s, server.peer.recv_or_throw());
   co_await server.peer.close();
 }

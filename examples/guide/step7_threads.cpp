@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,15 +27,12 @@ struct shared {
 task<> answer(net::connection_request request, const shared& all) {
   auto peer = co_await request.accept();
   const auto where = all.memory.pack();
-  auto hello = co_await all.device.allocate(where.size());
-  std::memcpy(hello.data(), where.data(), where.size());
-  co_await peer.send(std::move(hello));
+  co_await peer.send_bytes(where);
   while (auto message = co_await peer.recv()) {
-    const auto said = store::parse_put(message->bytes());
+    const auto said = store::parse_put(message->text());
     if (!said) throw error(errc::malformed, std::string(peer.peer()) + " sent a put that is not valid");
     all.table.put(said->key, said->value);
-    auto done = co_await all.device.allocate(0);
-    co_await peer.send(std::move(done));
+    co_await peer.send_bytes("");
   }
 }
 
@@ -96,9 +92,7 @@ task<> put(net::device& device, std::string address, std::string key, std::strin
   const std::string text = store::pack_put(key, value);
   auto peer = co_await device.connect(address);
   co_await receive_table(peer);
-  auto message = co_await device.allocate(text.size());
-  std::memcpy(message.data(), text.data(), text.size());
-  co_await peer.send(std::move(message));
+  co_await peer.send_bytes(text);
   co_await with_timeout(5s, peer.recv_or_throw());
   co_await peer.close();
 }

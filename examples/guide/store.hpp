@@ -96,8 +96,7 @@ struct put_request {
 };
 
 // A put is the size of the key, the key, the value. Empty: it is none.
-inline std::optional<put_request> parse_put(std::span<const std::byte> message) {
-  const std::string_view text(reinterpret_cast<const char*>(message.data()), message.size());
+inline std::optional<put_request> parse_put(std::string_view text) {
   if (text.empty()) return std::nullopt;
   const auto key_size = static_cast<unsigned char>(text[0]);
   if (key_size == 0 || key_size > longest_key || key_size > text.size() - 1) return std::nullopt;

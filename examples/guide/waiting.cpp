@@ -11,15 +11,12 @@
 using namespace weft;
 using namespace std::chrono_literals;
 
-task<> answer(net::connection peer, net::device& device) {
-  while (auto question = co_await peer.recv()) {
-    auto reply = co_await device.allocate(64);
-    co_await peer.send(std::move(reply));
-  }
+task<> answer(net::connection peer) {
+  while (auto question = co_await peer.recv()) co_await peer.send_bytes("a reply");
 }
 
-task<> serve(net::listener& listener, net::device& device, scope& all) {
-  while (auto peer = co_await listener.accept()) all.spawn(answer(std::move(*peer), device), "peer");
+task<> serve(net::listener& listener, scope& all) {
+  while (auto peer = co_await listener.accept()) all.spawn(answer(std::move(*peer)), "peer");
 }
 
 task<> ask(net::device& device, std::string address, mutex& turn) {
@@ -39,7 +36,7 @@ task<> run_all(net::device& device) {
   const std::string address(listener.address());
   mutex turn;
   auto body = [&](scope& all) -> task<> {
-    all.spawn(serve(listener, device, all), "accept");
+    all.spawn(serve(listener, all), "accept");
     all.spawn(ask(device, address, turn), "first client");
     all.spawn(ask(device, address, turn), "second client");
     all.spawn(busy(), "busy");

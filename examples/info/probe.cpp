@@ -189,9 +189,7 @@ weft::task<> attempt::climb_sizes(weft::net::connection& peer) {
 
 weft::task<request> attempt::ask(weft::net::connection& peer, request what) {
   const auto packed = what.pack();
-  auto question = co_await weft::with_timeout(patience_, device_.allocate(packed.size()));
-  std::ranges::copy(packed, question.data());
-  co_await weft::with_timeout(patience_, peer.send(std::move(question)));
+  co_await weft::with_timeout(patience_, peer.send_bytes(packed));
   const auto answer = co_await weft::with_timeout(patience_, peer.recv_or_throw());
   const request got = request::unpack(answer.bytes());
   if (got.what != what.what) throw weft::error(weft::errc::malformed, "the peer answers another question");

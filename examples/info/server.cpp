@@ -58,7 +58,7 @@ struct surroundings {
 };
 
 // Does what the client asks until it closes. What it writes over the memory meanwhile is its own affair.
-weft::task<> answer_requests(weft::net::device& device, weft::net::connection& peer, std::span<std::byte> memory) {
+weft::task<> answer_requests(weft::net::connection& peer, std::span<std::byte> memory) {
   while (auto message = co_await peer.recv()) {
     request asked = request::unpack(message->bytes());
     if (asked.what == request_kind::echo) {
@@ -71,7 +71,7 @@ weft::task<> answer_requests(weft::net::device& device, weft::net::connection& p
       asked.number = find_difference(memory, asked.number).value_or(request::all_right);
     }
     const auto packed = asked.pack();
-    co_await common::send(device, peer, packed);
+    co_await peer.send_bytes(packed);
   }
 }
 
@@ -88,8 +88,8 @@ weft::task<> converse(weft::net::device& device, weft::net::connection& peer, co
   first.memory = region.remote();
   first.words = around.words;
   const auto packed = first.pack();
-  co_await common::send(device, peer, packed);
-  co_await answer_requests(device, peer, bytes);
+  co_await peer.send_bytes(packed);
+  co_await answer_requests(peer, bytes);
 }
 
 weft::task<> take_client(weft::net::connection_request request, weft::net::device& device, const surroundings& around) {

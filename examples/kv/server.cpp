@@ -56,30 +56,27 @@ void store(table& data, const net::message& message, const net::connection& peer
 }
 
 // One peer's whole life. Its GETs need nobody here: they read the table while this waits for a SET.
-task<> serve_peer(net::connection_request request, net::device& device, shared_table shared) {
+task<> serve_peer(net::connection_request request, shared_table shared) {
   net::connection_options options;
   options.receive_size = message_bytes;
   options.resume_within = shared.resume_within;
   auto peer = co_await request.accept(options);
-  auto first = co_await device.allocate(message_bytes);
+  std::array<std::byte, message_bytes> room;
   const hello said{.memory = shared.memory, .server = shared.server, .now = server_now()};
-  first.resize(pack(said, first.bytes()));
-  co_await peer.send(std::move(first));
+  co_await peer.send_bytes(std::span(room).first(pack(said, room)));
   while (auto message = co_await peer.recv()) {
     if (message->size() != 0) store(shared.data, *message, peer);
-    auto answer = co_await device.allocate(message_bytes);
-    answer.resize(pack(server_now(), answer.bytes()));
-    co_await peer.send(std::move(answer));
+    co_await peer.send_bytes(std::span(room).first(pack(server_now(), room)));
   }
 }
 
 task<> serve_there(executor& where, task<> peer) { co_await run_on(where, std::move(peer)); }
 
-task<> serve_weft(net::listener& listener, net::device& device, shared_table shared, executor_group* others) {
+task<> serve_weft(net::listener& listener, shared_table shared, executor_group* others) {
   std::size_t count = 0;
   auto accept_all = [&](scope& peers) -> task<> {
     while (auto request = co_await listener.next()) {
-      auto peer = serve_peer(std::move(*request), device, shared);
+      auto peer = serve_peer(std::move(*request), shared);
       if (others != nullptr) peer = serve_there((*others)[count++ % others->size()], std::move(peer));
       peers.spawn(std::move(peer));
     }
@@ -258,7 +255,7 @@ task<mr::region> memory_of_table(net::device& device, std::size_t bytes, bool di
 task<> serve_clients(net::listener& listener, net::device& device, shared_table shared, const serve_options& options,
                      executors& those, signal_set* record) {
   const auto all = [&](scope& tasks) -> task<> {
-    tasks.spawn(serve_weft(listener, device, shared, those.others ? &*those.others : nullptr), "weft");
+    tasks.spawn(serve_weft(listener, shared, those.others ? &*those.others : nullptr), "weft");
     if (those.for_resp) {
       tasks.spawn(serve_resp_apart(*those.for_resp, device, shared.data, options_for_resp(options)), "resp");
     }

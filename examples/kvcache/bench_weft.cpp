@@ -81,7 +81,7 @@ weft::task<> receive_rounds(weft::net::device& device, memory_device* gpu, const
   auto listener = co_await device.listen(options.address);
   address.tell(listener.address());
   auto peer = co_await listener.accept(connection_options(patience));
-  session link(device, std::move(*peer));
+  session link(std::move(*peer));
 
   const auto target = co_await cache_memory::make(device, gpu, bytes_of(options), options.block_bytes,
                                                   {.usage = usage::write_dst, .direct = options.direct});
@@ -108,7 +108,7 @@ weft::task<double> send_round(session& link, const weft::net::block_list& blocks
 weft::task<std::vector<double>> send_rounds(weft::net::device& device, memory_device* gpu, const bench_options& options,
                                             std::string address) {
   auto peer = co_await device.connect(address, connection_options(patience));
-  session link(device, std::move(peer));
+  session link(std::move(peer));
   const auto source =
       co_await cache_memory::make(device, gpu, bytes_of(options), options.block_bytes, {.usage = usage::write_src});
   for (std::uint32_t i = 0; i != options.blocks; ++i) {

@@ -37,7 +37,7 @@ destination::destination(weft::net::device& device, std::string address, weft::d
 weft::task<> destination::connect() {
   if (link_) co_return;
   auto peer = co_await device_.connect(address_, connection_options(patience_));
-  link_.emplace(device_, std::move(peer));
+  link_.emplace(std::move(peer));
 }
 
 weft::task<> destination::close() {

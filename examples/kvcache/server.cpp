@@ -64,7 +64,7 @@ weft::task<> server::accept_all(weft::net::listener& listener) {
 }
 
 weft::task<> server::converse(weft::net::connection pusher) {
-  session link(device_, std::move(pusher));
+  session link(std::move(pusher));
   while (const auto said = co_await link.receive_if_any()) {
     const auto* const want = std::get_if<want_message>(&*said);
     if (want == nullptr) throw unexpected(*said, "'want'");

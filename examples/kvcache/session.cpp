@@ -32,7 +32,7 @@ weft::net::connection_options connection_options(weft::duration patience) noexce
   return options;
 }
 
-session::session(weft::net::device& device, weft::net::connection peer) : device_(device), peer_(std::move(peer)) {
+session::session(weft::net::connection peer) : peer_(std::move(peer)) {
   common::require_greeting(peer_, protocol_name, "kvcache");
 }
 
@@ -47,7 +47,7 @@ weft::task<std::optional<message>> session::receive_if_any() {
   co_return meaning_of(*received);
 }
 
-weft::task<> session::send(packed_message what) { co_await common::send(device_, peer_, what.bytes()); }
+weft::task<> session::send(packed_message what) { co_await peer_.send_bytes(what.bytes()); }
 
 weft::task<> session::push(const weft::net::block_list& blocks, std::uint32_t number) {
   if (peer_.capabilities().write_immediate) {

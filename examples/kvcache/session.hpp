@@ -21,7 +21,7 @@ namespace kvcache {
 class session {
  public:
   /// Throws weft::errc::protocol_error if the peer is not a kvcache.
-  session(weft::net::device& device, weft::net::connection peer);
+  explicit session(weft::net::connection peer);
 
   /// The next message; weft::errc::peer_closed if the peer has closed instead. Waits as long as the peer lives.
   [[nodiscard]] weft::task<message> receive();
@@ -37,7 +37,6 @@ class session {
   [[nodiscard]] std::string peer_name() const { return std::string(peer_.peer()); }
 
  private:
-  weft::net::device& device_;
   weft::net::connection peer_;
 };
 

@@ -55,7 +55,7 @@ weft::task<> attendance::welcome(const serve_options& how) {
     first.memory = memory_->remote();
   }
   const auto packed = first.pack();
-  co_await common::send(device_, peer_, packed);
+  co_await peer_.send_bytes(packed);
 }
 
 // Memory that a client maps is a file of its own, and goes with its exposure.
@@ -91,7 +91,7 @@ weft::task<> attendance::answer(weft::net::message& question) {
   mark::check(question.bytes());
   messages_ += since_mark_;
   const auto packed = count{.messages = std::exchange(since_mark_, 0)}.pack();
-  co_await common::send(device_, peer_, packed);
+  co_await peer_.send_bytes(packed);
 }
 
 std::string attendance::summary() const {

@@ -20,6 +20,7 @@ constexpr const char* without_memory_to_close = "there was no memory to close th
 void connection_end::begin() noexcept {
   if (state_.closing || state_.failure) return in_.empty_inbox();
   state_.closing = true;
+  over_.set();
   in_.stop_refilling();
   in_.deliver();
   advance();
@@ -39,6 +40,7 @@ void connection_end::take_step() noexcept {
 
 void connection_end::peer_has_closed() noexcept {
   state_.peer_closed = true;
+  over_.set();
   state_.link().peer_finished();
   in_.stop_refilling();
   out_.fail_waiting(state_.why_ended());
@@ -64,6 +66,7 @@ void connection_end::link_ended(bool orderly, const error& why) noexcept {
     }
   }
   if (finished) state_.peer_closed = true;
+  over_.set();
   in_.stop_refilling();
   out_.fail_waiting(*state_.failure);  // defect: forget who waits to send
   in_.deliver();                       // defect: forget who waits to receive
@@ -89,6 +92,14 @@ task<> connection_end::wait_until_closed() {
 event::wait_operation connection_end::abort_without_memory() noexcept {
   state_.abort(without_memory_to_close);
   return closed_.wait();
+}
+
+task<error> connection_end::wait_until_over(connection_end& self, connection_state& state,
+                                            std::shared_ptr<link_keys> keys) {
+  check_task(state, *keys, "wait for the end of the connection to");
+  const inside_call inside(state);
+  co_await self.over_.wait();
+  co_return state.why_ended().within(state.context("the connection to"));
 }
 
 task<> connection_end::close(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys) {

@@ -41,6 +41,9 @@ class connection_end {
   /// What connection::close() awaits; `state` belongs to `self`. Tasks begin when they are awaited, and both may be
   /// gone by then: ask `keys`.
   [[nodiscard]] static task<> close(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
+  /// What connection::ended() awaits, likewise.
+  [[nodiscard]] static task<error> wait_until_over(connection_end& self, connection_state& state,
+                                                   std::shared_ptr<link_keys> keys);
   /// Returns once the link has released everything. Aborts the link after close_timeout. Throws std::bad_alloc if there
   /// is no memory for the coroutine.
   [[nodiscard]] task<> wait_until_closed();
@@ -53,6 +56,7 @@ class connection_end {
   connection_state& state_;
   sending& out_;
   receiving& in_;
+  event over_;  // set once connection_state::has_ended()
   event closed_;
 };
 

@@ -64,11 +64,14 @@ void connection_state::abort(std::string_view why) noexcept {
   link().abort(why);
 }
 
-std::string begin_task(const connection_state& state, const link_keys& keys, const char* what) {
+void check_task(const connection_state& state, const link_keys& keys, const char* what) {
   if (keys.abandoned()) throw error(errc::closed, fmt::format("{} a peer: the connection has been destroyed", what));
-  std::string words = state.context(what);
-  if (executor_core::current() != &state.home) throw error(errc::wrong_thread, words);
-  return words;
+  if (executor_core::current() != &state.home) throw error(errc::wrong_thread, state.context(what));
+}
+
+std::string begin_task(const connection_state& state, const link_keys& keys, const char* what) {
+  check_task(state, keys, what);
+  return state.context(what);
 }
 
 }  // namespace weft::net

@@ -98,6 +98,9 @@ class inside_call {
   connection_state& state_;
 };
 
+/// What begin_task() checks, without the words.
+void check_task(const connection_state& state, const link_keys& keys, const char* what);
+
 /// Returns the context for errors of a task of the connection: `what`, and with whom. Tasks begin when they are
 /// awaited, and `state` may be gone by then, which `keys` tells: errc::closed. errc::wrong_thread on any other
 /// executor.

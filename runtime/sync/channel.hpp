@@ -40,8 +40,10 @@ class channel {
   /// `co_await c.send(std::move(value))`: waits for room. `value` must be a named object, because it is moved from only
   /// when there is room: a sender that is stopped (errc::canceled) or too late (errc::closed) still has it.
   [[nodiscard]] send_operation send(T&& value) noexcept { return send_operation(*this, value); }
-  /// Sends without waiting, from any thread; false if there is no room, or the channel is closed.
+  /// Sends without waiting, from any thread; false if there is no room, or if is_closed().
   [[nodiscard]] bool try_send(T&& value) noexcept;
+  /// Sends without waiting, from any thread: where there is no room, the oldest value goes. False if is_closed().
+  [[nodiscard]] bool force_send(T&& value) noexcept;
 
   /// The next value; empty once the channel is closed and all that was sent has been received.
   [[nodiscard]] receive_operation receive() noexcept { return receive_operation(*this); }
@@ -50,6 +52,11 @@ class channel {
 
   /// From any thread: nothing more can be sent. What was sent before can still be received.
   void close() noexcept;
+  /// From any thread; a channel stays closed.
+  [[nodiscard]] bool is_closed() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+  }
 
   /// Values that wait to be received, without those that are on their way to a receiver.
   [[nodiscard]] std::size_t size() const noexcept {
@@ -253,6 +260,16 @@ template <class T>
 bool channel<T>::try_send(T&& value) noexcept {
   detail::remote_wake_ups woken;
   const std::lock_guard lock(mutex_);
+  return place(value, woken) == outcome::done;
+}
+
+// A value that was promised is the oldest, whichever that is, so that one may go.
+template <class T>
+bool channel<T>::force_send(T&& value) noexcept {
+  std::optional<T> oldest;  // outlives the lock, because its destructor is the user's
+  detail::remote_wake_ups woken;
+  const std::lock_guard lock(mutex_);
+  if (!closed_ && count_ == values_.size()) take_first(oldest);
   return place(value, woken) == outcome::done;
 }
 

@@ -45,6 +45,44 @@ TEST_P_BETWEEN(closing, tasks_that_were_made_and_had_not_begun_find_their_connec
   EXPECT_EQ(closed, errc::closed);
 }
 
+TEST_P_BETWEEN(closing, is_told_to_who_waits_for_the_end_of_either_side) {
+  std::vector<std::error_code> why;
+  const auto wait = [&](net::connection& side) -> task<> {
+    const error found = co_await side.ended();
+    why.push_back(found.code());
+  };
+  attempt at_server(tasks, wait(server));
+  attempt stopped(tasks, wait(server));
+  attempt at_client(tasks, wait(client));
+  co_await settle();
+  stopped.stop();
+  co_await stopped.end();
+  EXPECT_EQ(stopped.code(), errc::canceled);
+  EXPECT_TRUE(client.is_open() && server.is_open());
+  co_await client.send_bytes("before");
+  { const net::connection dropped = std::move(client); }
+  EXPECT_FALSE(client.is_open());
+  co_await at_client.end();
+  co_await at_server.end();
+  EXPECT_EQ(why, (std::vector<std::error_code>{errc::closed, errc::peer_closed}));
+  EXPECT_FALSE(server.is_open());
+  const auto message = co_await server.recv_or_throw();
+  EXPECT_EQ(message.text(), "before");
+}
+
+TEST_P_BETWEEN(closing, a_connection_that_an_abort_has_ended_is_not_open) {
+  const auto wait = [&]() -> task<> {
+    const error found = co_await server.ended();
+    throw error(found);
+  };
+  attempt at_server(tasks, wait());
+  client.abort();
+  co_await at_server.end();
+  EXPECT_EQ(at_server.code(), errc::peer_vanished) << at_server.words();
+  EXPECT_NE(at_server.words().find(server.peer()), std::string::npos) << at_server.words();
+  EXPECT_FALSE(server.is_open() || client.is_open());
+}
+
 TEST_P_BETWEEN(closing, lets_every_message_before_it_through) {
   for (unsigned i = 0; i < 10; ++i) {
     co_await client.send(co_await filled(pool(), 100, i));

@@ -20,6 +20,27 @@ TEST_P_BETWEEN(messages, arrive_as_they_were_sent_whatever_their_size) {
   }
 }
 
+TEST_P_BETWEEN(messages, of_bytes_that_are_copied_are_like_others, options(), options({.receive_size = 100})) {
+  const auto send_text = [&]() -> task<> {
+    const std::string text = "a text that goes with its frame";
+    co_await client.send_bytes(text);
+  };
+  co_await send_text();
+  const auto said = co_await server.recv_or_throw();
+  EXPECT_EQ(said.text(), "a text that goes with its frame");
+  co_await client.send_bytes(std::span<const std::byte>(), {.immediate = 7});
+  const auto empty = co_await server.recv_or_throw();
+  EXPECT_TRUE(empty.size() == 0 && empty.immediate == 7u && empty.text().empty());
+
+  const std::vector<std::byte> large(101);
+  const auto failure = co_await failure_of(client.send_bytes(large));
+  EXPECT_TRUE(failure && failure->code() == errc::message_too_large && !failure->posted());
+  auto late = client.send_bytes("late");
+  { const net::connection dropped = std::move(client); }
+  co_await server.ended();
+  EXPECT_EQ(co_await code_of(std::move(late)), errc::closed);
+}
+
 TEST_P_BETWEEN(messages, larger_than_a_tcp_segment_and_than_a_socket_buffer_arrive, options(),
                options({.receive_size = 16 << 20, .receive_depth = 1})) {
   const std::size_t largest = std::min<std::uint64_t>(16 << 20, client.capabilities().max_message_bytes - 64);

@@ -184,7 +184,7 @@ TEST_P(shared_words, that_a_peer_and_a_thread_add_to_are_whole_and_lose_no_step)
     if (!client.capabilities().atomics) co_return;
     auto region = co_await device().domain().register_memory(std::vector<std::uint64_t>(1),
                                                              {.usage = mr::usage::atomic_dst | mr::usage::read_src});
-    auto& word = *reinterpret_cast<std::uint64_t*>(region.bytes().data());
+    auto& word = mr::shared_word(region.bytes(), 0);
     constexpr std::uint64_t step = 0x1'0000'0001;
     std::atomic<std::uint64_t> added = 0;
     {

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <thread>
 
+#include "kit/thrown.hpp"
+
 namespace weft::mr {
 namespace {
 
@@ -89,6 +91,18 @@ TEST(shared_words, units_that_another_thread_stores_are_whole) {
   }
   over = true;
   writer.join();
+}
+
+TEST(shared_words, are_found_by_their_index_within_aligned_memory) {
+  std::array<std::uint64_t, 3> numbers{1, 2, 3};
+  const auto all = std::as_writable_bytes(std::span(numbers));
+  EXPECT_EQ(&shared_word(all, 2), &numbers[2]);
+  const auto refused = [](std::span<std::byte> memory, std::size_t index) {
+    return test::code_thrown_by([&] { static_cast<void>(shared_word(memory, index)); });
+  };
+  EXPECT_EQ(refused(all, 3), errc::out_of_range);
+  EXPECT_EQ(refused(all.first(23), 2), errc::out_of_range);
+  EXPECT_EQ(refused(all.subspan(4), 0), errc::misaligned);
 }
 
 TEST(shared_words, whoever_finds_a_word_sees_what_was_stored_before_it) {

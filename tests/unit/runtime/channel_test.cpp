@@ -69,6 +69,36 @@ TASK_TEST(channel, a_sender_that_is_stopped_still_has_its_value) {
   EXPECT_FALSE(second);
 }
 
+TASK_TEST(channel, that_is_full_may_let_the_oldest_value_go) {
+  channel<box> boxes(2);
+  for (int i = 1; i <= 4; ++i) EXPECT_TRUE(boxes.force_send(std::make_unique<int>(i)));
+  EXPECT_FALSE(boxes.is_closed());
+  for (const int kept : {3, 4}) {
+    const auto received = co_await boxes.receive();
+    EXPECT_EQ(**received, kept);
+  }
+  boxes.close();
+  EXPECT_TRUE(boxes.is_closed());
+  auto late = std::make_unique<int>(5);
+  EXPECT_FALSE(boxes.force_send(std::move(late)));
+  EXPECT_TRUE(late);
+}
+
+TASK_TEST(channel, whose_only_value_is_on_its_way_to_a_receiver_may_let_it_go_for_a_newer_one) {
+  channel<int> numbers(1);
+  int received = 0;
+  const auto receive = [&]() -> task<> { received = (co_await numbers.receive()).value(); };
+  const auto both = [&](scope& tasks) -> task<> {
+    tasks.spawn(receive());
+    co_await yield();
+    EXPECT_TRUE(numbers.force_send(1));
+    EXPECT_TRUE(numbers.force_send(2));
+  };
+  co_await with_scope(on_failure::stop_siblings, both);
+  EXPECT_EQ(received, 2);
+  EXPECT_EQ(numbers.size(), 0u);
+}
+
 TEST(channel, closed_it_yields_what_was_sent_and_refuses_more) {
   channel<int> numbers(2);
   const auto late = [&](int number) -> task<> {
