@@ -216,7 +216,7 @@ std::unique_ptr<link_listener> join_what_listens(const device_state& state, std:
     what.text = text;
     send_report(what);
   }
-  return join_listeners(std::move(made.parts));
+  return join_listeners(std::move(made.parts), failed_listener::is_reported);
 }
 
 task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_state> state, std::string address,
@@ -226,7 +226,7 @@ task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_stat
   if (candidates.size() == 1) {
     std::vector<fabric_listener> one;
     one.emplace_back(candidates[0], co_await state->fabric(candidates[0]).listen(address, options));
-    co_return state->fabrics() == 1 ? std::move(one.front().source) : join_listeners(std::move(one));
+    co_return join_listeners(std::move(one), failed_listener::is_reported);
   }
   std::vector<listening> reserved;  // or the kernel would choose their ports again
   for (;;) {

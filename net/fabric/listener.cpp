@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/listener.hpp>
 #include <weft/net/fabric/set_up.hpp>
+#include <weft/net/link/listener_handle.hpp>
 #include <weft/net/link/peer_words.hpp>
 #include <weft/net/link/socket_listener.hpp>
 #include <weft/runtime/error.hpp>
@@ -96,12 +97,10 @@ class request final : public net::link_request {
   bool answered_ = false;
 };
 
-}  // namespace
-
-class listener_state final : public socket_listener {
+class listener final : public socket_listener {
  public:
-  listener_state(descriptor socket, std::string name, std::shared_ptr<const device> home,
-                 std::shared_ptr<domain> memory, const listen_options& options)
+  listener(descriptor socket, std::string name, std::shared_ptr<const device> home, std::shared_ptr<domain> memory,
+           const listen_options& options)
       : socket_listener(std::move(socket), std::move(name), options),
         device_(std::move(home)),
         memory_(std::move(memory)) {}
@@ -118,9 +117,8 @@ class listener_state final : public socket_listener {
   std::shared_ptr<domain> memory_;
 };
 
-task<std::unique_ptr<net::link_request>> listener_state::receive_request(std::unique_ptr<descriptor> socket,
-                                                                         const socket_address& from,
-                                                                         time_point deadline) {
+task<std::unique_ptr<net::link_request>> listener::receive_request(std::unique_ptr<descriptor> socket,
+                                                                   const socket_address& from, time_point deadline) {
   const frame hello = co_await receive_frame(*socket, hello_step, deadline);
   if (hello.version != frame::spoken_version) {
     try_send_frame(*socket, {.kind = frame_kind::reject, .reason = reject_reason::other_version});
@@ -140,7 +138,7 @@ task<std::unique_ptr<net::link_request>> listener_state::receive_request(std::un
   co_return std::make_unique<request>(std::move(socket), from, hello, device_, memory_);
 }
 
-task<> listener_state::turn_away(descriptor& socket, time_point deadline) {
+task<> listener::turn_away(descriptor& socket, time_point deadline) {
   static_cast<void>(co_await receive_frame(socket, hello_step, deadline));
   frame answer{.kind = frame_kind::reject};
   static_cast<void>(answer.set_private_data(std::as_bytes(std::span(no_descriptors_left))));
@@ -148,20 +146,14 @@ task<> listener_state::turn_away(descriptor& socket, time_point deadline) {
   socket.calls().shutdown(socket.fd(), SHUT_WR);
 }
 
-listener::listener(const socket_address& address, std::shared_ptr<const device> home, std::shared_ptr<domain> memory,
-                   const listen_options& options) {
+}  // namespace
+
+std::unique_ptr<net::link_listener> listen(const socket_address& address, std::shared_ptr<const device> home,
+                                           std::shared_ptr<domain> memory, const listen_options& options) {
   descriptor socket = listen_at(address, executor_core::current()->calls(), options.traffic_class);
   const socket_address own = address_of(socket);
-  state_ =
-      std::make_shared<listener_state>(std::move(socket), own.to_string(), std::move(home), std::move(memory), options);
+  return std::make_unique<listener_handle<socket_listener>>(
+      std::make_shared<listener>(std::move(socket), own.to_string(), std::move(home), std::move(memory), options));
 }
-
-listener::~listener() { state_->close(); }
-
-std::string_view listener::address() const noexcept { return state_->name(); }
-
-task<std::unique_ptr<net::link_request>> listener::next() { return listener_state::next(state_); }
-
-void listener::close() noexcept { state_->close(); }
 
 }  // namespace weft::net::fabric

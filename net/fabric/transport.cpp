@@ -121,7 +121,7 @@ task<new_link> transport::set_up(const socket_address& target, std::span<const s
 
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
   const auto attempt = [&](const socket_address& candidate, time_point) -> task<std::unique_ptr<link_listener>> {
-    co_return std::make_unique<listener>(candidate, device_, domain_, options);
+    co_return fabric::listen(candidate, device_, domain_, options);
   };
   co_return co_await try_addresses(address, true, time_point::max(), attempt);
 }

@@ -2,6 +2,7 @@
 #include <weft/net/iwarp/set_up.hpp>
 #include <weft/net/iwarp/tcp_link.hpp>
 #include <weft/net/iwarp/tcp_listener.hpp>
+#include <weft/net/link/listener_handle.hpp>
 #include <weft/net/link/peer_words.hpp>
 #include <weft/net/link/socket_listener.hpp>
 #include <weft/runtime/error.hpp>
@@ -83,12 +84,10 @@ class tcp_request final : public net::link_request {
   std::vector<std::byte> early_;
 };
 
-}  // namespace
-
-class listener_state final : public socket_listener {
+class tcp_listener final : public socket_listener {
  public:
-  listener_state(descriptor socket, std::string name, std::shared_ptr<domain> home_domain,
-                 const iwarp_options& of_device, const listen_options& options)
+  tcp_listener(descriptor socket, std::string name, std::shared_ptr<domain> home_domain, const iwarp_options& of_device,
+               const listen_options& options)
       : socket_listener(std::move(socket), std::move(name), options),
         home_(std::move(home_domain)),
         of_device_(of_device) {}
@@ -105,9 +104,9 @@ class listener_state final : public socket_listener {
   const iwarp_options of_device_;
 };
 
-task<std::unique_ptr<net::link_request>> listener_state::receive_request(std::unique_ptr<descriptor> socket,
-                                                                         const socket_address& from,
-                                                                         time_point deadline) {
+task<std::unique_ptr<net::link_request>> tcp_listener::receive_request(std::unique_ptr<descriptor> socket,
+                                                                       const socket_address& from,
+                                                                       time_point deadline) {
   auto machine = std::make_unique<responder>(responder_options{.crc = false, .ird = max_reads, .ord = max_reads});
   auto early = co_await drive(*socket, *machine, deadline);
   home().io().forget(*socket);
@@ -115,7 +114,7 @@ task<std::unique_ptr<net::link_request>> listener_state::receive_request(std::un
                                           std::move(early));
 }
 
-task<> listener_state::turn_away(descriptor& socket, time_point deadline) {
+task<> tcp_listener::turn_away(descriptor& socket, time_point deadline) {
   const auto machine = std::make_unique<responder>(responder_options{});
   static_cast<void>(co_await drive(socket, *machine, deadline));
   if (!machine->reject(std::as_bytes(std::span(no_descriptors_left)))) co_return;
@@ -123,19 +122,14 @@ task<> listener_state::turn_away(descriptor& socket, time_point deadline) {
   socket.calls().shutdown(socket.fd(), SHUT_WR);
 }
 
-tcp_listener::tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const iwarp_options& of_device,
-                           const listen_options& options) {
+}  // namespace
+
+std::unique_ptr<net::link_listener> listen(const socket_address& address, std::shared_ptr<domain> home,
+                                           const iwarp_options& of_device, const listen_options& options) {
   descriptor socket = listen_at(address, executor_core::current()->calls(), options.traffic_class);
   const socket_address own = address_of(socket);
-  state_ = std::make_shared<listener_state>(std::move(socket), own.to_string(), std::move(home), of_device, options);
+  return std::make_unique<listener_handle<socket_listener>>(
+      std::make_shared<tcp_listener>(std::move(socket), own.to_string(), std::move(home), of_device, options));
 }
-
-tcp_listener::~tcp_listener() { state_->close(); }
-
-std::string_view tcp_listener::address() const noexcept { return state_->name(); }
-
-task<std::unique_ptr<net::link_request>> tcp_listener::next() { return listener_state::next(state_); }
-
-void tcp_listener::close() noexcept { state_->close(); }
 
 }  // namespace weft::net::iwarp

@@ -97,7 +97,7 @@ task<new_link> transport::set_up(route where, const set_up_options& options, std
 
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
   const auto attempt = [&](const socket_address& candidate, time_point) -> task<std::unique_ptr<link_listener>> {
-    co_return std::make_unique<tcp_listener>(candidate, domain_, options_, options);
+    co_return iwarp::listen(candidate, domain_, options_, options);
   };
   co_return co_await try_addresses(address, true, time_point::max(), attempt);
 }

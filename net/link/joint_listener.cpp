@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/link/joint_listener.hpp>
+#include <weft/net/link/listener_handle.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
@@ -14,24 +15,43 @@
 namespace weft::net {
 namespace {
 
-// Kept alive by the tasks that wait in next(), because the listener may be destroyed meanwhile. While there is such a
+// Kept alive by the tasks that wait in next(), because its handle may be destroyed meanwhile. While there is such a
 // task, background tasks wait at the parts: a waiting task may be destroyed at any time, and a request that has arrived
 // must not be lost with it.
-struct joint_state : std::enable_shared_from_this<joint_state> {
+struct joint_listener {
   struct part {
     explicit part(fabric_listener&& from) noexcept : listener(std::move(from)) {}
 
     fabric_listener listener;
     bool taking = false;                      // a background task waits there
+    bool left_out = false;                    // its device has failed
     std::optional<stop_source> nobody_waits;  // stops that task
   };
 
-  explicit joint_state(std::vector<fabric_listener> all) {
+  joint_listener(std::vector<fabric_listener> all, failed_listener one) : working(all.size()), failed_one(one) {
     for (fabric_listener& each : all) parts.emplace_back(std::move(each));
+  }
+  // Whether the others go on without this one.
+  [[nodiscard]] bool leaves_out(part& which, const error& why) noexcept {
+    if (failed_one != failed_listener::is_left_out || why.code() != errc::connection_failed || working == 1)
+      return false;
+    --working;
+    which.left_out = true;
+    which.listener.source->close();  // because the removal of a device waits for its users
+    return true;
+  }
+
+  [[nodiscard]] std::string_view name() const noexcept { return parts.front().listener.source->address(); }
+  [[nodiscard]] static task<std::unique_ptr<link_request>> next(std::shared_ptr<joint_listener> all);
+  // From any thread, as link_listener::close() allows.
+  void close() noexcept {
+    for (const part& each : parts) each.listener.source->close();
   }
 
   executor_core& home = *executor_core::current();
   std::deque<part> parts;  // a deque, because a part must not move
+  std::size_t working;     // parts that are not left out
+  const failed_listener failed_one;
   std::deque<std::unique_ptr<link_request>> ready;
   std::exception_ptr failure;  // of a part, rethrown in one waiting task
   event changed;
@@ -41,23 +61,24 @@ struct joint_state : std::enable_shared_from_this<joint_state> {
 
 class caller {
  public:
-  explicit caller(joint_state& all) noexcept : all_(all) { ++all.callers; }
+  explicit caller(joint_listener& all) noexcept : all_(all) { ++all.callers; }
   caller(const caller&) = delete;
   caller& operator=(const caller&) = delete;
   ~caller() {
     if (--all_.callers != 0) return;
-    for (joint_state::part& each : all_.parts) {
+    for (joint_listener::part& each : all_.parts) {
       if (each.taking) each.nobody_waits->request_stop();
     }
   }
 
  private:
-  joint_state& all_;
+  joint_listener& all_;
 };
 
-task<> take_next(std::shared_ptr<joint_state> all, joint_state::part& from) {
+task<> take_next(std::shared_ptr<joint_listener> all, joint_listener::part& from) {
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   promise.set_stop_token(from.nobody_waits->get_token());
+  std::exception_ptr failure;
   try {
     auto request = co_await from.listener.source->next();
     if (request != nullptr) {
@@ -66,15 +87,18 @@ task<> take_next(std::shared_ptr<joint_state> all, joint_state::part& from) {
     } else {
       all->closed = true;
     }
+  } catch (const error& why) {
+    if (!all->leaves_out(from, why)) failure = std::current_exception();
   } catch (...) {
-    if (all->callers != 0 && !from.nobody_waits->stop_requested()) all->failure = std::current_exception();
+    failure = std::current_exception();
   }
+  if (failure != nullptr && all->callers != 0 && !from.nobody_waits->stop_requested()) all->failure = failure;
   promise.set_stop_token(stop_token());
   from.taking = false;
   all->changed.set();
 }
 
-task<std::unique_ptr<link_request>> next_of(std::shared_ptr<joint_state> all) {
+task<std::unique_ptr<link_request>> joint_listener::next(std::shared_ptr<joint_listener> all) {
   if (!all->home.on_own_thread())
     throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
   const caller waiting(*all);
@@ -85,8 +109,8 @@ task<std::unique_ptr<link_request>> next_of(std::shared_ptr<joint_state> all) {
       co_return first;
     }
     if (all->failure != nullptr) std::rethrow_exception(std::exchange(all->failure, nullptr));
-    for (joint_state::part& each : all->parts) {
-      if (each.taking) continue;
+    for (joint_listener::part& each : all->parts) {
+      if (each.taking || each.left_out) continue;
       each.nobody_waits.emplace();
       run_in_background(all->home, take_next(all, each), "listen on several fabrics");
       each.taking = true;
@@ -98,31 +122,11 @@ task<std::unique_ptr<link_request>> next_of(std::shared_ptr<joint_state> all) {
   co_return nullptr;
 }
 
-class joint_listener final : public link_listener {
- public:
-  explicit joint_listener(std::vector<fabric_listener> parts)
-      : state_(std::make_shared<joint_state>(std::move(parts))) {}
-  ~joint_listener() override { close_all(); }
-
-  [[nodiscard]] std::string_view address() const noexcept override {
-    return state_->parts.front().listener.source->address();
-  }
-  [[nodiscard]] task<std::unique_ptr<link_request>> next() override { return next_of(state_); }
-  void close() noexcept override { close_all(); }
-
- private:
-  // From any thread, as link_listener::close() allows.
-  void close_all() noexcept {
-    for (const joint_state::part& each : state_->parts) each.listener.source->close();
-  }
-
-  std::shared_ptr<joint_state> state_;
-};
-
 }  // namespace
 
-std::unique_ptr<link_listener> join_listeners(std::vector<fabric_listener> parts) {
-  return std::make_unique<joint_listener>(std::move(parts));
+std::unique_ptr<link_listener> join_listeners(std::vector<fabric_listener> parts, failed_listener one) {
+  if (parts.size() == 1 && parts.front().fabric == 0) return std::move(parts.front().source);
+  return std::make_unique<listener_handle<joint_listener>>(std::make_shared<joint_listener>(std::move(parts), one));
 }
 
 }  // namespace weft::net

@@ -4,6 +4,7 @@
 #include <weft/net/link/transport.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -19,8 +20,14 @@ struct fabric_listener {
   std::unique_ptr<link_listener> source;
 };
 
+/// What becomes of the others if the device of one listener has failed, or was removed.
+enum class failed_listener : std::uint8_t {
+  is_reported,  ///< next() throws its errors, and goes on
+  is_left_out,  ///< they go on without it; the errors of the last one are thrown
+};
+
 /// Joins the listeners of several fabrics into one, which yields the requests of all. Its address is that of the first
 /// listener. It is closed as soon as one of them is.
-[[nodiscard]] std::unique_ptr<link_listener> join_listeners(std::vector<fabric_listener> parts);
+[[nodiscard]] std::unique_ptr<link_listener> join_listeners(std::vector<fabric_listener> parts, failed_listener one);
 
 }  // namespace weft::net

@@ -34,7 +34,7 @@ class half_open_peer;
 /// keeps nobody else waiting. Requests that nobody takes keep no peer out that the filter expects. Where the process
 /// has no descriptors left, peers are turned away by one that is kept for that.
 ///
-/// A link_listener has one by a shared_ptr and closes it; the set-ups in the background may outlive it for a moment.
+/// A listener_handle owns it; the set-ups in the background may outlive that for a moment.
 class socket_listener : private io_operation,
                         private weft::detail::timer,
                         public std::enable_shared_from_this<socket_listener> {

@@ -213,38 +213,6 @@ class joining_rails final : public request_filter {
   const std::size_t way_;
 };
 
-// One of the listeners of a device of rails. If its device fails or is removed, the others go on; the last one to fail
-// throws.
-class surviving_listener final : public link_listener {
- public:
-  surviving_listener(std::unique_ptr<link_listener> inner, std::shared_ptr<std::size_t> working) noexcept
-      : inner_(std::move(inner)), working_(std::move(working)) {
-    ++*working_;
-  }
-
-  [[nodiscard]] std::string_view address() const noexcept override { return inner_->address(); }
-  [[nodiscard]] task<std::unique_ptr<link_request>> next() override {
-    if (!has_failed_) {
-      try {
-        co_return co_await inner_->next();
-      } catch (const error& why) {
-        if (why.code() != errc::connection_failed || --*working_ == 0) throw;
-        has_failed_ = true;
-        inner_->close();  // because the removal of a device waits for its users
-      }
-    }
-    event never;  // until the waiting task is stopped
-    co_await never.wait();
-    co_return nullptr;
-  }
-  void close() noexcept override { inner_->close(); }
-
- private:
-  const std::unique_ptr<link_listener> inner_;
-  const std::shared_ptr<std::size_t> working_;  // how many of the device's listeners work
-  bool has_failed_ = false;
-};
-
 // Yields all requests except joining rails, which the filter takes.
 class listener final : public link_listener {
  public:
@@ -373,7 +341,6 @@ class rails_transport final : public transport {
     std::vector<std::string> addresses = split(address);
     const std::size_t given = addresses.size();
     std::vector<fabric_listener> parts;
-    const auto working = std::make_shared<std::size_t>(0);
     for (std::size_t i = 0; i < std::max(given, ways_.size()); ++i) {
       // Fabrics that share one network need one listener for each address.
       if (i >= given && is_of_same_kind(i)) continue;
@@ -382,14 +349,14 @@ class rails_transport final : public transport {
         with_filter.filter = &joining_[i % ways_.size()];
         auto made = co_await ways_[i % ways_.size()]->listen(addresses[i % given], with_filter);
         if (i < given) addresses[i] = made->address();
-        parts.emplace_back(i % ways_.size(), std::make_unique<surviving_listener>(std::move(made), working));
+        parts.emplace_back(i % ways_.size(), std::move(made));
       } catch (const error& why) {
         // A fabric that does not reach the address of another is not listened on.
         if (why.code() == errc::canceled || i < given) throw;
       }
     }
-    co_return std::make_unique<listener>(join_listeners(std::move(parts)), std::move(addresses), ways_, registry_,
-                                         sliced_);
+    co_return std::make_unique<listener>(join_listeners(std::move(parts), failed_listener::is_left_out),
+                                         std::move(addresses), ways_, registry_, sliced_);
   }
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/listener_handle.hpp>
 #include <weft/net/link/peer_words.hpp>
 #include <weft/net/link/socket_listener.hpp>
 #include <weft/net/shm/listener.hpp>
@@ -109,12 +110,10 @@ class request final : public net::link_request {
   bool answered_ = false;
 };
 
-}  // namespace
-
-class listener_state final : public socket_listener {
+class listener final : public socket_listener {
  public:
-  listener_state(listening_socket at, std::shared_ptr<software::domain> of_device, const shm_options& chosen,
-                 const listen_options& options)
+  listener(listening_socket at, std::shared_ptr<software::domain> of_device, const shm_options& chosen,
+           const listen_options& options)
       : socket_listener(std::move(at.socket), std::move(at.name), options),
         domain_(std::move(of_device)),
         ring_bytes_(static_cast<std::uint32_t>(chosen.ring_bytes)),
@@ -146,8 +145,8 @@ class listener_state final : public socket_listener {
 };
 
 // A rejection comes behind the hello: a socket that is closed before it was read tells its peer nothing but that.
-task<std::unique_ptr<net::link_request>> listener_state::receive_request(std::unique_ptr<descriptor> socket,
-                                                                         const socket_address&, time_point deadline) {
+task<std::unique_ptr<net::link_request>> listener::receive_request(std::unique_ptr<descriptor> socket,
+                                                                   const socket_address&, time_point deadline) {
   const ucred who = peer_of(*socket);
   try {
     const received_frame hello = co_await receive_frame(*socket, hello_step, deadline);
@@ -165,21 +164,17 @@ task<std::unique_ptr<net::link_request>> listener_state::receive_request(std::un
   }
 }
 
-task<> listener_state::turn_away(descriptor& socket, time_point deadline) {
+task<> listener::turn_away(descriptor& socket, time_point deadline) {
   co_await discard_packet(socket, hello_step, deadline);
   try_reject(socket, reject_reason::program, no_descriptors_left);
 }
 
-listener::listener(listening_socket at, std::shared_ptr<software::domain> home, const shm_options& of_device,
-                   const listen_options& options)
-    : state_(std::make_shared<listener_state>(std::move(at), std::move(home), of_device, options)) {}
+}  // namespace
 
-listener::~listener() { state_->close(); }
-
-std::string_view listener::address() const noexcept { return state_->name(); }
-
-task<std::unique_ptr<net::link_request>> listener::next() { return listener_state::next(state_); }
-
-void listener::close() noexcept { state_->close(); }
+std::unique_ptr<net::link_listener> listen(listening_socket at, std::shared_ptr<software::domain> home,
+                                           const shm_options& of_device, const listen_options& options) {
+  return std::make_unique<listener_handle<socket_listener>>(
+      std::make_shared<listener>(std::move(at), std::move(home), of_device, options));
+}
 
 }  // namespace weft::net::shm

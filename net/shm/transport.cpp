@@ -216,11 +216,11 @@ task<new_link> transport::set_up(std::unique_ptr<descriptor> socket, std::string
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
   if (const auto path = path_of(address)) {
     listening_socket at = co_await listen_at_path(std::string(*path));
-    co_return std::make_unique<listener>(std::move(at), domain_, options_, options);
+    co_return shm::listen(std::move(at), domain_, options_, options);
   }
   const auto attempt = [&](const socket_address& candidate, time_point) -> task<std::unique_ptr<link_listener>> {
     listening_socket at = co_await listen_at(candidate);
-    co_return std::make_unique<listener>(std::move(at), domain_, options_, options);
+    co_return shm::listen(std::move(at), domain_, options_, options);
   };
   co_return co_await try_addresses(address, true, time_point::max(), attempt);
 }

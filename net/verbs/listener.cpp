@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/listener_handle.hpp>
 #include <weft/net/link/live_statistics.hpp>
 #include <weft/net/link/socket_listener.hpp>
 #include <weft/net/verbs/listener.hpp>
@@ -60,23 +61,21 @@ class rdma_request final : public net::link_request {
   std::string peer_;
 };
 
-}  // namespace
-
-// Shared by the listener and the tasks that wait for the next request.
-class listener_state final : private cm_handler,
-                             private async_handler,
-                             private weft::detail::remote_work,
-                             public std::enable_shared_from_this<listener_state> {
+// Shared by its handle and the tasks that wait for the next request.
+class listener final : private cm_handler,
+                       private async_handler,
+                       private weft::detail::remote_work,
+                       public std::enable_shared_from_this<listener> {
  public:
-  listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const listen_options& options);
-  ~listener_state() { cm_id::destroy_on_worker(std::move(id_)); }
+  listener(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const listen_options& options);
+  ~listener() { cm_id::destroy_on_worker(std::move(id_)); }
 
   void listen_on(socket_address address);
   /// To be called after listen_on() has failed. A worker destroys the id, because that may block.
   task<> give_address_back();
 
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
-  static task<std::unique_ptr<net::link_request>> next(std::shared_ptr<listener_state> self);
+  static task<std::unique_ptr<net::link_request>> next(std::shared_ptr<listener> self);
   void close() noexcept;
 
  private:
@@ -98,12 +97,11 @@ class listener_state final : private cm_handler,
   event changed_;
   std::optional<error> failure_;
   bool closed_ = false;
-  std::atomic_flag sent_home_;               // another thread's close() has been submitted to the executor
-  std::shared_ptr<listener_state> closing_;  // itself, until that close() has run there
+  std::atomic_flag sent_home_;         // another thread's close() has been submitted to the executor
+  std::shared_ptr<listener> closing_;  // itself, until that close() has run there
 };
 
-listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
-                               const listen_options& options)
+listener::listener(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const listen_options& options)
     : executor_(*executor_core::current()), device_(std::move(home)), domain_(std::move(memory)), options_(options) {
   executor_state& shared = executor_state::of(device_);
   channel_ = shared.channel().handle();
@@ -112,12 +110,12 @@ listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<dom
   watching_.emplace(shared, static_cast<async_handler&>(*this));
 }
 
-task<> listener_state::give_address_back() {
+task<> listener::give_address_back() {
   const auto destroy = [this] { const cm_id gone = std::move(id_); };
   co_await weft::detail::offload_for_resources(destroy);
 }
 
-void listener_state::listen_on(socket_address address) {
+void listener::listen_on(socket_address address) {
   rdma_calls& library = device_->calls();
   int yes = 1;
   check(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes),
@@ -136,17 +134,17 @@ void listener_state::listen_on(socket_address address) {
   name_ = socket_address(rdma_get_local_addr(id_.get()), address.size()).to_string();
 }
 
-void listener_state::on_cm_event(const cm_event& what) noexcept {
+void listener::on_cm_event(const cm_event& what) noexcept {
   if (what.type == RDMA_CM_EVENT_CONNECT_REQUEST) return take(cm_id(channel_, what.id), what);
   if (what.type == RDMA_CM_EVENT_DEVICE_REMOVAL) fail(device_removed(device_->name()));
 }
 
-void listener_state::on_async_event(ibv_event_type what, int) noexcept {
+void listener::on_async_event(ibv_event_type what, int) noexcept {
   if (const auto why = failure_of(what, device_->name())) fail(*why);
 }
 
 // Destroys the id at once, because the kernel does not remove a device before all its ids are destroyed.
-void listener_state::fail(const error& why) noexcept {
+void listener::fail(const error& why) noexcept {
   if (failure_ || closed_) return;
   set_up_statistics::count(options_.counts->accept_errors);
   failure_ = why;
@@ -157,7 +155,7 @@ void listener_state::fail(const error& why) noexcept {
 }
 
 // A listener on a wildcard address also gets requests that arrive at other devices.
-void listener_state::take(cm_id id, const cm_event& what) noexcept try {
+void listener::take(cm_id id, const cm_event& what) noexcept try {
   if (closed_ || !device_->is_that_of(*id.get())) {
     if (!closed_) set_up_statistics::count(options_.counts->requests_failed);
     return cm_id::destroy_on_worker(std::move(id));
@@ -175,7 +173,7 @@ void listener_state::take(cm_id id, const cm_event& what) noexcept try {
   set_up_statistics::count(options_.counts->accept_errors);
 }
 
-task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
+task<std::unique_ptr<net::link_request>> listener::next(std::shared_ptr<listener> self) {
   if (!self->executor_.on_own_thread())
     throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
   while (!self->closed_) {
@@ -191,7 +189,7 @@ task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<li
   co_return nullptr;
 }
 
-void listener_state::close() noexcept {
+void listener::close() noexcept {
   if (!executor_.belongs_to_this_thread()) {
     if (sent_home_.test_and_set()) return;
     closing_ = shared_from_this();
@@ -205,26 +203,20 @@ void listener_state::close() noexcept {
   changed_.set();
 }
 
-task<std::unique_ptr<link_listener>> listener::listen(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
-                                                      const socket_address& address, const listen_options& options) {
-  const auto state = std::make_shared<listener_state>(std::move(home), std::move(memory), options);
+}  // namespace
+
+task<std::unique_ptr<link_listener>> listen(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
+                                            socket_address address, listen_options options) {
+  const auto made = std::make_shared<listener>(std::move(home), std::move(memory), options);
   std::optional<error> failure;
   try {
-    state->listen_on(address);
+    made->listen_on(address);
   } catch (const error& why) {
     failure = why;
   }
-  if (!failure) co_return std::make_unique<listener>(state);
-  co_await state->give_address_back();
+  if (!failure) co_return std::make_unique<listener_handle<listener>>(made);
+  co_await made->give_address_back();
   throw *failure;
 }
-
-listener::~listener() { state_->close(); }
-
-std::string_view listener::address() const noexcept { return state_->name(); }
-
-task<std::unique_ptr<net::link_request>> listener::next() { return listener_state::next(state_); }
-
-void listener::close() noexcept { state_->close(); }
 
 }  // namespace weft::net::verbs

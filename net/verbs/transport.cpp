@@ -94,7 +94,7 @@ task<new_link> transport::connect(std::string_view address, const set_up_options
 
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
   const auto attempt = [&](const socket_address& candidate, time_point) {
-    return listener::listen(device_, domain_, candidate, options);
+    return verbs::listen(device_, domain_, candidate, options);
   };
   co_return co_await try_addresses(address, true, time_point::max(), attempt);
 }

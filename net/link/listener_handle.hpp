@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/transport.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+namespace weft::net {
+
+/// A listener whose tasks may outlive it: this closes it, and its tasks keep it.
+template <class Listener>
+class listener_handle final : public link_listener {
+ public:
+  explicit listener_handle(std::shared_ptr<Listener> of) noexcept : of_(std::move(of)) {}
+  ~listener_handle() override { of_->close(); }
+
+  [[nodiscard]] std::string_view address() const noexcept override { return of_->name(); }
+  [[nodiscard]] task<std::unique_ptr<link_request>> next() override { return Listener::next(of_); }
+  void close() noexcept override { of_->close(); }
+
+ private:
+  const std::shared_ptr<Listener> of_;
+};
+
+}  // namespace weft::net
