@@ -128,12 +128,10 @@ void outgoing::ask_for_name(entry& item) noexcept {
   item.asked = ++numbers_;
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     if (!owner_.rail_at(i).is_open()) continue;
-    control ask;
-    ask.kind = control_kind::names;
-    ask.number = item.asked;
-    ask.key = is_handle(item.work->remote_key) ? item.work->remote_key : 0;
     ++item.answers_due;
-    owner_.rail_at(i).send(ask);
+    owner_.rail_at(i).send({.kind = control_kind::names,
+                            .number = item.asked,
+                            .key = is_handle(item.work->remote_key) ? item.work->remote_key : 0});
   }
 }
 
@@ -148,10 +146,7 @@ bool outgoing::issue_whole(entry& item) noexcept {
   part* const next = over.take_part();
   if (next == nullptr) return false;
   if (gives_back) {
-    control said;
-    said.kind = control_kind::revoke;
-    said.number = *item.work->invalidate;
-    over.send(said);
+    over.send({.kind = control_kind::revoke, .number = *item.work->invalidate});
   }
   copy_request(*next, *item.work, owner_.is_railed());
   next->segments = item.work->segments;
@@ -318,10 +313,7 @@ void outgoing::ask_for_arrival() noexcept {
   awaited_arrival_ = ++numbers_;
   mark_handed(first_kept_, awaited_arrival_);
   mark_handed(first_, awaited_arrival_);
-  control ask;
-  ask.kind = control_kind::confirm;
-  ask.number = awaited_arrival_;
-  over->send(ask);
+  over->send({.kind = control_kind::confirm, .number = awaited_arrival_});
 }
 
 bool outgoing::awaits_answer(const rail& over) noexcept {
@@ -367,10 +359,7 @@ void outgoing::ask_for_placement(entry& item) noexcept {
   item.placing = true;
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     if (item.first_over[i] == entry::nowhere) continue;
-    control ask;
-    ask.kind = control_kind::confirm;
-    ask.number = item.awaited[i] = ++numbers_;
-    owner_.rail_at(i).send(ask);
+    owner_.rail_at(i).send({.kind = control_kind::confirm, .number = item.awaited[i] = ++numbers_});
   }
 }
 

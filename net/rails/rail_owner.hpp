@@ -36,11 +36,15 @@ class rail_owner {
   /// Whether the peer knows rails; otherwise there is one rail, without control messages.
   [[nodiscard]] virtual bool is_railed() const noexcept = 0;
   [[nodiscard]] virtual bool has_ended() const noexcept = 0;
+  /// Whether a rail may still come: the link has not ended, and does not shut its rails down.
+  [[nodiscard]] virtual bool takes_rails() const noexcept = 0;
   [[nodiscard]] virtual std::size_t rail_count() const noexcept = 0;
   [[nodiscard]] virtual rail& rail_at(std::size_t place) noexcept = 0;
   /// The rail that messages are sent over; null while there is none, or the peer has not said what came over the last
   /// one.
   [[nodiscard]] virtual rail* message_rail() noexcept = 0;
+  /// The rail that control messages go over, of those for any rail; null while none is open.
+  [[nodiscard]] virtual rail* control_rail() noexcept = 0;
   /// Whether something that went over that rail may still arrive.
   [[nodiscard]] virtual bool is_being_fenced(std::size_t place) const noexcept = 0;
   /// The name of the peer's memory on that rail; empty if it has none there, or none is known yet.

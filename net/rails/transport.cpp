@@ -120,9 +120,9 @@ task<rails_set_up> prepare(const fabrics& ways, std::vector<rail_route> routes, 
                            const slicing& sliced) {
   rails_set_up made;
   made.sliced = sliced;
-  made.routes = std::move(routes);
-  for (const auto& each : ways) made.ways.push_back(each.get());
-  made.how = for_later(how);
+  made.joins.routes = std::move(routes);
+  for (const auto& each : ways) made.joins.ways.push_back(each.get());
+  made.joins.how = for_later(how);
   made.receives = co_await find_control_receives(how);
   made.control_memory = co_await find_one(*how.pool, rail::control_memory_bytes(), how.deadline);
   made.kept_memory = co_await find_one(*how.pool, kept_bytes, how.deadline);
@@ -156,10 +156,10 @@ class request final : public link_request {
     rails_set_up made = co_await prepare(ways_, std::move(routes), options, sliced_);
     std::vector<std::byte> answer = greeting_over(*ways_[inner_->fabric], options.private_data);
     if (railed) {
-      made.own_addresses = *addresses_;
-      draw(executor_core::current()->calls(), made.id);
-      made.registered.emplace(registry_, made.id);
-      answer.insert(answer.end(), made.id.begin(), made.id.end());
+      made.joins.own_addresses = *addresses_;
+      draw(executor_core::current()->calls(), made.joins.id);
+      made.registered.emplace(registry_, made.joins.id);
+      answer.insert(answer.end(), made.joins.id.begin(), made.joins.id.end());
     }
     set_up_options wider = with_room(options);
     wider.private_data = answer;
@@ -326,10 +326,10 @@ class rails_transport final : public transport {
       const bool railed = asked && asks_for_rails(made->peer_private_data);
       if (!railed && ways_.size() == 1) co_return *std::move(made);
       rails_set_up rest = co_await prepare(ways_, std::move(routes), options, sliced_);
-      rest.connects = true;
-      rest.learns_addresses = addresses.size() == 1;
-      if (ways_.size() == 1) rest.source = options.source;
-      if (railed) rest.id = id_in(made->peer_private_data);
+      rest.joins.connects = true;
+      rest.joins.learns_addresses = addresses.size() == 1;
+      if (ways_.size() == 1) rest.joins.source = options.source;
+      if (railed) rest.joins.id = id_in(made->peer_private_data);
       made->link = std::make_unique<rails_link>(registry_, std::move(made->link), std::move(rest));
       co_return *std::move(made);
     }

@@ -159,9 +159,9 @@ write directly, and say nothing of immediate data: never
 change a word directly, and ask its owner to do it again: after return direct_step::by_request
 write directly what may only be read: (rights & needed) == 0 -> false
 use memory directly beyond what was lent: never
-go on over another rail before the peer has fenced the one that is over: !which.peer_received -> false
+go on over another rail before the peer has fenced the one that is over: !its.is_answered -> false
 say that a rail is fenced before it is closed: instead if (out_ != nullptr) { control early = said; early.kind =
-    control_kind::fenced; early.number = received_; receive_over(&over); out_->send(early); break; }
+    control_kind::fenced; early.number = incoming_.count(); incoming_.receive_over(&over); return out_->send(early); }
 let a rail begin that was fenced before it was there: epoch > its.shut_epoch -> true
     by rails/rails_tests *counts_none_that_the_peer_had_given_up_before_this_end_had_it*
 do not wait for what has come over the rail that carried messages: skip

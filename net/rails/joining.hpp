@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/net/back_off.hpp>
+#include <weft/net/link/join.hpp>
+#include <weft/net/link/transport.hpp>
+#include <weft/net/rails/control.hpp>
+#include <weft/net/rails/link_tasks.hpp>
+#include <weft/net/rails/rail.hpp>
+#include <weft/net/rails/rail_owner.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/clock.hpp>
+#include <weft/runtime/system/timer.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::net::rails {
+
+/// The way of one rail: its fabric and, at the end that connects, the peer's address.
+struct rail_route {
+  transport* way = nullptr;
+  std::string address{};  ///< empty at the end that accepts
+};
+
+/// What is needed to make more links like the first.
+struct join_options {
+  std::vector<transport*> ways{};            ///< of the device; link_request::fabric is an index into them
+  std::vector<rail_route> routes;            ///< one for each rail; the first is that of the existing link
+  std::vector<std::string> own_addresses{};  ///< of the accepting end: where it listens
+  bool learns_addresses = false;             ///< all routes have the same address, and the peer may name others
+  bool connects = false;                     ///< this end asks for the rails
+  connection_id id{};                        ///< zero: the peer does not know rails
+  std::string source{};                      ///< set_up_options::source, at the end that connects over a single fabric
+  set_up_options how;                        ///< without pointers to the user's memory
+};
+
+/// How the rails of a connection get their links: the end that connects asks for them, and asks again for lost ones;
+/// the other end admits them.
+class joining {
+ public:
+  /// The link, as this part of it sees it.
+  class host {
+   public:
+    /// A link has been begun, and may have something to do.
+    virtual void link_began() noexcept = 0;
+    /// An attempt to get a link for a rail has failed.
+    virtual void not_joined(const rail& which, const rail_route& over, const error& why) = 0;
+
+   protected:
+    ~host() = default;
+  };
+
+  /// `wanted` is what links have to do, and `peer` the connection's name of the peer: both outlive this. Throws the
+  /// system's error, or std::bad_alloc.
+  joining(rail_owner& owner, host& home, link_tasks& tasks, join_options&& how, const capabilities& wanted,
+          std::string_view peer);
+  joining(const joining&) = delete;
+  joining& operator=(const joining&) = delete;
+
+  /// The parameters of later links are those of the first.
+  void begin(const link_parameters& parameters) noexcept { parameters_ = parameters; }
+  [[nodiscard]] const join_options& options() const noexcept { return set_up_; }
+  [[nodiscard]] const rail_route& route(std::size_t number) const noexcept { return set_up_.routes[number]; }
+  /// True if the fabric's device is at another NUMA node than the memory of the pool.
+  [[nodiscard]] bool is_far(const transport& way) const noexcept;
+
+  /// The peer has sent its greeting: addresses are told or used, and all rails asked for.
+  void greeted(rail& over) noexcept;
+  /// The peer says where else it listens.
+  void learn_address(const control& said) noexcept;
+  /// Asks for all rails that are absent and not being asked for.
+  void ask_for_all() noexcept;
+  /// A peer asks to add a rail.
+  void asked(const join& said, std::unique_ptr<link_request> request) noexcept;
+  /// The peer has given up links of the rail up to this epoch: those that are not there yet do not begin any more.
+  void shut(std::size_t number, std::uint32_t epoch) noexcept;
+  /// Nothing more is asked for.
+  void stop() noexcept;
+
+  void rail_opened(std::size_t number) noexcept { places_[number].opened_at = owner_.home().now(); }
+  /// The link of a rail is gone.
+  void link_gone(std::size_t number) noexcept { places_[number].gone.set(); }
+  /// Asks for a rail anew whose link is gone.
+  void rail_closed(std::size_t number) noexcept;
+
+  /// When the first of the links that wait for the peer's first message is to be given up.
+  [[nodiscard]] std::optional<time_point> first_deadline() const noexcept;
+  /// Gives up those that have had their time.
+  void give_up_unopened() noexcept;
+
+ private:
+  // The timer of the next attempt to get a rail back. No task waits for it, because an executor keeps running while a
+  // task waits.
+  class redial final : public weft::detail::timer {
+   public:
+    redial(joining& of, std::size_t number) noexcept : of_(of), number_(number) {}
+
+   private:
+    void expired() noexcept override { of_.ask_again(number_); }
+
+    joining& of_;
+    const std::size_t number_;
+  };
+
+  // State of the task that gets one rail back. Each attempt has an epoch of its own, because the peer may take an
+  // attempt for successful that failed at this end. A rail of an epoch that the peer has shut does not begin any more.
+  struct place {
+    place(joining& of, std::size_t number) : again(of, number), pauses(of.new_pauses()) {}
+
+    redial again;
+    back_off pauses;
+    bool is_joining = false;
+    std::uint32_t asked_epoch = 0;
+    std::uint32_t shut_epoch = 0;
+    std::optional<time_point> opened_at{};
+    time_point began_at{};
+    event gone;  // set when the link is gone, or the connection ends
+  };
+
+  [[nodiscard]] back_off new_pauses() noexcept;
+  void tell_addresses(rail& over) noexcept;
+  void use_told_addresses() noexcept;
+  void ask_again(std::size_t number) noexcept;
+  void ask_later(std::size_t number, duration pause) noexcept;
+  [[nodiscard]] static task<> try_rail(joining& self, std::size_t number);
+  [[nodiscard]] static task<bool> ask_for_rail(joining& self, std::size_t number);
+  [[nodiscard]] static task<> admit(joining& self, join said, std::unique_ptr<link_request> request);
+  [[nodiscard]] static task<rail_start> prepare(joining& self);
+  [[nodiscard]] bool may_begin(std::size_t number, std::uint32_t epoch) const noexcept;
+  void begin(std::size_t number, transport& way, const join& of_peer, rail_start&& how);
+  [[nodiscard]] set_up_options set_up_of(std::span<const std::byte> private_data) const;
+
+  rail_owner& owner_;
+  host& host_;
+  link_tasks& tasks_;
+  join_options set_up_;
+  const capabilities& wanted_;
+  const std::string_view peer_;
+  link_parameters parameters_{};
+  std::uint64_t pauses_seed_ = 0;
+  std::deque<place> places_;       // one for each rail
+  std::vector<std::string> told_;  // where the peer listens, in its order; empty: this end cannot use the address
+};
+
+}  // namespace weft::net::rails

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/clock.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <optional>
+#include <string>
+
+namespace weft::net::rails {
+
+/// How long a peer may take to say that it used memory that was taken back, and how long rails that ended because of
+/// that may take to come back, whatever resume_within says.
+inline constexpr std::chrono::milliseconds time_to_explain{2000};
+
+/// The time in which a connection has no rail, and waits for one to come back.
+class outage {
+ public:
+  /// How long it may last: connection_options::resume_within, if the peer agrees.
+  void may_last(std::chrono::milliseconds given) noexcept { given_ = given; }
+
+  [[nodiscard]] bool is_on() const noexcept { return since_.has_value(); }
+  [[nodiscard]] std::chrono::milliseconds limit() const noexcept {
+    return by_refusals_ ? std::max(given_, time_to_explain) : given_;
+  }
+  [[nodiscard]] time_point since() const noexcept { return *since_; }
+  [[nodiscard]] bool has_lasted_too_long(time_point now) const noexcept { return since_ && now - *since_ >= limit(); }
+  /// Why the last rail ended.
+  [[nodiscard]] const error& why() const noexcept { return *why_; }
+
+  void begin(time_point now, const error& why) noexcept {
+    if (since_) return;
+    since_ = now;
+    came_.reset();
+    why_ = why;
+    last_attempt_.reset();
+  }
+  /// Another rail is there, which was up already.
+  void end() noexcept { since_.reset(); }
+  void rail_came() noexcept {
+    since_.reset();
+    suspicion_.reset();
+    by_refusals_ = false;
+    came_.set();
+  }
+  /// Ends the waiting of all who wait for a rail.
+  void give_up() noexcept { came_.set(); }
+  [[nodiscard]] auto wait_for_rail() noexcept { return came_.wait(); }
+
+  /// Refused accesses to memory that was taken back have ended a rail.
+  void note_refusal() noexcept { by_refusals_ = true; }
+  /// A rail has ended that may have refused an access of the peer's, or failed.
+  void suspect(const error& why) noexcept { suspicion_ = why; }
+  [[nodiscard]] const error& suspicion_or(const error& why) const noexcept { return suspicion_ ? *suspicion_ : why; }
+  void note_attempt(const error& why) noexcept { last_attempt_ = why; }
+  /// The error of a connection for which no rail came back in time.
+  [[nodiscard]] error why_none_came() const noexcept try {
+    const std::string last = last_attempt_ ? fmt::format(" ({})", last_attempt_->what()) : std::string();
+    return why_->within(fmt::format("no rail has come back within {} ms{}", limit().count(), last));
+  } catch (const std::bad_alloc&) {
+    return *why_;
+  }
+
+ private:
+  std::chrono::milliseconds given_{};
+  std::optional<time_point> since_;  // set while no rail is there and one may come
+  std::optional<error> why_;
+  std::optional<error> suspicion_;     // since a rail came last
+  std::optional<error> last_attempt_;  // why the last attempt to get a rail failed, since then
+  event came_;                         // set when a rail has come since then, or the link has ended
+  bool by_refusals_ = false;           // since a rail came last
+};
+
+}  // namespace weft::net::rails

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/transport.hpp>
+#include <weft/net/rails/control.hpp>
+#include <weft/net/rails/handles.hpp>
+#include <weft/net/rails/own_memory.hpp>
+#include <weft/net/rails/rail.hpp>
+#include <weft/net/rails/rail_owner.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/system/clock.hpp>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace weft::net::rails {
+
+/// Rails that a refused access has ended. The connection goes on if the access only came too late: its memory had been
+/// taken back. Where the fabric does not tell which memory it was, the end that was refused names it to the other.
+class refusals {
+ public:
+  refusals(rail_owner& owner, own_memory& own, peer_memory& peers) noexcept : owner_(owner), own_(own), peers_(peers) {}
+  refusals(const refusals&) = delete;
+  refusals& operator=(const refusals&) = delete;
+
+  void begin(link_events& events) noexcept { events_ = &events; }
+
+  /// A rail has ended with that refusal. True if the access may have come too late.
+  [[nodiscard]] bool may_have_been_late(const rail& which, const refused_access& what, const error& why) noexcept;
+  /// Whether it is known which memory the peer has refused over that rail.
+  [[nodiscard]] bool is_named(std::size_t on) const noexcept { return all_[on].by_peer != 0; }
+  /// Whether the peer has refused memory over that rail, and it is not known which.
+  [[nodiscard]] bool is_unnamed(std::size_t on) const noexcept { return all_[on].why && all_[on].by_peer == 0; }
+  /// Why the peer's refusal has ended the rail, where it has.
+  [[nodiscard]] const std::optional<error>& why(std::size_t on) const noexcept { return all_[on].why; }
+  /// Notes why, unless it is known.
+  void note_why(std::size_t on, const error& why) noexcept {
+    if (!all_[on].why) all_[on].why = why;
+  }
+  /// The peer has refused the memory of this handle to this end.
+  void note_named(std::size_t on, std::uint64_t handle) noexcept;
+  /// Tells the peer, before the fence of the rail in this epoch, which memory was refused.
+  void tell(const rail& which, std::uint32_t epoch) noexcept;
+  /// The peer names the memory of this end whose refusal has ended a rail. It must have been taken back, and have had a
+  /// key on that rail.
+  void explained(const rail& about, const control& said) noexcept;
+  /// The rail's fence has been answered.
+  void settled(std::size_t on) noexcept;
+
+  /// A rail is there over which the peer can explain, from now on.
+  void may_explain(time_point now) noexcept;
+  /// When the first explanation is due.
+  [[nodiscard]] std::optional<time_point> due_at() const noexcept;
+  /// The error of a rail whose end the peer has not explained in time.
+  [[nodiscard]] const error* overdue(time_point now) const noexcept;
+  /// Why a rail has ended by a refusal of the peer's, if any has.
+  [[nodiscard]] const error* first_why() const noexcept;
+
+ private:
+  void note_late(std::size_t on, std::uint32_t epoch, const withdrawn_memory::item& what) noexcept;
+
+  struct refused_over {
+    // Set if the peer has ended the rail because it refused its memory to this end. `by_peer` is the handle of that
+    // memory, once it is known. Until then the peer is not asked for the fence, so that it hears of the refusal first.
+    std::optional<error> why{};
+    std::uint64_t by_peer = 0;
+    // Set if the rail has ended because the peer was refused memory of this end. `late` is its handle, if the fabric
+    // tells; otherwise the peer has to name it. `explained` is one more than the epoch for which it is known.
+    std::uint64_t late = 0;
+    std::optional<error> unexplained{};
+    std::uint32_t unexplained_epoch = 0;
+    time_point unexplained_since{};
+    std::uint64_t explained = 0;
+  };
+
+  rail_owner& owner_;
+  own_memory& own_;
+  peer_memory& peers_;
+  link_events* events_ = nullptr;
+  std::array<refused_over, max_rails> all_{};
+};
+
+}  // namespace weft::net::rails
