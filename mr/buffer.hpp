@@ -187,7 +187,7 @@ class pin {
 
   detail::block* block_ = nullptr;
   std::span<std::byte> bytes_;
-  std::uint64_t life_ = 0;  // the buffer's life_
+  std::uint64_t life_ = 0;  // the buffer's life_, because of GCC 12
 };
 
 }  // namespace weft::mr

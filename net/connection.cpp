@@ -3,12 +3,12 @@
 #include <weft/net/connection/connection_core.hpp>
 #include <weft/net/connection/exposures.hpp>
 #include <weft/net/link/failed_task.hpp>
+#include <weft/runtime/core/root_task.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <utility>
 
 namespace weft::net {
@@ -24,7 +24,7 @@ task<T> moved_from() {
 
 connection::connection(std::unique_ptr<connection_core> core) noexcept
     : core_(std::unique_ptr<connection_core, core_deleter>(core.release())),
-      exceptions_before_(std::uncaught_exceptions()) {}
+      exceptions_before_(weft::detail::exceptions_under_way()) {}
 
 connection& connection::operator=(connection&& other) noexcept {
   release();
@@ -39,7 +39,7 @@ void connection::core_deleter::operator()(connection_core* core) const noexcept 
 
 void connection::release() noexcept {
   if (core_ == nullptr) return;
-  const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
+  const bool unwinding = weft::detail::exceptions_under_way() > exceptions_before_;
   connection_core::reap(std::unique_ptr<connection_core>(core_.take().release()), unwinding);
 }
 

@@ -48,9 +48,10 @@ class connection {
  public:
   connection(connection&&) noexcept = default;
   connection& operator=(connection&& other) noexcept;
-  /// Closes the connection in order, in the background: executor::run() returns only after that. During stack unwinding
-  /// it aborts the connection instead. A connection that is destroyed on another thread is handed to its executor,
-  /// which closes it in its next turn, or at the latest when the executor is destroyed, on the thread that ran it.
+  /// Closes the connection in order, unless an exception destroys it: then it aborts. Both happen in the background,
+  /// and executor::run() returns only after that (docs/guide/ownership.md). A connection that is destroyed on another
+  /// thread is handed to its executor, which closes it in its next turn, or at the latest when the executor is
+  /// destroyed, on the thread that ran it.
   ~connection();
 
   // Messages.

@@ -30,8 +30,7 @@ double seconds_of(std::chrono::milliseconds time) { return std::chrono::duration
 
 class server {
  public:
-  server(weft::net::device& device, const serve_options& options, page_cache& cache)
-      : device_(device), options_(options), cache_(cache) {}
+  server(const serve_options& options, page_cache& cache) : options_(options), cache_(cache) {}
 
   weft::task<> accept_all(weft::net::listener& listener);
 
@@ -46,7 +45,6 @@ class server {
   weft::task<> tell(session& link, const want_message& want, const verdict& found);
   void report(const session& link, const want_message& want, const verdict& found) const;
 
-  weft::net::device& device_;
   const serve_options& options_;
   page_cache& cache_;
   std::uint64_t loans_ = 0;
@@ -220,7 +218,7 @@ weft::task<> serve(weft::net::device& device, weft::net::listener& listener, ser
   fmt::print("serving {} pages of {} layers of {} bytes{} on {} over {}, {}\n", options.pages, options.layers,
              options.block_bytes, where, listener.address(), device.name(), weft::executor::current()->driver());
   std::fflush(stdout);
-  server here(device, options, cache);
+  server here(options, cache);
   co_await here.accept_all(listener);
 }
 

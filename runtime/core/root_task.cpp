@@ -3,6 +3,7 @@
 #include <weft/runtime/task_name.hpp>
 #include <weft/runtime/trace.hpp>
 
+#include <exception>
 #include <string>
 
 namespace weft::detail {
@@ -48,6 +49,14 @@ bool is_stop(const std::exception_ptr& failure) noexcept {
   }
 }
 
+namespace {
+
+constinit thread_local int failed_frames = 0;  // being destroyed
+
+}  // namespace
+
+int exceptions_under_way() noexcept { return std::uncaught_exceptions() + failed_frames; }
+
 void root_task::end() noexcept {
   root_observer* const owner = observer_;
   const char* const name = name_;
@@ -55,9 +64,12 @@ void root_task::end() noexcept {
   if (trace_sink* const sink = current_trace()) [[unlikely]]
     sink->ended(trace_track::tasks, this);
   std::exception_ptr failure = body_->take_failure();
+  const int failed = failure != nullptr ? 1 : 0;
   if (wanted_) keep_result(failure);
+  failed_frames += failed;
   // The frame is destroyed before we are unlinked: it may hold our handle, and letting that go must not destroy us yet.
   std::exchange(body_, nullptr)->handle().destroy();
+  failed_frames -= failed;
   unlink();
   stop_.unfollow();
   if (stopped_alone_ && failure && is_stop(failure)) failure = nullptr;

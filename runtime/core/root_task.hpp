@@ -20,6 +20,10 @@ namespace weft::detail {
 
 class root_waiter;
 
+/// How many exceptions destroy objects on this thread: like std::uncaught_exceptions(), and one more while the frame of
+/// a root that an exception has left is destroyed, with its parameters.
+[[nodiscard]] int exceptions_under_way() noexcept;
+
 /// A task that no coroutine awaits: it runs beside others, and calls its owner's ended() at its end. For run(), scopes,
 /// and the runtime's own background work; users spawn in a scope.
 ///

@@ -344,6 +344,47 @@ TEST_P_BETWEEN(closing, unwinding_aborts) {
   EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
 }
 
+TEST_P_BETWEEN(closing, a_stop_that_unwinds_its_task_aborts) {
+  const auto serve = [&](net::connection mine) -> task<> { co_await mine.recv(); };
+  attempt serving(tasks, serve(std::move(client)));
+  co_await settle();
+  serving.stop();
+  co_await serving.end();
+  EXPECT_EQ(serving.code(), errc::canceled);
+  EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
+}
+
+// The connection is in the frame of a task that nobody awaits.
+TEST_P_BETWEEN(closing, a_task_of_a_scope_that_fails_aborts) {
+  const auto serve = [](net::connection mine) -> task<> {
+    co_await mine.recv();
+    throw std::runtime_error("no");
+  };
+  const report_list reports;
+  const auto all = [&](scope& sessions) -> task<> {
+    sessions.spawn(serve(std::move(client)));
+    co_return;
+  };
+  auto sessions = with_scope(on_failure::report, all);
+  attempt serving(tasks, std::move(sessions));
+  co_await server.send_bytes("a question");
+  EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
+  co_await serving.end();
+}
+
+TEST_P_BETWEEN(closing, a_failure_that_was_caught_leaves_an_orderly_close) {
+  const auto fail = [&]() -> task<> {
+    const net::connection mine = std::move(client);
+    try {
+      throw std::runtime_error("no");
+    } catch (const std::runtime_error&) {
+    }
+    co_return;
+  };
+  co_await fail();
+  EXPECT_FALSE(co_await server.recv());
+}
+
 TEST_P(closing, operations_that_were_posted_when_the_peer_died_say_so) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   bool has_died_before = false;

@@ -24,25 +24,20 @@ net::device open_device(sim::world& place) {
   return net::device::open(net::iwarp::open_transport({}, place), options);
 }
 
-task<> send_bytes(net::connection& peer, net::device& device, std::string bytes) {
-  auto message = co_await device.allocate(bytes.size());
-  std::memcpy(message.data(), bytes.data(), bytes.size());
-  co_await peer.send(std::move(message));
-}
-
-task<> answer(net::connection peer, net::device& device, const mr::region& memory, store::table& table) {
+task<> answer(net::connection peer, const mr::region& memory, store::table& table) {
   const auto where = memory.remote().pack();
-  co_await send_bytes(peer, device, std::string(reinterpret_cast<const char*>(where.data()), where.size()));
+  co_await peer.send_bytes(where);
   while (auto message = co_await peer.recv()) {
-    const auto said = store::parse_put(message->bytes());
+    const auto said = store::parse_put(message->text());
     if (!said) throw error(errc::malformed, "a request that is not valid");
     table.put(said->key, said->value);
-    co_await send_bytes(peer, device, "");
+    co_await peer.send_bytes("");
   }
 }
 
-task<> put(net::connection& peer, net::device& device, std::string value) {
-  co_await send_bytes(peer, device, store::pack_put("colour", value));
+task<> put(net::connection& peer, std::string value) {
+  const std::string request = store::pack_put("colour", value);
+  co_await peer.send_bytes(request);
   co_await peer.recv_or_throw();
 }
 
@@ -63,7 +58,7 @@ task<bool> use(net::device& device, std::uint16_t port) try {
   const auto hello = co_await peer.recv_or_throw();
   const auto table = mr::remote_region::unpack(hello.bytes());
   for (int i = 0; i < 50; ++i) {
-    co_await put(peer, device, std::to_string(i));
+    co_await put(peer, std::to_string(i));
     EXPECT_EQ(co_await get(peer, device, table), std::to_string(i));
   }
   co_await peer.close();
@@ -89,7 +84,7 @@ void use_store(std::uint64_t seed) {
       auto listener = co_await device.listen("127.0.0.1:7471");
       const auto ignore = [](const report&) noexcept {};  // the server's ends of connections that were harmed
       const auto serve = [&](scope& peers) -> task<> {
-        while (auto peer = co_await listener.accept()) peers.spawn(answer(std::move(*peer), device, memory, table));
+        while (auto peer = co_await listener.accept()) peers.spawn(answer(std::move(*peer), memory, table));
       };
       const auto call = [&]() -> task<> {
         for (std::uint16_t port = 20'000; !co_await use(device, port); ++port) EXPECT_LT(port, 20'010);

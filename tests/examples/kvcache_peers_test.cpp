@@ -166,13 +166,13 @@ class kvcache_peers : public testing::Test {
 
   task<session> connect(std::string address) {
     auto peer = co_await device_.connect(address, connection_options(patience));
-    co_return session(device_, std::move(peer));
+    co_return session(std::move(peer));
   }
 
   template <class Server>
   task<> serve_one(weft::net::listener& listener, const Server& server) {
     auto peer = co_await listener.accept(connection_options(patience));
-    session link(device_, std::move(*peer));
+    session link(std::move(*peer));
     co_await server(link);
     static_cast<void>(co_await weft::as_result(link.receive_if_any()));
   }

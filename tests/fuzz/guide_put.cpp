@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <store.hpp>
@@ -11,7 +12,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static std::vector<store::slot> memory(16);
   static store::table table(std::as_writable_bytes(std::span(memory)));
-  const auto said = store::parse_put(std::as_bytes(std::span(data, size)));
+  const auto said = store::parse_put({reinterpret_cast<const char*>(data), size});
   if (!said) return 0;
   table.put(said->key, said->value);
   std::string found;
