@@ -17,7 +17,7 @@ pool::~pool() {
 }
 
 detail::block* pool::take(std::size_t bytes, budget which, const std::source_location& where) {
-  if (bytes > core_->limit(which)) throw core_->impossible(bytes, which);
+  if (bytes > core_->limits().of(which)) throw core_->limits().impossible(bytes, which);
   return core_->take(bytes, which, where);
 }
 
@@ -45,8 +45,9 @@ class gather_operation {
 
 task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t bytes, budget which,
                                              std::source_location where) {
-  if (bytes > core_->limit(which)) throw core_->impossible(bytes, which);
-  if (count > max_buffers(bytes, which)) throw core_->impossible(count, bytes, which);
+  if (bytes > core_->limits().of(which)) throw core_->limits().impossible(bytes, which);
+  const std::size_t most = max_buffers(bytes, which);
+  if (count > most) throw core_->limits().impossible(count, bytes, which, most);
   std::vector<buffer> all;
   if (count == 0) co_return all;
   all.reserve(count);
@@ -59,7 +60,7 @@ task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t byte
   co_return all;
 }
 
-std::size_t pool::max_buffer_bytes(budget which) const noexcept { return core_->limit(which); }
+std::size_t pool::max_buffer_bytes(budget which) const noexcept { return core_->limits().of(which); }
 
 int pool::numa_node() const noexcept { return core_->node(); }
 

@@ -27,6 +27,7 @@ class allocate_request : public weft::detail::operation_base, public weft::detai
   std::exception_ptr failure_;
 
  private:
+  friend class allocation_queue;
   friend class pool_core;
 
   [[nodiscard]] bool gathers() const noexcept { return count_ != 1; }

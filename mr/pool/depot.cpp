@@ -112,7 +112,7 @@ std::size_t depot::most_blocks(std::size_t bytes, std::size_t limit) const noexc
     const std::size_t least = chunks_for(block_bytes);
     return chunks / good * blocks_in(good) + chunks % good / least * blocks_in(least);
   };
-  return limit / arena_bytes * blocks_of_arena(arena_bytes) + blocks_of_arena(limit % arena_bytes);
+  return limit / arena_bytes_ * blocks_of_arena(arena_bytes_) + blocks_of_arena(limit % arena_bytes_);
 }
 
 block* depot::take_cut(std::size_t size_class) noexcept {
@@ -190,7 +190,7 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
   item->count_ = count;
   item->home_ = &home;
   item->listener_ = &listener_;
-  item->stack_ = static_cast<std::uint8_t>(size_class < cached_classes ? stack_of(tag_, size_class) : no_stack);
+  item->stack_ = static_cast<std::uint8_t>(size_class < cached_classes ? stack_of(which_, size_class) : no_stack);
   item->size_class_ = size_class;
   item->first_chunk_ = first;
   item->chunks_ = chunks;

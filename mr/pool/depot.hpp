@@ -3,6 +3,7 @@
 
 #include <weft/mr/pool/arena.hpp>
 #include <weft/mr/pool/block.hpp>
+#include <weft/mr/pool/budget.hpp>
 #include <weft/mr/pool/size_class.hpp>
 #include <weft/mr/system/background.hpp>
 #include <weft/runtime/intrusive_list.hpp>
@@ -28,12 +29,16 @@ class retirement_listener;
 /// The size of the chunks that arenas are divided into.
 inline constexpr std::size_t chunk_bytes = std::size_t{16} << 10;
 
-/// The index of the stack where an executor caches blocks of one class; `tag` is the number of the depot.
-[[nodiscard]] constexpr std::size_t stack_of(std::size_t tag, std::size_t size_class) noexcept {
-  return tag * cached_classes + size_class;
+inline constexpr std::array all_budgets{budget::send, budget::receive};
+inline constexpr std::size_t budgets = all_budgets.size();
+[[nodiscard]] constexpr std::size_t index_of(budget which) noexcept { return static_cast<std::size_t>(which); }
+
+/// The index of the stack where an executor caches blocks of one class.
+[[nodiscard]] constexpr std::size_t stack_of(budget which, std::size_t size_class) noexcept {
+  return index_of(which) * cached_classes + size_class;
 }
 /// For blocks that executors do not cache.
-inline constexpr std::size_t no_stack = 2 * cached_classes;
+inline constexpr std::size_t no_stack = budgets * cached_classes;
 
 // The names of a depot's lists.
 struct slabs_with_free_blocks;  // slabs of one class
@@ -149,8 +154,9 @@ class depot {
   /// The class of a slab whose block is a whole arena.
   static constexpr std::size_t whole_class = 255;
 
-  /// `tag` distinguishes its blocks from those of other depots of the same listener.
-  depot(retirement_listener& listener, std::uint8_t tag) noexcept : listener_(listener), tag_(tag) {}
+  /// `ordinary`: the size of an arena; a larger block gets an arena of its own.
+  depot(retirement_listener& listener, budget which, std::size_t ordinary) noexcept
+      : listener_(listener), which_(which), arena_bytes_(ordinary) {}
   depot(const depot&) = delete;
   depot& operator=(const depot&) = delete;
   ~depot();
@@ -161,9 +167,12 @@ class depot {
   [[nodiscard]] block* take_cut(std::size_t size_class) noexcept;
   void give(block& item) noexcept;
 
+  [[nodiscard]] budget which() const noexcept { return which_; }
+  /// Of an ordinary arena.
+  [[nodiscard]] std::size_t arena_bytes() const noexcept { return arena_bytes_; }
   /// Whether buffers of that many bytes share an arena with others.
   [[nodiscard]] bool shares_arena(std::size_t bytes) const noexcept {
-    return bytes <= arena_bytes && class_bytes(class_of(bytes)) <= arena_bytes;
+    return bytes <= arena_bytes_ && class_bytes(class_of(bytes)) <= arena_bytes_;
   }
 
   /// How many blocks of at least `bytes` fit in arenas of `limit` bytes together, without any other blocks.
@@ -190,8 +199,6 @@ class depot {
   };
   [[nodiscard]] std::vector<taken_at> taken() const;
 
-  std::size_t arena_bytes = 0;  ///< of an ordinary arena; a larger block gets an arena of its own
-
  private:
   friend class carved_arena;
 
@@ -210,7 +217,8 @@ class depot {
   static constexpr std::size_t classes = 160;
 
   retirement_listener& listener_;
-  const std::uint8_t tag_;
+  const budget which_;
+  const std::size_t arena_bytes_;
   weft::detail::intrusive_list<carved_arena, all_arenas> all_;  // owned
   std::size_t arenas_ = 0;
   std::uint64_t numbers_ = 0;

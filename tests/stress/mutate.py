@@ -79,7 +79,7 @@ stop a task of another executor on this one: instead stop()
 resume who waits for another executor over there: home_executor.submit(home_mail_) -> come_home()
 serve who waits for a buffer on another executor without waking it: always when executor_core::current() != nullptr
 leave what another executor keeps at hand while somebody waits for it: before return
-    when executor_core::current() != nullptr && !cache.home_.on_own_thread()
+    when executor_core::current() != nullptr && !home_.on_own_thread()
 leave the key of what another executor drops: before key_ = 0
 close a connection on the executor that drops it: always
 forget that another executor has closed a listener: before return when !executor_.belongs_to_this_thread()

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/pool/depot.hpp>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+
+namespace weft::mr::detail {
+
+/// Decides when one budget gets another arena, and which it gives up: one at a time is being made, all together stay
+/// below the limit. Under the core's mutex; the core has workers do what is decided.
+class arena_supply {
+ public:
+  arena_supply(depot& home, std::size_t limit) noexcept : depot_(home), limit_(limit) {}
+
+  /// What workers are to do once the mutex is released.
+  struct orders {
+    carved_arena* give_up = nullptr;
+    // The arena to make, for each budget. No bytes: none; whole: for one block.
+    std::array<std::size_t, budgets> make_bytes{};
+    std::array<bool, budgets> make_whole{};
+
+    [[nodiscard]] bool empty() const noexcept { return give_up == nullptr && make_bytes[0] == 0 && make_bytes[1] == 0; }
+  };
+
+  /// A block of that many bytes is missing: has an arena made, or idle ones given up to make room for it.
+  void want(std::size_t bytes, orders& to) noexcept;
+  /// Has the next arena made when less than a quarter of one is left, before a task has to wait for it.
+  void grow_ahead(orders& to) noexcept;
+  /// Gives up the idle arenas but for `keep`. True if one of them was shared by several buffers.
+  bool trim(std::size_t keep, orders& to) noexcept;
+  /// Gives up an arena that is not in the depot.
+  void give_up(std::unique_ptr<carved_arena> item, orders& to) noexcept;
+
+  // The outcome of the orders.
+
+  void made() noexcept;
+  void not_made(std::size_t bytes) noexcept;
+  void given_up(std::size_t bytes) noexcept;
+
+  [[nodiscard]] bool grows() const noexcept { return grows_; }
+  /// Whether the last arena could not be made. Then none is made before a task waits.
+  [[nodiscard]] bool has_failed() const noexcept { return has_failed_; }
+  /// The bytes of all arenas, including those being made or freed.
+  [[nodiscard]] std::size_t committed() const noexcept { return committed_; }
+
+ private:
+  void make(std::size_t bytes, bool whole, orders& to) noexcept;
+
+  depot& depot_;
+  const std::size_t limit_;
+  std::size_t committed_ = 0;
+  std::size_t retiring_ = 0;  // bytes of these that are being freed
+  bool grows_ = false;        // an arena is being made
+  bool has_failed_ = false;
+};
+
+}  // namespace weft::mr::detail

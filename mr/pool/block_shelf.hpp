@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/pool/block_stack.hpp>
+#include <weft/mr/pool/depot.hpp>
+#include <weft/mr/pool/size_class.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace weft::mr::detail {
+
+/// How many blocks move between a shelf and the depot at once: enough to make the lock cheap, at most 32 KiB.
+[[nodiscard]] std::size_t batch_of(std::size_t block_bytes) noexcept;
+
+/// The stacks of free blocks that one executor caches, for both budgets. One executor after another may use a shelf; it
+/// lives as long as the core, because blocks in use point to its stacks.
+///
+/// Only its user calls functions that do not say otherwise.
+class block_shelf {
+ public:
+  /// `limits`: in bytes, for each budget.
+  explicit block_shelf(const std::array<std::size_t, budgets>& limits);
+  block_shelf(const block_shelf&) = delete;
+  block_shelf& operator=(const block_shelf&) = delete;
+
+  /// Lets `user` take and give blocks of a budget without the core. Under the core's mutex.
+  void open(budget which, const executor_core& user) noexcept;
+  /// Ends that. Under the core's mutex.
+  void close(budget which) noexcept;
+
+  /// All stacks of a budget, by size class.
+  [[nodiscard]] block_stack& first(budget which) noexcept { return stacks_[stack_of(which, 0)]; }
+  [[nodiscard]] block_stack& operator[](std::size_t index) noexcept { return stacks_[index]; }
+  /// A block of that stack; null if it is empty.
+  [[nodiscard]] block* pop(std::size_t index) noexcept;
+  /// False if there is no room for it, and none can be made.
+  [[nodiscard]] bool push(std::size_t index, block& item) noexcept;
+  [[nodiscard]] std::size_t count(std::size_t index) const noexcept;
+  /// The bytes of a budget that it holds. From any thread.
+  [[nodiscard]] std::size_t bytes(budget which) const noexcept;
+
+  std::unique_ptr<block_shelf> next;  // in the list of unused shelves
+
+ private:
+  [[nodiscard]] bool make_room(std::size_t index) noexcept;
+  void reclaim(budget which) noexcept;
+
+  std::array<block_stack, no_stack> stacks_;
+  const std::array<std::size_t, budgets> limits_;
+  // The bytes that all stacks of a budget have room for. The limit is on this room, as if it were full, so that taking
+  // and giving need not count.
+  std::array<std::size_t, budgets> room_{};
+  std::vector<block*> places_;
+};
+
+}  // namespace weft::mr::detail
