@@ -22,7 +22,7 @@ struct debugger_layout {
   std::uint64_t listed_who = offsetof(listed_executor, who_);
   std::uint64_t listed_next = offsetof(listed_executor, next_);
   std::uint64_t executor_roots = offsetof(executor_core, roots_);
-  std::uint64_t executor_coarse_now = offsetof(executor_core, coarse_now_);
+  std::uint64_t executor_coarse_now = offsetof(executor_core, time_) + offsetof(coarse_clock, recent_);
   std::uint64_t root_body = offsetof(root_task, body_);
   std::uint64_t root_next = offsetof(root_task, next_);
   std::uint64_t root_observer = offsetof(root_task, observer_);

@@ -33,7 +33,7 @@ void executor::run_to_end(detail::root_task& root, std::stop_token token) {
   if (is_driven()) throw error(errc::wrong_thread, "run an executor that another loop drives");
   attach_thread();
   const entered guard(this);
-  ended_.store(false, std::memory_order_relaxed);
+  mail_.open();
   go_on();
 
   stop_source stop;
@@ -48,6 +48,7 @@ void executor::run_to_end(detail::root_task& root, std::stop_token token) {
   executor_core::end();  // runs a late stop, which is still in the mailbox
   run_until(end.done);
   unwatch_all();
+  activity_ = activity::resting;
 }
 
 }  // namespace weft

@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/executor_list.hpp>
-#include <weft/runtime/core/frame_allocator.hpp>
-#include <weft/runtime/core/task_names.hpp>
+#include <weft/runtime/core/shared_signal.hpp>
+#include <weft/runtime/core/turn_watch.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/report.hpp>
-#include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/system/event_driver.hpp>
-#include <weft/runtime/task_name.hpp>
 #include <weft/runtime/trace.hpp>
 #include <weft/runtime/worker_pool.hpp>
 
-#include <fmt/format.h>
-
 #include <pthread.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cassert>
-#include <cerrno>
-#include <csignal>
+#include <chrono>
 #include <limits>
-#include <mutex>
 #include <thread>
 
 namespace weft::detail {
@@ -41,7 +32,6 @@ namespace {
 
 // Bounded batches: the most that one source may do in a turn before the next has its chance.
 constexpr std::size_t ready_batch = 256;
-constexpr std::size_t poll_batch = 64;
 constexpr std::size_t timer_batch = 64;
 constexpr std::size_t io_batch = 64;
 constexpr std::size_t mail_batch = 256;
@@ -49,16 +39,9 @@ constexpr std::size_t mail_batch = 256;
 constexpr std::size_t longest_run = 4096;
 // While spinning, the clock is read once in so many looks at the queues, because reading it takes longer than a look.
 constexpr unsigned looks_per_clock_look = 4;
-// While there is other work, the kernel is asked for news at least this often: a system call in every turn would cost
-// more than most turns do.
-constexpr unsigned turns_per_kernel_look = 8;
-constexpr std::uint64_t resumptions_per_kernel_look = 64;
-// An executor that never sleeps reads the clock once in so many looks at the kernel, unless a timer is armed.
-constexpr unsigned kernel_looks_per_clock_look = 8;
-constexpr std::uint64_t turns_per_clock_look = 64;  // likewise, if another loop drives it
-// An executor with more frames than an idle one may keep gives them back after it has slept this long, or this often.
-constexpr duration idle_period = std::chrono::milliseconds(100);
-constexpr unsigned most_sleeps_with_many_frames = 4096;
+// An executor that another loop drives, and that never sleeps, reads the clock once in so many turns, unless a timer is
+// armed.
+constexpr std::uint64_t turns_per_clock_look = 64;
 // How often pollers that may lose events are polled while the executor sleeps.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
 
@@ -73,128 +56,27 @@ std::uint64_t detail::this_thread_number() noexcept {
 
 constinit thread_local executor_core* executor_core::current_ = nullptr;
 
-// A poller, and the operation that ends when its descriptor becomes readable while the executor sleeps.
-class executor_core::poller_watch final : private io_operation {
- public:
-  poller_watch(poller& source, system_calls& calls)
-      : io_operation(io_kind::readable), source_(&source), descriptor_(source.wait_fd(), calls, descriptor::borrowed) {
-    target = &descriptor_;
-  }
-  ~poller_watch() { assert(!in_progress()); }
-
-  [[nodiscard]] poller& source() const noexcept { return *source_; }
-  void watch(event_driver& driver) noexcept {
-    if (!in_progress()) driver.start(*this);
-  }
-  void unwatch(event_driver& driver) noexcept {
-    if (!in_progress()) return;
-    driver.cancel(*this);
-    while (in_progress()) driver.wait(io_batch, std::nullopt);
-  }
-
- private:
-  void complete(int) noexcept override {}  // its only purpose is to end the wait
-
-  poller* source_;
-  descriptor descriptor_;
-};
-
-namespace {
-
-// A signal that executors read, so that it does not end the program. Each thread that makes one of these blocks it; the
-// thread that destroys the last one unblocks it.
-class shared_signal {
- public:
-  explicit shared_signal(int number) : number_(number) {
-    const sigset_t mask = mask_of(number);
-    const int fd = ::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (fd < 0) throw system_error(errno, "create a signalfd");
-    descriptor_ = descriptor(fd, system_calls::kernel());
-    const std::lock_guard lock(mutex_);
-    sigset_t before;
-    ::pthread_sigmask(SIG_BLOCK, &mask, &before);
-    if (users_[index()]++ == 0) was_blocked_[index()] = sigismember(&before, number) == 1;
-  }
-  shared_signal(const shared_signal&) = delete;
-  shared_signal& operator=(const shared_signal&) = delete;
-  ~shared_signal() {
-    const std::lock_guard lock(mutex_);
-    if (--users_[index()] != 0 || was_blocked_[index()]) return;
-    while (try_read()) {  // it came too late for a dump, and would now end the program
-    }
-    const sigset_t mask = mask_of(number_);
-    ::pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
-  }
-
-  [[nodiscard]] int number() const noexcept { return number_; }
-  [[nodiscard]] descriptor& source() noexcept { return descriptor_; }
-  /// Whether it has come, and no other executor has read it.
-  [[nodiscard]] bool try_read() noexcept {
-    signalfd_siginfo info{};
-    return ::read(descriptor_.fd(), &info, sizeof info) == sizeof info;
-  }
-
- private:
-  static sigset_t mask_of(int number) noexcept {
-    sigset_t mask;
-    sigemptyset(&mask);
-    sigaddset(&mask, number);
-    return mask;
-  }
-  [[nodiscard]] std::size_t index() const noexcept { return static_cast<std::size_t>(number_) % users_.size(); }
-
-  static constinit inline std::mutex mutex_;
-  static constinit inline std::array<unsigned, 65> users_{};  // by number
-  static constinit inline std::array<bool, 65> was_blocked_{};
-
-  int number_;
-  descriptor descriptor_;
-};
-
-}  // namespace
-
 // Writes a dump when its signal comes, and makes the other executors with that signal write theirs, because only one of
 // them can read it.
-class executor_core::dump_watch final : private io_operation, private detail::remote_work {
+class executor_core::dump_watch final : public detail::shared_signal, private detail::remote_work {
  public:
-  dump_watch(executor_core& home, int signal) : io_operation(io_kind::readable), home_(home), signal_(signal) {
-    target = &signal_.source();
-  }
-  ~dump_watch() { assert(!in_progress()); }
-
-  void watch() noexcept {
-    runs_.store(true, std::memory_order_relaxed);
-    if (!in_progress()) home_.driver_->start(*this);
-  }
-  void unwatch() noexcept {
-    runs_.store(false, std::memory_order_relaxed);
-    if (!in_progress()) return;
-    ending_ = true;
-    home_.driver_->cancel(*this);
-    while (in_progress()) home_.driver_->wait(io_batch, std::nullopt);
-    ending_ = false;
-  }
+  dump_watch(executor_core& home, int signal) : shared_signal(signal), home_(home) {}
 
  private:
-  void complete(int result) noexcept override {
-    if (ending_ || result < 0) return;
-    if (signal_.try_read()) {
-      ask_others();
-      write();
-    }
-    watch();
+  void came() noexcept override {
+    ask_others();
+    write();
   }
   void ask_others() noexcept {
     detail::listed_executor::for_each([this](executor_core& other) {
       dump_watch* const its = other.dump_watch_.get();
-      if (its == nullptr || its == this || its->signal_.number() != signal_.number()) return;
-      if (!its->runs_.load(std::memory_order_relaxed) || its->asked_.exchange(true, std::memory_order_acquire)) return;
-      other.submit(*its);
+      if (its == nullptr || its == this || its->signal() != signal()) return;
+      if (its->is_watched() && !its->asked_.exchange(true, std::memory_order_acquire)) other.submit(*its);
     });
   }
   void run_on_executor() noexcept override {
     asked_.store(false, std::memory_order_release);
-    if (runs_.load(std::memory_order_relaxed)) write();
+    if (is_watched()) write();
   }
   void write() const noexcept {
     report what;
@@ -210,77 +92,32 @@ class executor_core::dump_watch final : private io_operation, private detail::re
   }
 
   executor_core& home_;
-  shared_signal signal_;
-  bool ending_ = false;
-  std::atomic<bool> runs_{false};  // between watch() and unwatch(): it writes dumps only then
   // Set by another executor. True: this object is in our mailbox. False, read with acquire: the mailbox is done with
   // it.
   std::atomic<bool> asked_{false};
 };
 
-// Times one turn and its tasks, for stall reports and traces.
-class executor_core::turn_watch {
- public:
-  explicit turn_watch(executor_core& home) noexcept : home_(home), start_(home.now()) { home_.watch_ = this; }
-  turn_watch(const turn_watch&) = delete;
-  turn_watch& operator=(const turn_watch&) = delete;
-  ~turn_watch() {  // NOLINT(bugprone-exception-escape): see tell()
-    home_.watch_ = nullptr;
-    if (home_.stall_limit_ == duration::zero()) return;
-    worst_.turn = home_.now() - start_;
-    if (worst_.turn > home_.stall_limit_) tell();
-  }
+namespace {
 
-  /// Resumes `item` and times it. Not inlined, because the loop would keep stack space for it in every turn.
-  [[gnu::noinline]] void resume(detail::promise_base& item) noexcept {
-    const detail::task_names names = detail::names_of(item);  // before the coroutine may be gone
-    const time_point start = home_.now();
-    item.handle().resume();
-    const time_point end = home_.now();
-    if (trace_sink* const sink = detail::current_trace()) trace(*sink, names.origin, start, end);
-    if (end - start <= worst_.longest) return;
-    worst_.longest = end - start;
-    worst_task_ = names;
-  }
+// Has the tasks of a turn timed.
+class watching {
+ public:
+  watching(detail::turn_watch*& current, detail::turn_watch& watch) noexcept : current_(current) { current = &watch; }
+  watching(const watching&) = delete;
+  watching& operator=(const watching&) = delete;
+  ~watching() { current_ = nullptr; }
 
  private:
-  // Nothing throws: the format is a correct constant, and nothing is allocated.
-  // NOLINTNEXTLINE(bugprone-exception-escape)
-  void tell() const noexcept {
-    home_.counters_.stalls.add(1);
-    const auto milliseconds = [](duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
-    std::array<char, 128> text;
-    const auto end =
-        fmt::format_to_n(text.begin(), text.size(), "a turn took {:.1f} ms; one task ran for {:.1f} ms of it",
-                         milliseconds(worst_.turn), milliseconds(worst_.longest));
-    report what;
-    what.kind = report_kind::stall;
-    what.text = {text.data(), std::min(end.size, text.size())};
-    if (worst_task_.task != nullptr) what.task = worst_task_.task;
-    what.scope = worst_task_.scope;
-    what.origin = worst_task_.origin;
-    what.stall = worst_;
-    send_report(what);
-  }
-  static void trace(trace_sink& sink, std::source_location origin, time_point start, time_point end) noexcept {
-    try {
-      sink.ran(detail::function_name(origin), start, end);
-    } catch (const std::bad_alloc&) {
-    }
-  }
-
-  executor_core& home_;
-  time_point start_;
-  stall worst_{};
-  detail::task_names worst_task_;
+  detail::turn_watch*& current_;
 };
 
+}  // namespace
+
 executor_core::executor_core(executor_options options)
-    : clock_(options.clock != nullptr ? options.clock : &clock::steady()),
+    : time_(options.clock != nullptr ? *options.clock : clock::steady()),
       calls_(options.system_calls != nullptr ? options.system_calls : &system_calls::kernel()),
       workers_(options.workers != nullptr ? options.workers : &worker_pool::shared()),
       policy_(options.clock != nullptr ? poll_policy::sleep : options.policy),
-      max_spin_(options.max_spin),
       stall_limit_(options.stall_limit),
       window_(options.max_spin),
       driver_(options.simulated_driver),
@@ -306,21 +143,15 @@ executor_core::~executor_core() {
         "these first");
   }
   while (!attachments_.empty()) attachments_.pop_back();  // youngest first, because it may depend on the older ones
-  await_submitters();
+  mail_.await_visitors(birthplace_);
   assert(ready_.empty() && "an executor ended with tasks that could go on");
   assert(late_.empty() && "an executor ended with work that was put off");
   assert(pollers_.empty() && "an executor ended with pollers attached");
 }
 
-// In a child of fork(2), the threads that were inside submit() do not exist.
-void executor_core::await_submitters() const noexcept {
-  while (submitting_.load(std::memory_order_acquire) != 0 && !birthplace_.is_parents()) std::this_thread::yield();
-}
-
-// A thread inside submit_unless_ended() may have seen the executor open; once it has left, its work is in the mailbox.
 void executor_core::end() noexcept {
-  ended_.store(true, std::memory_order_seq_cst);
-  await_submitters();
+  mail_.close();
+  mail_.await_visitors(birthplace_);
   run_all_mail();
 }
 
@@ -345,15 +176,15 @@ void executor_core::attach_thread() {
 
 // Called when the loop serves again after a rest.
 void executor_core::go_on() noexcept {
-  if (std::exchange(stepping_asleep_, false)) wake_up();
-  look_at_the_clock();
-  if (dump_watch_ != nullptr) dump_watch_->watch();
+  if (std::exchange(activity_, activity::serving) == activity::asleep) wake_up();
+  time_.read();
+  if (dump_watch_ != nullptr) dump_watch_->watch(*driver_);
 }
 
 // Called when the loop comes to rest, because the executor may then be destroyed on another thread.
 void executor_core::unwatch_all() noexcept {
   if (dump_watch_ != nullptr) dump_watch_->unwatch();
-  for (const auto& watch : pollers_) watch->unwatch(*driver_);
+  pollers_.unwatch(*driver_);
 }
 
 // True on the executor's thread; before the first run(), which decides it, true on any.
@@ -378,7 +209,8 @@ void executor_core::check_thread(const char* what) const {
 }
 
 [[gnu::noinline]] bool executor_core::watched_turn(const bool& done) {
-  const turn_watch watch(*this);
+  detail::turn_watch watch(time_.source(), stall_limit_, counters_.stalls);
+  const watching guard(watch_, watch);
   return turn(done);
 }
 
@@ -396,15 +228,9 @@ bool executor_core::turn(const bool& done) {
 }
 
 bool executor_core::kernel_look_is_due() noexcept {
-  if (++turns_without_look_ < turns_per_kernel_look && counters_.resumed.get() < look_at_resumed_) return false;
-  note_kernel_look();
-  if (++kernel_looks_ % kernel_looks_per_clock_look == 0) look_at_the_clock();
+  if (!kernel_looks_.is_due(counters_.resumed.get())) return false;
+  if (kernel_looks_.is_for_the_clock()) time_.read();
   return true;
-}
-
-void executor_core::note_kernel_look() noexcept {
-  turns_without_look_ = 0;
-  look_at_resumed_ = counters_.resumed.get() + resumptions_per_kernel_look;
 }
 
 // The order matters little, the bounds do: every source is visited in every turn, and none may do more than its batch.
@@ -412,34 +238,29 @@ void executor_core::note_kernel_look() noexcept {
 // and waiting for them is one system call. True if a poller was busy, so that there may be more.
 bool executor_core::serve_all() {
   counters_.turns.add(1);
-  if (inbox_ != nullptr || mailbox_.load(std::memory_order_relaxed) != nullptr) run_mail(mail_batch);
+  if (mail_.seems_full()) run_mail(mail_batch);
   if (!ready_.empty()) resume_ready();
-  const bool busy = has_pollers_ && poll_sources() != 0;
+  const bool busy = !pollers_.empty() && pollers_.poll() != 0;
   if (busy) resume_ready();
   if (!late_.empty()) {
     late_.run();
     if (!ready_.empty()) resume_ready();
   }
   if (!timers_.empty()) expire_timers();
-  time_is_fresh_ = false;
+  time_.grow_old();
   return busy;
 }
 
 void executor_core::submit(detail::remote_work& work) noexcept {
-  submitting_.fetch_add(1, std::memory_order_seq_cst);
-  work.next_ = mailbox_.load(std::memory_order_relaxed);
-  while (!mailbox_.compare_exchange_weak(work.next_, &work, std::memory_order_seq_cst, std::memory_order_relaxed)) {
-  }
-  // `work` may be gone by now.
+  const detail::mailbox::visitor here(mail_);
+  mail_.push(work);
   wake();  // defect: lose the wake-up of another executor
-  submitting_.fetch_sub(1, std::memory_order_release);
 }
 
 bool executor_core::submit_unless_ended(detail::remote_work& work) noexcept {
-  submitting_.fetch_add(1, std::memory_order_seq_cst);
-  const bool open = !ended_.load(std::memory_order_seq_cst);
+  const detail::mailbox::visitor here(mail_);
+  const bool open = !mail_.is_closed();
   if (open) submit(work);
-  submitting_.fetch_sub(1, std::memory_order_release);
   return open;
 }
 
@@ -450,41 +271,16 @@ void executor_core::wake() noexcept {
   outer != nullptr ? outer->wake() : driver_->wake();
 }
 
-// Appends the mailbox to the inbox, oldest first.
-void executor_core::take_mail() noexcept {
-  if (mailbox_.load(std::memory_order_relaxed) == nullptr) return;  // the usual case, without a locked instruction
-  detail::remote_work* newest = mailbox_.exchange(nullptr, std::memory_order_acquire);
-  detail::remote_work* oldest = nullptr;
-  while (newest != nullptr) {
-    detail::remote_work* const next = newest->next_;
-    newest->next_ = oldest;
-    oldest = newest;
-    newest = next;
-  }
-  detail::remote_work** end = &inbox_;
-  while (*end != nullptr) end = &(*end)->next_;
-  *end = oldest;
-}
-
 void executor_core::withdraw(detail::remote_work& work) noexcept {
   assert(belongs_to_this_thread());
-  for (;;) {
-    take_mail();
-    detail::remote_work** place = &inbox_;
-    while (*place != nullptr && *place != &work) place = &(*place)->next_;
-    if (*place != nullptr) {
-      *place = work.next_;
-      return;
-    }
-    std::this_thread::yield();
-  }
+  while (!mail_.remove(work)) std::this_thread::yield();
 }
 
 [[gnu::noinline]] void executor_core::run_mail(std::size_t budget) noexcept {
-  if (inbox_ == nullptr) take_mail();
-  for (; inbox_ != nullptr && budget > 0; --budget) {
-    detail::remote_work* const work = inbox_;
-    inbox_ = work->next_;
+  if (!mail_.has_taken()) mail_.take();
+  for (; budget > 0; --budget) {
+    detail::remote_work* const work = mail_.pop();
+    if (work == nullptr) return;
     counters_.mail.add(1);
     work->run_on_executor();
   }
@@ -522,33 +318,27 @@ std::size_t executor_core::resume(detail::promise_base& first, std::size_t budge
   return budget;
 }
 
-[[gnu::noinline]] std::size_t executor_core::poll_sources() noexcept {
-  std::size_t resumed = 0;
-  for (const auto& watch : pollers_) resumed += watch->source().poll(poll_batch);
-  return resumed;
-}
-
 [[gnu::noinline]] void executor_core::expire_timers() noexcept {
-  if (!time_is_fresh_) look_at_the_clock();
-  if (timers_.next_deadline() <= coarse_now_) timers_.expire(coarse_now_, timer_batch);
+  const time_point time = time_.read_once();
+  if (timers_.next_deadline() <= time) timers_.expire(time, timer_batch);
 }
 
 // Beside pollers, whose completions are the ones that matter, the kernel is asked as seldom as in turns with other
 // work.
 bool executor_core::spin_driver() noexcept {
-  return (!has_pollers_ || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
+  return (pollers_.empty() || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
 }
 
 // Looks for completions without sleeping; true if any came, or the policy forbids sleeping.
 [[gnu::noinline]] bool executor_core::spin() {
   const bool always = policy_ == poll_policy::spin;
-  const duration window = always ? max_spin_ : window_.next();
+  const duration window = always ? window_.longest() : window_.next();
   if (!always && window == duration::zero()) return false;
   if (spin_driver() || work_waits()) return true;
-  const time_point start = coarse_now_ = now();
-  for (time_point time = start; time - start < window; time = coarse_now_ = now()) {
+  const time_point start = time_.peek();
+  for (time_point time = start; time - start < window; time = time_.peek()) {
     for (unsigned looks = 0; looks < looks_per_clock_look; ++looks) {
-      const bool found = poll_sources() != 0 || spin_driver() || work_waits();
+      const bool found = pollers_.poll() != 0 || spin_driver() || work_waits();
       if (found) {
         window_.found_after(time - start);
         return true;
@@ -573,37 +363,36 @@ void executor_core::sleep() {
 
 // False if there is something to do.
 bool executor_core::fall_asleep() noexcept {
-  if (has_pollers_) return fall_asleep_beside_pollers();
+  if (!pollers_.empty()) return fall_asleep_beside_pollers();
   sleeping_.store(true, std::memory_order_seq_cst);
-  return inbox_ == nullptr && mailbox_.load(std::memory_order_seq_cst) == nullptr;
+  return mail_.empty();
 }
 
 [[gnu::noinline]] bool executor_core::fall_asleep_beside_pollers() noexcept {
-  arm_pollers();
+  pollers_.arm();
   sleeping_.store(true, std::memory_order_seq_cst);
-  if (poll_sources() != 0 || !ready_.empty() || !late_.empty()) return false;
-  if (inbox_ != nullptr || mailbox_.load(std::memory_order_seq_cst) != nullptr) return false;
-  watch_pollers();
+  if (pollers_.poll() != 0 || work_waits()) return false;
+  pollers_.watch(*driver_);
   return true;
 }
 
 void executor_core::wake_up() noexcept {
   sleeping_.store(false, std::memory_order_relaxed);
-  if (has_pollers_) disarm_pollers();
+  if (!pollers_.empty()) pollers_.disarm();
 }
 
 void executor_core::wait() {
   counters_.sleeps.add(1);
-  if (policy_ == poll_policy::adaptive || !timers_.empty() || forgetful_pollers_ != 0 || keeps_many_frames()) {
+  if (policy_ == poll_policy::adaptive || !timers_.empty() || pollers_.may_lose_events() || keeps_many_frames()) {
     return wait_by_the_clock();
   }
   driver_->wait(io_batch, std::nullopt);
-  look_at_the_clock();
+  time_.read();
 }
 
 // False under a simulated driver, so that only its program's events wake the executor.
 bool executor_core::keeps_many_frames() const noexcept {
-  return detail::frame_bytes_kept() > detail::frame_bytes_kept_when_idle && owned_driver_ != nullptr;
+  return detail::idle_frames::are_many() && owned_driver_ != nullptr;
 }
 
 [[gnu::noinline]] void executor_core::wait_by_the_clock() {
@@ -611,28 +400,11 @@ bool executor_core::keeps_many_frames() const noexcept {
   const bool may_give_back = keeps_many_frames();
   const time_point start = now();  // tasks have run since the last look at the clock
   std::optional<duration> limit = time_to_sleep(start);
-  if (may_give_back && (!limit || *limit > idle_period)) limit = idle_period;
+  if (may_give_back) limit = std::min(limit.value_or(detail::idle_frames::period), detail::idle_frames::period);
   driver_->wait(io_batch, limit);
-  look_at_the_clock();
-  if (measure) window_.slept(coarse_now_ - start);
-  if (may_give_back) note_sleep_with_many_frames(coarse_now_ - start);
-}
-
-void executor_core::note_sleep_with_many_frames(duration slept) noexcept {
-  if (slept < idle_period && ++sleeps_with_many_frames_ % most_sleeps_with_many_frames != 0) return;
-  detail::give_back_frames(detail::frame_bytes_kept_when_idle);
-}
-
-void executor_core::arm_pollers() noexcept {
-  for (const auto& watch : pollers_) watch->source().arm();
-}
-
-void executor_core::watch_pollers() noexcept {
-  for (const auto& watch : pollers_) watch->watch(*driver_);
-}
-
-[[gnu::noinline]] void executor_core::disarm_pollers() noexcept {
-  for (const auto& watch : pollers_) watch->source().disarm();
+  const duration slept = time_.read() - start;
+  if (measure) window_.slept(slept);
+  if (may_give_back) idle_frames_.slept(slept);
 }
 
 // Flattened like run_until(): most steps serve one operation.
@@ -640,8 +412,8 @@ void executor_core::watch_pollers() noexcept {
   constexpr int turns_per_step = 16;
   attach_thread();
   const entered guard(this);
-  const bool slept = stepping_asleep_;
-  if (slept || !has_stepped_) go_on_stepping();
+  const bool slept = activity_ == activity::asleep;
+  if (activity_ != activity::serving) go_on_stepping();
   bool found = false;
   bool busy = true;
   for (int turn = 0; busy && turn < turns_per_step; ++turn) {
@@ -650,28 +422,21 @@ void executor_core::watch_pollers() noexcept {
     found = found || busy;
     if (interrupted) break;
   }
-  if (found && idle_since_) {
-    look_at_the_clock();
-    const duration gap = coarse_now_ - *idle_since_;
-    slept ? window_.slept(gap) : window_.found_after(gap);
-    idle_since_.reset();
-  }
+  if (found && idle_gap_.has_begun()) idle_gap_.end(time_.read(), slept, window_);
   if (busy || (has_work() && spins_on())) return duration::zero();
   if (!fall_asleep() || !driver_->prepare_wait()) {
     wake_up();
     return duration::zero();
   }
-  stepping_asleep_ = true;
+  activity_ = activity::asleep;
   counters_.sleeps.add(1);
   if (!has_work()) unwatch_all();
   return time_between_steps();
 }
 
 [[gnu::noinline]] void executor_core::go_on_stepping() noexcept {
-  has_stepped_ = true;
   go_on();
-  const auto since = std::exchange(asleep_with_many_frames_since_, std::nullopt);
-  if (since) note_sleep_with_many_frames(coarse_now_ - *since);
+  idle_frames_.wake_up(time_.recent());
 }
 
 // Without work, nobody may call step() again: give back frames at once.
@@ -680,11 +445,11 @@ void executor_core::watch_pollers() noexcept {
   const std::optional<duration> limit = time_to_sleep(start);
   if (!keeps_many_frames()) return limit;
   if (!has_work()) {
-    detail::give_back_frames(detail::frame_bytes_kept_when_idle);
+    detail::idle_frames::give_back();
     return limit;
   }
-  asleep_with_many_frames_since_ = start;
-  return limit ? std::min(*limit, idle_period) : idle_period;
+  idle_frames_.fall_asleep(start);
+  return std::min(limit.value_or(detail::idle_frames::period), detail::idle_frames::period);
 }
 
 executor_core* executor_core::driven_here() noexcept {
@@ -698,11 +463,12 @@ executor_core* executor_core::driven_here() noexcept {
 void executor_core::drive_from(outer_loop* loop) noexcept {
   outer_.store(loop, std::memory_order_seq_cst);
   // A thread that may still use the former loop is counted here; any other has yet to look, and finds the new one.
-  while (submitting_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+  mail_.await_visitors(birthplace_);
 }
 
 [[gnu::noinline]] bool executor_core::watched_step_turn(const bool& interrupted) {
-  const turn_watch watch(*this);
+  detail::turn_watch watch(time_.source(), stall_limit_, counters_.stalls);
+  const watching guard(watch_, watch);
   return step_turn(interrupted);
 }
 
@@ -710,13 +476,13 @@ void executor_core::drive_from(outer_loop* loop) noexcept {
 // after a turn that has served something. While handlers of the other loop add work, the look is as rare as beside work
 // of our own, so that the operations that they start now complete together.
 bool executor_core::step_turn(const bool& interrupted) {
-  if (counters_.turns.get() % turns_per_clock_look == 0) look_at_the_clock();
+  if (counters_.turns.get() % turns_per_clock_look == 0) time_.read();
   const bool busy = serve_all();
   if ((busy || interrupted || work_waits()) && !kernel_look_is_due()) {
     if (!interrupted) driver_->hand_over(io_batch);
     return true;
   }
-  note_kernel_look();
+  kernel_looks_.note(counters_.resumed.get());
   const bool completed = driver_->poll(io_batch) != 0;
   return busy || interrupted || completed || work_waits();
 }
@@ -724,20 +490,12 @@ bool executor_core::step_turn(const bool& interrupted) {
 // Whether the policy wants step() called again at once although there was nothing to do.
 bool executor_core::spins_on() noexcept {
   if (policy_ != poll_policy::adaptive) return policy_ == poll_policy::spin;
-  look_at_the_clock();
-  if (!idle_since_) {
-    idle_since_ = coarse_now_;
-    idle_window_ = window_.next();
-  }
-  if (coarse_now_ - *idle_since_ < idle_window_) return true;
-  if (idle_window_ != duration::zero()) window_.found_nothing();
-  idle_window_ = duration::zero();
-  return false;
+  return idle_gap_.spins_on(time_.read(), window_);
 }
 
 [[gnu::noinline]] std::optional<duration> executor_core::time_to_sleep(time_point start) const noexcept {
   std::optional<duration> limit;
-  if (forgetful_pollers_ != 0) limit = safety_poll_period;
+  if (pollers_.may_lose_events()) limit = safety_poll_period;
   if (timers_.empty()) return limit;
   const time_point deadline = timers_.next_deadline();
   const duration left = deadline <= start ? duration::zero() : deadline - start;
@@ -746,20 +504,10 @@ bool executor_core::spins_on() noexcept {
 
 void executor_core::add_poller(poller& source) {
   check_thread("add a poller to another executor");
-  pollers_.push_back(std::make_unique<poller_watch>(source, *calls_));
-  has_pollers_ = true;
-  if (source.may_lose_events()) ++forgetful_pollers_;
+  pollers_.add(source, *calls_);
 }
 
-void executor_core::remove_poller(poller& source) noexcept {
-  const auto found =
-      std::find_if(pollers_.begin(), pollers_.end(), [&](const auto& watch) { return &watch->source() == &source; });
-  if (found == pollers_.end()) detail::terminate_because("a poller was removed from an executor that does not have it");
-  (*found)->unwatch(*driver_);
-  pollers_.erase(found);
-  has_pollers_ = !pollers_.empty();
-  if (source.may_lose_events()) --forgetful_pollers_;
-}
+void executor_core::remove_poller(poller& source) noexcept { pollers_.remove(source, *driver_); }
 
 detail::attachment* executor_core::find_attachment(const void* key) const noexcept {
   for (const auto& [item_key, item] : attachments_) {

@@ -3,7 +3,12 @@
 
 #include <weft/runtime/core/attachment.hpp>
 #include <weft/runtime/core/birthplace.hpp>
+#include <weft/runtime/core/coarse_clock.hpp>
+#include <weft/runtime/core/idle_frames.hpp>
+#include <weft/runtime/core/kernel_looks.hpp>
 #include <weft/runtime/core/late_work.hpp>
+#include <weft/runtime/core/mailbox.hpp>
+#include <weft/runtime/core/poller_set.hpp>
 #include <weft/runtime/core/ready_queue.hpp>
 #include <weft/runtime/core/remote_work.hpp>
 #include <weft/runtime/core/root_observer.hpp>
@@ -42,6 +47,7 @@ namespace detail {
 [[nodiscard]] std::uint64_t this_thread_number() noexcept;
 
 class root_task;
+class turn_watch;
 
 }  // namespace detail
 
@@ -70,9 +76,9 @@ class executor_core {
   [[nodiscard]] static executor_core* driven_here() noexcept;
 
   /// The time of executor_options::clock.
-  [[nodiscard]] time_point now() const noexcept { return clock_->now(); }
+  [[nodiscard]] time_point now() const noexcept { return time_.now(); }
   /// A recent time: read when the executor looks for work, and about every 64 turns when it has much.
-  [[nodiscard]] time_point coarse_now() const noexcept { return coarse_now_; }
+  [[nodiscard]] time_point coarse_now() const noexcept { return time_.recent(); }
   /// The event driver, for starting an operation. Wakes another library's loop that sleeps between two steps.
   [[nodiscard]] event_driver& io() noexcept {
     stir();
@@ -100,10 +106,7 @@ class executor_core {
     detail::next_to_resume = &waiter;
   }
   /// Whether a task may complete an operation without being suspended; false now and then, so that others have a turn.
-  [[nodiscard]] bool may_go_on() noexcept {
-    constexpr unsigned most_at_once = 128;
-    return ++at_once_ % most_at_once != 0;
-  }
+  [[nodiscard]] bool may_go_on() noexcept { return ready_.may_go_on(); }
 
   /// Runs `work` after the tasks that are ready have run.
   void put_off(detail::late_work& work) noexcept {
@@ -121,7 +124,7 @@ class executor_core {
   /// at the executor's end, when has_ended() is true.
   [[nodiscard]] bool submit_unless_ended(detail::remote_work& work) noexcept;
   /// From any thread: whether run() has returned, and has not been called again.
-  [[nodiscard]] bool has_ended() const noexcept { return ended_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool has_ended() const noexcept { return mail_.is_closed(); }
   /// See executor::post(). Allocates; work that recurs derives from detail::remote_work.
   template <std::invocable Function>
   void post(Function function) {
@@ -213,10 +216,7 @@ class executor_core {
   /// Whether step() has anything to serve: a task that has not ended, or a held_open object.
   [[nodiscard]] bool has_work() const noexcept { return roots_ != nullptr || held_open_ != 0; }
   /// Whether there is work to do at once. Call it on the executor's thread, or while that is known to rest.
-  [[nodiscard]] bool work_waits() const noexcept {
-    return !ready_.empty() || !late_.empty() || inbox_ != nullptr ||
-           mailbox_.load(std::memory_order_acquire) != nullptr;
-  }
+  [[nodiscard]] bool work_waits() const noexcept { return !ready_.empty() || !late_.empty() || !mail_.empty(); }
   /// Calls `function` as a task of this executor would, from its thread but outside of its turns.
   template <std::invocable Function>
   void visit(Function&& function) {
@@ -246,10 +246,12 @@ class executor_core {
   friend class executor;
   friend class detail::root_task;
   friend struct detail::debugger_layout;
-  class poller_watch;
   class dump_watch;
   class dump_text;
-  class turn_watch;
+  // resting: neither in run() nor, since then, in step()
+  // serving: in run(), in a step(), or before the next one, which is due at once
+  // asleep:  the last step() has gone to sleep
+  enum class activity : std::uint8_t { resting, serving, asleep };
   class background_observer final : public detail::root_observer {
    public:
     std::size_t outstanding = 0;
@@ -260,7 +262,7 @@ class executor_core {
 
   // Work that this thread adds between two steps wakes the other loop, which may sleep until something else happens.
   void stir() noexcept {
-    if (stepping_asleep_) [[unlikely]]
+    if (activity_ == activity::asleep) [[unlikely]]
       wake();
   }
   void wake() noexcept;
@@ -285,7 +287,6 @@ class executor_core {
   [[nodiscard]] bool watched_turn(const bool& done);
   [[nodiscard]] bool serve_all();
   [[nodiscard]] bool kernel_look_is_due() noexcept;
-  void note_kernel_look() noexcept;
   [[nodiscard]] bool spin();
   [[nodiscard]] bool spin_driver() noexcept;
   void sleep();
@@ -300,36 +301,24 @@ class executor_core {
   void wait();
   void wait_by_the_clock();
   [[nodiscard]] bool keeps_many_frames() const noexcept;
-  void note_sleep_with_many_frames(duration slept) noexcept;
   [[nodiscard]] std::optional<duration> time_between_steps() noexcept;
-  void arm_pollers() noexcept;
-  void watch_pollers() noexcept;
-  void disarm_pollers() noexcept;
-  void look_at_the_clock() noexcept {
-    coarse_now_ = now();
-    time_is_fresh_ = true;
-  }
   void run_mail(std::size_t budget) noexcept;
   void run_all_mail() noexcept;
   void end() noexcept;
-  void await_submitters() const noexcept;
-  void take_mail() noexcept;
   void resume_ready() noexcept;
   std::size_t resume(detail::promise_base& first, std::size_t budget) noexcept;
-  std::size_t poll_sources() noexcept;
   void expire_timers() noexcept;
   void check_thread(const char* what) const;
   [[nodiscard]] std::optional<duration> time_to_sleep(time_point start) const noexcept;
 
   static constinit thread_local executor_core* current_;
 
-  weft::clock* clock_;
+  detail::coarse_clock time_;
   weft::system_calls* calls_;
   worker_pool* workers_;
   poll_policy policy_;
-  duration max_spin_;
   duration stall_limit_;
-  turn_watch* watch_ = nullptr;  // non-null: this turn is timed or traced
+  detail::turn_watch* watch_ = nullptr;  // non-null: this turn is timed or traced
   detail::spin_window window_;
 
   std::string driver_reason_;
@@ -340,39 +329,24 @@ class executor_core {
   detail::ready_queue ready_;
   detail::late_list late_;
   detail::timer_queue timers_;
-  std::vector<std::unique_ptr<poller_watch>> pollers_;
-  bool has_pollers_ = false;
-  std::size_t forgetful_pollers_ = 0;  // pollers with may_lose_events()
+  detail::poller_set pollers_;
+  detail::mailbox mail_;
   std::vector<std::pair<const void*, std::unique_ptr<detail::attachment>>> attachments_;
   background_observer background_;
   detail::live_executor_counters counters_;
-  unsigned turns_without_look_ = 0;  // at the kernel
-  unsigned kernel_looks_ = 0;        // in turns with other work
-  unsigned sleeps_with_many_frames_ = 0;
-  std::optional<time_point> asleep_with_many_frames_since_;  // when step() went to sleep
-  std::uint64_t look_at_resumed_ = 0;  // look at the kernel once counters_.resumed has reached this
-  unsigned at_once_ = 0;               // counts operations that have completed without suspending
-  time_point coarse_now_{};
+  detail::kernel_looks kernel_looks_;
+  detail::idle_frames idle_frames_;
+  detail::idle_gap idle_gap_;  // between steps
   unsigned held_open_ = 0;
   std::atomic<std::size_t> dependents_{0};
-  bool has_stepped_ = false;                // step() has been called
-  bool stepping_asleep_ = false;            // the last step() has gone to sleep
-  std::optional<time_point> idle_since_;    // when step() began to find nothing to do
-  duration idle_window_{};                  // how long step() spins from then
-  bool time_is_fresh_ = false;              // coarse_now_ is of this turn, or of the wait before it
+  activity activity_ = activity::resting;
   detail::root_task* roots_ = nullptr;      // all root tasks that run, youngest first
   std::unique_ptr<dump_watch> dump_watch_;  // only with dump_on_signal
 
-  // The mailbox: pushed by any thread, newest first; taken whole by the owner.
-  std::atomic<detail::remote_work*> mailbox_{nullptr};
-  detail::remote_work* inbox_ = nullptr;  // taken from the mailbox, oldest first
   // true: the owner is about to wait in the kernel, and the thread that sets it to false must wake the driver. The
   // owner publishes true before its last look at the mailbox; a sender pushes before it looks here.
   std::atomic<bool> sleeping_{false};
   std::atomic<outer_loop*> outer_{nullptr};  // if not null, woken instead of the driver
-  // How many threads are inside submit(): the work that one has pushed may end the executor before the thread has left.
-  std::atomic<unsigned> submitting_{0};
-  std::atomic<bool> ended_{false};
   const detail::birthplace birthplace_;
 };
 

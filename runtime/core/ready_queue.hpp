@@ -22,6 +22,12 @@ class ready_queue {
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
+  /// Whether a task may complete an operation without being suspended; false now and then, so that others have a turn.
+  [[nodiscard]] bool may_go_on() noexcept {
+    constexpr unsigned most_at_once = 128;
+    return ++at_once_ % most_at_once != 0;
+  }
+
   void push(promise_base& item) noexcept {
     *end_ = &item;
     end_ = &item.next_ready_;
@@ -57,6 +63,7 @@ class ready_queue {
   promise_base* first_ = nullptr;  // valid if not empty
   promise_base** end_ = &first_;   // where the next one is linked
   std::size_t size_ = 0;
+  unsigned at_once_ = 0;  // operations that have completed without suspending
   std::optional<std::uint64_t> random_;
 };
 

@@ -10,6 +10,8 @@ class executor_core;
 
 namespace detail {
 
+class mailbox;
+
 /// Work that another thread hands to an executor. Intrusive.
 class remote_work {
  public:
@@ -24,6 +26,7 @@ class remote_work {
 
  private:
   friend class weft::executor_core;
+  friend class mailbox;
   remote_work* next_ = nullptr;
 };
 

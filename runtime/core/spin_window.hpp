@@ -4,6 +4,7 @@
 #include <weft/runtime/system/clock.hpp>
 
 #include <algorithm>
+#include <optional>
 
 namespace weft::detail {
 
@@ -15,6 +16,7 @@ class spin_window {
  public:
   explicit spin_window(duration longest) noexcept : longest_(longest), typical_gap_(longest / 2) {}
 
+  [[nodiscard]] duration longest() const noexcept { return longest_; }
   /// How long to spin next; zero: sleep at once.
   [[nodiscard]] duration next() noexcept {
     if (sleeps_left_ != 0) {
@@ -54,6 +56,33 @@ class spin_window {
   unsigned in_vain_ = 0;  // spins in a row
   unsigned rest_ = shortest_rest;
   unsigned sleeps_left_ = 0;  // of a rest
+};
+
+/// The time in which an executor that another loop drives finds nothing to do, and spins at first.
+class idle_gap {
+ public:
+  /// Called when there is nothing to do: whether to look again at once.
+  [[nodiscard]] bool spins_on(time_point now, spin_window& window) noexcept {
+    if (!since_) {
+      since_ = now;
+      spin_ = window.next();
+    }
+    if (now - *since_ < spin_) return true;
+    if (spin_ != duration::zero()) window.found_nothing();
+    spin_ = duration::zero();
+    return false;
+  }
+  [[nodiscard]] bool has_begun() const noexcept { return since_.has_value(); }
+  /// Something has come. `slept`: after a sleep.
+  void end(time_point now, bool slept, spin_window& window) noexcept {
+    const duration gap = now - *since_;
+    slept ? window.slept(gap) : window.found_after(gap);
+    since_.reset();
+  }
+
+ private:
+  std::optional<time_point> since_;
+  duration spin_{};  // how long it spins from then
 };
 
 }  // namespace weft::detail

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/core/frame_allocator.hpp>
+#include <weft/runtime/system/clock.hpp>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+namespace weft::detail {
+
+/// Decides when an executor that keeps more freed frames than an idle one may gives them back: after it has slept for a
+/// period, or often.
+class idle_frames {
+ public:
+  static constexpr duration period = std::chrono::milliseconds(100);
+
+  [[nodiscard]] static bool are_many() noexcept { return frame_bytes_kept() > frame_bytes_kept_when_idle; }
+  static void give_back() noexcept { give_back_frames(frame_bytes_kept_when_idle); }
+
+  /// The executor has slept with many frames.
+  void slept(duration time) noexcept {
+    constexpr unsigned most_sleeps = 4096;
+    if (time >= period || ++sleeps_ % most_sleeps == 0) give_back();
+  }
+  /// Called around such a sleep of an executor that another loop drives.
+  void fall_asleep(time_point now) noexcept { asleep_since_ = now; }
+  void wake_up(time_point now) noexcept {
+    const auto since = std::exchange(asleep_since_, std::nullopt);
+    if (since) slept(now - *since);
+  }
+
+ private:
+  unsigned sleeps_ = 0;
+  std::optional<time_point> asleep_since_;
+};
+
+}  // namespace weft::detail
