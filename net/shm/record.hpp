@@ -65,6 +65,13 @@ struct atomic_operands {
   std::uint64_t compare = 0;
 };
 
+/// The longest message, write or read.
+inline constexpr std::uint64_t largest_message = std::uint64_t{1} << 30;
+/// Writes up to this size are in one record, so that each word in them is stored once.
+inline constexpr std::size_t whole_bytes = 8192;
+/// The largest payload of a record.
+inline constexpr std::size_t largest_piece = std::size_t{32} << 10;
+
 /// The most far_pieces of one request: its segments, and the message's trailer.
 inline constexpr std::size_t max_far_pieces = max_segments + 1;
 

@@ -61,7 +61,7 @@ class ring_writer {
   [[nodiscard]] std::byte* place() const noexcept { return memory_.data() + position(); }
   void advance(std::size_t bytes) noexcept { written_ += bytes; }
   /// Publishes all that was written so far. To be followed by a look at the other end's `attention`; how the two are
-  /// ordered says shm_link::wake_other().
+  /// ordered says output_ring::wake_other().
   void publish() noexcept {
     published_ = written_;
     own_->written.store(written_, std::memory_order_seq_cst);

@@ -120,8 +120,8 @@ bind a window of type 1 ahead of what was to be posted before: skip
 read on Soft-RoCE behind what may be repeated: asks(before) -> true
 bind windows through a queue pair that is not to bind any: never
 publish a piece before its bytes are written: before header.bytes = static_cast<std::uint32_t>(piece.size());
-    put(header); publish(); if (!gather(*domain_, *item.work, 0, piece)) return false; item.moved = piece.size();
-    continue when item.moved == 0
+    output_.put(header); output_.publish();
+    if (!gather(*domain_, *item.work, 0, piece)) return false; item.moved = piece.size(); continue when item.moved == 0
 publish after looking whether the peer sleeps: instead wake_other(); $; return
 wake nobody who waits for room: skip
 let an executor sleep without telling the peers of its connections: skip
@@ -131,12 +131,12 @@ leave a message that waited for a receive where it is: skip
 go on at the beginning of the ring without a word: skip
 count one line more in the ring than there is: -> $ + cache_line
 let the peer write where a record is still being read: before ring_reader ahead = reader_;
-    ahead.advance(ring_bytes_of(header.bytes)); ahead.release(); wake_other() when header.bytes > 64 && !stalled_
+    ahead.advance(ring_bytes_of(header.bytes)); ahead.release(); output_.wake_other() when header.bytes > 64 && !receives_.is_stalled()
 complete a write with its first piece: after item.done = true
 complete a read with the first part of its answer: never
-write each piece where the first one went: incoming_moved_ -> 0
-answer the last question first: after std::swap(answers_[answers_begin_], answers_[(answers_begin_ + answers_count_ - 1)
-    % answers_.size()]) when answers_[answers_begin_].moved == 0
+write each piece where the first one went: moved_ -> 0
+answer the last question first: after std::swap(answers_[begin_], answers_[(begin_ + count_ - 1)
+    % answers_.size()]) when answers_[begin_].moved == 0
 change a word when that is asked for, and again with the answer: after std::uint64_t ignored = 0;
     static_cast<void>(shared_.keys().atomic({.operation = software::atomic_operation::fetch_add, .stag = asked.key,
     .offset = asked.address, .operand = asked.operands.operand}, ignored, id_))
@@ -150,13 +150,13 @@ leave the keys of a connection that ends, in shared memory: skip
 use directly what its owner has taken back: never
 leave a peer's way open when its memory is released: skip
 use memory directly ahead of what its owner is to execute before: always
-take a fence for answered once it has been asked for: after unfenced_ = false; unsettled_ = true when fencing_
+take a fence for answered once it has been asked for: after unfenced_ = false; postponed_ = true when fencing_
 forget to answer a fence: -> false
-answer no fence after having finished: before return true when life_.has_finished()
+answer no fence after having finished: before return true when around_.life.has_finished()
 keep memory mapped that its owner wants back: skip
 take a large direct transfer for done with its first part: -> true
 write directly, and say nothing of immediate data: never
-change a word directly, and ask its owner to do it again: after return direct_step::by_request
+change a word directly, and ask its owner to do it again: after return step::by_request
 write directly what may only be read: (rights & needed) == 0 -> false
 use memory directly beyond what was lent: never
 go on over another rail before the peer has fenced the one that is over: !its.is_answered -> false

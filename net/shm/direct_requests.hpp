@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/shm/channel.hpp>
+#include <weft/net/shm/direct_access.hpp>
+#include <weft/net/shm/link_breaker.hpp>
+#include <weft/net/shm/output_ring.hpp>
+#include <weft/net/shm/posted_request.hpp>
+#include <weft/net/shm/record.hpp>
+#include <weft/net/shm/wake_ups.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace weft::net::shm {
+
+/// This end's requests to memory that the peer has lent, which this end executes itself. They keep the order of
+/// requests: each waits until the peer has executed everything before it.
+class direct_requests {
+ public:
+  direct_requests(channel& memory, const software::domain& home, output_ring& output, link_breaker& link) noexcept
+      : memory_(memory), home_(home), output_(output), link_(link) {}
+  direct_requests(const direct_requests&) = delete;
+  direct_requests& operator=(const direct_requests&) = delete;
+
+  /// Whether the peer has ever offered memory.
+  [[nodiscard]] bool are_possible() const noexcept { return access_ != nullptr; }
+  enum class step : std::uint8_t {
+    done,        ///< the whole request has been executed
+    wait,        ///< for requests before it, or for the next turn, because it is too large for one
+    by_request,  ///< the owner has to execute it
+  };
+  /// After are_possible(). `awaits_answers`: to reads or atomic operations before it.
+  [[nodiscard]] step execute(posted_request& item, bool awaits_answers) noexcept;
+  /// Whether there is more to be executed in the next turn; until begin().
+  [[nodiscard]] bool are_postponed() const noexcept { return postponed_; }
+  void begin() noexcept { postponed_ = false; }
+  /// A write has been left to the peer.
+  void wrote() noexcept { unfenced_ = true; }
+  /// This end gives the key back.
+  void forget(std::uint32_t key) noexcept {
+    if (access_ != nullptr) access_->forget(key);
+  }
+
+  // What the peer says. Returns what is wrong with it, or null; then an answer may be owed.
+  [[nodiscard]] const char* take_offer(const record& header, std::span<const std::byte> content,
+                                       wake_ups& files) noexcept;
+  [[nodiscard]] const char* give_back(std::uint32_t number) noexcept { return access_->give_back(number); }
+  [[nodiscard]] const char* fenced() noexcept;
+  /// True once no answer is owed any more.
+  [[nodiscard]] bool send_answers() noexcept;
+
+  /// Lets go of all loans.
+  void end() noexcept { access_.reset(); }
+
+ private:
+  [[nodiscard]] step execute_piece(posted_request& item, const direct_access::range& where, std::byte* place) noexcept;
+
+  channel& memory_;
+  const software::domain& home_;
+  output_ring& output_;
+  link_breaker& link_;
+  std::unique_ptr<direct_access> access_;  // null: the peer has offered nothing
+  bool unfenced_ = false;                  // the peer may not have executed a write of this end yet
+  bool fencing_ = false;                   // a fence has not been answered yet
+  bool postponed_ = false;
+};
+
+}  // namespace weft::net::shm

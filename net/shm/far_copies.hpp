@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/shm/channel.hpp>
+#include <weft/net/shm/link_breaker.hpp>
+#include <weft/net/shm/output_ring.hpp>
+#include <weft/net/shm/peer_process.hpp>
+#include <weft/net/shm/posted_request.hpp>
+#include <weft/net/shm/record.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace weft::net::shm {
+
+/// Large payloads, which the receiver copies out of the sender's memory where the kernel lets it: of this end's
+/// requests, and of the peer's.
+class far_copies {
+ public:
+  /// Payloads from this size on are copied by the receiver; for smaller ones the system call costs more than the second
+  /// copy.
+  static constexpr std::uint64_t least_bytes = std::uint64_t{128} << 10;
+
+  /// `peer` is the other end's process; 0 if unknown.
+  far_copies(pid_t peer, const channel& memory, const descriptor& socket, output_ring& output,
+             link_breaker& link) noexcept
+      : peer_(peer), memory_(memory), socket_(socket), output_(output), link_(link) {}
+  far_copies(const far_copies&) = delete;
+  far_copies& operator=(const far_copies&) = delete;
+
+  // ---- out of this end's memory ----
+
+  /// Whether the peer can copy the payload. Asks the peer, the first time; until it has answered, payloads go through
+  /// the ring.
+  [[nodiscard]] bool may_send(const posted_request& item, const software::domain& home) noexcept;
+  /// False if there is not enough room in the ring yet.
+  [[nodiscard]] bool send(posted_request& item, const software::domain& home) noexcept;
+  /// The peer has answered. Returns what is wrong with that, or null.
+  [[nodiscard]] const char* heard(const record& answer) noexcept;
+
+  // ---- out of the peer's memory ----
+
+  /// The peer asks whether this end can copy. Returns what is wrong with that, or null; then an answer is owed.
+  [[nodiscard]] const char* prove(std::span<const std::byte> content) noexcept;
+  /// A payload of `total` bytes is to be copied. Returns what is wrong with it, or null.
+  [[nodiscard]] const char* begin(std::span<const std::byte> content, std::uint64_t total) noexcept;
+  /// Whether a payload is being copied.
+  [[nodiscard]] bool is_copying() const noexcept { return copying_; }
+  enum class outcome : std::uint8_t {
+    copied,
+    missing,  ///< a part of the memory, of either end's; the copy has been given up
+    failed,   ///< and so the link has ended
+  };
+  /// Fills `to` with the payload from offset `from` on.
+  [[nodiscard]] outcome copy(std::span<std::byte> to, std::uint64_t from) noexcept;
+  /// The whole payload has been copied, and an answer is owed.
+  void finish() noexcept {
+    copying_ = false;
+    ++owed_copied_;
+  }
+  void give_up() noexcept { copying_ = false; }
+  /// True once no answer is owed any more.
+  [[nodiscard]] bool send_answers() noexcept;
+
+  /// Nothing of this end's memory proves anything any more.
+  void end() noexcept { proof_.value = 0; }
+
+ private:
+  void ask() noexcept;
+
+  const pid_t peer_;
+  const channel& memory_;
+  const descriptor& socket_;
+  output_ring& output_;
+  link_breaker& link_;
+  enum class state : std::uint8_t { untried, asked, possible, impossible };
+  state by_peer_ = state::untried;
+  proof_word proof_;                                // of this end
+  std::optional<peer_process> process_;             // the peer's; empty: it has sent no proof
+  std::array<far_piece, max_far_pieces> pieces_{};  // of the payload that is being copied
+  bool copying_ = false;
+  std::uint32_t owed_copied_ = 0;    // how many `copied` are to be sent
+  std::optional<bool> owed_proven_;  // the `proven` that is to be sent
+};
+
+}  // namespace weft::net::shm

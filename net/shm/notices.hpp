@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/link/link_life.hpp>
+#include <weft/net/link/transport.hpp>
+#include <weft/net/shm/channel.hpp>
+#include <weft/net/shm/direct_loans.hpp>
+#include <weft/net/shm/direct_requests.hpp>
+#include <weft/net/shm/executor_state.hpp>
+#include <weft/net/shm/far_copies.hpp>
+#include <weft/net/shm/link_breaker.hpp>
+#include <weft/net/shm/output_ring.hpp>
+#include <weft/net/shm/record.hpp>
+#include <weft/net/shm/wake_ups.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace weft::net::shm {
+
+/// The records beside requests and their answers: about loans of memory to either end, fences, and far copies. Also
+/// owns the loans of this end's memory.
+class notices {
+ public:
+  /// What notices are about, and where they go.
+  struct surroundings {
+    executor_core& home;
+    channel& memory;
+    const descriptor& socket;
+    executor_state& shared;
+    const link_life& life;
+    output_ring& output;
+    direct_requests& direct;
+    far_copies& far;
+    link_breaker& link;
+    direct_loans::lender& lender;
+  };
+  explicit notices(const surroundings& around) noexcept : around_(around), wake_ups_(around.socket) {}
+  notices(const notices&) = delete;
+  notices& operator=(const notices&) = delete;
+
+  /// Whether there may be some to be sent.
+  [[nodiscard]] bool are_owed() const noexcept { return owed_; }
+  void owe() noexcept { owed_ = true; }
+  /// True if no notice is left that can be sent.
+  [[nodiscard]] bool send() noexcept;
+  /// False if the record is no notice.
+  [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
+  /// The socket has a packet.
+  void packet_arrived() noexcept { wake_ups_.arrived(); }
+
+  /// Offers the memory to the peer, which can then access it without this end.
+  void lend(std::uint32_t key, software::direct_memory& whole) noexcept;
+  [[nodiscard]] bool has_lent() const noexcept { return loans_ != nullptr; }
+  /// After has_lent(). The key has been revoked: calls who.revoked() once the peer is outside of the memory.
+  void revoke(std::uint32_t key, revocation& who) noexcept {
+    owed_ = true;
+    loans_->revoke(key, who);
+  }
+  /// Shuts the peer out of all that it was lent. True once it is outside; ask again until then.
+  [[nodiscard]] bool shut_out() noexcept { return loans_ == nullptr || loans_->shut_out(); }
+  /// The peer uses no loan any more.
+  void end_loans() noexcept { loans_.reset(); }
+
+ private:
+  [[nodiscard]] bool send(const direct_loans::notice& what) noexcept;
+
+  const surroundings around_;
+  wake_ups wake_ups_;
+  std::unique_ptr<direct_loans> loans_;  // null: the peer has accessed nothing that it may be lent
+  bool owed_ = false;
+  bool owes_fenced_ = false;
+};
+
+}  // namespace weft::net::shm

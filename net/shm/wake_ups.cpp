@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/shm/packets.hpp>
+#include <weft/net/shm/wake_ups.hpp>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+namespace weft::net::shm {
+namespace {
+
+// The smallest buffer that a socket can have holds six packets.
+constexpr unsigned wake_ups_unread = 4;
+// An honest peer has sent a few packets before an offer's file. One that goes on sending must not keep this end busy.
+constexpr unsigned packets_before_a_file = 256;
+
+}  // namespace
+
+void wake_ups::arrived() noexcept {
+  if (++unread_ < wake_ups_unread) return;
+  unread_ = 0;
+  for (unsigned i = 0; i < 2 * wake_ups_unread; ++i) {
+    descriptor file;
+    if (!take(file)) return;
+    if (file && !offered_file_) offered_file_ = std::move(file);
+  }
+}
+
+descriptor wake_ups::take_file(bool* lost) noexcept {
+  descriptor file = std::move(offered_file_);
+  for (unsigned i = 0; i < packets_before_a_file && !file && take(file); ++i) {
+  }
+  *lost = std::exchange(lost_file_, false);
+  return file;
+}
+
+// False if there was no packet. ECONNRESET counts as one: the kernel reports once, before the packets that there are,
+// that the peer has died without reading all of its own.
+bool wake_ups::take(descriptor& file) noexcept {
+  std::array<std::byte, 1> room{};
+  const packet got = take_packet(socket_, room, {&file, 1});
+  if (got.lost_descriptors) lost_file_ = true;
+  return got.failure == -ECONNRESET || (got.failure == 0 && got.length != 0);
+}
+
+}  // namespace weft::net::shm

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/system/descriptor.hpp>
+
+namespace weft::net::shm {
+
+/// The packets on a connection's socket: wake-ups, whose contents mean nothing, and the files of offers.
+///
+/// The packets are read from time to time only, but long before those of an honest peer could fill the socket, because
+/// such a peer does not wake an end that is awake. A peer that sends more of them fills its own buffer.
+class wake_ups {
+ public:
+  explicit wake_ups(const descriptor& socket) noexcept : socket_(socket) {}
+  wake_ups(const wake_ups&) = delete;
+  wake_ups& operator=(const wake_ups&) = delete;
+
+  /// The socket has a packet.
+  void arrived() noexcept;
+  /// The file of an offer that has arrived. Empty if there is none; `*lost`: because this process had no descriptor for
+  /// it.
+  [[nodiscard]] descriptor take_file(bool* lost) noexcept;
+
+ private:
+  [[nodiscard]] bool take(descriptor& file) noexcept;
+
+  const descriptor& socket_;
+  unsigned unread_ = 0;      // packets since the socket was last emptied
+  descriptor offered_file_;  // has arrived before its offer was taken
+  bool lost_file_ = false;   // an offer's file has arrived, but this process had no descriptor for it
+};
+
+}  // namespace weft::net::shm
