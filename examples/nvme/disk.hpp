@@ -12,11 +12,10 @@ namespace nvme {
 
 /// What is behind a namespace. Derive from it for a disk of your own: size, read and write are enough.
 ///
-/// Calls come from the executors of several queues at once, on their threads, also for the same bytes. `offset` and the
-/// number of bytes are multiples of the namespace's block size, and lie within size(). A failure is thrown:
-/// std::system_error (weft::error is one) with ENOSPC, EROFS and EIO comes to the host under the right status, and
-/// anything else as an internal error. The memory is needed until the task has ended, and it has ended whether it was
-/// stopped or not.
+/// Calls come side by side, also for the same bytes, on the executor of the target. `offset` and the number of bytes
+/// are multiples of the namespace's block size, and lie within size(). A failure is thrown: std::system_error
+/// (weft::error is one) with ENOSPC, EROFS and EIO comes to the host under the right status, and anything else as an
+/// internal error. The memory is needed until the task has ended, and it has ended whether it was stopped or not.
 class disk {
  public:
   disk() = default;
@@ -37,14 +36,14 @@ class disk {
   [[nodiscard]] virtual weft::task<> read(std::uint64_t offset, std::span<std::byte> into) = 0;
   [[nodiscard]] virtual weft::task<> write(std::uint64_t offset, std::span<const std::byte> from) = 0;
   /// Returns once all that has been written survives a loss of power.
-  [[nodiscard]] virtual weft::task<> flush();
+  [[nodiscard]] virtual weft::task<> flush() { co_return; }
   /// Makes zeroes of a range. This one writes them.
   [[nodiscard]] virtual weft::task<> zero(std::uint64_t offset, std::uint64_t bytes);
   /// Nobody needs a range any more: its memory may be given back. What it reads as afterwards is up to the disk. This
   /// one does nothing.
-  [[nodiscard]] virtual weft::task<> deallocate(std::uint64_t offset, std::uint64_t bytes);
+  [[nodiscard]] virtual weft::task<> deallocate(std::uint64_t /*offset*/, std::uint64_t /*bytes*/) { co_return; }
   /// Has size() look again. True if it has changed.
-  [[nodiscard]] virtual weft::task<bool> look_again();
+  [[nodiscard]] virtual weft::task<bool> look_again() { co_return false; }
 };
 
 }  // namespace nvme

@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include <common/printable.hpp>
-#include <nvme/bytes.hpp>
 #include <nvme/host.hpp>
+#include <nvme/sizes.hpp>
 
 namespace nvme {
 
@@ -17,34 +17,27 @@ using weft::task;
 
 namespace {
 
-constexpr std::string_view uuid_prefix = "nqn.2014-08.org.nvmexpress:uuid:";
 constexpr std::uint16_t first_reserved_controller = 0xfff0;
-constexpr std::size_t most_namespaces = 16'384;
 constexpr std::size_t most_discovered = 4'096;
 
-command fabrics_command(fabrics_type type) {
-  command made;
-  made.opcode = fabrics_opcode;
-  made.nsid = static_cast<std::uint32_t>(type);
-  return made;
-}
-
-command admin_command(admin_opcode opcode, std::uint32_t nsid = 0) {
+template <class Opcode>
+command command_of(Opcode opcode, std::uint32_t nsid = 0) {
   command made;
   made.opcode = static_cast<std::uint8_t>(opcode);
   made.nsid = nsid;
   return made;
 }
 
-command io_command(io_opcode opcode, const host_namespace& of) {
-  command made;
-  made.opcode = static_cast<std::uint8_t>(opcode);
-  made.nsid = of.id;
+command property_command(fabrics_type type, const property_fields& what) {
+  command made = command_of(fabrics_opcode, static_cast<std::uint32_t>(type));
+  put(made, what);
   return made;
 }
 
-void require(bool holds, const std::string& words) {
-  if (!holds) throw std::invalid_argument(words);
+command block_command(io_opcode opcode, std::uint32_t nsid, const block_fields& where) {
+  command made = command_of(opcode, nsid);
+  put(made, where);
+  return made;
 }
 
 identifier random_identifier() {
@@ -57,16 +50,13 @@ identifier random_identifier() {
 connect_data introduction(const host_options& options) {
   connect_data made;
   made.subsystem = options.subsystem;
-  made.host = options.host_nqn.empty() ? random_host_nqn() : options.host_nqn;
-  const std::string_view name = made.host;
-  const auto of_name = name.starts_with(uuid_prefix) ? parse_identifier(name.substr(uuid_prefix.size())) : std::nullopt;
-  made.host_id = of_name ? *of_name : random_identifier();
+  made.host_id = random_identifier();
+  made.host = options.host_nqn.empty() ? fmt::format("nqn.2014-08.org.nvmexpress:uuid:{}", to_string(made.host_id))
+                                       : options.host_nqn;
   return made;
 }
 
 }  // namespace
-
-std::string random_host_nqn() { return fmt::format("{}{}", uuid_prefix, to_string(random_identifier())); }
 
 host::host(weft::net::device& device, host_options options)
     : device_(device), options_(std::move(options)), who_(introduction(options_)) {
@@ -142,26 +132,16 @@ task<std::uint16_t> host::introduce(host_queue& which) {
 }
 
 task<> host::connect(weft::scope& background) {
-  co_await open_queue(background, {.lanes = 8});
+  co_await open_queue(background, {});
   co_await enable();
   co_await identify_controller();
   if (is_discovery()) co_return;
   background.spawn(keep_alive(), "keep alive");
   co_await find_namespaces();
-  if ((identity_.async_events & namespace_notices) != 0) {
-    co_await set_feature(feature::async_event_configuration, namespace_notices);
-  }
-  // A controller with one receive is left to its commands: a request for events would keep it for good.
-  if (admin_->options().lanes > 1) background.spawn(hear_events(), "events");
   if (options_.queues > 0) co_await open_io_queues(background);
 }
 
-task<> host::open_io_queues(weft::scope& background) {
-  const std::uint32_t wanted = options_.queues - 1U;
-  const std::uint64_t granted = co_await set_feature(feature::number_of_queues, wanted | wanted << 16);
-  const auto count = std::min({wanted, static_cast<std::uint32_t>(granted & 0xffff),
-                               static_cast<std::uint32_t>(granted >> 16 & 0xffff)}) +
-                     1;
+host_queue_options host::options_of_queues() const {
   host_queue_options how;
   how.entries = static_cast<std::uint16_t>(std::min<std::uint32_t>(options_.commands + 1U, most_entries_));
   how.lanes = static_cast<std::uint16_t>(how.entries - 1);
@@ -173,6 +153,19 @@ task<> host::open_io_queues(weft::scope& background) {
   const bool takes_data = options_.in_capsule && (identity_.sgls & sgl_support::in_capsule_offset) != 0 &&
                           identity_.in_capsule_data_offset == 0;
   if (takes_data) how.in_capsule_bytes = identity_.command_capsule_bytes - command_bytes;
+  return how;
+}
+
+task<> host::open_io_queues(weft::scope& background) {
+  const std::uint32_t wanted = options_.queues - 1U;
+  command asking = command_of(admin_opcode::set_features);
+  put(asking,
+      feature_fields{.feature = static_cast<std::uint8_t>(feature::number_of_queues), .value = wanted | wanted << 16});
+  const auto granted = co_await admin_->execute(asking);
+  const auto count = std::min({wanted, static_cast<std::uint32_t>(granted.result & 0xffff),
+                               static_cast<std::uint32_t>(granted.result >> 16 & 0xffff)}) +
+                     1;
+  host_queue_options how = options_of_queues();
   const std::size_t all = std::size_t{count} * how.lanes * how.lane_bytes;
   const std::size_t most = device_.pool().statistics().send.max_bytes / 4 * 3;
   require(all <= most, fmt::format("{} queues with {} commands of {} bytes: the pool has {} bytes for them", count,
@@ -205,16 +198,15 @@ task<> host::close() {
 // ---- properties ----
 
 task<std::uint64_t> host::get_property(std::uint32_t offset, bool wide) {
-  command asked = fabrics_command(fabrics_type::property_get);
-  put(asked, property_fields{.wide = wide, .offset = offset});
-  const auto done = co_await admin_->execute(asked);
-  co_return wide ? done.result : done.result& std::numeric_limits<std::uint32_t>::max();
+  const property_fields what{.wide = wide ? std::uint8_t{1} : std::uint8_t{0}, .offset = offset};
+  const command asking = property_command(fabrics_type::property_get, what);
+  const auto done = co_await admin_->execute(asking);
+  co_return wide ? done.result : static_cast<std::uint32_t>(done.result);
 }
 
 task<> host::set_property(std::uint32_t offset, std::uint32_t value) {
-  command asked = fabrics_command(fabrics_type::property_set);
-  put(asked, property_fields{.offset = offset, .value = value});
-  co_await admin_->execute(asked);
+  const command asking = property_command(fabrics_type::property_set, {.offset = offset, .value = value});
+  co_await admin_->execute(asking);
 }
 
 task<> host::enable() {
@@ -240,25 +232,18 @@ task<> host::enable() {
   }
 }
 
-task<std::uint64_t> host::set_feature(feature which, std::uint32_t value) {
-  command asked = admin_command(admin_opcode::set_features);
-  put(asked, feature_fields{.feature = static_cast<std::uint8_t>(which), .value = value});
-  const auto done = co_await admin_->execute(asked);
-  co_return done.result;
-}
-
 // ---- Identify ----
 
 task<> host::identify(const host_queue::lane& on, identify_structure what, std::uint32_t nsid) {
-  command asked = admin_command(admin_opcode::identify, nsid);
-  put(asked, identify_fields{.structure = static_cast<std::uint8_t>(what)});
-  co_await admin_->execute(on, asked, data_flow::to_host, identify_bytes);
+  command asking = command_of(admin_opcode::identify, nsid);
+  put(asking, identify_fields{.structure = static_cast<std::uint8_t>(what)});
+  co_await admin_->execute(on, asking, data_flow::to_host, identify_bytes);
 }
 
 task<> host::identify_controller() {
   auto on = co_await admin_->take_lane();
   co_await identify(on, identify_structure::controller, 0);
-  identity_ = decode_controller(on.bytes());
+  identity_ = decode<controller_identity>(on.bytes());
   if (identity_.controller != controller_)
     throw wrong(fmt::format("it says that it is controller {}", identity_.controller));
   if (is_discovery()) co_return;
@@ -269,42 +254,31 @@ task<> host::identify_controller() {
   }
 }
 
+// One list: those beyond are not used.
 task<> host::find_namespaces() {
-  constexpr std::size_t full = identify_bytes / sizeof(std::uint32_t);
   auto on = co_await admin_->take_lane();
-  std::vector<std::uint32_t> ids;
-  for (std::uint32_t last = 0;;) {
-    co_await identify(on, identify_structure::active_namespaces, last);
-    const auto more = decode_namespace_list(on.bytes().first(identify_bytes));
-    if (!more.empty() && more.front() <= last) throw wrong("its list of namespaces goes in circles");
-    ids.insert(ids.end(), more.begin(), more.end());
-    if (more.size() < full) break;
-    last = ids.back();
-    if (ids.size() >= most_namespaces) throw wrong(fmt::format("it has more than {} namespaces", most_namespaces));
+  co_await identify(on, identify_structure::active_namespaces, 0);
+  for (const std::uint32_t id : decode_namespace_list(on.bytes().first(identify_bytes))) {
+    co_await identify(on, identify_structure::name_space, id);
+    const host_namespace found = check_namespace(id, on.bytes().first(identify_bytes));
+    if (found.identity.blocks != 0) namespaces_.push_back(found);  // else it is inactive by now
   }
-  for (const std::uint32_t id : ids) co_await add_namespace(on, id);
 }
 
 // A namespace whose numbers make no sense is refused, and so nothing is computed with them.
-task<> host::add_namespace(const host_queue::lane& on, std::uint32_t id) {
-  co_await identify(on, identify_structure::name_space, id);
+host_namespace host::check_namespace(std::uint32_t id, std::span<const std::byte> said) const {
   host_namespace found{.id = id};
   try {
-    found.identity = decode_namespace(on.bytes().first(identify_bytes));
+    found.identity = decode_namespace(said);
   } catch (const weft::error& why) {
     throw why.within(fmt::format("namespace {} at {}", id, options_.address));
   }
-  if (found.identity.blocks == 0) co_return;  // inactive by now
+  if (found.identity.blocks == 0) return found;
   if (found.identity.blocks > std::numeric_limits<std::uint64_t>::max() >> found.identity.block_shift) {
     throw wrong(fmt::format("namespace {} has {} blocks of {} bytes, it says, which is more than a number holds", id,
                             found.identity.blocks, found.block_bytes()));
   }
-  const auto known = std::ranges::find(namespaces_, id, &host_namespace::id);
-  if (known == namespaces_.end()) {
-    namespaces_.push_back(found);
-  } else {
-    *known = found;
-  }
+  return found;
 }
 
 const host_namespace& host::find(std::uint32_t id) const {
@@ -318,14 +292,14 @@ const host_namespace& host::find(std::uint32_t id) const {
       fmt::format("{} has no namespace {}: there are {}", options_.subsystem, id, fmt::join(ids, ", ")));
 }
 
-// ---- keep alive, events ----
+// ---- keep alive ----
 
 task<> host::keep_alive() {
   for (;;) {
     co_await weft::sleep_for(options_.keep_alive / 3);
     if (failure_) co_return;
     try {
-      co_await admin_->execute(admin_command(admin_opcode::keep_alive));
+      co_await admin_->execute(command_of(admin_opcode::keep_alive));
     } catch (const command_failed& why) {
       fail(weft::error(weft::errc::protocol_error, why.what()));
     } catch (const weft::error& why) {
@@ -335,52 +309,12 @@ task<> host::keep_alive() {
   }
 }
 
-// Without events a host works as well: a controller that offers none is left in peace.
-task<> host::hear_events() {
-  constexpr std::chrono::milliseconds event_pause{100};  // one that reports without end is not heard more often
-  try {
-    for (;;) {
-      const auto done = co_await admin_->execute(admin_command(admin_opcode::async_event_request), false);
-      const async_event what = decode_async_event(done.result);
-      if (what.page == static_cast<std::uint8_t>(log_page::changed_namespaces)) {
-        co_await note_changes();
-      } else {
-        say(fmt::format("controller {} reports an event of type {}, information {:#x}, page {:#x}", controller_,
-                        what.type, what.information, what.page));
-      }
-      co_await weft::sleep_for(event_pause);
-    }
-  } catch (const command_failed& why) {
-    if (!closing_) say(why.what());  // Linux answers the request with an error when its controller is shut down
-  } catch (const weft::error& why) {
-    if (why.code() == weft::errc::canceled || why.code() == weft::errc::malformed ||
-        why.code() == weft::errc::protocol_error)
-      throw;
-  }
-}
+// ---- discovery ----
 
-task<> host::note_changes() {
-  auto on = co_await admin_->take_lane();
-  co_await read_log(on, log_page::changed_namespaces, 0, identify_bytes);
-  const auto changed = decode_namespace_list(on.bytes().first(identify_bytes));
-  const bool any = std::ranges::find(changed, every_namespace) != changed.end();
-  std::vector<std::uint32_t> known;
-  known.reserve(namespaces_.size());
-  for (const host_namespace& each : namespaces_) known.push_back(each.id);
-  for (const std::uint32_t id : known) {
-    if (!any && std::ranges::find(changed, id) == changed.end()) continue;
-    co_await add_namespace(on, id);
-    const host_namespace& now = find(id);
-    say(fmt::format("namespace {} has {} blocks of {} bytes now", id, now.identity.blocks, now.block_bytes()));
-  }
-}
-
-// ---- log pages ----
-
-task<> host::read_log(const host_queue::lane& on, log_page which, std::uint64_t offset, std::size_t bytes) {
-  command asked = admin_command(admin_opcode::get_log_page);
-  put(asked, log_fields{.page = static_cast<std::uint8_t>(which), .bytes = bytes, .offset = offset});
-  co_await admin_->execute(on, asked, data_flow::to_host, bytes);
+task<> host::read_log(const host_queue::lane& on, std::uint64_t offset, std::size_t bytes) {
+  command asking = command_of(admin_opcode::get_log_page);
+  put(asking, log_fields{.page = discovery_log_page, .bytes = bytes, .offset = offset});
+  co_await admin_->execute(on, asking, data_flow::to_host, bytes);
 }
 
 // A log that changes while it is read is read again.
@@ -388,7 +322,7 @@ task<std::vector<discovery_entry>> host::discover() {
   constexpr int attempts = 4;
   auto on = co_await admin_->take_lane();
   for (int i = 0; i < attempts; ++i) {
-    co_await read_log(on, log_page::discovery, 0, discovery_header_bytes);
+    co_await read_log(on, 0, discovery_header::bytes);
     const discovery_header before = decode_discovery_header(on.bytes());
     if (before.entries > most_discovered) {
       throw wrong(
@@ -397,11 +331,10 @@ task<std::vector<discovery_entry>> host::discover() {
     std::vector<discovery_entry> found;
     found.reserve(before.entries);
     for (std::uint64_t each = 0; each < before.entries; ++each) {
-      co_await read_log(on, log_page::discovery, discovery_header_bytes + each * discovery_entry_bytes,
-                        discovery_entry_bytes);
-      found.push_back(decode_discovery_entry(on.bytes()));
+      co_await read_log(on, discovery_header::bytes + each * discovery_entry::bytes, discovery_entry::bytes);
+      found.push_back(decode<discovery_entry>(on.bytes()));
     }
-    co_await read_log(on, log_page::discovery, 0, discovery_header_bytes);
+    co_await read_log(on, 0, discovery_header::bytes);
     if (decode_discovery_header(on.bytes()).generation == before.generation) co_return found;
   }
   throw wrong("its discovery log changes whenever it is read");
@@ -434,18 +367,16 @@ block_fields host::find_blocks(const host_namespace& of, std::uint64_t offset, s
 
 task<completion> host::read(host_queue& through, const host_queue::lane& on, const host_namespace& of,
                             std::uint64_t offset, std::size_t bytes) {
-  command asked = io_command(io_opcode::read, of);
-  put(asked, find_blocks(of, offset, bytes));
-  return through.execute(on, asked, data_flow::to_host, bytes);
+  const command asking = block_command(io_opcode::read, of.id, find_blocks(of, offset, bytes));
+  return through.execute(on, asking, data_flow::to_host, bytes);
 }
 
 task<completion> host::write(host_queue& through, const host_queue::lane& on, const host_namespace& of,
                              std::uint64_t offset, std::size_t bytes) {
-  command asked = io_command(io_opcode::write, of);
-  put(asked, find_blocks(of, offset, bytes));
-  return through.execute(on, asked, data_flow::to_controller, bytes);
+  const command asking = block_command(io_opcode::write, of.id, find_blocks(of, offset, bytes));
+  return through.execute(on, asking, data_flow::to_controller, bytes);
 }
 
-task<> host::flush(const host_namespace& of) { co_await io_.at(0)->execute(io_command(io_opcode::flush, of)); }
+task<> host::flush(const host_namespace& of) { co_await io_.at(0)->execute(command_of(io_opcode::flush, of.id)); }
 
 }  // namespace nvme

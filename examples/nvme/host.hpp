@@ -20,9 +20,6 @@
 
 namespace nvme {
 
-/// A name and an identifier for this host, out of a random number: "nqn.2014-08.org.nvmexpress:uuid:...".
-[[nodiscard]] std::string random_host_nqn();
-
 struct host_options {
   std::string address;                                 ///< of the target: "10.0.0.2:4420"
   std::string subsystem = std::string(discovery_nqn);  ///< its NQN
@@ -34,7 +31,7 @@ struct host_options {
   lending lends = lending::standing;
   std::chrono::milliseconds timeout{30'000};     ///< from a command to its completion
   std::chrono::milliseconds keep_alive{15'000};  ///< the controller gives up a host that is silent for so long
-  /// Takes lines for a person: what the controller reports. May be empty.
+  /// Takes lines for a person: what went wrong while the host left. May be empty.
   std::function<void(std::string_view)> log{};
 };
 
@@ -102,20 +99,17 @@ class host {
   [[nodiscard]] weft::task<std::uint16_t> introduce(host_queue& which);
   [[nodiscard]] weft::task<> run_queue(host_queue& which);
   [[nodiscard]] weft::task<> keep_alive();
-  [[nodiscard]] weft::task<> hear_events();
-  [[nodiscard]] weft::task<> note_changes();
 
   [[nodiscard]] weft::task<std::uint64_t> get_property(std::uint32_t offset, bool wide);
   [[nodiscard]] weft::task<> set_property(std::uint32_t offset, std::uint32_t value);
   [[nodiscard]] weft::task<> enable();
   [[nodiscard]] weft::task<> identify(const host_queue::lane& on, identify_structure what, std::uint32_t nsid);
+  [[nodiscard]] host_queue_options options_of_queues() const;
   [[nodiscard]] weft::task<> identify_controller();
   [[nodiscard]] weft::task<> find_namespaces();
-  [[nodiscard]] weft::task<> add_namespace(const host_queue::lane& on, std::uint32_t id);
-  [[nodiscard]] weft::task<std::uint64_t> set_feature(feature which, std::uint32_t value);
+  [[nodiscard]] host_namespace check_namespace(std::uint32_t id, std::span<const std::byte> said) const;
   [[nodiscard]] weft::task<> open_io_queues(weft::scope& background);
-  [[nodiscard]] weft::task<> read_log(const host_queue::lane& on, log_page which, std::uint64_t offset,
-                                      std::size_t bytes);
+  [[nodiscard]] weft::task<> read_log(const host_queue::lane& on, std::uint64_t offset, std::size_t bytes);
 
   [[noreturn]] void refuse_blocks(const host_namespace& of, std::uint64_t offset, std::size_t bytes) const;
   [[nodiscard]] block_fields find_blocks(const host_namespace& of, std::uint64_t offset, std::size_t bytes) const;
@@ -131,7 +125,6 @@ class host {
   std::vector<std::unique_ptr<host_queue>> io_;  // the last one may not be connected yet
   std::uint16_t controller_ = any_controller;
   std::uint16_t most_entries_ = 0;
-  std::chrono::milliseconds ready_timeout_{0};
   std::uint32_t version_ = 0;
   controller_identity identity_;
   std::vector<host_namespace> namespaces_;

@@ -85,23 +85,21 @@ class bench {
 
  private:
   void check() const {
-    const auto refuse = [](const std::string& why) { throw std::invalid_argument(why); };
     const std::uint32_t block = of_.block_bytes();
-    if (of_.identity.metadata_bytes != 0)
-      refuse(fmt::format("namespace {} has metadata with each block: not supported", of_.id));
-    if (options_.bytes == 0 || options_.bytes % block != 0)
-      refuse(fmt::format("commands of {} bytes: namespace {} has blocks of {}", options_.bytes, of_.id, block));
-    if (options_.bytes > through_.most_bytes(of_)) {
-      refuse(fmt::format("commands of {}: the most is {}", format_size(options_.bytes),
-                         format_size(through_.most_bytes(of_))));
-    }
-    if (options_.span > of_.size())
-      refuse(
-          fmt::format("{} of namespace {}, which has {}", format_size(options_.span), of_.id, format_size(of_.size())));
-    if (options_.bytes > (options_.span != 0 ? options_.span : of_.size()))
-      refuse(fmt::format("namespace {} has no room for one command of {} bytes", of_.id, options_.bytes));
-    if (options_.write_percent > 0 && of_.identity.write_protected)
-      refuse(fmt::format("namespace {} is read-only", of_.id));
+    const std::uint64_t span = options_.span != 0 ? options_.span : of_.size();
+    const std::size_t most = through_.most_bytes(of_);
+    require(of_.identity.metadata_bytes == 0,
+            fmt::format("namespace {} has metadata with each block: not supported", of_.id));
+    require(options_.bytes != 0 && options_.bytes % block == 0,
+            fmt::format("commands of {} bytes: namespace {} has blocks of {}", options_.bytes, of_.id, block));
+    require(options_.bytes <= most,
+            fmt::format("commands of {}: the most is {}", format_size(options_.bytes), format_size(most)));
+    require(span <= of_.size(),
+            fmt::format("{} of namespace {}, which has {}", format_size(span), of_.id, format_size(of_.size())));
+    require(options_.bytes <= span,
+            fmt::format("namespace {} has no room for one command of {} bytes", of_.id, options_.bytes));
+    require(options_.write_percent == 0 || !of_.identity.is_read_only(),
+            fmt::format("namespace {} is read-only", of_.id));
   }
 
   // Each place is used by one command at a time, and has a version.

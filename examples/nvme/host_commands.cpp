@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
+#include <cstdio>
 #include <exception>
-#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -61,7 +57,7 @@ void print(const host& of) {
              identity.max_transfer_shift == 0 || identity.max_transfer_shift > 20
                  ? std::string("commands of any size")
                  : "commands of up to " + format_size(identify_bytes << identity.max_transfer_shift),
-             identity.volatile_write_cache ? "yes" : "no");
+             (identity.write_cache & 1) != 0 ? "yes" : "no");
 }
 
 void print(const host_namespace& what) {
@@ -69,9 +65,8 @@ void print(const host_namespace& what) {
   fmt::print("namespace {}: {}, {} blocks of {} bytes", what.id, format_size(what.size()), identity.blocks,
              what.block_bytes());
   if (identity.metadata_bytes != 0) fmt::print(" and {} of metadata", identity.metadata_bytes);
-  if (identity.write_protected) fmt::print(", read-only");
-  const bool named = std::ranges::any_of(identity.id, [](std::byte each) { return each != std::byte{0}; });
-  if (named) fmt::print(", NGUID {}", to_string(identity.id));
+  if (identity.is_read_only()) fmt::print(", read-only");
+  if (identity.id != identifier{}) fmt::print(", NGUID {}", to_string(identity.id));
   fmt::print("\n");
 }
 
@@ -102,179 +97,95 @@ task<> list_namespaces(weft::net::device& device, host_options options) {
 
 namespace {
 
-/// A file, or the standard input or output: then parts go in order, and the end may come at any time.
-class stream {
- public:
-  [[nodiscard]] static task<stream> open(std::string path, bool writing) {
-    stream made;
-    if (path == "-") co_return made;
-    weft::file_options how;
-    how.access = writing ? weft::file_access::write : weft::file_access::read;
-    how.create = how.truncate = writing;
-    made.file_ = co_await weft::file::open(path, how);
-    co_return std::move(made);
-  }
-
-  [[nodiscard]] bool in_order() const noexcept { return !file_; }
-  [[nodiscard]] task<std::optional<std::uint64_t>> size() {
-    if (in_order()) co_return std::nullopt;
-    co_return co_await file_.size();
-  }
-
-  /// Fills `into` as far as there is something.
-  [[nodiscard]] task<std::size_t> read(std::uint64_t offset, std::span<std::byte> into) {
-    if (!in_order()) return file_.read_at(offset, into);
-    return read_input(into);
-  }
-  [[nodiscard]] task<std::size_t> write(std::uint64_t offset, std::span<const std::byte> from) {
-    if (!in_order()) return file_.write_at(offset, from);
-    return write_output(from);
-  }
-
- private:
-  // The number is of the worker's thread.
-  static ssize_t or_errno(ssize_t result) noexcept { return result < 0 ? -errno : result; }
-  // Workers wait for the other end of a pipe, so that the host is heard of meanwhile.
-  static task<std::size_t> read_input(std::span<std::byte> into) {
-    std::size_t done = 0;
-    while (done < into.size()) {
-      const auto rest = into.subspan(done);
-      const auto once = [rest] { return or_errno(::read(STDIN_FILENO, rest.data(), rest.size())); };
-      const ssize_t count = co_await weft::offload(once);
-      if (count == -EINTR) continue;
-      if (count < 0) throw std::runtime_error("the standard input cannot be read");
-      if (count == 0) break;
-      done += static_cast<std::size_t>(count);
-    }
-    co_return done;
-  }
-  static task<std::size_t> write_output(std::span<const std::byte> from) {
-    std::size_t done = 0;
-    while (done < from.size()) {
-      const auto rest = from.subspan(done);
-      const auto once = [rest] { return or_errno(::write(STDOUT_FILENO, rest.data(), rest.size())); };
-      const ssize_t count = co_await weft::offload(once);
-      if (count == -EINTR) continue;
-      if (count <= 0) throw std::runtime_error("the standard output cannot be written");
-      done += static_cast<std::size_t>(count);
-    }
-    co_return done;
-  }
-
-  weft::file file_;
-};
-
-/// Copies parts side by side: as many at a time as there are lanes.
+/// Copies parts side by side: as many at a time as there are lanes, or one to the standard output.
 class copier {
  public:
-  copier(host& peer, const copy_options& options, stream& local)
-      : peer_(peer), options_(options), local_(local), of_(peer.find(options.name_space)) {
-    for (std::size_t i = 0; i < peer.queues(); ++i) workers_ += peer.queue(i).options().lanes;
-    turns_ = std::make_unique<weft::event[]>(workers_);
-    turns_[0].set();
+  copier(host& peer, const copy_options& options) : peer_(peer), options_(options), of_(peer.find(options.name_space)) {
+    part_bytes_ = peer.most_bytes(of_);
+    if (part_bytes_ != 0) return;
+    throw std::invalid_argument(
+        fmt::format("namespace {} has blocks of {}, and commands move less", of_.id, format_size(of_.block_bytes())));
   }
 
-  [[nodiscard]] const host_namespace& of() const noexcept { return of_; }
-
-  /// `most`: copy no more; what comes in may end before.
-  task<copy_result> run(std::uint64_t most, bool writing) {
-    part_bytes_ = peer_.most_bytes(of_);
-    if (part_bytes_ == 0) {
-      throw std::invalid_argument(
-          fmt::format("namespace {} has blocks of {}, and commands move less", of_.id, format_size(of_.block_bytes())));
-    }
-    most_ = most;
+  task<copy_result> run(std::uint64_t bytes, bool writing) {
+    bytes_ = bytes;
+    co_await open_file(writing);
     const weft::time_point start = weft::executor::current()->now();
     std::vector<task<>> all;
-    for (std::size_t i = 0; i < workers_; ++i) {
-      host_queue& through = peer_.queue(i % peer_.queues());
-      all.push_back(note_failure(writing ? write_parts(through) : read_parts(through)));
+    for (std::size_t i = 0; i < peer_.queues(); ++i) {
+      host_queue& through = peer_.queue(i);
+      for (std::size_t k = 0; k < through.options().lanes && (file_ || all.empty()); ++k)
+        all.push_back(note_failure(writing ? write_parts(through) : read_parts(through)));
     }
     co_await weft::when_all(std::move(all));
     if (failure_) std::rethrow_exception(failure_);
     if (writing) co_await peer_.flush(of_);
     const std::chrono::duration<double> time = weft::executor::current()->now() - start;
-    co_return copy_result{.bytes = done_, .seconds = time.count()};
+    co_return copy_result{.bytes = bytes, .seconds = time.count()};
   }
 
  private:
+  task<> open_file(bool reading) {
+    if (options_.file == "-") co_return;
+    weft::file_options how;
+    how.access = reading ? weft::file_access::read : weft::file_access::write;
+    how.create = how.truncate = !reading;
+    file_ = co_await weft::file::open(options_.file, how);
+  }
+
   // Commands that are under way when another part fails end by themselves: stopping them would cost the queue.
   task<> note_failure(task<> parts) {
     try {
       co_await std::move(parts);
     } catch (...) {
       if (!failure_) failure_ = std::current_exception();
-      ended_ = true;
-      for (std::size_t i = 0; i < workers_; ++i) turns_[i].set();
     }
   }
-  [[nodiscard]] bool claim(std::uint64_t& part) {
-    if (ended_ || next_ * part_bytes_ >= most_) return false;
-    part = next_++;
+  /// The next part, of `size` bytes; false: there is none.
+  [[nodiscard]] bool claim(std::uint64_t& at, std::size_t& size) {
+    if (failure_ || next_ >= bytes_) return false;
+    at = next_;
+    size = static_cast<std::size_t>(std::min<std::uint64_t>(part_bytes_, bytes_ - at));
+    next_ += size;
     return true;
   }
-  [[nodiscard]] std::size_t bytes_of(std::uint64_t part) const {
-    return static_cast<std::size_t>(std::min<std::uint64_t>(part_bytes_, most_ - part * part_bytes_));
-  }
-  // Parts are claimed in order, and no more than there are workers are under way.
-  [[nodiscard]] task<> take_turn(std::uint64_t part) {
-    weft::event& mine = turns_[part % workers_];
-    co_await mine.wait();
-    mine.reset();
-  }
-  void pass_turn(std::uint64_t part) { turns_[(part + 1) % workers_].set(); }
 
   task<> read_parts(host_queue& through) {
     auto on = co_await through.take_lane();
-    for (std::uint64_t part = 0; claim(part);) {
-      const std::size_t bytes = bytes_of(part);
-      const std::uint64_t at = part * part_bytes_;
-      co_await peer_.read(through, on, of_, options_.offset + at, bytes);
-      if (local_.in_order()) co_await take_turn(part);
-      if (failure_) break;
-      co_await local_.write(at, on.bytes().first(bytes));
-      if (local_.in_order()) pass_turn(part);
-      done_ += bytes;
+    std::size_t size = 0;
+    for (std::uint64_t at = 0; claim(at, size);) {
+      co_await peer_.read(through, on, of_, options_.offset + at, size);
+      const auto data = on.bytes().first(size);
+      if (file_) {
+        co_await file_.write_at(at, data);
+      } else {
+        co_await write_output(data);
+      }
     }
   }
-
-  task<std::size_t> fetch(std::uint64_t part, std::span<std::byte> into) {
-    if (!local_.in_order()) {
-      const std::size_t count = co_await local_.read(part * part_bytes_, into);
-      if (count < into.size()) throw std::runtime_error(fmt::format("'{}' has become shorter", options_.file));
-      co_return count;
-    }
-    co_await take_turn(part);
-    std::size_t count = 0;
-    if (!ended_) count = co_await local_.read(0, into);
-    if (count < into.size()) ended_ = true;
-    pass_turn(part);
-    if (count % of_.block_bytes() != 0) {
-      throw std::runtime_error(
-          fmt::format("the standard input ends in the middle of a block of {} bytes; what came "
-                      "before that block's part may have been written",
-                      of_.block_bytes()));
-    }
-    co_return count;
+  // A worker waits for the other end of a pipe, so that the host is heard of meanwhile.
+  static task<> write_output(std::span<const std::byte> data) {
+    const auto print = [data] {
+      return std::fwrite(data.data(), 1, data.size(), stdout) == data.size() && std::fflush(stdout) == 0;
+    };
+    const bool done = co_await weft::offload(print);
+    if (!done) throw std::runtime_error("the standard output cannot be written");
   }
 
   task<> write_parts(host_queue& through) {
     auto on = co_await through.take_lane();
-    for (std::uint64_t part = 0; claim(part);) {
-      const std::size_t bytes = co_await fetch(part, on.bytes().first(bytes_of(part)));
-      if (bytes == 0) break;
-      const std::uint64_t at = options_.offset + part * part_bytes_;
-      const auto data = on.bytes().first(bytes);
+    std::size_t size = 0;
+    for (std::uint64_t at = 0; claim(at, size);) {
+      const auto data = on.bytes().first(size);
+      const std::size_t got = co_await file_.read_at(at, data);
+      if (got < size) throw std::runtime_error(fmt::format("'{}' has become shorter", options_.file));
       const std::vector<std::byte> written(data.begin(), options_.verify ? data.end() : data.begin());
-      co_await peer_.write(through, on, of_, at, bytes);
-      if (options_.verify) {
-        co_await peer_.read(through, on, of_, at, bytes);
-        compare(written, data, at);
-      }
-      done_ += bytes;
+      co_await peer_.write(through, on, of_, options_.offset + at, size);
+      if (!options_.verify) continue;
+      co_await peer_.read(through, on, of_, options_.offset + at, size);
+      compare(written, data, options_.offset + at);
     }
   }
-
   void compare(std::span<const std::byte> written, std::span<const std::byte> found, std::uint64_t at) const {
     const auto where = std::ranges::mismatch(written, found).in1;
     if (where == written.end()) return;
@@ -285,87 +196,59 @@ class copier {
 
   host& peer_;
   const copy_options& options_;
-  stream& local_;
   const host_namespace& of_;
-  std::size_t workers_ = 0;
-  std::unique_ptr<weft::event[]> turns_;
+  weft::file file_;
   std::size_t part_bytes_ = 0;
-  std::uint64_t most_ = 0;
+  std::uint64_t bytes_ = 0;
   std::uint64_t next_ = 0;
-  std::uint64_t done_ = 0;
-  bool ended_ = false;  // no further part is begun
   std::exception_ptr failure_;
 };
 
-void check_multiple(std::uint64_t what, const host_namespace& of, const std::string& name) {
-  if (what % of.block_bytes() == 0) return;
-  throw std::invalid_argument(
-      fmt::format("{} is {} bytes, and blocks of namespace {} have {}", name, what, of.id, of.block_bytes()));
+void require_blocks(std::uint64_t what, const host_namespace& of, const std::string& name) {
+  require(what % of.block_bytes() == 0,
+          fmt::format("{} is {} bytes, and blocks of namespace {} have {}", name, what, of.id, of.block_bytes()));
 }
 
 // How much there is from the offset on.
 std::uint64_t check_range(const copy_options& options, const host_namespace& of) {
-  if (of.identity.metadata_bytes != 0) {
-    throw std::invalid_argument(fmt::format("namespace {} has metadata of {} bytes with each block: not supported",
-                                            of.id, of.identity.metadata_bytes));
-  }
-  check_multiple(options.offset, of, "the offset");
-  if (options.offset > of.size()) {
-    throw std::invalid_argument(fmt::format("the offset {} is beyond the end of namespace {}, which has {} bytes",
-                                            options.offset, of.id, of.size()));
-  }
-  const std::uint64_t rest = of.size() - options.offset;
-  if (!options.length) return rest;
-  check_multiple(*options.length, of, "the length");
-  if (*options.length > rest) {
-    throw std::invalid_argument(fmt::format("{} bytes from {} on: namespace {} ends {} bytes before that",
-                                            *options.length, options.offset, of.id, *options.length - rest));
-  }
-  return *options.length;
+  require(of.identity.metadata_bytes == 0, fmt::format("namespace {} has metadata of {} bytes with each block: not "
+                                                       "supported",
+                                                       of.id, of.identity.metadata_bytes));
+  require_blocks(options.offset, of, "the offset");
+  require(options.offset <= of.size(),
+          fmt::format("the offset {} is beyond the end of namespace {}, which has {} bytes", options.offset, of.id,
+                      of.size()));
+  return of.size() - options.offset;
+}
+
+task<std::uint64_t> size_of(std::string path) {
+  auto file = co_await weft::file::open(std::move(path), {.access = weft::file_access::read});
+  co_return co_await file.size();
 }
 
 }  // namespace
 
 task<copy_result> copy_out(host& from, copy_options options) {
-  const std::uint64_t bytes = check_range(options, from.find(options.name_space));
-  options.verify = false;
-  auto local = co_await stream::open(options.file, true);
-  copier all(from, options, local);
+  const host_namespace& of = from.find(options.name_space);
+  const std::uint64_t rest = check_range(options, of);
+  const std::uint64_t bytes = options.length.value_or(rest);
+  require_blocks(bytes, of, "the length");
+  require(bytes <= rest, fmt::format("{} bytes from {} on: namespace {} ends {} bytes before that", bytes,
+                                     options.offset, of.id, bytes - rest));
+  copier all(from, options);
   co_return co_await all.run(bytes, false);
 }
 
 task<copy_result> copy_in(host& to, copy_options options) {
   const host_namespace& of = to.find(options.name_space);
-  if (of.identity.write_protected) throw std::invalid_argument(fmt::format("namespace {} is read-only", of.id));
-  std::uint64_t bytes = check_range(options, of);
-  auto local = co_await stream::open(options.file, false);
-  const auto size = co_await local.size();
-  if (size && !options.length) {
-    check_multiple(*size, of, fmt::format("the size of '{}'", options.file));
-    if (*size > bytes) {
-      throw std::invalid_argument(fmt::format("'{}' has {} bytes, and namespace {} has room for {} from {} on",
-                                              options.file, *size, of.id, bytes, options.offset));
-    }
-    bytes = *size;
-  } else if (size && *size < bytes) {
-    throw std::invalid_argument(fmt::format("'{}' has {} bytes, and not {}", options.file, *size, bytes));
-  }
-  copier all(to, options, local);
-  const auto done = co_await all.run(bytes, true);
-  if (size) co_return done;
-  if (options.length && done.bytes < bytes) {
-    throw std::runtime_error(fmt::format("the standard input has ended after {} of {} bytes", done.bytes, bytes));
-  }
-  std::array<std::byte, 1> surplus{};
-  std::size_t more = 0;
-  if (!options.length && done.bytes == bytes) more = co_await local.read(0, surplus);
-  if (more != 0) {
-    throw std::runtime_error(
-        fmt::format("there is more on the standard input than the {} bytes that namespace {} has "
-                    "room for; these have been written",
-                    bytes, of.id));
-  }
-  co_return done;
+  require(!of.identity.is_read_only(), fmt::format("namespace {} is read-only", of.id));
+  const std::uint64_t rest = check_range(options, of);
+  const std::uint64_t bytes = co_await size_of(options.file);
+  require_blocks(bytes, of, fmt::format("the size of '{}'", options.file));
+  require(bytes <= rest, fmt::format("'{}' has {} bytes, and namespace {} has room for {} from {} on", options.file,
+                                     bytes, of.id, rest, options.offset));
+  copier all(to, options);
+  co_return co_await all.run(bytes, true);
 }
 
 }  // namespace nvme

@@ -19,8 +19,8 @@ namespace nvme {
 struct copy_options {
   std::uint32_t name_space = 1;
   std::uint64_t offset = 0;               ///< in the namespace, in bytes: a multiple of its block size
-  std::optional<std::uint64_t> length{};  ///< likewise; none: up to the end of the namespace, or of what is written
-  std::string file = "-";                 ///< "-": the standard output, or input
+  std::optional<std::uint64_t> length{};  ///< of copy_out(), likewise; none: up to the end of the namespace
+  std::string file;                       ///< of copy_out(): "-" is the standard output
   bool verify = false;                    ///< read back what was written, and compare it
 };
 

@@ -7,7 +7,6 @@
 #include <exception>
 #include <limits>
 
-#include <nvme/bytes.hpp>
 #include <nvme/host_queue.hpp>
 
 namespace nvme {
@@ -25,75 +24,6 @@ constexpr std::uint16_t slot_mask = most_lanes;
 // A deadline is met to within an eighth of it.
 constexpr unsigned ticks_to_deadline = 8;
 
-std::string_view verb_of(io_opcode what) {
-  switch (what) {
-    case io_opcode::flush:
-      return "Flush";
-    case io_opcode::write:
-      return "Write";
-    case io_opcode::read:
-      return "Read";
-    case io_opcode::compare:
-      return "Compare";
-    case io_opcode::write_zeroes:
-      return "Write Zeroes";
-    case io_opcode::dataset_management:
-      return "Dataset Management";
-  }
-  return "a command";
-}
-
-std::string describe_fabrics(const command& asked) {
-  switch (asked.type()) {
-    case fabrics_type::connect:
-      return "Connect";
-    case fabrics_type::property_get:
-      return fmt::format("Property Get at {:#x}", property_of(asked).offset);
-    case fabrics_type::property_set:
-      return fmt::format("Property Set at {:#x}", property_of(asked).offset);
-    case fabrics_type::disconnect:
-      return "Disconnect";
-  }
-  return "a Fabrics command";
-}
-
-std::string describe_admin(const command& asked) {
-  switch (static_cast<admin_opcode>(asked.opcode)) {
-    case admin_opcode::get_log_page:
-      return fmt::format("Get Log Page {:#04x}", log_of(asked).page);
-    case admin_opcode::identify:
-      return fmt::format("Identify {:#04x} of namespace {}", identify_of(asked).structure, asked.nsid);
-    case admin_opcode::abort:
-      return "Abort";
-    case admin_opcode::set_features:
-      return fmt::format("Set Features {:#04x}", feature_of(asked).feature);
-    case admin_opcode::get_features:
-      return fmt::format("Get Features {:#04x}", feature_of(asked).feature);
-    case admin_opcode::async_event_request:
-      return "Asynchronous Event Request";
-    case admin_opcode::keep_alive:
-      return "Keep Alive";
-  }
-  return "an admin command";
-}
-
-}  // namespace
-
-std::string describe(const command& asked, bool is_admin) {
-  if (asked.opcode == fabrics_opcode) return describe_fabrics(asked);
-  if (is_admin) return describe_admin(asked);
-  const auto opcode = static_cast<io_opcode>(asked.opcode);
-  if (opcode == io_opcode::flush || opcode == io_opcode::dataset_management)
-    return fmt::format("{} of namespace {}", verb_of(opcode), asked.nsid);
-  const block_fields where = blocks_of(asked);
-  return fmt::format("{} of blocks {} to {} of namespace {}", verb_of(opcode), where.first,
-                     where.first + (where.count - 1), asked.nsid);
-}
-
-// ---- the life of a queue ----
-
-namespace {
-
 void check(const host_queue_options& options, const weft::mr::pool& pool) {
   if (options.entries < 2 || options.lanes == 0 || options.lanes >= options.entries || options.lanes > most_lanes) {
     throw std::invalid_argument(fmt::format(
@@ -109,10 +39,6 @@ void check(const host_queue_options& options, const weft::mr::pool& pool) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 constexpr auto peer_uses = weft::mr::usage::read_src | weft::mr::usage::write_dst;
 
 std::uint32_t key_of(const weft::mr::remote_region& memory) {
@@ -127,7 +53,7 @@ weft::error with_reason(const weft::error& why) {
   const std::string_view words = why.what();
   const auto at = words.rfind(before);
   if (why.code() != weft::errc::peer_rejected || at == std::string_view::npos) return why;
-  std::array<std::byte, cm_rejection_bytes> said{};
+  std::array<std::byte, cm_rejection::bytes> said{};
   const char* next = words.data() + at + before.size();
   for (std::byte& each : said) {
     std::uint8_t value = 0;
@@ -136,7 +62,7 @@ weft::error with_reason(const weft::error& why) {
     each = std::byte{value};
     next += 2;
   }
-  const auto rejection = decode_cm_rejection(said);
+  const auto rejection = try_decode<cm_rejection>(said);
   return rejection ? why.within(words_of(rejection->reason)) : why;
 }
 
@@ -153,10 +79,10 @@ task<weft::net::connection> dial(weft::net::device& device, std::string address,
 task<std::unique_ptr<host_queue>> host_queue::open(weft::net::device& device, std::string address,
                                                    host_queue_options options) {
   check(options, device.pool());
-  const auto wanted = encode(cm_request{.queue_id = options.id,
-                                        .receive_queue_size = options.entries,
-                                        .send_queue_size = static_cast<std::uint16_t>(options.entries - 1),
-                                        .controller = options.controller});
+  const auto wanted = encoded(cm_request{.queue_id = options.id,
+                                         .receive_queue_size = options.entries,
+                                         .send_queue_size = static_cast<std::uint16_t>(options.entries - 1),
+                                         .controller = options.controller});
   weft::net::connection_options how;
   how.profile = weft::net::profile::interop;
   how.private_data = wanted;
@@ -168,7 +94,7 @@ task<std::unique_ptr<host_queue>> host_queue::open(weft::net::device& device, st
   how.dead_peer_after = std::chrono::milliseconds(0);
   how.set_up_timeout = std::min(how.set_up_timeout, options.timeout);
   auto peer = co_await dial(device, address, how);
-  const auto answer = decode_cm_reply(peer.peer_private_data());
+  const auto answer = try_decode<cm_reply>(peer.peer_private_data());
   if (!answer || answer->format != 0)
     throw weft::error(weft::errc::protocol_error, fmt::format("{} accepts, and not as an NVMe target does", address));
   if (answer->receive_queue_size == 0)
@@ -267,8 +193,7 @@ task<> host_queue::watch() {
     ++ticks_;
     for (std::size_t i = 0; i < options_.lanes && !failure_; ++i) {
       const slot& each = slots_[i];
-      if (each.state != slot_state::posted || !each.has_deadline) continue;
-      if (ticks_ - each.posted_at <= ticks_to_deadline) continue;
+      if (each.state != slot_state::posted || ticks_ - each.posted_at <= ticks_to_deadline) continue;
       fail(weft::error(weft::errc::timed_out,
                        fmt::format("{}: no answer to {} for {} ms, so the queue was ended", name(),
                                    describe(each.asked, is_admin()), options_.timeout.count())));
@@ -347,14 +272,6 @@ void host_queue::give_back(slot& place) noexcept {
   lanes_.release();
 }
 
-std::optional<host_queue::lane> host_queue::try_take_lane() {
-  if (!lanes_.try_acquire()) return std::nullopt;
-  slot& place = *free_.back();
-  free_.pop_back();
-  place.state = slot_state::taken;
-  return lane(*this, place);
-}
-
 task<host_queue::lane> host_queue::take_lane() {
   co_await lanes_.acquire();
   slot& place = *free_.back();
@@ -396,8 +313,7 @@ task<> host_queue::send_with_data(slot& from, std::size_t bytes) {
   co_await peer_.send(parts);
 }
 
-task<completion> host_queue::execute(const lane& on, command what, data_flow flow, std::size_t bytes,
-                                     bool has_deadline) {
+task<completion> host_queue::execute(const lane& on, command what, data_flow flow, std::size_t bytes) {
   slot& mine = *on.place_;
   check_alive();
   if (bytes > options_.lane_bytes)
@@ -414,7 +330,6 @@ task<completion> host_queue::execute(const lane& on, command what, data_flow flo
     what.data = describe_memory(mine, bytes);
   }
   mine.asked = what;
-  mine.has_deadline = has_deadline;
   mine.posted_at = ticks_;
   mine.done.reset();
   mine.state = slot_state::posted;
@@ -441,14 +356,13 @@ task<completion> host_queue::execute(const lane& on, command what, data_flow flo
     mine.owned.resize(options_.lane_bytes);
   }
   if (mine.answer.status == status::success) co_return mine.answer;
-  const bool of_connect = what.opcode == fabrics_opcode && what.type() == fabrics_type::connect;
   throw command_failed(mine.answer, fmt::format("{}: the controller says: {}", describe(what, is_admin()),
-                                                words_of(mine.answer.status, of_connect)));
+                                                words_of(mine.answer.status, what.is(fabrics_type::connect))));
 }
 
-task<completion> host_queue::execute(command what, bool has_deadline) {
+task<completion> host_queue::execute(command what) {
   auto on = co_await take_lane();
-  co_return co_await execute(on, what, data_flow::none, 0, has_deadline);
+  co_return co_await execute(on, what, data_flow::none, 0);
 }
 
 task<std::uint16_t> host_queue::introduce(connect_data who, std::chrono::milliseconds keep_alive) {

@@ -31,9 +31,6 @@ class command_failed : public std::runtime_error {
   completion what_;
 };
 
-/// "Read of blocks 8 to 15 of namespace 1"
-[[nodiscard]] std::string describe(const command& asked, bool is_admin);
-
 /// Which way the data of a command go.
 enum class data_flow : std::uint8_t { none, to_controller, to_host };
 
@@ -107,17 +104,13 @@ class host_queue {
 
   /// Waits for a lane; in order of coming.
   [[nodiscard]] weft::task<lane> take_lane();
-  /// A lane if there is one at once.
-  [[nodiscard]] std::optional<lane> try_take_lane();
 
   /// Has a command carried out, whose data are the first `bytes` of the lane's memory. Fills in the command's id and
   /// data. Throws command_failed if the controller says so, and weft::error once the queue has ended: errc::timed_out,
-  /// errc::protocol_error, errc::malformed, errc::peer_vanished among others. `has_deadline`: false for a command that
-  /// may wait for ever.
-  [[nodiscard]] weft::task<completion> execute(const lane& on, command what, data_flow flow, std::size_t bytes,
-                                               bool has_deadline = true);
+  /// errc::protocol_error, errc::malformed, errc::peer_vanished among others.
+  [[nodiscard]] weft::task<completion> execute(const lane& on, command what, data_flow flow, std::size_t bytes);
   /// The same on a lane of its own, for a command without data.
-  [[nodiscard]] weft::task<completion> execute(command what, bool has_deadline = true);
+  [[nodiscard]] weft::task<completion> execute(command what);
 
   /// Ends the queue for a reason, which its commands fail with. Does nothing to one that has ended.
   void fail(const weft::error& why);
@@ -141,7 +134,6 @@ class host_queue {
 
   struct slot {
     slot_state state = slot_state::free;
-    bool has_deadline = false;
     std::uint16_t id = 0;         // of the command: the slot's number, and how many commands it has had
     std::uint64_t posted_at = 0;  // in ticks of the watch
     command asked;

@@ -18,24 +18,6 @@ using weft::task;
 
 namespace {
 
-std::string_view verb_of(std::uint8_t opcode) {
-  switch (static_cast<io_opcode>(opcode)) {
-    case io_opcode::flush:
-      return "flush";
-    case io_opcode::write:
-      return "write";
-    case io_opcode::read:
-      return "read";
-    case io_opcode::compare:
-      return "compare";
-    case io_opcode::write_zeroes:
-      return "write zeroes";
-    case io_opcode::dataset_management:
-      return "deallocate";
-  }
-  return "command";
-}
-
 /// A disk has failed, and not the connection.
 class disk_failure : public std::exception {
  public:
@@ -95,8 +77,8 @@ task<outcome> io_commands::execute(request& what) {
   }
   // A disk that is broken breaks every command: the first, second, fourth and so on are told.
   if (std::has_single_bit(++failures_)) {
-    home_.say(fmt::format("{} of namespace {} for {} failed: {}: {}; failure {} on its queue", verb_of(asked.opcode),
-                          asked.nsid, controller_.from().host, trouble, words_of(failed), failures_));
+    home_.say(fmt::format("{} for {} failed: {}: {}; failure {} on its queue", describe(asked, false),
+                          controller_.from().host, trouble, words_of(failed), failures_));
   }
   co_return failed;
 }
@@ -109,8 +91,6 @@ task<outcome> io_commands::try_to(request& what) {
       return write(what);
     case io_opcode::flush:
       return flush(what);
-    case io_opcode::compare:
-      return compare(what);
     case io_opcode::write_zeroes:
       return write_zeroes(what);
     case io_opcode::dataset_management:
@@ -123,8 +103,8 @@ task<outcome> io_commands::try_to(request& what) {
 status io_commands::find_blocks(const command& asked, blocks& found) const noexcept {
   found.of = controller_.from().of->find(asked.nsid);
   if (found.of == nullptr) return status::invalid_namespace;
-  const block_fields where = blocks_of(asked);
-  if (where.protection) return status::invalid_field;  // there is no metadata
+  const auto where = fields_of<block_fields>(asked);
+  if (where.protection != 0) return status::invalid_field;  // there is no metadata
   if (!found.of->has(where.first, where.count)) return status::lba_out_of_range;
   found.offset = where.first << found.of->block_shift();
   found.bytes = std::uint64_t{where.count} << found.of->block_shift();
@@ -144,12 +124,13 @@ task<outcome> io_commands::read(request& what) {
   if (const status wrong = what.check_to_host(where.bytes); wrong != status::success) co_return wrong;
   auto data = co_await what.room_for(where.bytes);
   co_await on_disk(where.of->disk().read(where.offset, data.bytes()), false);
-  counters_.count_read(where.bytes);
+  ++done_.reads;
+  done_.bytes_read += where.bytes;
   co_return outcome(std::move(data));
 }
 
 task<> io_commands::make_durable(nvme::disk& what, const block_fields& how) {
-  if (!how.force_unit_access && !controller_.writes_through()) co_return;
+  if (!how.force_unit_access) co_return;
   co_await on_disk(what.flush(), true);
 }
 
@@ -162,24 +143,11 @@ task<outcome> io_commands::write(request& what) {
   const auto data = co_await what.from_host(where.bytes, room);
   nvme::disk& disk = where.of->disk();
   co_await on_disk(disk.write(where.offset, data), true);
-  co_await make_durable(disk, blocks_of(what.asked()));
-  counters_.count_write(where.bytes);
-  if (what.is_in_capsule()) counters_.count_in_capsule();
+  co_await make_durable(disk, fields_of<block_fields>(what.asked()));
+  ++done_.writes;
+  done_.bytes_written += where.bytes;
+  if (what.is_in_capsule()) ++done_.in_capsule;
   co_return status::success;
-}
-
-// The other half of the comparison is in ordinary memory, so that nobody waits for a buffer while he holds one.
-task<outcome> io_commands::compare(request& what) {
-  blocks where;
-  if (const status wrong = find_blocks(what.asked(), where); wrong != status::success) co_return wrong;
-  if (where.bytes > home_.most().max_transfer_bytes()) co_return status::invalid_field;
-  if (const status wrong = what.check_from_host(where.bytes); wrong != status::success) co_return wrong;
-  weft::mr::buffer room;
-  const auto data = co_await what.from_host(where.bytes, room);
-  std::vector<std::byte> there(where.bytes);
-  co_await on_disk(where.of->disk().read(where.offset, there), false);
-  counters_.count_other();
-  co_return std::ranges::equal(data, there) ? status::success : status::compare_failure;
 }
 
 task<outcome> io_commands::write_zeroes(request& what) {
@@ -188,18 +156,18 @@ task<outcome> io_commands::write_zeroes(request& what) {
   if (const status wrong = what.check_no_data(); wrong != status::success) co_return wrong;
   nvme::disk& disk = where.of->disk();
   co_await on_disk(disk.zero(where.offset, where.bytes), true);
-  co_await make_durable(disk, blocks_of(what.asked()));
-  counters_.count_other();
+  co_await make_durable(disk, fields_of<block_fields>(what.asked()));
+  ++done_.others;
   co_return status::success;
 }
 
 task<outcome> io_commands::manage(request& what) {
-  const dataset_fields how = dataset_of(what.asked());
+  const auto how = fields_of<dataset_fields>(what.asked());
   const name_space* const of = controller_.from().of->find(what.asked().nsid);
   if (of == nullptr) co_return status::invalid_namespace;
   // Linux always brings room for as many ranges as there can be.
-  constexpr std::size_t most_bytes = 256 * dataset_range_bytes;
-  const std::size_t bytes = how.ranges * dataset_range_bytes;
+  constexpr std::size_t most_bytes = 256 * dataset_range::bytes;
+  const std::size_t bytes = how.ranges * dataset_range::bytes;
   const std::uint32_t brought = what.asked().data.length;
   if (brought < bytes || brought > most_bytes) co_return status::sgl_data_length_invalid;
   if (const status wrong = what.check_from_host(brought); wrong != status::success) co_return wrong;
@@ -209,7 +177,7 @@ task<outcome> io_commands::manage(request& what) {
   const std::vector<dataset_range> ranges = decode_dataset_ranges(data.first(bytes));
   const auto is_there = [&](const dataset_range& each) { return of->has(each.first, each.count); };
   if (!std::ranges::all_of(ranges, is_there)) co_return status::lba_out_of_range;
-  counters_.count_other();
+  ++done_.others;
   if (!how.deallocate) co_return status::success;  // the rest are hints
   const unsigned shift = of->block_shift();
   for (const dataset_range& each : ranges) {
@@ -225,7 +193,7 @@ task<outcome> io_commands::flush(request& what) {
   const std::uint32_t id = what.asked().nsid;
   const name_space* const one = served.find(id);
   if (one == nullptr && id != every_namespace) co_return status::invalid_namespace;
-  counters_.count_other();
+  ++done_.others;
   for (const name_space& each : served.all()) {
     if (one == nullptr || one == &each) co_await on_disk(each.disk().flush(), true);
   }

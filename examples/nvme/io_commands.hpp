@@ -15,8 +15,8 @@ namespace nvme {
 /// The commands of an I/O queue.
 class io_commands {
  public:
-  io_commands(target& home, controller& of, queue_counters& counters) noexcept
-      : home_(home), controller_(of), counters_(counters) {}
+  io_commands(target& home, controller& of, nvme::counters& counters) noexcept
+      : home_(home), controller_(of), done_(counters) {}
 
   [[nodiscard]] weft::task<outcome> execute(request& what);
 
@@ -32,7 +32,6 @@ class io_commands {
   [[nodiscard]] status find_writable(const command& asked, blocks& found) const noexcept;
   [[nodiscard]] weft::task<outcome> read(request& what);
   [[nodiscard]] weft::task<outcome> write(request& what);
-  [[nodiscard]] weft::task<outcome> compare(request& what);
   [[nodiscard]] weft::task<outcome> write_zeroes(request& what);
   [[nodiscard]] weft::task<outcome> manage(request& what);
   [[nodiscard]] weft::task<outcome> flush(request& what);
@@ -40,7 +39,7 @@ class io_commands {
 
   target& home_;
   controller& controller_;
-  queue_counters& counters_;
+  nvme::counters& done_;
   std::uint64_t failures_ = 0;  // of disks
 };
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <common/printable.hpp>
-#include <nvme/bytes.hpp>
 #include <nvme/queue.hpp>
 
 namespace nvme {
@@ -17,19 +16,16 @@ using weft::task;
 namespace {
 
 constexpr std::size_t command_ids = std::size_t{1} << 16;
-constexpr std::size_t most_events = 8;  // that wait for a request
 constexpr std::uint8_t fused_mask = 0x03;
 constexpr std::uint8_t data_pointer_mask = 0xc0;
 constexpr std::uint8_t data_pointer_is_sgl = 0x40;
 
-bool is_connect(const command& asked) {
-  return asked.opcode == fabrics_opcode && asked.type() == fabrics_type::connect;
-}
+bool is_connect(const command& asked) { return asked.is(fabrics_type::connect); }
 
 // Whether trying again may help.
-bool is_passing(status what) {
-  return what == status::internal_error || what == status::connect_controller_busy || what == status::abort_requested;
-}
+bool is_passing(status what) { return what == status::internal_error || what == status::connect_controller_busy; }
+
+task<outcome> answer(outcome done) { co_return std::move(done); }
 
 // A host that has gone, in the only way in which peers that are not weft go, is no trouble.
 bool is_departure(const weft::error& why) {
@@ -43,11 +39,9 @@ queue::queue(target& home, weft::net::connection peer, const cm_request& wanted)
       peer_(std::move(peer)),
       peer_name_(peer_.peer()),
       entries_(static_cast<std::uint16_t>(wanted.send_queue_size + 1)),
-      handle_(std::make_shared<queue_handle>(wanted.queue_id, *weft::executor::current(),
-                                             static_cast<queue_control&>(*this))),
+      id_(wanted.queue_id),
       in_use_(command_ids) {
-  events_.reserve(most_events);
-  home_.add(handle_);
+  home_.add(*this);
 }
 
 queue::~queue() { end(); }
@@ -75,25 +69,21 @@ task<> queue::run() {
 
 // The end of an admin queue is that of the others, which may have commands under way, and so is a shutdown.
 task<> queue::wait_for_io_queues() {
+  weft::event& left = home_.controllers().queue_left();
   while (is_admin() && controller_ != nullptr && controller_->has_io_queues()) {
-    other_ended_.reset();
-    co_await other_ended_.wait();
+    left.reset();
+    co_await left.wait();
   }
 }
 
-void queue::end() {
-  if (handle_ == nullptr) return;
-  handle_->detach();
-  home_.remove(handle_);
-  if (controller_ == nullptr) return;
-  const auto left = std::exchange(controller_, nullptr);
-  leave(*left);
-  if (is_admin()) home_.say(fmt::format("controller {} of {} has ended", left->id(), left->from().host));
-}
-
 // Nothing of this queue runs any more.
-void queue::leave(controller& left) {
-  if (left.leave(handle_->id)) home_.controllers().remove(left.id());
+void queue::end() {
+  if (std::exchange(ended_, true)) return;
+  home_.remove(*this, done_);
+  const auto left = std::exchange(controller_, nullptr);
+  if (left == nullptr) return;
+  home_.controllers().leave(*left, id_);
+  if (is_admin()) home_.say(fmt::format("controller {} of {} has ended", left->id(), left->from().host));
 }
 
 // The commands outlive what receives them: so a queue that drains ends in order.
@@ -102,8 +92,8 @@ task<> queue::converse() {
     commands_ = &commands;
     co_await receive(commands);
   };
+  const reset_at_end end(commands_);
   co_await weft::with_scope(weft::on_failure::stop_siblings, work, "commands");
-  commands_ = nullptr;
 }
 
 task<> queue::receive(weft::scope& commands) {
@@ -114,14 +104,8 @@ task<> queue::receive(weft::scope& commands) {
     if (draining_) receiving.request_stop();
     co_return;
   };
-  std::exception_ptr failure;
-  try {
-    co_await weft::with_scope(weft::on_failure::stop_siblings, work, "a queue");
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  receiving_ = nullptr;
-  if (failure) std::rethrow_exception(failure);
+  const reset_at_end end(receiving_);
+  co_await weft::with_scope(weft::on_failure::stop_siblings, work, "a queue");
 }
 
 task<> queue::receive_all(weft::scope& commands, weft::scope& receiving) {
@@ -130,6 +114,11 @@ task<> queue::receive_all(weft::scope& commands, weft::scope& receiving) {
     commands.spawn(execute(std::move(*capsule)));
   }
   receiving.request_stop();  // nobody needs to be watched any more
+}
+
+void queue::abort() noexcept {
+  aborted_ = true;
+  peer_.abort();
 }
 
 void queue::drain() noexcept {
@@ -141,7 +130,7 @@ void queue::drain() noexcept {
 task<> queue::watch() {
   bool connected = false;
   try {
-    co_await weft::with_timeout(home_.most().connect_timeout, changed_.wait());
+    co_await weft::with_timeout(home_.most().connect_timeout, connected_.wait());
     connected = true;
   } catch (const weft::error& why) {
     if (why.code() != weft::errc::timed_out) throw;
@@ -151,28 +140,12 @@ task<> queue::watch() {
 }
 
 task<> queue::watch_keep_alive() {
-  for (;;) {
-    changed_.reset();
-    const weft::time_point deadline = last_alive_ + keep_alive_;
-    if (weft::executor::current()->now() >= deadline) break;
-    try {
-      co_await weft::with_deadline(deadline, changed_.wait());
-    } catch (const weft::error& why) {
-      if (why.code() != weft::errc::timed_out) throw;
-    }
-  }
+  while (weft::executor::current()->now() < last_alive_ + keep_alive_)
+    co_await weft::sleep_until(last_alive_ + keep_alive_);
   controller_->fail();
-  controller_->end_queues(1);
   throw weft::error(weft::errc::timed_out,
                     fmt::format("controller {}: no Keep Alive from {} for {} ms", controller_->id(),
                                 controller_->from().host, keep_alive_.count()));
-}
-
-void queue::restart_keep_alive(std::optional<std::chrono::milliseconds> timeout) {
-  last_alive_ = weft::executor::current()->now();
-  if (!timeout) return;
-  keep_alive_ = *timeout;
-  changed_.set();
 }
 
 // ---- commands ----
@@ -211,34 +184,30 @@ status queue::check(const command& asked) const noexcept {
 }
 
 task<outcome> queue::dispatch(request& what) {
-  const command& asked = what.asked();
-  if (const status wrong = check(asked); wrong != status::success) co_return wrong;
-  outcome done(status::invalid_opcode);
+  if (const status wrong = check(what.asked()); wrong != status::success) co_return wrong;
   try {
-    if (is_connect(asked)) {
-      done = co_await connect(what);
-    } else if (!is_admin()) {
-      done = co_await io_->execute(what);
-    } else if (asked.opcode != fabrics_opcode) {
-      done = co_await admin_->execute(what);
-    } else if (asked.type() == fabrics_type::property_get) {
-      done = co_await admin_->get_property(what);
-    } else if (asked.type() == fabrics_type::property_set) {
-      done = co_await admin_->set_property(what);
-    }
+    outcome done = co_await dispatch_to(what);
+    co_return std::move(done);
   } catch (const std::bad_alloc&) {
-    done = status::internal_error;
   } catch (const weft::error& why) {
     if (why.code() != weft::errc::no_memory) throw;
-    done = status::internal_error;
   }
-  co_return std::move(done);
+  co_return status::internal_error;
+}
+
+task<outcome> queue::dispatch_to(request& what) {
+  const command& asked = what.asked();
+  if (is_connect(asked)) return connect(what);
+  if (!is_admin()) return io_->execute(what);
+  if (asked.opcode != fabrics_opcode) return admin_->execute(what);
+  if (asked.type() == fabrics_type::property_set) return admin_->set_property(what);
+  return answer(asked.type() == fabrics_type::property_get ? admin_->get_property(what) : status::invalid_opcode);
 }
 
 completion queue::finish(std::uint16_t command_id, status how, std::uint64_t result) {
   head_ = static_cast<std::uint16_t>((head_ + 1) % entries_);
   return {.result = result,
-          .queue_head = without_flow_control_ ? std::uint16_t{0xffff} : head_,
+          .queue_head = head_,
           .queue_id = 0,
           .id = command_id,
           .status = how,
@@ -246,7 +215,7 @@ completion queue::finish(std::uint16_t command_id, status how, std::uint64_t res
 }
 
 task<> queue::respond(const command& asked, weft::mr::buffer capsule, outcome done) {
-  if (done.status() != status::success) note_failure(asked, done.status());
+  if (done.status() != status::success) ++done_.failed;
   --outstanding_;  // before the host can know of it, so that its next command is welcome
   capsule.resize(completion_bytes);
   encode(finish(asked.id, done.status(), done.result()), capsule.bytes());
@@ -254,7 +223,7 @@ task<> queue::respond(const command& asked, weft::mr::buffer capsule, outcome do
   const bool revokes = asked.data.type == sgl_type::host_memory_invalidate && asked.data.length > 0;
   if (revokes && peer_.capabilities().invalidate) {
     how.invalidate = asked.data.key;
-    handle_->counters.count_invalidated();
+    ++done_.invalidated;
   }
   if (!done.data()) {
     co_await weft::with_timeout(home_.most().transfer_timeout, peer_.send(std::move(capsule), how));
@@ -266,69 +235,50 @@ task<> queue::respond(const command& asked, weft::mr::buffer capsule, outcome do
   co_await weft::with_timeout(home_.most().transfer_timeout, peer_.batch(both));
 }
 
-void queue::note_failure(const command& asked, status how) {
-  handle_->counters.count_failed();
-  if (controller_ == nullptr) return;
-  const std::uint64_t block = is_admin() ? 0 : blocks_of(asked).first;
-  controller_->note_error({.queue_id = handle_->id,
-                           .command_id = asked.id,
-                           .status = how,
-                           .block = block,
-                           .nsid = asked.opcode == fabrics_opcode ? 0 : asked.nsid});
-}
-
 // ---- Connect ----
 
 outcome queue::refuse_connect(std::string_view why, status how, std::uint64_t result) const {
   home_.say(fmt::format("{} may not connect: {}", peer_name_, common::printable(why)));
-  return outcome(how, result);
+  return {how, result};
+}
+
+outcome queue::refuse_field(std::string_view why, std::uint16_t offset, bool in_data) const {
+  return refuse_connect(why, status::connect_invalid_parameters, wrong_parameter(offset, in_data));
 }
 
 task<outcome> queue::connect(request& what) {
   if (std::exchange(connecting_, true)) co_return status::command_sequence_error;
-  outcome done(status::internal_error);
-  std::exception_ptr failure;
-  try {
-    done = co_await connect_with(what);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  connecting_ = false;  // whatever has failed, the host may try again
-  if (failure) std::rethrow_exception(failure);
-  co_return std::move(done);
-}
-
-task<outcome> queue::connect_with(request& what) {
+  const reset_at_end end(connecting_);  // whatever has failed, the host may try again
   constexpr std::uint16_t queue_id_at = 42;
   constexpr std::uint16_t queue_size_at = 44;
-  const connect_fields asked = connect_of(what.asked());
+  const auto asked = fields_of<connect_fields>(what.asked());
   if (asked.format != 0) {
     co_return refuse_connect(fmt::format("Connect of format {}", asked.format), status::connect_incompatible_format);
   }
-  if (asked.queue_id != handle_->id) {
-    co_return refuse_connect(fmt::format("queue {} over the connection for queue {}", asked.queue_id, handle_->id),
-                             status::connect_invalid_parameters, wrong_parameter(queue_id_at, false));
+  if (asked.queue_id != id_) {
+    co_return refuse_field(fmt::format("queue {} over the connection for queue {}", asked.queue_id, id_), queue_id_at,
+                           false);
   }
   if (asked.queue_size == 0 || asked.queue_size >= entries_) {
-    co_return refuse_connect(
-        fmt::format("a queue of {} entries over a connection for {}", asked.queue_size + 1, entries_),
-        status::connect_invalid_parameters, wrong_parameter(queue_size_at, false));
+    co_return refuse_field(
+        fmt::format("a queue of {} entries over a connection for {}", asked.queue_size + 1, entries_), queue_size_at,
+        false);
   }
   if (const status wrong = what.check_from_host(connect_data::bytes); wrong != status::success) co_return wrong;
   weft::mr::buffer room;
   const auto bytes = co_await what.from_host(connect_data::bytes, room);
-  const connect_data data = decode_connect_data(bytes);
-  const bool named = std::ranges::any_of(data.host_id, [](std::byte each) { return each != std::byte{0}; });
-  if (!named) {
-    co_return refuse_connect("a host without an identifier", status::connect_invalid_parameters,
-                             wrong_parameter(connect_data::host_id_at, true));
-  }
-  without_flow_control_ = (asked.attributes & connect_without_flow_control) != 0;
+  const auto data = decode<connect_data>(bytes);
+  outcome done = co_await connect_with(asked, data);
+  co_return std::move(done);
+}
+
+task<outcome> queue::connect_with(const connect_fields& asked, const connect_data& data) {
+  if (data.host_id == identifier{}) co_return refuse_field("a host without an identifier", connect_data::host_id_at);
   outcome done(status::internal_error);
   if (is_admin()) {
     done = co_await connect_admin(asked, data);
   } else {
-    done = connect_io(asked, data);
+    done = connect_io(data);
   }
   if (done.status() == status::success) entries_ = static_cast<std::uint16_t>(asked.queue_size + 1);
   co_return std::move(done);
@@ -338,13 +288,14 @@ task<outcome> queue::connect_with(request& what) {
 // behind it, so it may not come after them.
 task<std::shared_ptr<controller>> queue::make_controller(const controller::origin& from, bool& busy) {
   const weft::time_point deadline = weft::executor::current()->now() + home_.most().takeover_timeout;
+  weft::event& left = home_.controllers().queue_left();
   for (;;) {
-    other_ended_.reset();
-    auto made = home_.controllers().make(from, handle_, busy);
+    left.reset();
+    auto made = home_.controllers().make(from, *this, busy);
     if (!busy) co_return made;
     if (weft::executor::current()->now() >= deadline) co_return nullptr;
     try {
-      co_await weft::with_deadline(deadline, other_ended_.wait());
+      co_await weft::with_deadline(deadline, left.wait());
     } catch (const weft::error& why) {
       if (why.code() != weft::errc::timed_out) throw;
     }
@@ -353,20 +304,15 @@ task<std::shared_ptr<controller>> queue::make_controller(const controller::origi
 
 task<outcome> queue::connect_admin(const connect_fields& asked, const connect_data& data) {
   const bool discovers = data.subsystem == discovery_nqn;
-  if (!discovers && data.subsystem != home_.served().nqn()) {
-    co_return refuse_connect(fmt::format("there is no subsystem '{}'", data.subsystem),
-                             status::connect_invalid_parameters, wrong_parameter(connect_data::subsystem_at, true));
-  }
-  if (data.host.empty()) {
-    co_return refuse_connect("a host without a qualified name", status::connect_invalid_parameters,
-                             wrong_parameter(connect_data::host_at, true));
-  }
+  if (!discovers && data.subsystem != home_.served().nqn())
+    co_return refuse_field(fmt::format("there is no subsystem '{}'", data.subsystem), connect_data::subsystem_at);
+  if (data.host.empty()) co_return refuse_field("a host without a qualified name", connect_data::host_at);
   if (!discovers && !home_.served().allows(data.host))
     co_return refuse_connect(fmt::format("host {} is not allowed", data.host), status::connect_invalid_host);
   if (data.controller != any_controller) {
-    co_return refuse_connect(
+    co_return refuse_field(
         fmt::format("it asks for controller {}, and controllers are made for each host", data.controller),
-        status::connect_invalid_parameters, wrong_parameter(connect_data::controller_at, true));
+        connect_data::controller_at);
   }
   // The transport of RDMA needs the timer: nothing else shows that a host has gone.
   if (!discovers && asked.keep_alive_ms == 0)
@@ -375,7 +321,6 @@ task<outcome> queue::connect_admin(const connect_fields& asked, const connect_da
   from.of = discovers ? nullptr : &home_.served();
   from.host = data.host;
   from.host_id = data.host_id;
-  from.peer = peer_name_;
   bool busy = false;
   const auto made = co_await make_controller(from, busy);
   if (made == nullptr) {
@@ -383,111 +328,94 @@ task<outcome> queue::connect_admin(const connect_fields& asked, const connect_da
                                   : "there are too many controllers",
                              status::connect_controller_busy);
   }
-  begin_service(made);
   // Hosts leave a discovery controller soon, and set no time: it has the default of the specification.
   constexpr std::uint32_t usual = 120'000;
-  const std::uint32_t silence = asked.keep_alive_ms == 0 ? usual : asked.keep_alive_ms;
-  restart_keep_alive(admin_commands::rounded(silence));
+  constexpr std::uint64_t granularity = 100;
+  const std::uint64_t silence = asked.keep_alive_ms == 0 ? usual : asked.keep_alive_ms;
+  keep_alive_ = std::chrono::milliseconds((silence + granularity - 1) / granularity * granularity);
+  restart_keep_alive();
+  begin_service(made);
   co_return outcome(status::success, controller_->id());
 }
 
-outcome queue::connect_io(const connect_fields&, const connect_data& data) {
+outcome queue::connect_io(const connect_data& data) {
   const auto found = home_.controllers().find(data.controller);
-  if (found == nullptr) {
-    return refuse_connect(fmt::format("there is no controller {}", data.controller), status::connect_invalid_parameters,
-                          wrong_parameter(connect_data::controller_at, true));
-  }
+  if (found == nullptr)
+    return refuse_field(fmt::format("there is no controller {}", data.controller), connect_data::controller_at);
   const controller::origin& from = found->from();
   if (found->is_discovery() || data.subsystem != from.of->nqn()) {
-    return refuse_connect(fmt::format("controller {} is not of subsystem '{}'", data.controller, data.subsystem),
-                          status::connect_invalid_parameters, wrong_parameter(connect_data::subsystem_at, true));
+    return refuse_field(fmt::format("controller {} is not of subsystem '{}'", data.controller, data.subsystem),
+                        connect_data::subsystem_at);
   }
   if (data.host != from.host || data.host_id != from.host_id) {
-    return refuse_connect(
-        fmt::format("controller {} belongs to another host", data.controller), status::connect_invalid_parameters,
-        wrong_parameter(data.host != from.host ? connect_data::host_at : connect_data::host_id_at, true));
+    return refuse_field(fmt::format("controller {} belongs to another host", data.controller),
+                        data.host != from.host ? connect_data::host_at : connect_data::host_id_at);
   }
-  if (const status wrong = found->join(handle_->id, handle_); wrong != status::success)
-    return refuse_connect(fmt::format("queue {} of controller {}: {}", handle_->id, data.controller, words_of(wrong)),
-                          wrong);
+  if (const status wrong = found->join(id_, *this); wrong != status::success)
+    return refuse_connect(fmt::format("queue {} of controller {}: {}", id_, data.controller, words_of(wrong)), wrong);
   begin_service(found);
-  return outcome(status::success, controller_->id());
+  return {status::success, controller_->id()};
 }
 
 void queue::begin_service(const std::shared_ptr<controller>& of) {
   try {
     if (is_admin()) {
-      events& here = *this;  // the base is private
-      admin_.emplace(home_, *of, here, peer_name_);
+      admin_.emplace(home_, *of, *this);
       const std::string_view subsystem = of->is_discovery() ? discovery_nqn : of->from().of->nqn();
       home_.say(fmt::format("controller {} of {}: {} from {}", of->id(), subsystem, of->from().host, peer_name_));
     } else {
-      io_.emplace(home_, *of, handle_->counters);
+      io_.emplace(home_, *of, done_);
     }
   } catch (...) {  // no memory: the host may try again
     admin_.reset();
     io_.reset();
-    leave(*of);
+    home_.controllers().leave(*of, id_);
     throw;
   }
   controller_ = of;
-  changed_.set();
+  connected_.set();
 }
 
 // ---- events ----
 
 outcome queue::await_event(std::uint16_t command_id) {
   if (event_requests_.size() >= home_.most().async_events) return status::async_event_limit;
-  if (!events_.empty()) {
-    const async_event oldest = events_.front();
-    events_.erase(events_.begin());
-    return outcome(status::success, encode(oldest));
-  }
+  if (std::exchange(has_event_, false)) return {status::success, namespaces_changed};
   event_requests_.push_back(command_id);
   --outstanding_;  // it may wait for ever, and takes no entry meanwhile
   return outcome::later();
 }
 
-// A host that has been told of a page is told of it again only once it has read it.
-void queue::notify(const async_event& what) noexcept {
-  if (controller_ == nullptr || commands_ == nullptr) return;
-  if ((controller_->event_configuration() & namespace_notices) == 0) return;
-  if (!told_[what.page] && events_.size() < most_events) {
-    events_.push_back(what);  // there is room
-    told_[what.page] = true;
-  }
-  tell_events();
+// A host that has been told of changes is told again only once it has read them.
+void queue::notify() noexcept {
+  if (controller_ == nullptr || commands_ == nullptr || !controller_->wants_notices()) return;
+  if (!std::exchange(told_, true)) has_event_ = true;
+  tell_event();
 }
 
-void queue::clear_event(log_page page) noexcept {
-  const auto number = static_cast<std::uint8_t>(page);
-  told_[number] = false;
-  std::erase_if(events_, [&](const async_event& each) { return each.page == number; });
-}
+void queue::clear_event() noexcept { told_ = has_event_ = false; }
 
 void queue::reset_events() noexcept {
   for (const std::uint16_t command_id : std::exchange(event_requests_, {})) in_use_[command_id] = false;
-  events_.clear();
-  told_.reset();
+  clear_event();
 }
 
-void queue::tell_events() noexcept {
-  while (!events_.empty() && !event_requests_.empty()) {
-    try {
-      commands_->spawn(answer_event(event_requests_.front(), events_.front()));
-    } catch (const std::bad_alloc&) {
-      return;  // it is told with the next one, or when the host asks for more
-    }
-    event_requests_.erase(event_requests_.begin());
-    events_.erase(events_.begin());
+void queue::tell_event() noexcept {
+  if (!has_event_ || event_requests_.empty()) return;
+  try {
+    commands_->spawn(answer_event(event_requests_.front()));
+  } catch (const std::bad_alloc&) {
+    return;  // it is told with the next one, or when the host asks for more
   }
+  event_requests_.erase(event_requests_.begin());
+  has_event_ = false;
 }
 
-task<> queue::answer_event(std::uint16_t command_id, async_event what) {
+task<> queue::answer_event(std::uint16_t command_id) {
   const auto patience = home_.most().transfer_timeout;
   auto capsule = co_await weft::with_timeout(patience, home_.device().pool().allocate(completion_bytes));
   in_use_[command_id] = false;
-  encode(finish(command_id, status::success, encode(what)), capsule.bytes());
+  encode(finish(command_id, status::success, namespaces_changed), capsule.bytes());
   co_await weft::with_timeout(patience, peer_.send(std::move(capsule)));
 }
 

@@ -39,6 +39,19 @@ class outcome {
   weft::mr::buffer data_;
 };
 
+/// Gives a variable its empty value at the end of a scope.
+template <class T>
+class reset_at_end {
+ public:
+  explicit reset_at_end(T& what) noexcept : what_(what) {}
+  reset_at_end(const reset_at_end&) = delete;
+  reset_at_end& operator=(const reset_at_end&) = delete;
+  ~reset_at_end() { what_ = T{}; }
+
+ private:
+  T& what_;
+};
+
 /// A command that has come, with the means to get at its data. Lives while it is executed.
 class request {
  public:

@@ -5,12 +5,10 @@
 
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 
-#include <nvme/file_disk.hpp>
-#include <nvme/memory_disk.hpp>
+#include <nvme/disks.hpp>
 #include <nvme/serve.hpp>
 #include <nvme/sizes.hpp>
 #include <nvme/subsystem.hpp>
@@ -64,7 +62,7 @@ void introduce(const subsystem& served, const weft::net::listener& listener, con
   std::fflush(stdout);
 }
 
-void sum_up(const queue_counters::values& done) {
+void sum_up(const counters& done) {
   fmt::print(
       "{} reads of {} bytes, {} writes of {} bytes ({} in their capsules), {} other commands; {} failed; {} keys "
       "revoked\n",
@@ -72,14 +70,14 @@ void sum_up(const queue_counters::values& done) {
       done.invalidated);
 }
 
-task<> serve_all(weft::net::device& device, const serve_options& options, weft::signal_set& signals,
-                 weft::executor_group* others) {
+}  // namespace
+
+task<> serve(weft::net::device& device, const serve_options& options, weft::signal_set& signals) {
   subsystem served(options.nqn);
   for (const std::string& each : options.allowed_hosts) served.allow(each);
   co_await add_disks(served, options);
   target_options how;
   how.most = options.most;
-  how.others = others;
   how.advertised = options.advertised;
   how.log = print_line;
   target serving(device, served, std::move(how));
@@ -95,15 +93,6 @@ task<> serve_all(weft::net::device& device, const serve_options& options, weft::
     if (!each.disk().read_only()) co_await each.disk().flush();
   }
   sum_up(serving.counters());
-}
-
-}  // namespace
-
-void serve(weft::net::device& device, const serve_options& options, weft::signal_set& signals) {
-  std::optional<weft::executor_group> others;
-  if (options.threads > 1) others.emplace(weft::executor_group_options{.size = options.threads});
-  weft::executor here;
-  here.run(serve_all(device, options, signals, others ? &*others : nullptr));
 }
 
 }  // namespace nvme

@@ -20,7 +20,6 @@ struct serve_options {
   std::vector<std::string> allowed_hosts;
   bool read_only = false;  ///< the files
   std::uint32_t block_bytes = 512;
-  std::size_t threads = 1;  ///< executors for queues; 1: the one that listens
   std::string advertised;
   limits most{};
 };
@@ -28,6 +27,6 @@ struct serve_options {
 /// Serves until SIGINT or SIGTERM, and then lets commands under way end; at a second one it ends them. SIGHUP has it
 /// look again how large the files are. Says on the standard output where it serves, once it does, and who comes.
 /// `signals` are those three. Throws std::invalid_argument for options that make no sense, and weft::error.
-void serve(weft::net::device& device, const serve_options& options, weft::signal_set& signals);
+[[nodiscard]] weft::task<> serve(weft::net::device& device, const serve_options& options, weft::signal_set& signals);
 
 }  // namespace nvme

@@ -13,28 +13,21 @@ enum class status : std::uint16_t {
   invalid_opcode = 0x001,
   invalid_field = 0x002,
   command_id_conflict = 0x003,
-  data_transfer_error = 0x004,
   internal_error = 0x006,
-  abort_requested = 0x007,
   invalid_namespace = 0x00b,
   command_sequence_error = 0x00c,
   sgl_data_length_invalid = 0x00f,
   sgl_type_invalid = 0x011,
   sgl_offset_invalid = 0x016,
-  host_id_inconsistent = 0x018,
-  keep_alive_expired = 0x019,
   keep_alive_invalid = 0x01a,
   namespace_write_protected = 0x020,
   lba_out_of_range = 0x080,
   capacity_exceeded = 0x081,
-  namespace_not_ready = 0x082,
 
   invalid_queue_id = 0x101,
-  invalid_queue_size = 0x102,
   async_event_limit = 0x105,
   invalid_log_page = 0x109,
   feature_not_saveable = 0x10d,
-  feature_not_changeable = 0x10e,
 
   // Of the Fabrics command Connect.
   connect_incompatible_format = 0x180,
@@ -42,13 +35,8 @@ enum class status : std::uint16_t {
   connect_invalid_parameters = 0x182,
   connect_invalid_host = 0x184,
 
-  // Of I/O commands; two of them share their number with one of Connect.
-  conflicting_attributes = 0x180,
-  write_to_read_only_range = 0x182,
-
   write_fault = 0x280,
   unrecovered_read_error = 0x281,
-  compare_failure = 0x285,
   access_denied = 0x286,
 };
 

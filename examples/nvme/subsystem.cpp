@@ -44,10 +44,8 @@ name_space::name_space(std::uint32_t id, std::unique_ptr<nvme::disk> behind, std
 
 namespace_identity name_space::identify() const {
   return {.blocks = blocks(),
-          .used_blocks = blocks(),
           .block_shift = block_shift_,
-          .shared = true,
-          .write_protected = disk_->read_only(),
+          .write_protected = disk_->read_only() ? std::uint8_t{1} : std::uint8_t{0},
           .id = identity_};
 }
 
@@ -66,6 +64,7 @@ void subsystem::add(std::unique_ptr<disk> behind, std::uint32_t block_bytes) {
   if (size % block_bytes != 0)
     throw std::invalid_argument(fmt::format("{} has {} bytes, which is not a multiple of the block size {}",
                                             behind->describe(), size, block_bytes));
+  if (namespaces_.size() == most_listed) throw std::invalid_argument(fmt::format("more than {} disks", most_listed));
   const auto id = static_cast<std::uint32_t>(namespaces_.size() + 1);
   const auto shift = static_cast<std::uint8_t>(std::countr_zero(block_bytes));
   namespaces_.emplace_back(id, std::move(behind), shift, identity_of(nqn_, id));

@@ -46,7 +46,8 @@ class subsystem {
   explicit subsystem(std::string nqn);
 
   /// Adds a namespace; ids begin at 1. Throws std::invalid_argument for a block size that is not a power of two from
-  /// 512 to 64 KiB, for a disk that has not one block, and for one whose last block would not be whole.
+  /// 512 to 64 KiB, for a disk that has not one block, for one whose last block would not be whole, and for more
+  /// namespaces than one list holds.
   void add(std::unique_ptr<disk> behind, std::uint32_t block_bytes = 512);
   /// Lets this host in, and none that was not named. Throws std::invalid_argument for a name that is no NQN.
   void allow(std::string host);

@@ -4,12 +4,12 @@
 #include <weft/weft.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nvme/controller.hpp>
 #include <nvme/fabrics.hpp>
@@ -17,22 +17,34 @@
 
 namespace nvme {
 
-class queue_handle;
+class queue;
+
+/// What a queue has done.
+struct counters {
+  std::uint64_t reads = 0;
+  std::uint64_t writes = 0;
+  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_written = 0;
+  std::uint64_t in_capsule = 0;   ///< writes whose data came with the command
+  std::uint64_t invalidated = 0;  ///< completions that have revoked a key of the host's
+  std::uint64_t others = 0;
+  std::uint64_t failed = 0;
+
+  counters& operator+=(const counters& other) noexcept;
+};
 
 struct target_options {
   limits most{};
-  /// Of which queues get one each, in turn; null: all of them are on the executor that serves.
-  weft::executor_group* others = nullptr;
-  /// Where hosts that ask for discovery are sent, "10.0.0.2:4420". Empty: where the listener listens, or if that is
-  /// every address of this machine, the one from which it would answer the host.
+  /// Where hosts that ask for discovery are sent, "10.0.0.2:4420". Empty: where the listener listens, and nowhere if
+  /// that is every address of this machine.
   std::string advertised;
-  /// Takes lines for a person: who comes and goes, and what failed. Called from all executors' threads. May be empty.
+  /// Takes lines for a person: who comes and goes, and what failed. May be empty.
   std::function<void(std::string_view)> log;
 };
 
 /// Serves a subsystem to hosts that speak NVMe over Fabrics, and tells them where it is (discovery).
 ///
-/// A host that breaks the protocol gets the status for it, or loses its queue. Thread-safe but for serve().
+/// A host that breaks the protocol gets the status for it, or loses its queue.
 class target {
  public:
   /// Both outlive it. Throws std::invalid_argument for limits that make no sense, or that the device's pool is too
@@ -51,8 +63,8 @@ class target {
   /// Looks again how large the disks are, and tells the hosts of those that have changed.
   [[nodiscard]] weft::task<> look_again();
 
-  /// What all controllers have done, those that have ended among them.
-  [[nodiscard]] queue_counters::values counters() const;
+  /// What the queues that have ended have done.
+  [[nodiscard]] const nvme::counters& counters() const noexcept { return of_ended_queues_; }
 
   // ---- for its queues ----
 
@@ -63,25 +75,23 @@ class target {
   void say(std::string_view line) const {
     if (options_.log) options_.log(line);
   }
-  void add(const std::shared_ptr<queue_handle>& what);
-  void remove(const std::shared_ptr<queue_handle>& what);
-  /// What a host finds that asks from that address.
-  [[nodiscard]] discovery_log discover(std::string_view peer) const;
+  void add(queue& what);
+  void remove(queue& what, const nvme::counters& done);
+  /// The discovery log page.
+  [[nodiscard]] std::vector<std::byte> discover() const;
 
  private:
-  [[nodiscard]] weft::task<> attend(weft::net::connection_request request, weft::executor* where);
-  [[nodiscard]] weft::task<> attend_here(weft::net::connection_request request);
+  [[nodiscard]] weft::task<> attend(weft::net::connection_request request);
+  [[nodiscard]] weft::task<> attend_to(weft::net::connection_request request);
 
   weft::net::device& device_;
   const subsystem& served_;
   const target_options options_;
   nvme::controllers controllers_;
   std::string listens_at_;
-
-  mutable std::mutex lock_;  // of all below
   bool draining_ = false;
-  std::set<std::shared_ptr<queue_handle>> queues_;
-  queue_counters::values of_ended_queues_;
+  std::set<queue*> queues_;
+  nvme::counters of_ended_queues_;
 };
 
 }  // namespace nvme

@@ -46,8 +46,6 @@ class false_controller {
     identity.sgls = sgl_support::supported | sgl_support::keyed | sgl_support::in_capsule_offset;
     identity.command_capsule_bytes = command_bytes + 1024;
     identity.completion_capsule_bytes = completion_bytes;
-    identity.keep_alive_granularity = 10;
-    identity.max_descriptors = 1;
     disk.blocks = 1000;
   }
 
@@ -61,7 +59,7 @@ class false_controller {
   }
 
   // What it is like.
-  std::vector<std::byte> accepts_with = as_vector(encode(cm_reply{.receive_queue_size = 64}));
+  std::vector<std::byte> accepts_with = as_vector(encoded(cm_reply{.receive_queue_size = 64}));
   std::optional<std::vector<std::byte>> rejects_with;
   controller_identity identity;
   namespace_identity disk;
@@ -96,7 +94,7 @@ class false_controller {
 
  private:
   task<> attend(net::connection_request request) {
-    const auto wanted = decode_cm_request(request.private_data());
+    const auto wanted = try_decode<cm_request>(request.private_data());
     if (rejects_with || !wanted) {
       const std::span<const std::byte> said =
           rejects_with ? std::span<const std::byte>(*rejects_with) : std::span<const std::byte>();
@@ -146,7 +144,7 @@ class false_controller {
     if (made.asked.opcode == fabrics_opcode) {
       if (made.asked.type() == fabrics_type::connect) made.said.result = identity.controller;
       if (made.asked.type() == fabrics_type::property_get)
-        made.said.result = properties[property_of(made.asked).offset];
+        made.said.result = properties[fields_of<property_fields>(made.asked).offset];
       return;
     }
     if (made.queue != 0) {
@@ -158,7 +156,7 @@ class false_controller {
         identify(made);
         break;
       case admin_opcode::set_features:
-        made.said.result = feature_of(made.asked).value;
+        made.said.result = fields_of<feature_fields>(made.asked).value;
         break;
       case admin_opcode::get_log_page:
         made.data.resize(made.asked.data.length);
@@ -166,16 +164,13 @@ class false_controller {
       case admin_opcode::keep_alive:
         ++keep_alives;
         break;
-      case admin_opcode::async_event_request:
-        made.times = 0;
-        break;
       default:
         break;
     }
   }
   void identify(reply& made) const {
     made.data.resize(identify_bytes);
-    switch (static_cast<identify_structure>(identify_of(made.asked).structure)) {
+    switch (static_cast<identify_structure>(fields_of<identify_fields>(made.asked).structure)) {
       case identify_structure::controller:
         encode(identity, made.data);
         break;

@@ -25,7 +25,7 @@ using namespace weft;
 inline const std::string disk_nqn = "nqn.2024-01.org.example:disk";
 inline const std::string host_nqn = "nqn.2024-01.org.example:host";
 
-[[nodiscard]] inline identifier some_host_id() { return *parse_identifier("11111111-2222-3333-4444-555555555555"); }
+[[nodiscard]] inline identifier some_host_id() { return {std::byte{0x11}, std::byte{0x22}}; }
 
 /// What a completion said, with the key that it has revoked.
 struct answer {
@@ -168,11 +168,6 @@ template <class Change>
   const feature_fields fields{.feature = static_cast<std::uint8_t>(which), .value = value};
   return with(admin_command(admin_opcode::set_features), fields);
 }
-[[nodiscard]] inline command get_feature(feature which) {
-  const feature_fields fields{.feature = static_cast<std::uint8_t>(which)};
-  return with(admin_command(admin_opcode::get_features), fields);
-}
-
 /// What a host says of itself. With a constructor, because of GCC 12 (docs/gcc-12.md).
 struct host_words {
   host_words() {}
@@ -197,10 +192,10 @@ struct host_words {
 
 [[nodiscard]] inline task<raw_queue> dial(net::device& device, std::string address, std::uint16_t number,
                                           std::uint16_t entries) {
-  const auto words = encode(cm_request{
+  const auto words = encoded(cm_request{
       .queue_id = number, .receive_queue_size = entries, .send_queue_size = static_cast<std::uint16_t>(entries - 1)});
   raw_queue made = co_await dial_with(device, std::move(address), words, number, entries);
-  const auto reply = decode_cm_reply(made.link.peer_private_data());
+  const auto reply = try_decode<cm_reply>(made.link.peer_private_data());
   EXPECT_TRUE(reply && reply->receive_queue_size == entries);
   co_return made;
 }
@@ -237,7 +232,7 @@ struct host_words {
 }
 [[nodiscard]] inline command get_property(std::uint32_t offset, bool wide = false) {
   command made = fabrics_command(fabrics_type::property_get);
-  put(made, property_fields{.wide = wide, .offset = offset});
+  put(made, property_fields{.wide = wide ? std::uint8_t{1} : std::uint8_t{0}, .offset = offset});
   return made;
 }
 inline constexpr std::uint32_t enabled = configuration::enable | configuration::entry_sizes;

@@ -19,10 +19,10 @@
 
 #include "nvme_controller.hpp"
 #include "temporary_directory.hpp"
+#include <nvme/disks.hpp>
 #include <nvme/host.hpp>
 #include <nvme/host_bench.hpp>
 #include <nvme/host_commands.hpp>
-#include <nvme/memory_disk.hpp>
 #include <nvme/subsystem.hpp>
 #include <nvme/target.hpp>
 #ifdef WEFT_WITH_VERBS
@@ -173,7 +173,7 @@ class nvme_host_on_target : public testing::TestWithParam<way> {
   subsystem served_;
   memory_disk* disk_ = nullptr;
   target* target_ = nullptr;
-  queue_counters::values counted_;
+  counters counted_;
 };
 
 TEST_P(nvme_host_on_target, discovers_the_subsystem) {
@@ -485,7 +485,7 @@ class nvme_host_and_a_false_controller : public testing::Test {
   }
   void change_identify(identify_structure which, std::function<void(reply&)> how) {
     change_replies(false, static_cast<std::uint8_t>(admin_opcode::identify), [which, how](reply& made) {
-      if (identify_of(made.asked).structure == static_cast<std::uint8_t>(which)) how(made);
+      if (fields_of<identify_fields>(made.asked).structure == static_cast<std::uint8_t>(which)) how(made);
     });
   }
   void change_fabrics(fabrics_type type, std::function<void(reply&)> how) {
@@ -520,13 +520,13 @@ TEST_F(nvme_host_and_a_false_controller, one_that_tells_the_truth_is_believed) {
 REFUSED(that_accepts_without_its_private_data_is_no_target, "accepts, and not as an NVMe target does",
         peer_.accepts_with.resize(31))
 REFUSED(with_a_queue_of_no_entries_is_refused, "offers a queue of no entries",
-        peer_.accepts_with = false_controller::as_vector(encode(cm_reply{.receive_queue_size = 0})))
+        peer_.accepts_with = false_controller::as_vector(encoded(cm_reply{.receive_queue_size = 0})))
 TEST_F(nvme_host_and_a_false_controller, with_few_receives_gets_no_more_commands_at_a_time) {
-  peer_.accepts_with = false_controller::as_vector(encode(cm_reply{.receive_queue_size = 1}));
+  peer_.accepts_with = false_controller::as_vector(encoded(cm_reply{.receive_queue_size = 1}));
   EXPECT_EQ(failure_of_a_read(), "");
 }
 REFUSED(that_rejects_the_connection_is_quoted, "the target has no resources (6)",
-        peer_.rejects_with = false_controller::as_vector(encode(cm_rejection{.reason = reject_reason::no_resources})))
+        peer_.rejects_with = false_controller::as_vector(encoded(cm_rejection{.reason = reject_reason::no_resources})))
 REFUSED(whose_id_is_reserved_is_refused, "a controller of the reserved id 65525", peer_.identity.controller = 0xfff5)
 REFUSED(whose_queues_belong_to_another_controller_is_refused, "queue 1 belongs to controller 8, it says",
         change_fabrics(fabrics_type::connect, [](reply& made) { made.said.result = made.queue == 0 ? 7 : 8; }))
@@ -563,18 +563,6 @@ REFUSED(whose_list_of_namespaces_does_not_grow_is_refused, "whose ids do not gro
           store<std::uint32_t>(made.data, 0, 5);
           store<std::uint32_t>(made.data, 4, 5);
         }))
-TEST_F(nvme_host_and_a_false_controller, whose_list_of_namespaces_goes_in_circles_is_refused) {
-  change_identify(identify_structure::active_namespaces, [](reply& made) {
-    for (std::uint32_t i = 0; i < 1024; ++i) store<std::uint32_t>(made.data, i * 4UL, i + 1);
-  });
-  expect_failure_of_a_read("its list of namespaces goes in circles");
-}
-TEST_F(nvme_host_and_a_false_controller, with_millions_of_namespaces_is_refused) {
-  change_identify(identify_structure::active_namespaces, [](reply& made) {
-    for (std::uint32_t i = 0; i < 1024; ++i) store<std::uint32_t>(made.data, i * 4UL, made.asked.nsid + i + 1);
-  });
-  expect_failure_of_a_read("it has more than 16384 namespaces");
-}
 REFUSED(whose_namespace_is_larger_than_a_number_is_refused, "which is more than a number holds",
         peer_.disk.blocks = std::uint64_t{1} << 60)
 TEST_F(nvme_host_and_a_false_controller, whose_blocks_are_of_no_bytes_or_enormous_is_refused) {
@@ -760,49 +748,6 @@ TEST_F(nvme_host_and_a_false_controller, that_does_not_answer_a_keep_alive_is_gi
   };
   expect_failure("no answer to Keep Alive", failure_of(wait));
 }
-// Reports once that a namespace has changed, whose log names `id`; the controller's has 2000 blocks from then on.
-void report_change_of(std::uint32_t id, false_controller& peer, int& requests) {
-  peer.identity.async_events = 1U << 8;
-  peer.change = [id, &peer, &requests](reply& made) {
-    if (made.queue != 0) return;
-    const auto opcode = static_cast<admin_opcode>(made.asked.opcode);
-    if (opcode == admin_opcode::async_event_request && ++requests == 1) {
-      made.times = 1;
-      made.said.result =
-          encode(async_event{.type = 2, .page = static_cast<std::uint8_t>(log_page::changed_namespaces)});
-      peer.disk.blocks = 2000;
-    }
-    if (opcode == admin_opcode::get_log_page) store<std::uint32_t>(made.data, 0, id);
-  };
-}
-TEST_F(nvme_host_and_a_false_controller, that_reports_a_changed_namespace_is_asked_for_its_size) {
-  for (const std::uint32_t id : {1U, every_namespace}) {  // the latter: more have changed than the list holds
-    peer_.disk.blocks = 1000;
-    int requests = 0;
-    report_change_of(id, peer_, requests);
-    const auto wait = [&](host& through) -> task<> {
-      while (requests < 2) co_await sleep_for(milliseconds(1));
-      EXPECT_EQ(through.find(1).identity.blocks, 2000U);
-    };
-    EXPECT_EQ(failure_of(wait), "");
-  }
-}
-TEST_F(nvme_host_and_a_false_controller, that_reports_something_unknown_is_quoted) {
-  int events = 0;
-  change_replies(false, static_cast<std::uint8_t>(admin_opcode::async_event_request), [&](reply& made) {
-    if (++events > 1) return;
-    made.times = 1;
-    made.said.result = ~std::uint64_t{0};
-  });
-  std::string said;
-  options_.log = [&](std::string_view line) { said.append(line); };
-  const auto wait = [&](host&) -> task<> {
-    while (said.empty()) co_await sleep_for(milliseconds(1));
-  };
-  EXPECT_EQ(failure_of(wait), "");
-  EXPECT_EQ(said, "controller 7 reports an event of type 7, information 0xff, page 0xff");
-}
-
 // Options.
 
 TEST_F(nvme_host_and_a_false_controller, options_that_make_no_sense_are_refused) {

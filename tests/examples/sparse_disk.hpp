@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <mutex>
 
 #include <nvme/disk.hpp>
 
@@ -17,7 +16,6 @@ class sparse_disk final : public nvme::disk {
   std::string describe() const override { return "a sparse disk"; }
 
   weft::task<> read(std::uint64_t offset, std::span<std::byte> into) override {
-    const std::lock_guard lock(lock_);
     for (; !into.empty(); into = into.subspan(block), offset += block) {
       const auto found = pages_.find(offset);
       const auto& page = found == pages_.end() ? zeroes : found->second;
@@ -26,7 +24,6 @@ class sparse_disk final : public nvme::disk {
     co_return;
   }
   weft::task<> write(std::uint64_t offset, std::span<const std::byte> from) override {
-    const std::lock_guard lock(lock_);
     for (; !from.empty(); from = from.subspan(block), offset += block)
       std::memcpy(pages_[offset].data(), from.data(), block);
     co_return;
@@ -36,7 +33,6 @@ class sparse_disk final : public nvme::disk {
   static constexpr std::size_t block = 4096;  // of the namespace, too
   static constexpr std::array<std::byte, block> zeroes{};
 
-  std::mutex lock_;  // queues have threads of their own
   std::uint64_t bytes_;
   std::map<std::uint64_t, std::array<std::byte, block>> pages_;
 };

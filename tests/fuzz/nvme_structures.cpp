@@ -30,33 +30,35 @@ void comes_back(const Structure& what, std::size_t bytes, const Decode& decode) 
 void read_command(std::span<const std::byte> bytes) {
   const command what = decode_command(bytes);
   comes_back(what, command_bytes, decode_command);
-  const block_fields where = blocks_of(what);
+  const block_fields where = fields_of<block_fields>(what);
   require(where.count >= 1 && where.count <= 65536, "a command has 1 to 65536 blocks");
-  const dataset_fields ranges = dataset_of(what);
+  const dataset_fields ranges = fields_of<dataset_fields>(what);
   require(ranges.ranges >= 1 && ranges.ranges <= 256, "a command has 1 to 256 ranges");
-  require(log_of(what).bytes % 4 == 0, "a log page is read in dwords");
-  require(connect_of(what).queue_id == static_cast<std::uint16_t>(what.dwords[0] >> 16), "Connect names its queue");
-  static_cast<void>(property_of(what));
-  static_cast<void>(identify_of(what));
-  static_cast<void>(feature_of(what));
+  require(fields_of<log_fields>(what).bytes % 4 == 0, "a log page is read in dwords");
+  require(fields_of<connect_fields>(what).queue_id == static_cast<std::uint16_t>(what.dwords[0] >> 16),
+          "Connect names its queue");
+  static_cast<void>(fields_of<property_fields>(what));
+  static_cast<void>(fields_of<identify_fields>(what));
+  static_cast<void>(fields_of<feature_fields>(what));
 }
 
 void read_set_up(std::span<const std::byte> bytes) {
-  if (const auto asked = decode_cm_request(bytes)) {
-    const auto again = encode(*asked);
-    require(decode_cm_request(again) == asked, "a request for a connection comes back as it went");
+  if (const auto asked = try_decode<cm_request>(bytes)) {
+    const auto again = encoded(*asked);
+    require(try_decode<cm_request>(again) == asked, "a request for a connection comes back as it went");
   }
-  static_cast<void>(decode_cm_reply(bytes));
-  if (const auto refused = decode_cm_rejection(bytes))
+  static_cast<void>(try_decode<cm_reply>(bytes));
+  if (const auto refused = try_decode<cm_rejection>(bytes))
     require(!words_of(refused->reason).empty(), "a reason has words");
-  const connect_data who = decode_connect_data(bytes);
+  const connect_data who = decode<connect_data>(bytes);
   for (const auto& name : {who.subsystem, who.host}) require(name.empty() || is_nqn(name), "a name is an NQN");
-  comes_back(who, connect_data::bytes, decode_connect_data);
+  comes_back(who, connect_data::bytes, decode<connect_data>);
 }
 
 void read_lists(std::span<const std::byte> bytes) {
   for (const dataset_range& each : decode_dataset_ranges(bytes)) {
-    comes_back(each, dataset_range_bytes, [](std::span<const std::byte> one) { return decode_dataset_ranges(one)[0]; });
+    comes_back(each, dataset_range::bytes,
+               [](std::span<const std::byte> one) { return decode_dataset_ranges(one)[0]; });
   }
 }
 
@@ -69,20 +71,18 @@ void read_namespaces(std::span<const std::byte> bytes) {
 
 void read_discovery(std::span<const std::byte> bytes) {
   static_cast<void>(decode_discovery_header(bytes));
-  const discovery_entry found = decode_discovery_entry(bytes);
+  const discovery_entry found = decode<discovery_entry>(bytes);
   require(found.subsystem.empty() || is_nqn(found.subsystem), "a name is an NQN");
 }
 
 void read_identity(std::span<const std::byte> bytes) {
-  const controller_identity of = decode_controller(bytes);
+  const controller_identity of = decode<controller_identity>(bytes);
   require(of.subsystem.empty() || is_nqn(of.subsystem), "a name is an NQN");
   const namespace_identity space = decode_namespace(bytes);
   require(space.blocks == 0 || (space.block_shift >= 9 && space.block_shift <= 20), "a block has a size that is used");
 }
 
 void read_rest(std::span<const std::byte> bytes) {
-  comes_back(decode_error_entry(bytes), error_entry_bytes, decode_error_entry);
-  comes_back(decode_health(bytes), health_bytes, decode_health);
   const completion said = decode_completion(bytes.first(std::min(bytes.size(), completion_bytes)));
   require(!words_of(said.status).empty(), "a status has words");
 }
