@@ -58,6 +58,7 @@ struct rails_set_up {
 ///   watch, outage       rails that are silent; the time in which there is none
 class rails_link final : public link,
                          public rail_owner,
+                         public joinable,
                          private own_memory::host,
                          private joining::host,
                          private watch::subject {
@@ -82,8 +83,8 @@ class rails_link final : public link,
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
   void revoke(const mr::remote_key& key, revocation& who) noexcept override;
 
-  /// A peer asks to add a rail; on this link's executor.
-  void join_asked(const join& said, std::unique_ptr<link_request> request) noexcept {
+  // joinable
+  void join_asked(const join& said, std::unique_ptr<link_request> request) noexcept override {
     joining_.asked(said, std::move(request));
   }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/link/transport.hpp>
-#include <weft/net/rails/rails_link.hpp>
 #include <weft/net/rails/registry.hpp>
 
 namespace weft::net::rails {
@@ -14,7 +13,7 @@ registry::delivery registry::deliver(const std::shared_ptr<registry>& self, cons
   const auto shared = std::make_shared<std::unique_ptr<link_request>>(std::move(request));
   try {
     found->second.home->post([self, said, shared] {
-      rails_link* const which = self->find(said.id);
+      joinable* const which = self->find(said.id);
       if (which != nullptr) which->join_asked(said, std::move(*shared));
     });
   } catch (...) {

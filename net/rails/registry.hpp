@@ -21,7 +21,15 @@ class link_request;
 
 namespace weft::net::rails {
 
-class rails_link;
+/// A connection that rails may join.
+class joinable {
+ public:
+  /// A peer asks to add a rail; on the connection's executor.
+  virtual void join_asked(const join& said, std::unique_ptr<link_request> request) noexcept = 0;
+
+ protected:
+  ~joinable() = default;
+};
 
 /// The connections of a device that rails may join. From any thread; for set-ups only.
 class registry {
@@ -60,9 +68,9 @@ class registry {
  private:
   struct entry {
     executor_core* home;  // alive while the connection is registered
-    rails_link* which;    // null: it is being set up
+    joinable* which;      // null: it is being set up
   };
-  void put(const connection_id& id, rails_link* which) {
+  void put(const connection_id& id, joinable* which) {
     const std::lock_guard lock(mutex_);
     if (all_.insert_or_assign(id, entry{executor_core::current(), which}).second) {
       expected_.fetch_add(1, std::memory_order_relaxed);
@@ -72,7 +80,7 @@ class registry {
     const std::lock_guard lock(mutex_);
     if (all_.erase(id) != 0) expected_.fetch_sub(1, std::memory_order_relaxed);
   }
-  [[nodiscard]] rails_link* find(const connection_id& id) noexcept {
+  [[nodiscard]] joinable* find(const connection_id& id) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = all_.find(id);
     return found != all_.end() ? found->second.which : nullptr;
@@ -97,7 +105,7 @@ class registry::registration {
   ~registration() { leave(); }
 
   /// Rails may join from now on. On the executor of `which`.
-  void begin(rails_link& which) {
+  void begin(joinable& which) {
     if (where_ != nullptr) where_->put(id_, &which);
   }
   /// No more rails join.
