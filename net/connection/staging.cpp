@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/system/background.hpp>
 #include <weft/net/connection/connection_end.hpp>
 #include <weft/net/connection/device_state.hpp>
-#include <weft/net/connection/exposures.hpp>
 #include <weft/net/connection/sending.hpp>
 #include <weft/net/connection/staging.hpp>
 #include <weft/net/list.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/report.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -25,8 +20,6 @@ namespace weft::net {
 using mr::detail::copy_engine;
 using mr::detail::copy_operation;
 using mr::detail::device_access;
-using mr::detail::device_key_use;
-using mr::detail::device_keys;
 using weft::detail::make_error;
 
 namespace {
@@ -34,20 +27,7 @@ namespace {
 constexpr std::size_t slots = device_message::slots;
 constexpr std::size_t slot_bytes = device_message::slot_bytes;
 
-// Places of this end's messages.
-constexpr std::size_t message_room = 256;
-constexpr std::size_t ask_place = 2 * slots;
-constexpr std::size_t memory_place = 2 * slots + 1;
-constexpr std::size_t answer_place(std::size_t slot) noexcept { return slots + slot; }
-constexpr std::size_t message_bytes = 8192;
-static_assert(device_message::max_bytes <= message_room && (memory_place + 1) * message_room <= message_bytes);
-
-// How long to wait for a full pool. The connection does not end before that is over.
-constexpr std::chrono::milliseconds patience_for_pool{1000};
-
-constexpr mr::usage of_messages = mr::usage::send | mr::usage::write_src;
 constexpr mr::usage of_own_slots = mr::usage::send | mr::usage::write_src | mr::usage::read_dst;
-constexpr mr::usage of_lent_slots = mr::usage::write_dst | mr::usage::read_src;
 
 const char* words_for(device_access status) noexcept {
   switch (status) {
@@ -72,13 +52,6 @@ const char* words_for(device_access status) noexcept {
 errc code_of(device_access status) noexcept {
   if (status == device_access::closing) return errc::peer_closed;
   return status == device_access::no_memory ? errc::no_memory : errc::remote_access;
-}
-
-void report_no_slots(const std::exception& why) noexcept try {
-  const std::string text = fmt::format("staging memory for a peer's access to device memory: {}", why.what());
-  send_report({.kind = report_kind::warning, .text = text});
-} catch (const std::bad_alloc&) {
-  send_report({.kind = report_kind::warning, .text = "out of staging memory for a peer's access to device memory"});
 }
 
 // Freed memory may belong to another allocation by now, at the same address.
@@ -134,32 +107,8 @@ struct staging::job {
   }
 };
 
-// Memory of the peer's device that is open here. Copies keep it open, whatever the peer says meanwhile. It is closed on
-// a worker, because drivers block for that.
-class staging::shared_memory final : public mr::detail::background_job {
- public:
-  shared_memory(std::shared_ptr<mr::memory_device> device, const mr::device_share& what, std::size_t bytes)
-      : device_(std::move(device)), memory_(device_->open_share(what, bytes), bytes) {}
-  ~shared_memory() override { close(); }
-  void close() noexcept {
-    if (!memory_.empty()) device_->close_share(std::exchange(memory_, {}).data());
-  }
-  void run() noexcept override {}  // a worker only has to delete it
-
-  [[nodiscard]] const mr::memory_device* device() const noexcept { return device_.get(); }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
-
- private:
-  std::shared_ptr<mr::memory_device> device_;
-  std::span<std::byte> memory_;
-};
-
 staging::staging(connection_state& state, sending& out, connection_end& end, operation_owner& owner)
-    : state_(state), out_(out), end_(end), owner_(owner) {}
-
-void staging::closed_on_worker::operator()(shared_memory* last) const noexcept {
-  mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(last));
-}
+    : state_(state), out_(out), end_(end), owner_(owner), messages_(state, owner), service_(state, messages_, end) {}
 
 staging::~staging() { assert(!is_busy()); }
 
@@ -274,7 +223,7 @@ task<> staging::carry_out(job& mine) {
 
 task<> staging::prepare(job& mine) {
   if (over_) throw *over_;
-  co_await find_messages();
+  co_await messages_.prepare();
   const std::span<const mr::slice> first =
       mine.list != nullptr ? std::span<const mr::slice>(&mine.list->element_.one_, 1) : mine.parts;
   const bool copies =
@@ -507,7 +456,7 @@ task<> staging::flush() {
 // All bytes are in place: the peer has confirmed it, or this empty write follows them.
 task<> staging::notify(job& mine) {
   transfer word(&owner_, transfer_kind::write);
-  word.become_internal(messages_.slice(0, 0));
+  word.become_internal(messages_.nothing());
   word.how_ = mine.how;
   if (mine.peer_copies) {
     word.aim(slots_of_peer_->slice(0, 0));
@@ -522,30 +471,12 @@ task<> staging::notify(job& mine) {
 
 // ---- memory ----
 
-task<> staging::find_messages() {
-  while (!messages_) {
-    if (std::exchange(finds_messages_, true)) {
-      co_await found_messages_.wait();
-      continue;
-    }
-    found_messages_.reset();
-    const struct guard {
-      staging& self;
-      ~guard() {
-        self.finds_messages_ = false;
-        self.found_messages_.set();
-      }
-    } one_at_a_time{*this};
-    messages_ = co_await staging_memory::make(state_.device->domain(), message_bytes, of_messages);
-  }
-}
-
 task<> staging::find_slots_of_peer() {
   if (slots_of_peer_) co_return;
   found_slots_of_peer_.reset();
   no_slots_of_peer_.reset();
   asks_for_slots_ = true;
-  co_await post(ask_place, {.what = device_message::verb::ask});
+  co_await messages_.post(device_messages::ask_place, {.what = device_message::verb::ask});
   co_await found_slots_of_peer_.wait();
   if (!slots_of_peer_) throw *no_slots_of_peer_;
 }
@@ -570,15 +501,6 @@ task<> staging::copy_in(std::span<const std::byte> from, mr::slice to) {
 
 // ---- messages ----
 
-task<> staging::post(std::size_t place, device_message what) {
-  const mr::slice room = messages_.slice(place * message_room, message_room);
-  const std::size_t bytes = what.pack(room.bytes());
-  transfer say(&owner_, transfer_kind::send);
-  say.become_internal(room.subslice(0, bytes));
-  say.role_ = transfer::role::device_message;
-  co_await say;
-}
-
 task<> staging::request(std::size_t slot, device_message what) {
   if (over_) throw *over_;
   lane& mine = lanes_[slot];
@@ -586,7 +508,7 @@ task<> staging::request(std::size_t slot, device_message what) {
   mine.answered.reset();
   mine.answer.reset();
   mine.asks = true;
-  co_await post(slot, what);
+  co_await messages_.post(device_messages::request_place(slot), what);
   co_await mine.answered.wait();
   if (mine.answer) throw *mine.answer;
 }
@@ -594,23 +516,21 @@ task<> staging::request(std::size_t slot, device_message what) {
 bool staging::heard(const device_message& said) noexcept {
   using enum device_message::verb;
   switch (said.what) {
-    case ask:
-      if (std::exchange(lends_, true)) return false;
-      begin_to_serve(lend());
-      return true;
     case memory:
       if (!std::exchange(asks_for_slots_, false)) return false;
       slots_of_peer_ = said.region;
       if (!slots_of_peer_) no_slots_of_peer_ = make_error(errc::no_memory, words_for(device_access::no_memory));
       found_slots_of_peer_.set();
       return true;
+    case answer:
+      return answered(said);
+    case ask:
+      return service_.lend();
     case put:
     case get:
     case share:
     case unshare:
-      return asked(said);
-    case answer:
-      return answered(said);
+      return service_.asked(said);
   }
   return false;
 }
@@ -634,176 +554,6 @@ void staging::give_up(const error& why) noexcept {
   if (!std::exchange(asks_for_slots_, false)) return;
   no_slots_of_peer_ = why;
   found_slots_of_peer_.set();
-}
-
-// ---- requests of the peer ----
-
-void staging::begin_to_serve(task<> what) {
-  ++serving_;
-  try {
-    run_in_background(state_.home, std::move(what), "memory of a device, for the peer");
-  } catch (const std::bad_alloc&) {
-    --serving_;
-    state_.give_up(make_error(errc::no_memory, "serve the peer's request for memory of a device"));
-  }
-}
-
-void staging::served() noexcept {
-  --serving_;
-  end_.advance();
-}
-
-bool staging::asked(const device_message& said) noexcept {
-  service& mine = services_[said.slot];
-  const bool needs_slot =
-      !said.direct && (said.what == device_message::verb::put || said.what == device_message::verb::get);
-  if (needs_slot && !has_lent_) return false;
-  if (mine.runs) {
-    if (!mine.has_answered || mine.next) return false;
-    mine.next = said;
-    return true;
-  }
-  mine.runs = true;
-  begin_to_serve(serve(said));
-  return true;
-}
-
-task<> staging::lend() {
-  const inside_call inside(state_);
-  device_message answer{.what = device_message::verb::memory};
-  try {
-    co_await find_messages();
-    co_await lend_slots();
-    answer.region = lent_.remote();
-  } catch (const std::exception& why) {  // the peer is told that it failed, without the text
-    if (!state_.has_ended()) report_no_slots(why);
-  }
-  try {
-    if (!state_.is_silent() && messages_) co_await post(memory_place, answer);
-  } catch (const std::exception&) {  // the connection has ended
-  }
-  served();
-}
-
-task<> staging::lend_slots() {
-  constexpr std::size_t bytes = slots * slot_bytes;
-  std::optional<error> why_not;
-  try {
-    lent_slots_ = co_await staging_memory::make(state_.device->domain(), bytes, mr::usage::bind_window);
-    lent_ = co_await exposures::open(state_, state_.keys, lent_slots_.slice(), of_lent_slots, {});
-  } catch (const error& why) {
-    if (why.code() != errc::not_supported) throw;
-    why_not = why;
-  }
-  if (why_not) {
-    lent_slots_ = staging_memory();
-    mr::buffer memory = co_await with_timeout(patience_for_pool, state_.device->pool().allocate(bytes));
-    lent_ = co_await exposures::open(state_, state_.keys, std::move(memory), of_lent_slots, {});
-  }
-  has_lent_ = true;
-}
-
-std::span<std::byte> staging::lent_slot(std::size_t slot) const noexcept {
-  const std::span<std::byte> all = lent_slots_ ? lent_slots_.bytes() : lent_.memory().bytes();
-  return all.subspan(slot * slot_bytes, slot_bytes);
-}
-
-// Empty if the peer has not shared that memory with this device, or asks to copy beyond it.
-std::span<std::byte> staging::part_of(const shared_memory* shared, const device_message& asked,
-                                      const mr::memory_device& device) noexcept {
-  if (shared == nullptr || shared->device() != &device) return {};
-  const std::span<std::byte> all = shared->bytes();
-  const bool is_within = asked.shared_offset <= all.size() && asked.bytes <= all.size() - asked.shared_offset;
-  return is_within ? all.subspan(static_cast<std::size_t>(asked.shared_offset), asked.bytes) : std::span<std::byte>();
-}
-
-task<> staging::serve(device_message request) {
-  const inside_call inside(state_);
-  service& mine = services_[request.slot];
-  for (std::optional<device_message> next = request; next; next = std::exchange(mine.next, std::nullopt)) {
-    mine.has_answered = false;
-    device_message answer{.what = device_message::verb::answer, .slot = request.slot};
-    try {
-      co_await find_messages();
-      answer.status = co_await carry_out(*next);
-      mine.has_answered = true;
-      if (!state_.is_silent()) co_await post(answer_place(request.slot), answer);
-    } catch (const std::exception&) {  // the connection has ended, or there is no memory for a coroutine
-      if (!state_.has_ended()) state_.give_up(make_error(errc::no_memory, "answer the peer's request"));
-    }
-  }
-  mine.runs = false;
-  served();
-}
-
-task<device_access> staging::carry_out(const device_message& asked) {
-  if (asked.what == device_message::verb::unshare) {
-    co_await close_share();
-    co_return device_access::done;
-  }
-  if (state_.closing) co_return device_access::closing;
-  if (asked.what == device_message::verb::share) co_return co_await open_share(asked);
-  co_return co_await copy_for_peer(asked);
-}
-
-// Only for a peer process of this machine, and for memory whose owner has chosen it, because a peer that frees memory
-// it has shared may damage this end's use of the device.
-task<device_access> staging::open_share(const device_message& asked) {
-  if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return device_access::not_allowed;
-  const std::shared_ptr<mr::memory_device> device = device_keys::of_process().device_of(asked.key, true);
-  if (device == nullptr) co_return device_access::not_allowed;
-  co_await close_share();
-  try {
-    const auto open = [&] { return std::make_unique<shared_memory>(device, asked.shared, asked.shared_bytes); };
-    std::unique_ptr<shared_memory> opened = co_await weft::detail::offload_for_resources(open);
-    shared_ = std::shared_ptr<shared_memory>(opened.release(), closed_on_worker());
-  } catch (const error&) {
-    co_return device_access::device_failed;
-  }
-  co_return device_access::done;
-}
-
-// A peer that still has copies in progress breaks the rules: the last copy closes the memory.
-task<> staging::close_share() {
-  const std::shared_ptr<shared_memory> gone = std::move(shared_);
-  if (gone.use_count() != 1) co_return;
-  const auto close = [&gone]() noexcept { gone->close(); };
-  co_await weft::detail::offload_for_resources(close);
-}
-
-task<device_access> staging::copy_for_peer(const device_message& asked) {
-  const bool puts = asked.what == device_message::verb::put;
-  const mr::usage read_for = asked.flushes ? mr::usage::flush_visibility : mr::usage::read_src;
-  device_keys& keys = device_keys::of_process();
-  const std::shared_ptr<mr::memory_device> device = keys.device_of(asked.key);
-  if (device == nullptr) co_return device_access::no_such_key;
-  try {
-    copy_engine& engine = *co_await copy_engine::of(device);
-    const copy_engine::user polled(engine);
-    if (lent_slots_ && !asked.direct) co_await lent_slots_.pin_for(device);
-    const std::shared_ptr<shared_memory> shared = asked.direct ? shared_ : nullptr;
-    const std::span<std::byte> other = asked.direct ? part_of(shared.get(), asked, *device) : lent_slot(asked.slot);
-    if (other.empty()) co_return device_access::not_allowed;
-    std::byte* const slot = other.data();
-    device_key_use use;
-    const device_access status = keys.begin({.key = asked.key,
-                                             .offset = asked.offset,
-                                             .bytes = asked.bytes,
-                                             .purpose = puts ? mr::usage::write_dst : read_for,
-                                             .home = &state_.device->domain(),
-                                             .connection = state_.number()},
-                                            use);
-    if (status != device_access::done) co_return status;
-    if (device->find(use.memory()).id != use.record().allocation) co_return device_access::device_failed;
-    std::byte* const there = use.memory().data();
-    // No suspension from here on: closing the key relies on the copy having been given to the device.
-    copy_operation copy(puts && !asked.direct ? engine.in() : engine.out(), puts ? there : slot, puts ? slot : there,
-                        asked.bytes, std::move(use));
-    co_await copy;
-  } catch (const error&) {
-    co_return device_access::device_failed;
-  }
-  co_return device_access::done;
 }
 
 }  // namespace weft::net

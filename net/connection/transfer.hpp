@@ -89,6 +89,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
  private:
   friend class batch_operation;
   friend class connection;
+  friend class device_messages;
   friend class list_operation;
   friend class refusal;
   friend class sending;

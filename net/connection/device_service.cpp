@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/device/copy_engine.hpp>
+#include <weft/mr/pool.hpp>
+#include <weft/mr/system/background.hpp>
+#include <weft/net/connection/connection_end.hpp>
+#include <weft/net/connection/device_service.hpp>
+#include <weft/net/connection/device_state.hpp>
+#include <weft/net/connection/exposures.hpp>
+#include <weft/runtime/core/background.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/report.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <new>
+#include <utility>
+
+namespace weft::net {
+
+using mr::detail::copy_engine;
+using mr::detail::copy_operation;
+using mr::detail::device_access;
+using mr::detail::device_key_use;
+using mr::detail::device_keys;
+using weft::detail::make_error;
+
+namespace {
+
+// How long to wait for a full pool. The connection does not end before that is over.
+constexpr std::chrono::milliseconds patience_for_pool{1000};
+
+constexpr mr::usage of_lent_slots = mr::usage::write_dst | mr::usage::read_src;
+
+void report_no_slots(const std::exception& why) noexcept try {
+  const std::string text = fmt::format("staging memory for a peer's access to device memory: {}", why.what());
+  send_report({.kind = report_kind::warning, .text = text});
+} catch (const std::bad_alloc&) {
+  send_report({.kind = report_kind::warning, .text = "out of staging memory for a peer's access to device memory"});
+}
+
+}  // namespace
+
+// Memory of the peer's device that is open here. Copies keep it open, whatever the peer says meanwhile. It is closed on
+// a worker, because drivers block for that.
+class device_service::shared_memory final : public mr::detail::background_job {
+ public:
+  shared_memory(std::shared_ptr<mr::memory_device> device, const mr::device_share& what, std::size_t bytes)
+      : device_(std::move(device)), memory_(device_->open_share(what, bytes), bytes) {}
+  ~shared_memory() override { close(); }
+  void close() noexcept {
+    if (!memory_.empty()) device_->close_share(std::exchange(memory_, {}).data());
+  }
+  void run() noexcept override {}  // a worker only has to delete it
+
+  [[nodiscard]] const mr::memory_device* device() const noexcept { return device_.get(); }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
+
+ private:
+  std::shared_ptr<mr::memory_device> device_;
+  std::span<std::byte> memory_;
+};
+
+void device_service::closed_on_worker::operator()(shared_memory* last) const noexcept {
+  mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(last));
+}
+
+void device_service::begin(task<> what) {
+  ++serving_;
+  try {
+    run_in_background(state_.home, std::move(what), "memory of a device, for the peer");
+  } catch (const std::bad_alloc&) {
+    --serving_;
+    state_.give_up(make_error(errc::no_memory, "serve the peer's request for memory of a device"));
+  }
+}
+
+void device_service::served() noexcept {
+  --serving_;
+  end_.advance();
+}
+
+bool device_service::lend() noexcept {
+  if (std::exchange(lends_, true)) return false;
+  begin(lend_to_peer());
+  return true;
+}
+
+bool device_service::asked(const device_message& said) noexcept {
+  service& mine = services_[said.slot];
+  const bool needs_slot =
+      !said.direct && (said.what == device_message::verb::put || said.what == device_message::verb::get);
+  if (needs_slot && !has_lent_) return false;
+  if (mine.runs) {
+    if (!mine.has_answered || mine.next) return false;
+    mine.next = said;
+    return true;
+  }
+  mine.runs = true;
+  begin(serve(said));
+  return true;
+}
+
+task<> device_service::lend_to_peer() {
+  const inside_call inside(state_);
+  device_message answer{.what = device_message::verb::memory};
+  try {
+    co_await messages_.prepare();
+    co_await lend_slots();
+    answer.region = lent_.remote();
+  } catch (const std::exception& why) {  // the peer is told that it failed, without the text
+    if (!state_.has_ended()) report_no_slots(why);
+  }
+  try {
+    if (!state_.is_silent() && messages_.are_prepared()) co_await messages_.post(device_messages::memory_place, answer);
+  } catch (const std::exception&) {  // the connection has ended
+  }
+  served();
+}
+
+task<> device_service::lend_slots() {
+  constexpr std::size_t bytes = device_message::slots * device_message::slot_bytes;
+  std::optional<error> why_not;
+  try {
+    lent_slots_ = co_await staging_memory::make(state_.device->domain(), bytes, mr::usage::bind_window);
+    lent_ = co_await exposures::open(state_, state_.keys, lent_slots_.slice(), of_lent_slots, {});
+  } catch (const error& why) {
+    if (why.code() != errc::not_supported) throw;
+    why_not = why;
+  }
+  if (why_not) {
+    lent_slots_ = staging_memory();
+    mr::buffer memory = co_await with_timeout(patience_for_pool, state_.device->pool().allocate(bytes));
+    lent_ = co_await exposures::open(state_, state_.keys, std::move(memory), of_lent_slots, {});
+  }
+  has_lent_ = true;
+}
+
+std::span<std::byte> device_service::lent_slot(std::size_t slot) const noexcept {
+  const std::span<std::byte> all = lent_slots_ ? lent_slots_.bytes() : lent_.memory().bytes();
+  return all.subspan(slot * device_message::slot_bytes, device_message::slot_bytes);
+}
+
+// Empty if the peer has not shared that memory with this device, or asks to copy beyond it.
+std::span<std::byte> device_service::part_of(const shared_memory* shared, const device_message& asked,
+                                             const mr::memory_device& device) noexcept {
+  if (shared == nullptr || shared->device() != &device) return {};
+  const std::span<std::byte> all = shared->bytes();
+  const bool is_within = asked.shared_offset <= all.size() && asked.bytes <= all.size() - asked.shared_offset;
+  return is_within ? all.subspan(static_cast<std::size_t>(asked.shared_offset), asked.bytes) : std::span<std::byte>();
+}
+
+task<> device_service::serve(device_message request) {
+  const inside_call inside(state_);
+  service& mine = services_[request.slot];
+  for (std::optional<device_message> next = request; next; next = std::exchange(mine.next, std::nullopt)) {
+    mine.has_answered = false;
+    device_message answer{.what = device_message::verb::answer, .slot = request.slot};
+    try {
+      co_await messages_.prepare();
+      answer.status = co_await carry_out(*next);
+      mine.has_answered = true;
+      if (!state_.is_silent()) co_await messages_.post(device_messages::answer_place(request.slot), answer);
+    } catch (const std::exception&) {  // the connection has ended, or there is no memory for a coroutine
+      if (!state_.has_ended()) state_.give_up(make_error(errc::no_memory, "answer the peer's request"));
+    }
+  }
+  mine.runs = false;
+  served();
+}
+
+task<device_access> device_service::carry_out(const device_message& asked) {
+  if (asked.what == device_message::verb::unshare) {
+    co_await close_share();
+    co_return device_access::done;
+  }
+  if (state_.closing) co_return device_access::closing;
+  if (asked.what == device_message::verb::share) co_return co_await open_share(asked);
+  co_return co_await copy_for_peer(asked);
+}
+
+// Only for a peer process of this machine, and for memory whose owner has chosen it, because a peer that frees memory
+// it has shared may damage this end's use of the device.
+task<device_access> device_service::open_share(const device_message& asked) {
+  if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return device_access::not_allowed;
+  const std::shared_ptr<mr::memory_device> device = device_keys::of_process().device_of(asked.key, true);
+  if (device == nullptr) co_return device_access::not_allowed;
+  co_await close_share();
+  try {
+    const auto open = [&] { return std::make_unique<shared_memory>(device, asked.shared, asked.shared_bytes); };
+    std::unique_ptr<shared_memory> opened = co_await weft::detail::offload_for_resources(open);
+    shared_ = std::shared_ptr<shared_memory>(opened.release(), closed_on_worker());
+  } catch (const error&) {
+    co_return device_access::device_failed;
+  }
+  co_return device_access::done;
+}
+
+// A peer that still has copies in progress breaks the rules: the last copy closes the memory.
+task<> device_service::close_share() {
+  const std::shared_ptr<shared_memory> gone = std::move(shared_);
+  if (gone.use_count() != 1) co_return;
+  const auto close = [&gone]() noexcept { gone->close(); };
+  co_await weft::detail::offload_for_resources(close);
+}
+
+task<device_access> device_service::copy_for_peer(const device_message& asked) {
+  const bool puts = asked.what == device_message::verb::put;
+  const mr::usage read_for = asked.flushes ? mr::usage::flush_visibility : mr::usage::read_src;
+  device_keys& keys = device_keys::of_process();
+  const std::shared_ptr<mr::memory_device> device = keys.device_of(asked.key);
+  if (device == nullptr) co_return device_access::no_such_key;
+  try {
+    copy_engine& engine = *co_await copy_engine::of(device);
+    const copy_engine::user polled(engine);
+    if (lent_slots_ && !asked.direct) co_await lent_slots_.pin_for(device);
+    const std::shared_ptr<shared_memory> shared = asked.direct ? shared_ : nullptr;
+    const std::span<std::byte> other = asked.direct ? part_of(shared.get(), asked, *device) : lent_slot(asked.slot);
+    if (other.empty()) co_return device_access::not_allowed;
+    std::byte* const slot = other.data();
+    device_key_use use;
+    const device_access status = keys.begin({.key = asked.key,
+                                             .offset = asked.offset,
+                                             .bytes = asked.bytes,
+                                             .purpose = puts ? mr::usage::write_dst : read_for,
+                                             .home = &state_.device->domain(),
+                                             .connection = state_.number()},
+                                            use);
+    if (status != device_access::done) co_return status;
+    if (device->find(use.memory()).id != use.record().allocation) co_return device_access::device_failed;
+    std::byte* const there = use.memory().data();
+    // No suspension from here on: closing the key relies on the copy having been given to the device.
+    copy_operation copy(puts && !asked.direct ? engine.in() : engine.out(), puts ? there : slot, puts ? slot : there,
+                        asked.bytes, std::move(use));
+    co_await copy;
+  } catch (const error&) {
+    co_return device_access::device_failed;
+  }
+  co_return device_access::done;
+}
+
+}  // namespace weft::net
