@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/link_life.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/runtime/core/executor_core.hpp>
@@ -34,10 +35,10 @@ class rail_owner {
 
   [[nodiscard]] virtual executor_core& home() const noexcept = 0;
   /// Whether the peer knows rails; otherwise there is one rail, without control messages.
-  [[nodiscard]] virtual bool is_railed() const noexcept = 0;
-  [[nodiscard]] virtual bool has_ended() const noexcept = 0;
+  [[nodiscard]] bool is_railed() const noexcept { return railed_; }
+  [[nodiscard]] bool has_ended() const noexcept { return life_.is_broken(); }
   /// Whether a rail may still come: the link has not ended, and does not shut its rails down.
-  [[nodiscard]] virtual bool takes_rails() const noexcept = 0;
+  [[nodiscard]] bool takes_rails() const noexcept { return !life_.is_broken() && !life_.has_finished(); }
   [[nodiscard]] virtual std::size_t rail_count() const noexcept = 0;
   [[nodiscard]] virtual rail& rail_at(std::size_t place) noexcept = 0;
   /// The rail that messages are sent over; null while there is none, or the peer has not said what came over the last
@@ -80,6 +81,8 @@ class rail_owner {
   virtual void settle() noexcept = 0;
 
   unsigned depth_ = 0;
+  bool railed_ = false;
+  link_life life_;  // finished: the rails are being shut down, after both ends have sent `finish`
 };
 
 }  // namespace weft::net::rails

@@ -444,7 +444,7 @@ bool rails_link::goes_on_without(rail& which, const error& why) noexcept {
   const std::optional<refused_access> what = which.carrier()->refusal();
   if (!what || !refusals_.may_have_been_late(which, *what, why)) return false;
   outage_.note_refusal();
-  watch_.begin();
+  if (refusals_.due_at()) watch_.begin();
   return true;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <weft/mr/buffer.hpp>
-#include <weft/net/link/link_life.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/rails/control.hpp>
@@ -90,9 +89,6 @@ class rails_link final : public link,
 
   // rail_owner
   [[nodiscard]] executor_core& home() const noexcept override { return home_; }
-  [[nodiscard]] bool is_railed() const noexcept override { return railed_; }
-  [[nodiscard]] bool has_ended() const noexcept override { return life_.is_broken(); }
-  [[nodiscard]] bool takes_rails() const noexcept override { return !life_.is_broken() && !life_.has_finished(); }
   [[nodiscard]] std::size_t rail_count() const noexcept override { return rails_.size(); }
   [[nodiscard]] rail& rail_at(std::size_t number) noexcept override { return rails_[number]; }
   [[nodiscard]] rail* message_rail() noexcept override { return fences_.are_messages_unsettled() ? nullptr : out_; }
@@ -156,7 +152,6 @@ class rails_link final : public link,
   rails_set_up set_up_;
   capabilities capabilities_;
   std::string peer_;
-  bool railed_ = false;
 
   std::unique_ptr<link> first_;  // before start()
   std::deque<rail> rails_;
@@ -175,7 +170,6 @@ class rails_link final : public link,
 
   bool greeted_ = false;      // the peer has sent its greeting
   bool finish_sent_ = false;  // `finish` was sent, and has not been lost with its rail
-  link_life life_;            // finished: the rails are being shut down, after both ends have sent `finish`
 };
 
 }  // namespace weft::net::rails

@@ -58,7 +58,7 @@ void refusals::explained(const rail& about, const control& said) noexcept {
     return owner_.refuse_peer("an access to memory that was not open to the peer, or not for that");
   }
   refused_over& its = all_[about.number()];
-  if (its.unexplained && said.epoch >= its.unexplained_epoch) its.unexplained.reset();
+  if (its.unexplained && said.epoch == its.unexplained_epoch) its.unexplained.reset();
   note_late(about.number(), said.epoch, *gone);
   if (rail* const over = owner_.control_rail()) own_memory::tell_withdrawn(*over, gone->handle, gone->at_deadline);
 }
