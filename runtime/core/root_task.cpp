@@ -53,6 +53,12 @@ namespace {
 
 constinit thread_local int failed_frames = 0;  // being destroyed
 
+[[gnu::cold, gnu::noinline]] void destroy_failed(std::coroutine_handle<> frame) noexcept {
+  ++failed_frames;
+  frame.destroy();
+  --failed_frames;
+}
+
 }  // namespace
 
 int exceptions_under_way() noexcept { return std::uncaught_exceptions() + failed_frames; }
@@ -64,12 +70,11 @@ void root_task::end() noexcept {
   if (trace_sink* const sink = current_trace()) [[unlikely]]
     sink->ended(trace_track::tasks, this);
   std::exception_ptr failure = body_->take_failure();
-  const int failed = failure != nullptr ? 1 : 0;
+  const bool has_failed = failure != nullptr;
   if (wanted_) keep_result(failure);
-  failed_frames += failed;
   // The frame is destroyed before we are unlinked: it may hold our handle, and letting that go must not destroy us yet.
-  std::exchange(body_, nullptr)->handle().destroy();
-  failed_frames -= failed;
+  const std::coroutine_handle<> frame = std::exchange(body_, nullptr)->handle();
+  has_failed ? destroy_failed(frame) : frame.destroy();
   unlink();
   stop_.unfollow();
   if (stopped_alone_ && failure && is_stop(failure)) failure = nullptr;
