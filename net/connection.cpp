@@ -69,11 +69,11 @@ task<> connection::send_bytes(std::string_view text, const send_options& how) {
 task<> connection::send_copy(connection_core& core, std::shared_ptr<link_keys> keys, std::span<const std::byte> bytes,
                              send_options how) {
   check_task(core.state(), *keys, "send to");
-  const std::uint64_t most = core.properties().max_send_bytes;
-  if (bytes.size() > most) {
+  const net::capabilities& can = core.properties();
+  if (can.native && bytes.size() > can.max_send_bytes) {
     throw error(errc::message_too_large,
                 fmt::format("send {} bytes, {} over {}: the peer takes at most {} bytes, its receive_size",
-                            bytes.size(), core.peer(), core.fabric().name(), most));
+                            bytes.size(), core.peer(), core.fabric().name(), can.max_send_bytes));
   }
   auto memory = co_await core.pool().allocate(bytes.size());
   std::ranges::copy(bytes, memory.data());
