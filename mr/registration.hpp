@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/remote_key.hpp>
 #include <weft/mr/usage.hpp>
 
 #include <atomic>
@@ -99,10 +98,10 @@ struct domain_capabilities {
 /// One fabric's registration of memory. Opaque to all others, except the remote key and the address, which go to peers
 /// unchanged.
 struct registration {
-  std::uint64_t local_key = 0;  ///< for local operations; 0 where the fabric needs none
-  mr::remote_key remote_key{};  ///< for peers; 0: they have no access
-  std::uint64_t address = 0;    ///< of the first byte, as peers use it
-  void* handle = nullptr;       ///< the transport's own
+  std::uint64_t local_key = 0;   ///< for local operations; 0 where the fabric needs none
+  std::uint64_t remote_key = 0;  ///< for peers; 0: they have no access
+  std::uint64_t address = 0;     ///< of the first byte, as peers use it
+  void* handle = nullptr;        ///< the transport's own
 };
 
 }  // namespace weft::mr

@@ -6,7 +6,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 namespace weft::mr {
@@ -42,10 +41,7 @@ std::uint64_t load_le(const std::byte* from, std::size_t bytes) noexcept {
 
 bool fits_small(std::uint64_t number) noexcept { return number <= std::numeric_limits<std::uint32_t>::max(); }
 
-std::size_t bytes_of(const remote_key& key) noexcept {
-  if (!key.is_number()) return key.blob().size();
-  return fits_small(key.number()) ? small_number : large_number;
-}
+std::size_t bytes_of(std::uint64_t key) noexcept { return fits_small(key) ? small_number : large_number; }
 
 bool wraps(std::uint64_t address, std::uint64_t size) noexcept {
   return size != 0 && size - 1 > std::numeric_limits<std::uint64_t>::max() - address;
@@ -53,11 +49,10 @@ bool wraps(std::uint64_t address, std::uint64_t size) noexcept {
 
 [[noreturn]] void refuse(const std::string& why) { throw error(errc::malformed, "remote region: " + why); }
 
-remote_key unpack_key(std::span<const std::byte> bytes) {
-  if (bytes.size() > large_number) return remote_key(bytes);
+std::uint64_t unpack_key(std::span<const std::byte> bytes) {
   const std::uint64_t number = load_le(bytes.data(), bytes.size());
   if (bytes.size() == large_number && fits_small(number)) refuse("the value of an 8-byte key fits in 4 bytes");
-  return remote_key(number);
+  return number;
 }
 
 // Takes the counter off the front.
@@ -73,9 +68,8 @@ std::uint32_t unpack_counter(std::span<const std::byte>& bytes) {
 remote_place unpack_place(std::span<const std::byte>& bytes, std::uint64_t length) {
   if (bytes.size() < key_at) refuse("the descriptor is cut off in a fabric's entry");
   const auto key_bytes = std::to_integer<std::size_t>(bytes[key_bytes_at]);
-  const bool is_number = key_bytes == small_number || key_bytes == large_number;
-  if (!is_number && (key_bytes <= large_number || key_bytes > remote_key::max_bytes)) {
-    refuse(fmt::format("a key of {} bytes is not possible", key_bytes));
+  if (key_bytes != small_number && key_bytes != large_number) {
+    refuse(fmt::format("a key of {} bytes is not possible: keys are numbers of 4 or 8 bytes", key_bytes));
   }
   if (bytes.size() - key_at < key_bytes) refuse("the descriptor is cut off in a key");
   remote_place place{.fabric = std::to_integer<std::uint8_t>(bytes[fabric_at]),
@@ -89,14 +83,7 @@ remote_place unpack_place(std::span<const std::byte>& bytes, std::uint64_t lengt
 
 }  // namespace
 
-remote_key::remote_key(std::span<const std::byte> blob) : blob_bytes_(static_cast<std::uint8_t>(blob.size())) {
-  if (blob.size() <= sizeof(std::uint64_t) || blob.size() > max_bytes) {
-    throw error(errc::out_of_range, fmt::format("make a remote key of {} bytes", blob.size()));
-  }
-  std::memcpy(words_.data(), blob.data(), blob.size());
-}
-
-remote_slice::remote_slice(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
+remote_slice::remote_slice(std::uint64_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
     : size_(size), usage_(purpose) {
   if (wraps(address, size)) {
     throw error(errc::out_of_range, fmt::format("make a remote slice: {} bytes at {:#x} wrap around", size, address));
@@ -138,7 +125,7 @@ remote_slice remote_slice::slice(std::uint64_t offset, std::uint64_t length) con
   return part;
 }
 
-remote_region::remote_region(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
+remote_region::remote_region(std::uint64_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
     : remote_slice(key, address, size, purpose) {
   if (size == 0) throw error(errc::zero_length, "remote region");
 }
@@ -171,11 +158,7 @@ packed_remote_region remote_region::pack() const noexcept {
     to[fabric_at] = std::byte{each.fabric};
     to[key_bytes_at] = static_cast<std::byte>(key_bytes);
     store_le(to + address_at, each.address, sizeof each.address);
-    if (each.key.is_number()) {
-      store_le(to + key_at, each.key.number(), key_bytes);
-    } else {
-      std::memcpy(to + key_at, each.key.blob().data(), key_bytes);
-    }
+    store_le(to + key_at, each.key, key_bytes);
     to += key_at + key_bytes;
   }
   wire.size_ = static_cast<std::size_t>(to - wire.bytes_.data());

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <weft/mr/registration.hpp>
-#include <weft/mr/remote_key.hpp>
 #include <weft/mr/usage.hpp>
 
 #include <array>
@@ -16,7 +15,7 @@ namespace weft::mr {
 struct remote_place {
   std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device, or place_behind_owner
   std::uint64_t address = 0;  ///< of the first byte, in the owner's terms: its virtual address, or its iova
-  remote_key key{};           ///< what allows the access
+  std::uint64_t key = 0;      ///< what allows the access: a number that the fabric has chosen
 
   friend constexpr bool operator==(const remote_place&, const remote_place&) noexcept = default;
 };
@@ -28,7 +27,7 @@ class remote_slice {
  public:
   /// Memory that is registered with its owner's first or only fabric. Throws errc::out_of_range if the addresses wrap
   /// around.
-  remote_slice(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
+  remote_slice(std::uint64_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
   /// Memory that is registered with several fabrics, in their order. Throws errc::invalid_argument for any other order,
   /// for no place, or for more than max_fabrics; errc::out_of_range as above.
   remote_slice(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
@@ -42,8 +41,8 @@ class remote_slice {
     }
     return nullptr;
   }
-  /// The key of the first place; 0 if it is not a number.
-  [[nodiscard]] std::uint64_t key() const noexcept { return places_[0].key.number(); }
+  /// The key of the first place.
+  [[nodiscard]] std::uint64_t key() const noexcept { return places_[0].key; }
   /// The address of the first place.
   [[nodiscard]] std::uint64_t address() const noexcept { return places_[0].address; }
   /// In bytes.
@@ -80,16 +79,16 @@ class packed_remote_region;
 ///
 /// The wire form is little-endian: version (1 byte, 2), number of places (1), usage (2), length (8); then, only if the
 /// highest bit of the usage is set, remote_slice::counter() (4); then each place: fabric (1), bytes of the key (1),
-/// address (8), key. A key of 4 or 8 bytes is a number, of 8 only if it does not fit in 4; a longer key is a blob.
-/// Fabrics are in ascending order, so that each region has one form. With one place it takes 26 or 30 bytes, which fit
-/// a trailer or an inline send; with all of them, and blobs for keys, max_packed_bytes.
+/// address (8), key. A key has 4 bytes, or 8 if it does not fit in 4; any other length is malformed. Fabrics are in
+/// ascending order, so that each region has one form. With one place it takes 26 or 30 bytes, which fit a trailer or an
+/// inline send; with all of them, a counter and keys of 8 bytes, max_packed_bytes.
 class remote_region : public remote_slice {
  public:
   /// The longest that pack() yields.
-  static constexpr std::size_t max_packed_bytes = 16 + max_fabrics * (10 + remote_key::max_bytes);
+  static constexpr std::size_t max_packed_bytes = 16 + max_fabrics * (10 + sizeof(std::uint64_t));
 
   /// Throws errc::zero_length if empty, and as remote_slice does.
-  remote_region(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
+  remote_region(std::uint64_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
   /// A region that several fabrics reach. Throws as the other constructor and remote_slice do.
   remote_region(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 

@@ -149,7 +149,7 @@ task<exposure> connection::expose(const mr::slice& range, mr::usage uses, const 
   return exposures::open(core()->state(), core()->keys(), range, uses, how);
 }
 
-void connection::confirm_retired(const mr::remote_key& key) { checked().confirm_retired(key); }
+void connection::confirm_retired(std::uint64_t key) { checked().confirm_retired(key); }
 
 void connection::confirm_retired(const exposure& retired) { confirm_retired(retired.remote().places()[0].key); }
 

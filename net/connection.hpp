@@ -160,7 +160,7 @@ class connection {
   /// revoked and its memory released: at once if its exposure is retired, otherwise once it is (exposure::retire()).
   /// Does nothing for a key that is not open. Call it only on the peer's word: a later access of the peer ends the
   /// connection.
-  void confirm_retired(const mr::remote_key& key);
+  void confirm_retired(std::uint64_t key);
   /// Confirms it for the key of an exposure that has been retired.
   void confirm_retired(const exposure& retired);
 

@@ -27,7 +27,7 @@ list_operation::list_operation(operation_owner* owner, transfer_kind kind, std::
     : owner_(owner),
       element_(owner, kind),
       parts_(parts),
-      blocks_{.local = {}, .remote = mr::remote_slice(mr::remote_key(), 0, 0, mr::usage::none)},
+      blocks_{.local = {}, .remote = mr::remote_slice(0, 0, 0, mr::usage::none)},
       how_(how) {
   element_.borrowed_ = true;
 }
@@ -159,16 +159,15 @@ std::size_t list_operation::end_of_like(std::size_t place, std::uint64_t most_by
   const mr::memory_record* const memory = model.local.record();
   const mr::usage usage = model.remote.usage();
   const mr::remote_place& named = model.remote.places()[0];
-  const auto is_like = [&, fabric = named.fabric, key = named.key.number()](const list_part& other) {
+  const auto is_like = [&, fabric = named.fabric, key = named.key](const list_part& other) {
     if (other.local.record() != memory || other.remote.usage() != usage) return false;
     if (other.remote.counter() != model.remote.counter()) return false;
     if (other.local.size() != other.remote.size() || other.local.size() > most_bytes) return false;
     const auto places = other.remote.places();
-    return places.size() == 1 && places[0].fabric == fabric && places[0].key.is_number() &&
-           places[0].key.number() == key;
+    return places.size() == 1 && places[0].fabric == fabric && places[0].key == key;
   };
   std::size_t end = place + 1;
-  if (model.remote.places().size() != 1 || !named.key.is_number()) return end;
+  if (model.remote.places().size() != 1) return end;
   while (end + 1 < parts_.size() && is_like(parts_[end])) ++end;
   return end;
 }

@@ -31,7 +31,7 @@ bool event_queue_core::try_to_deliver(submission& ended) noexcept {
   weft::detail::remote_wake_ups served;
   const std::lock_guard lock(mutex_);
   if ((ended.abandoned_ || closed_) && !ended.failure_) return false;
-  if (!ended.failure_) ended.key_ = ended.target_->registration.remote_key.number();
+  if (!ended.failure_) ended.key_ = ended.target_->registration.remote_key;
   if (closed_) {
     ended.progress_ = submission::progress::read;
     unread = std::move(ended.self_);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/attached_link.hpp>
-#include <weft/runtime/result.hpp>
 
 #include <utility>
 
@@ -36,24 +35,15 @@ peer_names attached_link::names_of(const mr::remote_slice& where) noexcept {
   names.of.fill(named_place{});
   for (const mr::remote_place& each : where.places()) {
     if (each.fabric >= mr::max_fabrics) continue;
-    names.of[each.fabric] = {.key = each.key.number(), .address = each.address};
+    names.of[each.fabric] = {.key = each.key, .address = each.address};
   }
   return names;
 }
 
-std::optional<named_place> attached_link::import(const mr::remote_place* place,
-                                                 std::optional<error>& why_not) const noexcept {
+error attached_link::refusal_of(const mr::remote_place* place) noexcept {
   using weft::detail::make_error;
-  if (place == nullptr) {
-    why_not = make_error(errc::wrong_device, "the peer's memory is not registered with the fabric of this connection");
-  } else if (place->key.is_number()) {
-    why_not = make_error(errc::invalid_argument, "the peer's key is too large for this fabric");
-  } else if (const result<std::uint64_t> imported = link->import_key(place->key)) {
-    return named_place{.key = *imported, .address = place->address};
-  } else {
-    why_not = imported.error();
-  }
-  return std::nullopt;
+  if (place != nullptr) return make_error(errc::invalid_argument, "the peer's key is too large for this fabric");
+  return make_error(errc::wrong_device, "the peer's memory is not registered with the fabric of this connection");
 }
 
 }  // namespace weft::net

@@ -28,12 +28,13 @@ struct attached_link {
   [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where,
                                                 std::optional<error>& why_not) const noexcept {
     const mr::remote_place* const place = where.on(peer_greeting ? peer_greeting->fabric : 0);
-    if (place != nullptr && place->key.is_number() && place->key.number() <= largest_key) [[likely]]
-      return named_place{.key = place->key.number(), .address = place->address};
-    return import(place, why_not);
+    if (place != nullptr && place->key <= largest_key) [[likely]]
+      return named_place{.key = place->key, .address = place->address};
+    why_not = refusal_of(place);
+    return std::nullopt;
   }
 
-  /// For links over several fabrics, whose keys are all numbers.
+  /// For links over several fabrics.
   [[nodiscard]] static peer_names names_of(const mr::remote_slice& where) noexcept;
 
   transport* fabric;
@@ -47,8 +48,7 @@ struct attached_link {
   std::uint64_t largest_key;
 
  private:
-  [[nodiscard, gnu::cold]] std::optional<named_place> import(const mr::remote_place* place,
-                                                             std::optional<error>& why_not) const noexcept;
+  [[nodiscard, gnu::cold]] static error refusal_of(const mr::remote_place* place) noexcept;
 };
 
 }  // namespace weft::net

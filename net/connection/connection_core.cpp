@@ -61,7 +61,7 @@ std::span<const std::byte> connection_core::peer_private_data() const noexcept {
   return greeting::user_data(state_.carrier.peer_private_data);
 }
 
-void connection_core::confirm_retired(const mr::remote_key& key) {
+void connection_core::confirm_retired(std::uint64_t key) {
   if (!state_.home.on_own_thread()) throw error(errc::wrong_thread, state_.context("confirm retired memory of"));
   state_.keys->confirm(key);
 }

@@ -50,7 +50,7 @@ class connection_core final : public operation_owner,
   [[nodiscard]] connection_state& state() noexcept { return state_; }
   [[nodiscard]] connection_end& end() noexcept { return end_; }
   [[nodiscard]] const std::shared_ptr<link_keys>& keys() const noexcept { return state_.keys; }
-  void confirm_retired(const mr::remote_key& key);
+  void confirm_retired(std::uint64_t key);
   void abort(std::string_view why) noexcept { state_.abort(why); }
 
   [[nodiscard]] executor_core& home() const noexcept { return state_.home; }

@@ -125,7 +125,7 @@ void link_keys::take_back(lending* what, exposure_end why) noexcept {
   target != nullptr ? target->revoke(what->key_, *what) : what->revoked();
 }
 
-bool link_keys::opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept {
+bool link_keys::opened(lending& what, std::uint64_t key, std::size_t bytes) noexcept {
   what.key_ = key;
   what.bytes_ = bytes;
   what.phase_ = lending::phase::open;
@@ -142,20 +142,20 @@ bool link_keys::opened(lending& what, const mr::remote_key& key, std::size_t byt
 
 void link_keys::unlist(lending& what) noexcept { what.unlisted_ = listed_.extract(what.listed_); }
 
-lending* link_keys::find(const mr::remote_key& key) noexcept {
-  const auto [first, last] = listed_.equal_range(key.number());
+lending* link_keys::find(std::uint64_t key) noexcept {
+  const auto [first, last] = listed_.equal_range(key);
   const auto found = std::find_if(first, last, [&key](const lending* item) { return item->key_ == key; });
   return found != last ? *found : nullptr;
 }
 
-void link_keys::confirm(const mr::remote_key& key) noexcept {
+void link_keys::confirm(std::uint64_t key) noexcept {
   lending* const found = find(key);
   if (found == nullptr) return;
   if (found->retired_) return take_back(found, exposure_end::owner);
   found->confirmed_ = true;
 }
 
-void link_keys::invalidated(const mr::remote_key& key) noexcept {
+void link_keys::invalidated(std::uint64_t key) noexcept {
   if (lending* const found = find(key)) take_back(found, exposure_end::peer);
 }
 

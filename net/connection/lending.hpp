@@ -60,7 +60,7 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   void tell() noexcept;
 
   std::shared_ptr<link_keys> keys_;
-  mr::remote_key key_;
+  std::uint64_t key_ = 0;
   const std::uint32_t link_;      // number of the link that gives the key
   std::uint64_t device_key_ = 0;  // a key of device_keys; 0: none, or closed
   std::size_t bytes_ = 0;
@@ -78,7 +78,7 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
     [[nodiscard]] bool operator()(std::uint64_t a, const lending* b) const noexcept { return a < b->number(); }
   };
   using index = std::multiset<lending*, by_key>;
-  [[nodiscard]] std::uint64_t number() const noexcept { return key_.number(); }
+  [[nodiscard]] std::uint64_t number() const noexcept { return key_; }
 
   // opening  the link makes the key, or has not been asked
   // open     the peer may use the memory
@@ -166,11 +166,11 @@ class link_keys {
   void attach(link& target) noexcept;
   /// The link has given the peer this key to `bytes` bytes. Returns false if the deadline has passed: the caller ends
   /// the lending.
-  [[nodiscard]] bool opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept;
+  [[nodiscard]] bool opened(lending& what, std::uint64_t key, std::size_t bytes) noexcept;
   /// The peer is done with a key: the memory is released now if it is retired, otherwise once it is to be.
-  void confirm(const mr::remote_key& key) noexcept;
+  void confirm(std::uint64_t key) noexcept;
   /// The peer has revoked a key: the memory is released now.
-  void invalidated(const mr::remote_key& key) noexcept;
+  void invalidated(std::uint64_t key) noexcept;
   /// The link has closed, and none of its keys opens anything: retired memory is released.
   void detach() noexcept;
   /// The connection is destroyed. A task that was made and has not begun must check this before it touches the
@@ -185,7 +185,7 @@ class link_keys {
   void take(lending* what) noexcept;
   /// The link that has given its key, if it is still attached.
   [[nodiscard]] link* opener_of(const lending& what) const noexcept;
-  [[nodiscard]] lending* find(const mr::remote_key& key) noexcept;
+  [[nodiscard]] lending* find(std::uint64_t key) noexcept;
   void take_back(lending* what, exposure_end why) noexcept;
   void unlist(lending& what) noexcept;
   static void end_copies(lending& what) noexcept;

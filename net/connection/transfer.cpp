@@ -118,11 +118,11 @@ void transfer::aim_at_counted(const mr::remote_slice& where) noexcept {
 // Aims at memory that only its owner reaches, by copying; if it is not such memory, failure_ says why it has no name.
 void transfer::aim_beyond(const mr::remote_slice& where) noexcept {
   const mr::remote_place* const place = where.on(mr::place_behind_owner);
-  if (place == nullptr || !place->key.is_number()) return;
+  if (place == nullptr) return;
   failure_.reset();
   is_behind_owner_ = is_staged_ = true;
   names_.count = 0;
-  remote_key_ = place->key.number();
+  remote_key_ = place->key;
   remote_address_ = place->address;
 }
 

@@ -123,16 +123,6 @@ int fabric_calls::mr_bind(fid_mr* region, fid* to, std::uint64_t flags) noexcept
   return ::fi_mr_bind(region, to, flags);
 }
 int fabric_calls::mr_enable(fid_mr* region) noexcept { return ::fi_mr_enable(region); }
-int fabric_calls::mr_raw_attr(fid_mr* region, std::uint64_t* base, std::uint8_t* key, std::size_t* length) noexcept {
-  return ::fi_mr_raw_attr(region, base, key, length, 0);
-}
-int fabric_calls::mr_map_raw(fid_domain* domain, std::uint64_t base, std::uint8_t* key, std::size_t length,
-                             std::uint64_t* mapped) noexcept {
-  return ::fi_mr_map_raw(domain, base, key, length, mapped, 0);
-}
-int fabric_calls::mr_unmap_key(fid_domain* domain, std::uint64_t key) noexcept {
-  return ::fi_mr_unmap_key(domain, key);
-}
 
 int fabric_calls::get_wait_fd(fid_cq* queue, int* fd) noexcept { return ::fi_control(&queue->fid, FI_GETWAIT, fd); }
 int fabric_calls::trywait(fid_fabric* fabric, fid_cq* queue) noexcept {

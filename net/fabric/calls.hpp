@@ -56,10 +56,6 @@ class fabric_calls {
   virtual int mr_regattr(fid_domain* domain, const fi_mr_attr* wanted, std::uint64_t flags, fid_mr** made) noexcept;
   virtual int mr_bind(fid_mr* region, fid* to, std::uint64_t flags) noexcept;
   virtual int mr_enable(fid_mr* region) noexcept;
-  virtual int mr_raw_attr(fid_mr* region, std::uint64_t* base, std::uint8_t* key, std::size_t* length) noexcept;
-  virtual int mr_map_raw(fid_domain* domain, std::uint64_t base, std::uint8_t* key, std::size_t length,
-                         std::uint64_t* mapped) noexcept;
-  virtual int mr_unmap_key(fid_domain* domain, std::uint64_t key) noexcept;
 
   // Completions.
   /// The descriptor of a queue with FI_WAIT_FD.

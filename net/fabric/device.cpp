@@ -32,6 +32,7 @@ device::info_ptr make_hints(fabric_calls& library, const std::string& provider, 
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->domain_attr->mr_mode = honoured_mr_modes;
+  if (!provider.empty()) hints->domain_attr->mr_mode |= FI_MR_RAW;  // finds it, so that check_choice() can say why not
   if (ordered) hints->tx_attr->msg_order = wanted_order;
   // With automatic progress some software providers work on threads of their own, which cannot be frozen. Without its
   // thread, sockets does not wake a sleeping executor.
@@ -152,6 +153,7 @@ void device::check_choice() const {
     throw error(errc::not_supported, fmt::format("libfabric's provider {} {}", provider(), why));
   };
   if (needs(FI_MR_HMEM)) refuse("wants device memory to be registered as such (FI_MR_HMEM), which weft has none of");
+  if (needs(FI_MR_RAW)) refuse("has keys of more than 64 bits (FI_MR_RAW), and weft's are numbers of 64");
   if (needs(~honoured_mr_modes)) refuse("asks for a mode of registration that weft does not know");
   if ((info_->mode & ~(FI_CONTEXT | FI_CONTEXT2)) != 0) refuse("asks for a mode that weft does not know");
   if (info_->rx_attr->iov_limit < 2) refuse("receives into one piece of memory only, and weft needs two");

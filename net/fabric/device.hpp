@@ -21,8 +21,8 @@
 namespace weft::net::fabric {
 
 /// The modes of registration that weft honours: fi_mr(3). FI_MR_HMEM is not among them, because there is no device
-/// memory, and FI_MR_COLLECTIVE, because there are no collective operations.
-inline constexpr int honoured_mr_modes = FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY |
+/// memory, nor FI_MR_COLLECTIVE, because there are no collective operations, nor FI_MR_RAW, because keys have 64 bits.
+inline constexpr int honoured_mr_modes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY |
                                          FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT | FI_MR_ENDPOINT;
 
 /// The longest address of an endpoint that weft accepts.

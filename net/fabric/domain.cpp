@@ -87,18 +87,6 @@ region_ptr register_region(const device& home, std::span<std::byte> memory, std:
   return region;
 }
 
-mr::remote_key key_of(const device& home, fid_mr* region) {
-  if (!home.needs(FI_MR_RAW)) return {::fi_mr_key(region)};
-  std::array<std::uint8_t, mr::remote_key::max_bytes> raw{};
-  std::size_t length = raw.size();
-  std::uint64_t base = 0;
-  const int failure = home.calls().mr_raw_attr(region, &base, raw.data(), &length);
-  if (failure < 0) throw_failure(home.calls(), failure, "ask for the raw key of a region");
-  // Padded, because a blob is told from a number by its length.
-  length = std::max(length, sizeof(std::uint64_t) + 1);
-  return mr::remote_key(std::as_bytes(std::span(raw)).first(length));
-}
-
 domain::domain(std::shared_ptr<device> home)
     : mr::domain("fabric:" + home->name(), abilities_of(*home)), device_(std::move(home)) {}
 
@@ -113,7 +101,7 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   region_ptr made = register_region(*device_, memory, open | own, nullptr, "register memory");
   item.local_key = reinterpret_cast<std::uintptr_t>(::fi_mr_desc(made.get()));
   if (open != 0) {
-    item.remote_key = key_of(*device_, made.get());
+    item.remote_key = ::fi_mr_key(made.get());
     const std::lock_guard lock(mutex_);
     open_.emplace(::fi_mr_key(made.get()), opened_memory{item.address, memory.size(), open});
   }
@@ -131,7 +119,7 @@ void domain::do_deregister(mr::registration& item) noexcept {
   if (item.handle == nullptr) return;
   auto* const region = static_cast<fid_mr*>(item.handle);
   const std::uint64_t key = ::fi_mr_key(region);
-  const bool was_open = item.remote_key != mr::remote_key();  // not by open_, where all raw keys have the same number
+  const bool was_open = item.remote_key != 0;
   {
     const std::lock_guard lock(mutex_);
     open_.erase(key);

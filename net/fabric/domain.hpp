@@ -33,10 +33,8 @@ struct opened_memory {
 /// (FI_MR_ENDPOINT), and may be null otherwise. Called on workers. Throws weft::error whose text contains `what`.
 [[nodiscard]] region_ptr register_region(const device& home, std::span<std::byte> memory, std::uint64_t rights,
                                          fid_ep* bound, const char* what);
-/// The key by which peers name the region: a number, or a blob with FI_MR_RAW. Throws weft::error.
-[[nodiscard]] mr::remote_key key_of(const device& home, fid_mr* region);
 
-/// The protection domain of a provider: regions of fi_mr(3), which peers name by keys of 64 bits, or raw ones.
+/// The protection domain of a provider: regions of fi_mr(3), which peers name by keys of 64 bits.
 ///
 /// Memory gets a region only if the provider needs one for this end's operations (FI_MR_LOCAL), or peers may access it.
 /// A key opens its region to every peer of the domain that knows it. Without FI_MR_VIRT_ADDR, peers count addresses

@@ -92,7 +92,7 @@ fabric_link::fabric_link(established&& made)
   capabilities_.checksum = true;
   capabilities_.outgoing_reads = made_.outgoing_reads;
   capabilities_.incoming_reads = made_.incoming_reads;
-  capabilities_.invalidate = !made_.endpoint->home().needs(FI_MR_RAW);  // a trailer has room for a number only
+  capabilities_.invalidate = true;
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
   capabilities_.max_message_bytes = std::min<std::uint64_t>(about.ep_attr->max_msg_size, UINT32_MAX);
@@ -637,11 +637,9 @@ void fabric_link::take_question(const control_record& asked) noexcept {
   bool allowed = needed == 0 || made_.memory->find(asked.key).allows(asked.address, asked.length, needed);
   for (const auto& item : exposures_) {
     if (allowed) break;
-    const bool is_meant = item->state == exposure::open && item->number == asked.key;
+    const bool is_meant = item->state == exposure::open && item->key == asked.key;
     allowed = is_meant && item->opened.allows(asked.address, asked.length, needed);
   }
-  // A raw key has a different number at each end, so it cannot be checked.
-  allowed = allowed || made_.memory->home().needs(FI_MR_RAW);
   // A peer that is refused ends the connection, unless the access has completed meanwhile. So a peer that asks again
   // and again guesses keys.
   constexpr unsigned most_refusals = 16;
@@ -913,8 +911,6 @@ task<> fabric_link::finish() {
     for (const auto& item : exposures_) {
       if (item->state == exposure::swept) item->region.reset();
     }
-    // defect: leave the raw keys
-    for (const auto& [blob, number] : imported_) calls_.mr_unmap_key(made_.endpoint->home().domain(), number);
     made_.endpoint.reset();
     {
       const std::lock_guard lock(end_mutex_);
@@ -958,26 +954,6 @@ void fabric_link::flush_requests() noexcept {
 
 // ---- keys ----
 
-result<std::uint64_t> fabric_link::import_key(const mr::remote_key& blob) noexcept try {
-  const device& home = made_.memory->home();
-  if (!home.needs(FI_MR_RAW)) {
-    return weft::detail::make_error(errc::not_supported, "this provider's keys are numbers, but the peer's key is not");
-  }
-  const auto known =
-      std::find_if(imported_.begin(), imported_.end(), [&](const auto& each) { return each.first == blob; });
-  if (known != imported_.end()) return known->second;
-  imported_.reserve(imported_.size() + 1);
-  std::array<std::uint8_t, mr::remote_key::max_bytes> raw{};
-  std::memcpy(raw.data(), blob.blob().data(), blob.blob().size());
-  std::uint64_t number = 0;
-  const int failure = calls_.mr_map_raw(home.domain(), 0, raw.data(), blob.blob().size(), &number);
-  if (failure < 0) return weft::detail::make_error(errc::remote_access, "the peer's raw key means nothing here");
-  imported_.emplace_back(blob, number);
-  return number;
-} catch (const std::bad_alloc&) {
-  return weft::detail::make_error(errc::no_memory, "import the peer's key");
-}
-
 task<exposed_place> fabric_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) {
   const device& about = made_.memory->home();
   constexpr mr::usage possible =
@@ -1004,7 +980,6 @@ task<exposed_place> fabric_link::expose(mr::slice memory, mr::usage uses, mr::de
   exposure& item = *made;
   const auto work = [&about, &item, memory, uses, bound = made_.endpoint->get()] {
     item.region = register_region(about, memory.bytes(), rights_of_peers(uses), bound, "expose memory");
-    item.key = key_of(about, item.region.get());
   };
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   {
@@ -1021,18 +996,19 @@ task<exposed_place> fabric_link::expose(mr::slice memory, mr::usage uses, mr::de
   exposures_.push_back(std::move(made));
   // defect: count the addresses
   const std::uint64_t address = about.needs(FI_MR_VIRT_ADDR) ? reinterpret_cast<std::uintptr_t>(memory.data()) : 0;
-  item.number = ::fi_mr_key(item.region.get());
+  item.key = ::fi_mr_key(item.region.get());
   item.opened = {.address = address, .bytes = memory.size(), .rights = rights_of_peers(uses)};
   co_return exposed_place(item.key, address);
 }
 
-fabric_link::exposure* fabric_link::find(const mr::remote_key& key) noexcept {
-  const auto found =
-      std::find_if(exposures_.begin(), exposures_.end(), [&](const auto& each) { return each->key == key; });
+fabric_link::exposure* fabric_link::find(std::uint64_t key) noexcept {
+  // Without those that have been revoked, or were open to all: the provider may have used their key again.
+  const auto is_meant = [&](const auto& each) { return each->key == key && each->who == nullptr && !each->is_of_all; };
+  const auto found = std::find_if(exposures_.begin(), exposures_.end(), is_meant);
   return found != exposures_.end() ? found->get() : nullptr;
 }
 
-void fabric_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
+void fabric_link::revoke(std::uint64_t key, revocation& who) noexcept {
   exposure* const item = find(key);
   if (item == nullptr) return who.revoked();
   if (item->state == exposure::closed) {
@@ -1134,7 +1110,7 @@ void fabric_link::ask_about_exposures() noexcept {
     item.is_asked = true;
     item.asked_at = home_.now();
     ++unanswered_;
-    tell({.kind = control_record::fences, .key = item.number});
+    tell({.kind = control_record::fences, .key = item.key});
   }
 }
 
@@ -1173,7 +1149,7 @@ void fabric_link::take_region_mail() noexcept {
 bool fabric_link::ask_about_region(std::uint64_t key) noexcept try {
   exposures_.reserve(exposures_.size() + 1);
   auto made = std::make_unique<exposure>(*this);
-  made->number = key;
+  made->key = key;
   made->is_of_all = true;
   made->hurry = exposure::frozen;
   exposures_.push_back(std::move(made));
@@ -1192,15 +1168,13 @@ void fabric_link::drop_region_mail() noexcept {
   unasked_ = 0;
 }
 
-// A raw key has a different number here, so every access counts.
 void fabric_link::take_fence_question(const control_record& asked) noexcept {
-  const bool any = made_.memory->home().needs(FI_MR_RAW);
   read_queue(std::numeric_limits<std::size_t>::max());  // so that completed accesses do not count
   if (life_.is_leaving()) return;
   bool under_way = false;
   for (posted_request* each = first_; each != nullptr; each = each->next) {
     const work_request& work = *each->work;
-    const bool is_meant = is_access(work.kind) && (any || work.remote_key == asked.key);
+    const bool is_meant = is_access(work.kind) && work.remote_key == asked.key;
     if (is_meant && each->completed != each->handed_over) {  // defect: tell the owner that
       under_way = each->awaited = true;
       each->fenced_key = asked.key;
@@ -1221,9 +1195,8 @@ void fabric_link::tell_of_end(posted_request& item) noexcept {
   tell({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = item.fenced_key});
 }
 
-// Several exposures may have the same number: raw keys have no number of their own, and a provider that chooses its
-// keys may reuse one. Each question is answered in turn. When the peer is done, it says so once for all exposures of
-// the number that it has reported in use.
+// Several exposures may have the same key, because a provider that chooses its keys may reuse one. Each question is
+// answered in turn. When the peer is done, it says so once for all exposures of the key that it has reported in use.
 void fabric_link::take_fence(const control_record& answer) noexcept {
   exposure* const in_use = next_asked(answer.key, true);
   exposure* const unanswered = next_asked(answer.key, false);
@@ -1243,12 +1216,12 @@ void fabric_link::take_fence(const control_record& answer) noexcept {
   ask_about_exposures();
 }
 
-// The oldest exposure of that number about which the peer was asked, and which it has reported in use, or has not
+// The oldest exposure of that key about which the peer was asked, and which it has reported in use, or has not
 // answered yet.
-fabric_link::exposure* fabric_link::next_asked(std::uint64_t number, bool in_use) noexcept {
+fabric_link::exposure* fabric_link::next_asked(std::uint64_t key, bool in_use) noexcept {
   exposure* oldest = nullptr;
   for (const auto& each : exposures_) {
-    const bool is_meant = each->is_asked && each->number == number && each->in_use == in_use;
+    const bool is_meant = each->is_asked && each->key == key && each->in_use == in_use;
     if (is_meant && (oldest == nullptr || each->asked_at < oldest->asked_at)) oldest = each.get();
   }
   return oldest;
@@ -1267,10 +1240,10 @@ void fabric_link::end_if_fences_are_late() noexcept {
     const bool holds_all_up = each->hurry != exposure::waiting;
     const duration patience = holds_all_up ? duration(frozen_patience) : duration(fence_patience);
     if (home_.now() - each->asked_at < patience) continue;
-    refusal_ = {.is_peers = true, .key = each->number};
+    refusal_ = {.is_peers = true, .key = each->key};
     return fail(
         weft::detail::make_error(errc::protocol_error, "the peer does not let go of memory that was taken back"),
-        control_record::refused_you, each->number);
+        control_record::refused_you, each->key);
   }
 }
 

@@ -90,9 +90,8 @@ class fabric_link final : public net::link,
   void refuse(violation what, std::string_view why) noexcept override;
   [[nodiscard]] bool may_have_failed_alone() const noexcept override { return failed_alone_; }
   [[nodiscard]] std::uint64_t largest_key() const noexcept override { return UINT64_MAX; }
-  [[nodiscard]] result<std::uint64_t> import_key(const mr::remote_key& blob) noexcept override;
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
-  void revoke(const mr::remote_key& key, revocation& who) noexcept override;
+  void revoke(std::uint64_t key, revocation& who) noexcept override;
   [[nodiscard]] std::optional<refused_access> refusal() const noexcept override { return refusal_; }
 
  private:
@@ -148,8 +147,7 @@ class fabric_link final : public net::link,
     fabric_link& owner;
     std::atomic<worker_pool*> workers{nullptr};  // to which it was submitted
     region_ptr region;
-    mr::remote_key key;
-    std::uint64_t number = 0;  // fi_mr_key(3)
+    std::uint64_t key = 0;
     opened_memory opened;
     revocation* who = nullptr;
     enum state_t : std::uint8_t {
@@ -266,7 +264,7 @@ class fabric_link final : public net::link,
   [[nodiscard]] task<> finish();
 
   // Exposures.
-  [[nodiscard]] exposure* find(const mr::remote_key& key) noexcept;
+  [[nodiscard]] exposure* find(std::uint64_t key) noexcept;
   [[nodiscard]] worker_pool* find_workers() const noexcept;
   void close(exposure& item) noexcept;
   void exposure_closed(exposure& item) noexcept;
@@ -281,7 +279,7 @@ class fabric_link final : public net::link,
   void take_fence_question(const control_record& asked) noexcept;
   void tell_of_end(posted_request& item) noexcept;
   void take_fence(const control_record& answer) noexcept;
-  [[nodiscard]] exposure* next_asked(std::uint64_t number, bool in_use) noexcept;
+  [[nodiscard]] exposure* next_asked(std::uint64_t key, bool in_use) noexcept;
   void fence_all() noexcept;
   void end_if_fences_are_late() noexcept;
   void fenced(exposure& item) noexcept;
@@ -327,7 +325,6 @@ class fabric_link final : public net::link,
   std::size_t unanswered_ = 0;  // questions about exposures
   std::size_t exposing_ = 0;    // coroutines of expose() that refer to this link
   event quiet_;                 // one of these has ended, or the wait for input, or mail has arrived
-  std::vector<std::pair<mr::remote_key, std::uint64_t>> imported_;
 
   std::mutex end_mutex_;
   bool endpoint_is_closed_ = false;  // under end_mutex_: no last use begins afterwards

@@ -587,7 +587,7 @@ task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detai
   co_return exposed_place(exposed_.open(memory, uses, gate), 0);
 }
 
-void tcp_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
+void tcp_link::revoke(std::uint64_t key, revocation& who) noexcept {
   exposed_.revoke(key, who.is_wish_of_peer());  // defect: leave a key that was taken back
   who.revoked();
 }

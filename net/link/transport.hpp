@@ -177,9 +177,9 @@ struct refused_access {
 /// The key and the address by which a peer names memory that is exposed to it.
 struct exposed_place {
   /// Both parts.
-  exposed_place(const mr::remote_key& opened, std::uint64_t at) noexcept : key(opened), address(at) {}
+  exposed_place(std::uint64_t opened, std::uint64_t at) noexcept : key(opened), address(at) {}
 
-  mr::remote_key key;     ///< grants the access
+  std::uint64_t key;      ///< grants the access
   std::uint64_t address;  ///< of the first byte
 };
 
@@ -243,13 +243,8 @@ class link {
   /// network may be at fault, and not the peer, so that another link to the same peer may go on.
   [[nodiscard]] virtual bool may_have_failed_alone() const noexcept { return false; }
 
-  /// The largest number that can be a key of this transport; constant.
+  /// The largest key of this transport; a larger one in a peer's descriptor is refused. Constant.
   [[nodiscard]] virtual std::uint64_t largest_key() const noexcept { return UINT32_MAX; }
-  /// Imports a key of the peer that is no number, and yields the number that stands for it in
-  /// work_request::remote_key. By default errc::not_supported, because all keys of the transport are numbers.
-  [[nodiscard]] virtual result<std::uint64_t> import_key([[maybe_unused]] const mr::remote_key& blob) noexcept {
-    return weft::detail::make_error(errc::not_supported, "this fabric's keys are numbers, but the peer's key is not");
-  }
 
   /// Opens `memory` to the peer for `uses`, by a key that is usable through this link only, and yields the key and the
   /// peer's address for it. The caller keeps the memory and the slice's registration until this task has ended and the
@@ -257,7 +252,7 @@ class link {
   [[nodiscard]] virtual task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) = 0;
   /// Revokes the key, and calls who.revoked() once the peer no longer touches the memory: before closed(), or at once
   /// if the link has closed. On some devices this blocks, so a worker may do it. Called once for each key.
-  virtual void revoke(const mr::remote_key& key, revocation& who) noexcept = 0;
+  virtual void revoke(std::uint64_t key, revocation& who) noexcept = 0;
   /// The refused access that has ended the link; empty if the cause was another. From link_events::ended() on.
   [[nodiscard]] virtual std::optional<refused_access> refusal() const noexcept { return std::nullopt; }
 };

@@ -132,7 +132,7 @@ class exposed_memory {
   void revoke(std::size_t on, link& carrier) noexcept {
     keys[on].is_there = false;
     ++revoking;
-    carrier.revoke(mr::remote_key(keys[on].key), revocations_[on]);
+    carrier.revoke(keys[on].key, revocations_[on]);
   }
   /// Notifies the owner, once, if no key can open the memory any more; true if it has.
   [[nodiscard]] bool tell_if_over() noexcept {

@@ -132,7 +132,7 @@ task<> own_memory::open_key(exposed_memory& what, std::size_t on) {
     }
     // A link that has ended has shut its keys itself, and the rail may have its next link already.
     if (!opened || way.phase() == rail::state::absent || way.epoch() != epoch) continue;
-    what.keys[on] = {.is_there = true, .epoch = epoch, .key = opened->key.number(), .address = opened->address};
+    what.keys[on] = {.is_there = true, .epoch = epoch, .key = opened->key, .address = opened->address};
   }
 }
 

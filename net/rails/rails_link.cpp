@@ -211,10 +211,10 @@ task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::det
   return railed_ ? own_.expose(memory, uses, gate) : rails_[0].carrier()->expose(memory, uses, gate);
 }
 
-void rails_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
+void rails_link::revoke(std::uint64_t key, revocation& who) noexcept {
   const turn outer(*this);
   if (!railed_) return rails_[0].carrier()->revoke(key, who);
-  own_.revoke(key.number(), who);
+  own_.revoke(key, who);
 }
 
 void rails_link::keys_closed() noexcept {

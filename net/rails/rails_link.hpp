@@ -80,7 +80,7 @@ class rails_link final : public link,
   void refuse(violation what, std::string_view why) noexcept override;
   [[nodiscard]] std::uint64_t largest_key() const noexcept override { return UINT64_MAX; }
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
-  void revoke(const mr::remote_key& key, revocation& who) noexcept override;
+  void revoke(std::uint64_t key, revocation& who) noexcept override;
 
   // joinable
   void join_asked(const join& said, std::unique_ptr<link_request> request) noexcept override {

@@ -589,12 +589,12 @@ task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detai
   co_return exposed_place(exposed_.open(memory, uses, gate), 0);
 }
 
-void shm_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
+void shm_link::revoke(std::uint64_t key, revocation& who) noexcept {
   exposed_.revoke(key, who.is_wish_of_peer());  // defect: taken back, in shared memory
   if (!notices_.has_lent()) return who.revoked();
   const turn outer(*this);
   unsettled_ = true;
-  notices_.revoke(static_cast<std::uint32_t>(key.number()), who);
+  notices_.revoke(static_cast<std::uint32_t>(key), who);
 }
 
 }  // namespace weft::net::shm

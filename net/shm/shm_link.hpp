@@ -63,7 +63,7 @@ class shm_link final : public net::link,
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
-  void revoke(const mr::remote_key& key, revocation& who) noexcept override;
+  void revoke(std::uint64_t key, revocation& who) noexcept override;
 
  private:
   // One entry from outside. Output and closing wait until the outermost turn is over.

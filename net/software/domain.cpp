@@ -25,9 +25,7 @@ constexpr mr::domain_capabilities abilities{
     .gates = true,
 };
 
-std::uint32_t stag_of(const mr::registration& item) noexcept {
-  return static_cast<std::uint32_t>(item.remote_key.number());
-}
+std::uint32_t stag_of(const mr::registration& item) noexcept { return static_cast<std::uint32_t>(item.remote_key); }
 
 // Not rights_for_iwarp(): read sinks have keys of their own here, which the engine makes up and checks.
 constexpr key_rights rights_of(mr::usage purpose) noexcept {

@@ -39,8 +39,8 @@ std::uint32_t exposed_keys::open(const mr::slice& memory, mr::usage uses, mr::de
   return key;
 }
 
-void exposed_keys::revoke(const mr::remote_key& key, bool by_peer) noexcept {
-  const auto number = static_cast<std::uint32_t>(key.number());
+void exposed_keys::revoke(std::uint64_t key, bool by_peer) noexcept {
+  const auto number = static_cast<std::uint32_t>(key);
   if (keys_.erase(number) != 0) domain_.keys().erase(number, by_peer);
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <weft/mr/region/peer_gate.hpp>
-#include <weft/mr/remote_key.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/software/domain.hpp>
@@ -23,7 +22,7 @@ class exposed_keys {
   [[nodiscard]] std::uint32_t open(const mr::slice& memory, mr::usage uses, mr::detail::peer_gate* gate);
   /// Revokes a key. Does nothing for one that the connection does not have. `by_peer`: see
   /// revocation::is_wish_of_peer().
-  void revoke(const mr::remote_key& key, bool by_peer) noexcept;
+  void revoke(std::uint64_t key, bool by_peer) noexcept;
   /// Revokes all keys, at the end of the connection.
   void revoke_all() noexcept;
 

@@ -305,7 +305,7 @@ task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::deta
   return windows_.expose(std::move(memory), uses);
 }
 
-void rdma_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
+void rdma_link::revoke(std::uint64_t key, revocation& who) noexcept {
   if (endpoint_ == nullptr) return who.revoked();  // defect: keep a window
   windows_.revoke(key, who);
 }

@@ -57,7 +57,7 @@ class rdma_link final : public net::link,
   void abort(std::string_view why) noexcept override;
   [[nodiscard]] bool may_have_failed_alone() const noexcept override { return failed_alone_; }
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
-  void revoke(const mr::remote_key& key, revocation& who) noexcept override;
+  void revoke(std::uint64_t key, revocation& who) noexcept override;
   [[nodiscard]] std::optional<refused_access> refusal() const noexcept override { return refusal_; }
 
  private:

@@ -240,8 +240,8 @@ void window_binder::binding_ended(binding& item, bool done) noexcept {
 
 // Works even while the link leaves: until a worker has deallocated it, the window is bound to memory that its owner is
 // about to release.
-void window_binder::revoke(const mr::remote_key& key, revocation& who) noexcept {
-  const auto number = static_cast<std::uint32_t>(key.number());
+void window_binder::revoke(std::uint64_t key, revocation& who) noexcept {
+  const auto number = static_cast<std::uint32_t>(key);
   bound_windows& all = endpoint_.windows();
   bound_window* const item = endpoint_.home().traits().reuses_windows() ? all.find(number) : nullptr;
   if (item != nullptr && item->is_invalidated() && all.keep(*item)) return who.revoked();

@@ -45,7 +45,7 @@ class window_binder {
 
   // As in link, before the endpoint is destroyed.
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses);
-  void revoke(const mr::remote_key& key, revocation& who) noexcept;
+  void revoke(std::uint64_t key, revocation& who) noexcept;
 
   /// Whether a window is about to be invalidated, once completions that may be there have been polled. Requests posted
   /// meanwhile wait.

@@ -327,11 +327,10 @@ TEST_P_DEVICE_MEMORY(device_memory, is_refused_to_whoever_lies_about_it_and_the_
     const mr::remote_place lie{.fabric = mr::place_behind_owner, .address = address, .key = key};
     return mr::remote_region({&lie, 1}, 4096, for_peers);
   };
-  EXPECT_EQ(co_await code_of(client.write(host, forged(place.key.number(), 0))), errc::remote_access);
-  EXPECT_EQ(co_await code_of(client.write(host, forged(place.key.number() + 1, 0))), errc::remote_access);
-  EXPECT_EQ(co_await code_of(client.read(host, forged(place.key.number(), 1))), errc::remote_access);
-  EXPECT_EQ(co_await code_of(client.read(host, forged(place.key.number(), 0xFFFF'FFFF'FFFF'0000))),
-            errc::remote_access);
+  EXPECT_EQ(co_await code_of(client.write(host, forged(place.key, 0))), errc::remote_access);
+  EXPECT_EQ(co_await code_of(client.write(host, forged(place.key + 1, 0))), errc::remote_access);
+  EXPECT_EQ(co_await code_of(client.read(host, forged(place.key, 1))), errc::remote_access);
+  EXPECT_EQ(co_await code_of(client.read(host, forged(place.key, 0xFFFF'FFFF'FFFF'0000))), errc::remote_access);
   EXPECT_TRUE(has(readable, 2));
   co_await client.read(host, readable.remote());
   EXPECT_TRUE(holds(host.bytes(), 2));

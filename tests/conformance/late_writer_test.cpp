@@ -30,7 +30,7 @@ class defective_link final : public forwarding_link {
   defective_link(defects what, std::unique_ptr<net::link> inner) noexcept
       : forwarding_link(std::move(inner)), what_(what) {}
 
-  void revoke(const mr::remote_key& key, net::revocation& who) noexcept override {
+  void revoke(std::uint64_t key, net::revocation& who) noexcept override {
     what_.keeps_keys ? who.revoked() : forwarding_link::revoke(key, who);
   }
 

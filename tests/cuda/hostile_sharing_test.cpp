@@ -181,7 +181,7 @@ class hostile_sharing : public shm_link_test {
         std::move(made), {.usage = mr::usage::write_dst | mr::usage::read_src, .device = of.get(), .direct = direct});
   }
   [[nodiscard]] static std::uint64_t key_of(const mr::region& region) {
-    return region.remote().on(mr::place_behind_owner)->key.number();
+    return region.remote().on(mr::place_behind_owner)->key;
   }
   // A copy that touches what is not there is the end of all copies of its device.
   task<> expect_working_device() {

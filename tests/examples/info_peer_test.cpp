@@ -39,7 +39,7 @@ introduction usual_introduction() {
   introduction all;
   all.token = 42;
   all.words = "weft-info 0.1.0";
-  const weft::mr::remote_key key(std::uint32_t{7});
+  const std::uint64_t key = 7;
   all.memory =
       weft::mr::remote_region(key, 0x1000, memory_bytes, weft::mr::usage::write_dst | weft::mr::usage::read_src);
   return all;
@@ -90,7 +90,7 @@ TEST(an_introduction, with_any_byte_changed_is_refused_or_within_bounds) {
 
 TEST(an_introduction, of_memory_that_is_larger_or_not_open_is_refused) {
   introduction all = usual_introduction();
-  const weft::mr::remote_key key(std::uint32_t{7});
+  const std::uint64_t key = 7;
   all.memory = weft::mr::remote_region(key, 0x1000, std::uint64_t{1} << 40,
                                        weft::mr::usage::write_dst | weft::mr::usage::read_src);
   EXPECT_TRUE(code_of_unpacking(all.pack()));

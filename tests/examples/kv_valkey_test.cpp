@@ -96,7 +96,7 @@ class strict_peer {
       const auto length = number_in(said, 24, 28);
       const auto key = number_in(said, 28, 32);
       EXPECT_EQ(said, announcement(address, static_cast<std::uint32_t>(length), static_cast<std::uint32_t>(key)));
-      target_.emplace(mr::remote_key(key), address, length, mr::usage::write_dst);
+      target_.emplace(key, address, length, mr::usage::write_dst);
       used_ = 0;
     } else {
       others_.push_back(std::move(said));

@@ -463,7 +463,7 @@ TEST_F(kvcache_peers, a_receiver_that_lends_what_was_not_asked_for_is_an_error) 
   for (const auto& each : cases) {
     const auto server = [&](session& link) -> task<> {
       static_cast<void>(co_await hear<want_message>(link));
-      const weft::mr::remote_region pages(weft::mr::remote_key(1), 4096, each.bytes, each.uses);
+      const weft::mr::remote_region pages(1, 4096, each.bytes, each.uses);
       const message lent = lent_message{.sequence = each.sequence, .time = patience, .pages = pages};
       co_await say(link, lent);
     };
@@ -488,8 +488,7 @@ TEST_F(kvcache_peers, a_receiver_that_lends_memory_that_it_does_not_have_ends_th
   bool was_evicted = false;
   const auto server = [&](session& link) -> task<> {
     static_cast<void>(co_await hear<want_message>(link));
-    const weft::mr::remote_region pages(weft::mr::remote_key(0x12345678), 4096, small.bytes(),
-                                        weft::mr::usage::write_dst);
+    const weft::mr::remote_region pages(0x12345678, 4096, small.bytes(), weft::mr::usage::write_dst);
     const message lent = lent_message{.sequence = 1, .time = patience, .pages = pages};
     co_await say(link, lent);
     was_evicted = !co_await weft::as_result(link.receive());

@@ -14,7 +14,7 @@
 namespace kvcache {
 namespace {
 
-weft::mr::remote_region some_pages() { return {weft::mr::remote_key(7), 4096, 65536, weft::mr::usage::write_dst}; }
+weft::mr::remote_region some_pages() { return {7, 4096, 65536, weft::mr::usage::write_dst}; }
 
 std::vector<message> one_of_each() {
   return {want_message{.sequence = 0x0102030405060708, .of = {.pages = 9, .layers = 3, .block_bytes = 4096}},

@@ -41,7 +41,7 @@ def shm_frame(kind, reason=0, version=1, reads=(0, 0), ring=0, private=b""):
 def region(address, length, version=2, usage=0x24, keys=(b"\4\3\2\1",)):
     """With one place for each key, and padded to the most that a region takes: what follows are programmes."""
     places = b"".join(struct.pack("<BBQ", fabric, len(key), address) + key for fabric, key in enumerate(keys))
-    return (struct.pack("<BBHQ", version, len(keys), usage, length) + places).ljust(180, b"\0")
+    return (struct.pack("<BBHQ", version, len(keys), usage, length) + places).ljust(88, b"\0")
 
 
 def resp(*words):
@@ -153,9 +153,10 @@ SEEDS = {
         "all_there_is": region(0, (1 << 64) - 1) + place(1, 1) + place(2, 1) + place(3, 3) + place(3, 2),
         "wraps": region((1 << 64) - 16, 17),
         "empty": region(0x1000, 0),
-        "of_many_fabrics": region(0x1000, 4096, keys=(b"\1\0\0\0", b"\xff" * 8, b"\2" * 9, b"\3" * 32)) + place(0, 8),
+        "of_many_fabrics": region(0x1000, 4096, keys=(b"\1\0\0\0", b"\xff" * 8, b"\2" * 8, b"\3" * 4)) + place(0, 8),
         "with_a_long_small_key": region(0x1000, 4096, keys=(b"\1" + b"\0" * 7,)),
         "with_a_key_of_no_length": region(0x1000, 4096, keys=(b"\1" * 5,)),
+        "with_a_key_of_32_bytes": region(0x1000, 4096, keys=(b"\3" * 32,)),
         "of_no_fabric": region(0x1000, 4096, keys=()),
         "of_too_many_fabrics": region(0x1000, 4096, keys=(b"\1\0\0\0",) * 5),
         "earlier_version": region(0x1000, 16, version=1),

@@ -3,6 +3,7 @@
 
 #include <weft/net/link/transport.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -35,14 +36,11 @@ class forwarding_link : public net::link {
   [[nodiscard]] std::optional<std::uint64_t> taken_bytes() noexcept override { return inner_->taken_bytes(); }
   [[nodiscard]] bool may_have_failed_alone() const noexcept override { return inner_->may_have_failed_alone(); }
   [[nodiscard]] std::uint64_t largest_key() const noexcept override { return inner_->largest_key(); }
-  [[nodiscard]] result<std::uint64_t> import_key(const mr::remote_key& blob) noexcept override {
-    return inner_->import_key(blob);
-  }
   [[nodiscard]] task<net::exposed_place> expose(mr::slice memory, mr::usage uses,
                                                 mr::detail::peer_gate* gate) override {
     return inner_->expose(memory, uses, gate);
   }
-  void revoke(const mr::remote_key& key, net::revocation& who) noexcept override { inner_->revoke(key, who); }
+  void revoke(std::uint64_t key, net::revocation& who) noexcept override { inner_->revoke(key, who); }
   [[nodiscard]] std::optional<net::refused_access> refusal() const noexcept override { return inner_->refusal(); }
 
  protected:

@@ -3,6 +3,7 @@
 
 #include <weft/net/link/transport.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -24,7 +25,7 @@ class idle_link : public net::link {
   [[nodiscard]] task<net::exposed_place> expose(mr::slice, mr::usage, mr::detail::peer_gate*) override {
     throw error(errc::not_supported, "this link carries nothing");
   }
-  void revoke(const mr::remote_key&, net::revocation& who) noexcept override { who.revoked(); }
+  void revoke(std::uint64_t, net::revocation& who) noexcept override { who.revoked(); }
 
  private:
   net::capabilities properties_;

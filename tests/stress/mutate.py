@@ -266,7 +266,6 @@ leave a region unbound: never by unit/fabric_tests *fabric_modes.of_registration
 leave a region disabled: never by unit/fabric_tests *fabric_modes.of_registration_are_kept/rma_event
 hand a receive over without a descriptor: desc_of(memory, made_.memory->fabric()) -> nullptr
     by unit/fabric_tests *fabric_modes.of_registration_are_kept/local
-leave the raw keys of a connection mapped: skip by unit/fabric_tests *fabric_modes.of_registration_are_kept/raw
 count the addresses of exposed memory from 0 for all providers: never
     by unit/fabric_tests *fabric_modes.of_registration_are_kept/virt_addr
 trust what a change under way may have ended: -> true

@@ -123,9 +123,7 @@ constexpr mr::domain_capabilities abilities{
 
 constexpr mr::access rights_of_peers = mr::access::remote_read | mr::access::remote_write | mr::access::remote_atomic;
 
-std::uint32_t key_of(const mr::registration& item) noexcept {
-  return static_cast<std::uint32_t>(item.remote_key.number());
-}
+std::uint32_t key_of(const mr::registration& item) noexcept { return static_cast<std::uint32_t>(item.remote_key); }
 
 // The first page and the last: what tests take away is all of a mapping, or its end.
 void check_there(std::span<const std::byte> memory, mr::usage uses) {

@@ -386,8 +386,8 @@ task<net::exposed_place> link::expose(mr::slice memory, mr::usage uses, mr::deta
   co_return net::exposed_place(key, 0);
 }
 
-void link::revoke(const mr::remote_key& key, net::revocation& who) noexcept {
-  const auto number = static_cast<std::uint32_t>(key.number());
+void link::revoke(std::uint64_t key, net::revocation& who) noexcept {
+  const auto number = static_cast<std::uint32_t>(key);
   if (std::erase(exposed_, number) != 0) mine_.memory->keys().erase(number);
   who.revoked();
 }

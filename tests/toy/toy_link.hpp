@@ -113,7 +113,7 @@ class link final : public net::link, private weft::detail::remote_work {
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
   [[nodiscard]] task<net::exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
-  void revoke(const mr::remote_key& key, net::revocation& who) noexcept override;
+  void revoke(std::uint64_t key, net::revocation& who) noexcept override;
 
  private:
   // The corner of a request.

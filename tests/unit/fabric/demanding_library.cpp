@@ -14,12 +14,6 @@
 namespace weft::test {
 namespace {
 
-constexpr std::size_t raw_key_bytes = 24;
-using raw_key = std::array<std::uint64_t, raw_key_bytes / sizeof(std::uint64_t)>;
-constexpr std::uint64_t raw_key_mark = 0x5eed'0f0f'a11f'ab1e;
-
-raw_key raw_of(std::uint64_t key) noexcept { return {raw_key_mark, key, ~key}; }
-
 bool is_mapped(std::uintptr_t begin, std::size_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = begin / page * page;
@@ -62,7 +56,7 @@ int demanding_library::mr_regattr(fid_domain* domain, const fi_mr_attr* wanted, 
   fi_mr_attr changed = *wanted;
   if (wants(FI_MR_PROV_KEY)) {
     if (wanted->requested_key != 0) broke("a key was asked for that the provider chooses");
-    changed.requested_key = random_();
+    changed.requested_key = lowest_free_key();
   }
   region item;
   item.begin = reinterpret_cast<std::uintptr_t>(wanted->mr_iov->iov_base);
@@ -73,7 +67,6 @@ int demanding_library::mr_regattr(fid_domain* domain, const fi_mr_attr* wanted, 
   if (result < 0) return result;
   item.key = (*made)->key;
   if (wants(FI_MR_LOCAL)) (*made)->mem_desc = *made;
-  if (wants(FI_MR_RAW)) (*made)->key = FI_KEY_NOTAVAIL;
   regions_[*made] = item;
   return 0;
 }
@@ -95,46 +88,19 @@ int demanding_library::mr_enable(fid_mr* made) noexcept {
   return 0;
 }
 
-int demanding_library::mr_raw_attr(fid_mr* made, std::uint64_t* base, std::uint8_t* key, std::size_t* length) noexcept {
-  if (fails("mr_raw_attr")) return -FI_ENOMEM;
-  const std::lock_guard lock(mutex_);
-  if (std::exchange(*length, raw_key_bytes) < raw_key_bytes) return -FI_ETOOSMALL;
-  *base = 0;
-  const raw_key raw = raw_of(regions_[made].key);
-  std::memcpy(key, raw.data(), raw_key_bytes);
-  return 0;
-}
-
-int demanding_library::mr_map_raw(fid_domain*, std::uint64_t, std::uint8_t* key, std::size_t length,
-                                  std::uint64_t* mapped) noexcept {
-  if (fails("mr_map_raw")) return -FI_ENOMEM;
-  const std::lock_guard lock(mutex_);
-  raw_key raw{};
-  if (length != raw_key_bytes) return -FI_EINVAL;
-  std::memcpy(raw.data(), key, raw_key_bytes);
-  if (raw != raw_of(raw[1])) return -FI_EINVAL;
-  *mapped = random_();
-  mapped_[*mapped] = raw[1];
-  return 0;
-}
-
-int demanding_library::mr_unmap_key(fid_domain*, std::uint64_t key) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (mapped_.erase(key) == 0) broke("a key was unmapped that was none");
-  return 0;
-}
-
 int demanding_library::close(fid* object) noexcept {
   const std::lock_guard lock(mutex_);
-  if (object->fclass == FI_CLASS_MR) {
-    auto* const made = reinterpret_cast<fid_mr*>(object);
-    made->key = regions_[made].key;
-    regions_.erase(made);
-  }
+  if (object->fclass == FI_CLASS_MR) regions_.erase(reinterpret_cast<fid_mr*>(object));
   for (const auto& [made, item] : regions_) {
     if (item.bound == object) broke("an endpoint was closed before a region that is bound to it");
   }
   return shim_library::close(object);
+}
+
+std::uint64_t demanding_library::lowest_free_key() noexcept {
+  std::uint64_t key = std::uint64_t{1} << 40;
+  while (find(key) != nullptr) ++key;
+  return key;
 }
 
 demanding_library::region* demanding_library::find(std::uint64_t key) noexcept {
@@ -164,20 +130,11 @@ void demanding_library::check_there(fid_ep* from, fi_addr_t to, const region& ta
   if (peer != nullptr && target.bound != &peer->fid) broke("a key was used that is bound to no endpoint, or another");
 }
 
-bool demanding_library::translate(fid_ep* from, fi_addr_t to, std::uint64_t& address, std::uint64_t& key) {
-  if (wants(FI_MR_RAW)) {
-    const auto found = mapped_.find(key);
-    if (found == mapped_.end()) {
-      broke("a raw key was used that was not mapped");
-      return false;
-    }
-    key = found->second;
-  }
+void demanding_library::translate(fid_ep* from, fi_addr_t to, std::uint64_t& address, std::uint64_t key) {
   const region* const target = find(key);
-  if (target == nullptr) return true;  // it has been closed, and is refused
+  if (target == nullptr) return;  // it has been closed, and is refused
   check_there(from, to, *target);
   if (wants(FI_MR_VIRT_ADDR)) address -= target->begin;
-  return true;
 }
 
 ssize_t demanding_library::recvmsg(fid_ep* endpoint, const fi_msg* what, std::uint64_t flags) noexcept {
@@ -198,7 +155,7 @@ ssize_t demanding_library::writemsg(fid_ep* endpoint, const fi_msg_rma* what, st
   fi_rma_iov there = *what->rma_iov;
   fi_msg_rma changed = *what;
   changed.rma_iov = &there;
-  if (!translate(endpoint, what->addr, there.addr, there.key)) return -FI_EINVAL;
+  translate(endpoint, what->addr, there.addr, there.key);
   return shim_library::writemsg(endpoint, &changed, flags);
 }
 
@@ -208,7 +165,7 @@ ssize_t demanding_library::readmsg(fid_ep* endpoint, const fi_msg_rma* what, std
   fi_rma_iov there = *what->rma_iov;
   fi_msg_rma changed = *what;
   changed.rma_iov = &there;
-  if (!translate(endpoint, what->addr, there.addr, there.key)) return -FI_EINVAL;
+  translate(endpoint, what->addr, there.addr, there.key);
   return shim_library::readmsg(endpoint, &changed, flags);
 }
 
@@ -222,13 +179,12 @@ ssize_t demanding_library::fetch_atomicmsg(fid_ep* endpoint, const fi_msg_atomic
   fi_rma_ioc there = *what->rma_iov;
   fi_msg_atomic changed = *what;
   changed.rma_iov = &there;
-  if (!translate(endpoint, what->addr, there.addr, there.key)) return -FI_EINVAL;
+  translate(endpoint, what->addr, there.addr, there.key);
   return shim_library::fetch_atomicmsg(endpoint, &changed, result, result_desc, flags);
 }
 
 std::string names_of_modes(int modes) {
-  constexpr std::array<std::pair<int, const char*>, 8> all{{{FI_MR_LOCAL, "local"},
-                                                            {FI_MR_RAW, "raw"},
+  constexpr std::array<std::pair<int, const char*>, 7> all{{{FI_MR_LOCAL, "local"},
                                                             {FI_MR_VIRT_ADDR, "virt_addr"},
                                                             {FI_MR_ALLOCATED, "allocated"},
                                                             {FI_MR_PROV_KEY, "prov_key"},

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <random>
 #include <set>
 #include <span>
 #include <string>
@@ -18,8 +17,7 @@ namespace weft::test {
 ///
 /// - FI_MR_LOCAL: local memory comes with the descriptor of a region that holds it and has the right for that.
 /// - FI_MR_VIRT_ADDR: peers name memory by its address.
-/// - FI_MR_PROV_KEY: nobody asks for a key.
-/// - FI_MR_RAW: keys are blobs of 24 bytes, which mean something only once they are mapped. fi_mr_key(3) has none.
+/// - FI_MR_PROV_KEY: nobody asks for a key. The provider uses the key of a region that is closed for the next one.
 /// - FI_MR_ENDPOINT: what a peer uses has been bound to the endpoint that it goes to, and enabled, and the endpoint
 /// goes
 ///   after it.
@@ -28,12 +26,6 @@ namespace weft::test {
 class demanding_library final : public shim_library {
  public:
   explicit demanding_library(int modes) : modes_(modes) {}
-
-  /// Raw keys that are mapped still.
-  [[nodiscard]] std::size_t mapped() const {
-    const std::lock_guard lock(mutex_);
-    return mapped_.size();
-  }
 
   [[nodiscard]] std::size_t regions() const {
     const std::lock_guard lock(mutex_);
@@ -48,10 +40,6 @@ class demanding_library final : public shim_library {
   int mr_regattr(fid_domain* domain, const fi_mr_attr* wanted, std::uint64_t flags, fid_mr** made) noexcept override;
   int mr_bind(fid_mr* region, fid* to, std::uint64_t flags) noexcept override;
   int mr_enable(fid_mr* region) noexcept override;
-  int mr_raw_attr(fid_mr* region, std::uint64_t* base, std::uint8_t* key, std::size_t* length) noexcept override;
-  int mr_map_raw(fid_domain* domain, std::uint64_t base, std::uint8_t* key, std::size_t length,
-                 std::uint64_t* mapped) noexcept override;
-  int mr_unmap_key(fid_domain* domain, std::uint64_t key) noexcept override;
 
   ssize_t recvmsg(fid_ep* endpoint, const fi_msg* what, std::uint64_t flags) noexcept override;
   ssize_t sendmsg(fid_ep* endpoint, const fi_msg* what, std::uint64_t flags) noexcept override;
@@ -72,19 +60,18 @@ class demanding_library final : public shim_library {
 
   [[nodiscard]] bool wants(int mode) const noexcept { return (modes_ & mode) != 0; }
   [[nodiscard]] region* find(std::uint64_t key) noexcept;
+  [[nodiscard]] std::uint64_t lowest_free_key() noexcept;
   void check_local(std::span<const iovec> ranges, void* const* descs, std::uint64_t right);
   void check_there(fid_ep* from, fi_addr_t to, const region& target);
-  /// What the provider underneath calls that memory.
-  [[nodiscard]] bool translate(fid_ep* from, fi_addr_t to, std::uint64_t& address, std::uint64_t& key);
+  /// Makes the address the provider's underneath.
+  void translate(fid_ep* from, fi_addr_t to, std::uint64_t& address, std::uint64_t key);
 
   const int modes_;
   int modes_underneath_ = 0;
-  std::mt19937_64 random_{1};
   std::map<fid_mr*, region> regions_;
-  std::map<std::uint64_t, std::uint64_t> mapped_;  // what names a raw key here; the key underneath
 };
 
-/// "LOCAL, RAW", or "none".
+/// "local_and_endpoint", or "none".
 [[nodiscard]] std::string names_of_modes(int modes);
 
 }  // namespace weft::test

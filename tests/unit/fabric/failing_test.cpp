@@ -94,7 +94,7 @@ TEST(fabric_failing_open, is_an_error_where_libfabric_cannot_say_what_there_is) 
 class fabric_failing_registration : public testing::TestWithParam<failing_call> {};
 
 TEST_P(fabric_failing_registration, leaves_the_connection_alone_and_the_next_attempt_succeeds) {
-  demanding_library library(FI_MR_ENDPOINT | FI_MR_RAW);
+  demanding_library library(FI_MR_ENDPOINT);
   with_peers(library, [&](net::connection& client, net::connection& server, mr::pool& pool) -> task<> {
     const std::size_t in_use = pool.statistics().send.in_use_bytes;
     const auto opening = [&]() -> task<> {
@@ -112,24 +112,9 @@ TEST_P(fabric_failing_registration, leaves_the_connection_alone_and_the_next_att
 }
 
 INSTANTIATE_TEST_SUITE_P(calls, fabric_failing_registration,
-                         testing::Values(failing_call{"mr_regattr"}, failing_call{"mr_bind"}, failing_call{"mr_enable"},
-                                         failing_call{"mr_raw_attr"}),
+                         testing::Values(failing_call{"mr_regattr"}, failing_call{"mr_bind"},
+                                         failing_call{"mr_enable"}),
                          name_of);
-
-TEST(fabric_failing_import, of_a_raw_key_fails_the_operation_alone) {
-  demanding_library library(FI_MR_RAW);
-  with_peers(library, [&](net::connection& client, net::connection& server, mr::pool& pool) -> task<> {
-    auto memory = co_await pool.allocate(100);
-    auto source = co_await pool.allocate(100);
-    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst);
-    const auto writing = [&]() -> task<> { co_await client.write(source, open.remote()); };
-    library.fail("mr_map_raw", FI_ENOMEM);
-    EXPECT_TRUE(co_await failure_of(writing()));
-    EXPECT_TRUE(library.has_failed());
-    EXPECT_FALSE(co_await failure_of(writing()));
-    co_await exchange(client, server, pool);
-  });
-}
 
 task<> move_something_every_way(net::connection& client, net::connection& server, mr::pool& pool) {
   auto room = co_await pool.allocate(sizeof(std::uint64_t));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/cache/key_map.hpp>
 #include <weft/mr/remote_ptr.hpp>
 #include <weft/mr/remote_region.hpp>
+
+#include <fmt/core.h>
 
 #include <limits>
 
@@ -19,16 +20,14 @@ std::vector<std::byte> packed(const remote_region& region) {
   return {wire.begin(), wire.end()};
 }
 
-/// With a place on each fabric: keys of 4 bytes, of 8, and blobs.
+static_assert(sizeof(remote_slice) <= 128, "a slice of four fabrics fits into two cache lines");
+
+/// With a place on each fabric: keys of 4 bytes, and of 8.
 remote_region example_of_many() {
-  std::array<std::byte, 9> short_blob{};
-  std::array<std::byte, remote_key::max_bytes> long_blob{};
-  for (std::size_t i = 0; i < long_blob.size(); ++i) long_blob[i] = static_cast<std::byte>(i);
-  short_blob.back() = std::byte{1};
   const remote_place places[] = {{.fabric = 0, .address = 0x1000, .key = 7},
                                  {.fabric = 1, .address = 0, .key = top},
-                                 {.fabric = 2, .address = 0x3000, .key = remote_key(short_blob)},
-                                 {.fabric = 250, .address = top - 4095, .key = remote_key(long_blob)}};
+                                 {.fabric = 2, .address = 0x3000, .key = std::uint64_t{1} << 32},
+                                 {.fabric = 250, .address = top - 4095, .key = UINT32_MAX}};
   return {places, 4096, usage::read_src};
 }
 
@@ -45,17 +44,17 @@ TEST(remote_region, with_the_largest_number_for_a_key_fits_an_inline_send) {
   EXPECT_EQ(packed(remote_region(top, 0, 1, usage::read_src)).size(), 30u);
 }
 
-TEST(remote_region, of_several_fabrics_survives_the_wire_with_keys_of_any_kind) {
+TEST(remote_region, of_several_fabrics_survives_the_wire_with_keys_of_any_length) {
   const remote_region region = example_of_many();
   const std::vector<std::byte> wire = packed(region);
-  EXPECT_EQ(wire.size(), 12u + 4 * 10 + 4 + 8 + 9 + 32);
+  EXPECT_EQ(wire.size(), 12u + 4 * 10 + 4 + 8 + 8 + 4);
   EXPECT_EQ(wire.size(), region.packed_bytes());
   EXPECT_LE(wire.size(), remote_region::max_packed_bytes);
   const remote_region again = remote_region::unpack(wire);
   EXPECT_EQ(again, region);
-  EXPECT_EQ(again.on(1)->key.number(), top);
-  EXPECT_FALSE(again.on(2)->key.is_number());
-  EXPECT_EQ(again.on(250)->key.blob().size(), remote_key::max_bytes);
+  EXPECT_EQ(again.on(1)->key, top);
+  EXPECT_EQ(again.on(2)->key, std::uint64_t{1} << 32);
+  EXPECT_EQ(again.on(250)->key, UINT32_MAX);
   EXPECT_EQ(again.on(3), nullptr);
   const remote_slice part = again.slice(96, 4000);
   for (const remote_place& each : part.places()) EXPECT_EQ(each.address, region.on(each.fabric)->address + 96);
@@ -90,15 +89,6 @@ TEST(remote_region, has_places_in_one_order_and_each_fabric_once) {
             errc::invalid_argument);
   const remote_place wraps[] = {{.fabric = 0, .address = 0, .key = 7}, {.fabric = 1, .address = top, .key = 8}};
   EXPECT_EQ(test::code_thrown_by([&] { remote_region(wraps, 2, usage::read_src); }), errc::out_of_range);
-}
-
-TEST(remote_key, is_a_number_or_a_blob_that_is_longer) {
-  const std::array<std::byte, 33> bytes{};
-  for (const std::size_t size : {0u, 8u, 33u}) {
-    EXPECT_EQ(test::code_thrown_by([&] { remote_key(std::span(bytes).first(size)); }), errc::out_of_range) << size;
-  }
-  EXPECT_NE(remote_key(std::span(bytes).first(9)), remote_key(std::span(bytes).first(10)));
-  EXPECT_NE(remote_key(std::span(bytes).first(9)), remote_key(0));
 }
 
 TEST(remote_region, is_read_off_the_front_of_a_longer_message) {
@@ -139,7 +129,10 @@ TEST(remote_region, what_is_wrong_with_it_is_said_in_words) {
   EXPECT_NE(words_of(5, 0).find("length is zero"), std::string::npos);
   EXPECT_NE(words_of(11, 0xff).find("wrap"), std::string::npos);
   EXPECT_NE(words_of(13, 5).find("a key of 5 bytes"), std::string::npos);
-  EXPECT_NE(words_of(13, 33).find("a key of 33 bytes"), std::string::npos);
+  for (const unsigned bytes : {0u, 9u, 24u, 32u, 33u}) {
+    const std::string words = fmt::format("a key of {} bytes is not possible: keys are numbers of 4 or 8 bytes", bytes);
+    EXPECT_NE(words_of(13, bytes).find(words), std::string::npos);
+  }
   EXPECT_NE(words_of(13, 8).find("cut off in a key"), std::string::npos);
 }
 
@@ -247,29 +240,6 @@ TEST(remote_span, and_remote_ptr_begin_where_their_type_may_be) {
   EXPECT_EQ(test::code_thrown_by([&] { return remote_ptr<std::uint64_t>(region.slice(4, 9)); }), errc::out_of_range);
   const remote_slice where = remote_ptr<std::uint64_t>(region.slice(4, 8));
   EXPECT_EQ(where, region.slice(4, 8));
-}
-
-TEST(key_map, gives_each_mapping_a_name_of_its_own_that_ends_when_it_is_unmapped) {
-  key_map keys;
-  const auto raw = example().pack();
-  const std::uint64_t first = keys.map(raw);
-  const std::uint64_t second = keys.map(raw);
-  EXPECT_NE(first, second);
-  EXPECT_EQ(keys.find(first), example());
-  keys.unmap(first);
-  EXPECT_EQ(test::code_thrown_by([&] { keys.unmap(first); }), errc::invalid_argument);
-  EXPECT_EQ(test::code_thrown_by([&] { return keys.find(first); }), errc::invalid_argument);
-  EXPECT_EQ(keys.find(second), example());
-  key_map others;
-  EXPECT_EQ(test::code_thrown_by([&] { return others.find(second); }), errc::invalid_argument);
-  EXPECT_NE(others.map(raw), second);
-}
-
-TEST(key_map, maps_nothing_that_is_malformed) {
-  key_map keys;
-  const auto raw = example().pack();
-  EXPECT_EQ(test::code_thrown_by([&] { return keys.map(std::span(raw).first(25)); }), errc::malformed);
-  EXPECT_EQ(keys.size(), 0u);
 }
 
 }  // namespace

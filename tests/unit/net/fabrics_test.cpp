@@ -184,9 +184,6 @@ TEST_F(fabrics, memory_of_the_peers_without_a_place_on_the_connections_fabric_is
     EXPECT_TRUE(contains(failure, "fabric"));
     const mr::remote_region too_large(std::uint64_t{1} << 32, 0, 64, mr::usage::write_dst);
     EXPECT_EQ(co_await code_of(both.client.write(payload, too_large)), errc::invalid_argument);
-    std::array<std::byte, 16> blob{};
-    const mr::remote_region raw(mr::remote_key(blob), 0, 64, mr::usage::write_dst);
-    EXPECT_EQ(co_await code_of(both.client.write(payload, raw)), errc::not_supported);
     co_await both.client.close();
   });
 }

@@ -27,7 +27,7 @@ class counting_link final : public test::idle_link {
  public:
   int revoked = 0;
 
-  void revoke(const mr::remote_key& key, revocation& who) noexcept override {
+  void revoke(std::uint64_t key, revocation& who) noexcept override {
     ++revoked;
     idle_link::revoke(key, who);
   }

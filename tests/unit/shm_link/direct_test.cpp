@@ -252,7 +252,7 @@ class direct_order : public against_manual_end {
   static constexpr std::uint32_t other_key = 0x5678;
 
   [[nodiscard]] static mr::remote_slice place(std::uint32_t of, std::uint64_t bytes) {
-    return {mr::remote_key(of), 0, bytes, all_uses};
+    return {of, 0, bytes, all_uses};
   }
   static void offer(manual_end& hand, int file, record what = {}, shm::offered_memory where = {page, 0}) {
     what.kind = record_kind::offer;
@@ -329,7 +329,7 @@ TEST_P(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_refuse) 
     static_cast<void>(co_await next(hand, record_kind::taken));
     auto memory = co_await filled(8, 'd');
     const auto expect_asked = [&](std::uint64_t at, record_kind kind) -> task<> {
-      const mr::remote_slice where(mr::remote_key(key), at, 8, all_uses);
+      const mr::remote_slice where(key, at, 8, all_uses);
       const auto use = [&]() -> task<> {
         if (kind == record_kind::write) co_await victim.write(memory, where);
         if (kind == record_kind::read) co_await victim.read(memory, where);

@@ -217,7 +217,7 @@ TEST_P(hostile_taker, of_parts_of_a_line) {
 // It waits for answers then, and does not write.
 TEST_P(hostile_taker, of_what_was_not_there_is_noticed_while_reads_wait_for_their_turn) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const mr::remote_slice source(mr::remote_key(0x1234), 0, 10, mr::usage::read_src);
+    const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
     const auto read = [&]() -> task<> {
       auto target = co_await filled(10, 'r');
       const auto failure = co_await failure_of(victim.read(target, source));
@@ -260,7 +260,7 @@ class hostile_answer : public against_manual_end {
   void expect_refusal(std::size_t size, Script script, std::string_view words) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
       auto target = co_await filled(size, 'r');
-      const mr::remote_slice source(mr::remote_key(0x1234), 0, size, mr::usage::read_src);
+      const mr::remote_slice source(0x1234, 0, size, mr::usage::read_src);
       const auto serve = [&]() -> task<> {
         while (!hand.take()) co_await yield();
         script(hand);
@@ -300,7 +300,7 @@ TEST_P(hostile_answer, of_the_wrong_kind) {
 TEST_P(hostile_answer, given_twice) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
     auto target = co_await filled(8, 'r');
-    const mr::remote_slice source(mr::remote_key(0x1234), 0, 8, mr::usage::read_src);
+    const mr::remote_slice source(0x1234, 0, 8, mr::usage::read_src);
     const auto serve = [&]() -> task<> {
       while (!hand.take()) co_await yield();
       hand.put_whole({.kind = record_kind::answer}, bytes(8));
@@ -502,7 +502,7 @@ TEST_P(hostile_ring, that_breaks_off_in_the_middle_of_a_message_and_of_our_reque
   for (const std::uint16_t reason : {std::uint16_t{0}, std::uint16_t{1}, std::uint16_t{2}}) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
       auto target = co_await filled(10, 'r');
-      const mr::remote_slice source(mr::remote_key(0x1234), 0, 10, mr::usage::read_src);
+      const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
       const auto serve = [&]() -> task<> {
         while (!hand.take()) co_await yield();
         hand.put_whole({.kind = record_kind::answer}, bytes(5));
@@ -526,7 +526,7 @@ TEST_P(hostile_ring, that_goes_on_after_its_end) {
   for (const record_kind kind : {record_kind::send, record_kind::write, record_kind::read, record_kind::fetch_add}) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
       auto target = co_await filled(10, 'r');
-      const mr::remote_slice source(mr::remote_key(0x1234), 0, 10, mr::usage::read_src);
+      const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
       const auto serve = [&]() -> task<> {
         while (!hand.take()) co_await yield();
         hand.put({.kind = record_kind::finished});  // allowed: it may still answer

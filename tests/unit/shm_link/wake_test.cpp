@@ -95,7 +95,7 @@ TEST_P(shm_wake_up, is_not_needed_while_nothing_happens) {
 // The peer has taken everything, so that there is more room than before, and that is not what is waited for.
 TEST_P(shm_wake_up, is_not_needed_while_more_reads_wait_than_may_be_outstanding) {
   against([&](manual_end& hand, net::connection& peer) -> task<> {
-    const mr::remote_slice source(mr::remote_key(0x1234), 0, 10, mr::usage::read_src);
+    const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
     const auto read = [&]() -> task<> {
       auto target = co_await filled(10, 'r');
       const auto failure = co_await failure_of(peer.read(target, source));
@@ -120,7 +120,7 @@ TEST_P(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_answers)
     co_await send(peer);
     co_await send(peer);
     auto target = co_await filled(10, 'r');
-    const mr::remote_slice source(mr::remote_key(0x1234), 0, 10, mr::usage::read_src);
+    const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
     const auto read = [&]() -> task<> { static_cast<void>(co_await failure_of(peer.read(target, source))); };
     const auto close = [&]() -> task<> { co_await peer.close(); };
     const auto look_on = [&](scope& tasks) -> task<> {

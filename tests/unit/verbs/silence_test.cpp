@@ -724,7 +724,7 @@ class verbs_revocation : public verbs_silence {
     const exposed_place remote = co_await std::move(opening);
     EXPECT_TRUE(keys_->opened(*lent, remote.key, from.size()));
     lent->hold(mr::region_pin(from.slice()));
-    last_key_ = static_cast<std::uint32_t>(remote.key.number());
+    last_key_ = static_cast<std::uint32_t>(remote.key);
     co_return lent.release();
   }
   task<lending*> lend(rdma_link& link, mr::buffer own) {
@@ -733,7 +733,7 @@ class verbs_revocation : public verbs_silence {
     const exposed_place remote = co_await std::move(opening);
     EXPECT_TRUE(keys_->opened(*lent, remote.key, own.size()));
     lent->hold(std::move(own));
-    last_key_ = static_cast<std::uint32_t>(remote.key.number());
+    last_key_ = static_cast<std::uint32_t>(remote.key);
     co_return lent.release();
   }
 
