@@ -58,8 +58,9 @@ class device {
   /// Receives are not shared over rails.
   ///
   /// Throws weft::error: errc::invalid_argument for a list that names a transport twice, and for rails of "shm";
-  /// errc::not_supported for a name that this build does not know (the error lists the known ones), for an RDMA device
-  /// that this machine does not have, and for "auto" if the machine has no RDMA device and the build no iwarp.
+  /// errc::not_supported for a name that neither this build nor add_transport() knows (the error lists the known ones),
+  /// for an RDMA device that this machine does not have, and for "auto" if the machine has no RDMA device and the build
+  /// no iwarp.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
   /// Seam: a device of a transport that was made elsewhere, on failing libraries for instance. Such a transport has its

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/add_transport.hpp>
 #include <weft/net/device/transports.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/transport.hpp>
@@ -20,8 +21,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,9 +110,46 @@ constexpr std::array kinds{
     shm_kind,
 };
 
+const transport_kind* find_kind(std::string_view name) {
+  const auto found =
+      std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.name == name; });
+  return found != kinds.end() ? &*found : nullptr;
+}
+
+// The transports of add_transport(). An opener is copied out to be called, because it may add others.
+class added_transports {
+ public:
+  static added_transports& all() {
+    static added_transports instance;
+    return instance;
+  }
+
+  [[nodiscard]] bool add(const std::string& name, transport_opener open) {
+    const std::lock_guard lock(mutex_);
+    return openers_.try_emplace(name, std::move(open)).second;
+  }
+  // Empty if there is none of that name.
+  [[nodiscard]] transport_opener find(std::string_view name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = openers_.find(name);
+    return found != openers_.end() ? found->second : transport_opener();
+  }
+  [[nodiscard]] std::string names() {
+    const std::lock_guard lock(mutex_);
+    std::string names;
+    for (const auto& [name, open] : openers_) names += fmt::format(", {0}, {0}:...", name);
+    return names;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, transport_opener, std::less<>> openers_;
+};
+
 std::string known_names() {
   std::string names = "auto";
   for (const transport_kind& each : kinds) names += fmt::format(", {}", each.spellings);
+  names += added_transports::all().names();
   return names + ", rails of these (without auto and shm) joined by +, and lists of all but auto separated by commas";
 }
 
@@ -142,12 +184,15 @@ std::string hint_for(std::string_view kind) {
 std::unique_ptr<transport> open_named(std::string_view name, const device_options& options, const software_home& home) {
   const std::size_t colon = name.find(':');
   const std::string_view kind = name.substr(0, colon);
-  const auto found =
-      std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.name == kind; });
-  if (found == kinds.end() || (colon != std::string_view::npos && !found->takes_name)) {
-    refuse(found == kinds.end() ? kind : name);
+  const std::string_view rest = colon != std::string_view::npos ? name.substr(colon + 1) : std::string_view();
+  if (const transport_kind* const own = find_kind(kind)) {
+    if (colon != std::string_view::npos && !own->takes_name) refuse(name);
+    return own->open(rest, options, home);
   }
-  return found->open(colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1), options, home);
+  const transport_opener open = added_transports::all().find(kind);
+  if (open == nullptr) refuse(kind);
+  if (auto made = open(rest)) return made;
+  throw error(errc::invalid_argument, fmt::format("the function that opens {} has made no transport", kind));
 }
 
 std::vector<std::string_view> split(std::string_view names, char separator) {
@@ -253,6 +298,20 @@ software_home home_of(std::string_view names) {
 }
 
 }  // namespace
+
+void add_transport(const std::string& name, transport_opener open) {
+  const auto is_plain = [](unsigned char each) { return std::isalnum(each) != 0 || each == '_' || each == '-'; };
+  if (name.empty() || !std::all_of(name.begin(), name.end(), is_plain)) {
+    throw error(errc::invalid_argument,
+                fmt::format("add a transport \"{}\": its name must be of letters, digits, \"_\" and \"-\"", name));
+  }
+  if (open == nullptr) {
+    throw error(errc::invalid_argument, fmt::format("add a transport \"{}\": no function opens it", name));
+  }
+  if (name == "auto" || find_kind(name) != nullptr || !added_transports::all().add(name, std::move(open))) {
+    throw error(errc::invalid_argument, fmt::format("add a transport \"{}\": there is one of that name", name));
+  }
+}
 
 std::vector<found_transport> open_transports(std::string_view given, const device_options& options) {
   if (given == "auto") return open_automatically(options);

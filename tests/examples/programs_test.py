@@ -193,6 +193,12 @@ class ProgramTest(unittest.TestCase):
         return silent, address
 
 
+class Toy(ProgramTest):
+    def test_a_transport_of_ones_own_is_opened_by_its_name_and_carries_a_message(self):
+        result = self.run_program("toy")
+        self.assertEqual((result.code, result.out), (0, "hello came back over toy\n"), result)
+
+
 class Echo(ProgramTest):
     def serve(self):
         server = self.start_server("echo", "serve", "127.0.0.1:0")

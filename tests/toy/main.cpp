@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // The conformance suite on the toy fabric.
+#include <weft/net/add_transport.hpp>
+
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 
 #include "conformance/peers.hpp"
-#include "toy_fabric.hpp"
+#include <toy/fabric.hpp>
 
 namespace {
 
 // What is left out, because the toy has no part in it:
 //   cut_link.*                                    takes the network away; the toy has none
 //   registrations.survive_the_loss_of_their_file  it neither pins pages nor copies by way of the kernel
-//   set_up.an_unknown_kind_of_device_...          lists the devices that net::device::open() knows by name
-//   set_up.automatic_choice_...                   and chooses among these
+//   set_up.automatic_choice_...                   which does not choose a transport that was added
 constexpr const char* left_out =
     "*cut_link.*:*registrations.survive_the_loss_of_their_file/*:"
-    "*set_up.an_unknown_kind_of_device_is_refused_with_those_that_exist/*:"
     "*set_up.automatic_choice_takes_a_device_where_there_is_one/*";
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  weft::net::add_transport("toy", [](std::string_view) { return weft::toy::open_transport(); });
   weft::test::choose({.name = "toy",
                       .device = "toy",
                       .any_address = "127.0.0.1:0",
-                      .make = weft::test::toy::open_transport,
                       .revokes_at_once = true,
                       .keeps_length_of_private_data = true,
                       .sets_up_quickly = true,

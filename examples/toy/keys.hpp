@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-namespace weft::test::toy {
+namespace weft::toy {
 
 /// Names one end of a connection, so that a key can be for its peer alone.
 using end_id = std::uint64_t;
@@ -104,4 +104,4 @@ class domain final : public mr::domain {
   key_table keys_;
 };
 
-}  // namespace weft::test::toy
+}  // namespace weft::toy

@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "toy_keys.hpp"
+#include "keys.hpp"
 
-namespace weft::test::toy {
+namespace weft::toy {
 
 /// Items that one thread pushes and another pops; of a fixed size. Whoever pushes knows that there is room.
 template <class T>
@@ -173,4 +173,4 @@ class link final : public net::link, private weft::detail::remote_work {
   bool closed_ = false;
 };
 
-}  // namespace weft::test::toy
+}  // namespace weft::toy

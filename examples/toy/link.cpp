@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "toy_link.hpp"
+#include "link.hpp"
 
 #include <weft/mr/shared_words.hpp>
 #include <weft/runtime/error.hpp>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-namespace weft::test::toy {
+namespace weft::toy {
 namespace {
 
 using net::work_kind;
@@ -392,4 +392,4 @@ void link::revoke(std::uint64_t key, net::revocation& who) noexcept {
   who.revoked();
 }
 
-}  // namespace weft::test::toy
+}  // namespace weft::toy

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "toy_fabric.hpp"
+#include "fabric.hpp"
 
 #include <weft/net/link/live_statistics.hpp>
 #include <weft/net/link/peer_words.hpp>
@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "toy_keys.hpp"
-#include "toy_link.hpp"
+#include "keys.hpp"
+#include "link.hpp"
 
-namespace weft::test::toy {
+namespace weft::toy {
 namespace {
 
 // ---- set-up ----
@@ -283,4 +283,4 @@ class transport final : public net::transport {
 
 std::unique_ptr<net::transport> open_transport() { return std::make_unique<transport>(); }
 
-}  // namespace weft::test::toy
+}  // namespace weft::toy

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "toy_keys.hpp"
+#include "keys.hpp"
 
 #include <weft/mr/system/page.hpp>
 #include <weft/runtime/error.hpp>
@@ -15,7 +15,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-namespace weft::test::toy {
+namespace weft::toy {
 
 struct key_table::slot {
   std::atomic<std::uint32_t> key{0};  // 0: closed
@@ -165,4 +165,4 @@ void domain::do_count_writes(const mr::registration& item, mr::detail::write_cou
 
 void domain::do_enable(const mr::registration& item) { keys_.enable(key_of(item)); }
 
-}  // namespace weft::test::toy
+}  // namespace weft::toy
