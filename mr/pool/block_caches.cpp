@@ -52,8 +52,12 @@ void block_caches::add(block_cache& item) noexcept {
 void block_caches::remove(block_cache& item) noexcept {
   all_.remove(item);
   for (const budget which : all_budgets) item.shelf().close(which);
-  item.shelf_->next = std::move(idle_shelves_);
-  idle_shelves_ = std::move(item.shelf_);
+  keep_shelf(std::move(item.shelf_));
+}
+
+void block_caches::keep_shelf(std::unique_ptr<block_shelf> item) noexcept {
+  item->next = std::move(idle_shelves_);
+  idle_shelves_ = std::move(item);
 }
 
 void block_caches::make_direct(budget which) noexcept {

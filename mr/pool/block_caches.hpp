@@ -73,9 +73,13 @@ class block_caches {
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
   /// A shelf of an executor that has gone; null if there is none.
   [[nodiscard]] std::unique_ptr<block_shelf> reuse_shelf() noexcept;
+  /// Keeps a shelf for the next executor: blocks in use may refer to it as long as there is a pool.
+  void keep_shelf(std::unique_ptr<block_shelf> item) noexcept;
   void add(block_cache& item) noexcept;
   /// Takes the shelf of a cache that is being destroyed. The shelf is empty.
   void remove(block_cache& item) noexcept;
+  /// Takes the shelf of a cache that was not added.
+  void discard(block_cache& item) noexcept { keep_shelf(std::move(item.shelf_)); }
 
   /// Makes a budget direct, and asks all executors for their blocks. Does nothing if it is direct already.
   void make_direct(budget which) noexcept;

@@ -50,7 +50,10 @@ class pool_core::attached_cache final : public weft::detail::attachment,
   ~attached_cache() override {
     if (armed()) home_.disarm(*this);
     if (watch_.armed()) home_.disarm(watch_);
-    if (!registered) return;
+    if (!registered) {
+      core_.locked([this](duties&) { core_.caches_.discard(*this); });
+      return;
+    }
     core_.locked([this](duties& todo) { core_.take_all(*this, todo); });
     core_.locked([this](duties&) { core_.caches_.remove(*this); });
   }
@@ -179,7 +182,7 @@ block* pool_core::take(std::size_t bytes, budget which, const std::source_locati
       if (from.waiting.has_single()) return;  // tasks that wait come first
       item = from.take(bytes);
       if (item == nullptr) {
-        if (from.shares_arena(bytes)) from.supply.want(bytes, todo.arenas);
+        if (!closed_ && from.shares_arena(bytes)) from.supply.want(bytes, todo.arenas);
         return;
       }
       name_stack(*item, cache);
@@ -191,7 +194,7 @@ block* pool_core::take(std::size_t bytes, budget which, const std::source_locati
         from.give(*another);
         break;
       }
-      from.supply.grow_ahead(todo.arenas);
+      if (!closed_) from.supply.grow_ahead(todo.arenas);
     });
   }
   if (item == nullptr) return nullptr;
@@ -264,7 +267,13 @@ pool_core::attached_cache* pool_core::attach_cache(executor_core& here) {
   if (shelf == nullptr) {
     shelf = std::make_unique<block_shelf>(std::array{limits_.of(budget::send) / 8, limits_.of(budget::receive) / 8});
   }
-  auto item = std::make_unique<attached_cache>(*this, here, std::move(shelf));
+  std::unique_ptr<attached_cache> item;
+  try {
+    item = std::make_unique<attached_cache>(*this, here, std::move(shelf));
+  } catch (const std::bad_alloc&) {
+    locked([&](duties&) { caches_.keep_shelf(std::move(shelf)); });
+    throw;
+  }
   attached_cache& cache = *item;
   here.attach(this, std::move(item));
   locked([&](duties&) {
@@ -323,7 +332,7 @@ void pool_core::serve(budget_state& from, duties& todo) noexcept {
       for (block* item = waiter->block_; item != nullptr; item = item->next) hand_out(*item, *waiter);
       resolve(from, *waiter, todo);
     } else if (waiter->gathers() || !from.waiting.put_back_gathered()) {
-      from.supply.want(waiter->bytes_, todo.arenas);
+      if (!closed_) from.supply.want(waiter->bytes_, todo.arenas);
       if (!from.supply.grows()) caches_.make_direct(from.which());
       return;
     }
