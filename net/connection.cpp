@@ -58,7 +58,7 @@ transfer connection::send(const payload& what, const send_options& how) {
 
 task<> connection::send_bytes(std::span<const std::byte> bytes, const send_options& how) {
   if (core() == nullptr) return moved_from<void>();
-  return send_copy(*core(), core()->keys(), bytes, how);
+  return send_copy(*core(), core()->state(), core()->keys(), bytes, how);
 }
 
 task<> connection::send_bytes(std::string_view text, const send_options& how) {
@@ -66,9 +66,10 @@ task<> connection::send_bytes(std::string_view text, const send_options& how) {
 }
 
 // The connection may be gone when the task begins, and when it has waited for memory: only `keys` is asked then.
-task<> connection::send_copy(connection_core& core, std::shared_ptr<link_keys> keys, std::span<const std::byte> bytes,
-                             send_options how) {
-  check_task(core.state(), *keys, "send to");
+// `state` belongs to `core`.
+task<> connection::send_copy(connection_core& core, connection_state& state, std::shared_ptr<link_keys> keys,
+                             std::span<const std::byte> bytes, send_options how) {
+  check_task(state, *keys, "send to");
   const net::capabilities& can = core.properties();
   if (can.native && bytes.size() > can.max_send_bytes) {
     throw error(errc::message_too_large,
@@ -77,7 +78,7 @@ task<> connection::send_copy(connection_core& core, std::shared_ptr<link_keys> k
   }
   auto memory = co_await core.pool().allocate(bytes.size());
   std::ranges::copy(bytes, memory.data());
-  check_task(core.state(), *keys, "send to");
+  check_task(state, *keys, "send to");
   transfer item(&core, transfer_kind::send);
   item.use(payload(std::move(memory)));
   item.how_ = how;
@@ -151,7 +152,7 @@ task<exposure> connection::expose(const mr::slice& range, mr::usage uses, const 
 
 void connection::confirm_retired(std::uint64_t key) { checked().confirm_retired(key); }
 
-void connection::confirm_retired(const exposure& retired) { confirm_retired(retired.remote().places()[0].key); }
+void connection::confirm_retired(const exposure& retired) { confirm_retired(retired.remote().key()); }
 
 task<> connection::close() {
   if (core() == nullptr) return moved_from<void>();

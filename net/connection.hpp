@@ -31,6 +31,7 @@ namespace weft::net {
 
 class connection_core;
 class link_keys;
+struct connection_state;
 
 /// A connection to one peer. It carries messages, in order and each once, and reads and writes the memory that the peer
 /// has opened to it. Move-only.
@@ -63,7 +64,8 @@ class connection {
   /// section 5.3.
   [[nodiscard]] transfer send(const payload& what, const send_options& how = {});
   /// Sends a copy of any bytes, for which it takes a buffer of the device's pool: it waits while the pool is used up.
-  /// The bytes are copied after the task has begun, and stay unchanged until it has ended. Otherwise like send().
+  /// The bytes are copied after the task has begun, and stay unchanged until it has ended. Its place among the
+  /// operations is that of the moment at which it has the buffer. Otherwise like send().
   [[nodiscard]] task<> send_bytes(std::span<const std::byte> bytes, const send_options& how = {});
   /// Sends a copy of the text's characters, likewise.
   [[nodiscard]] task<> send_bytes(std::string_view text, const send_options& how = {});
@@ -207,7 +209,7 @@ class connection {
   explicit connection(std::unique_ptr<connection_core> core) noexcept;
   [[nodiscard]] connection_core* core() const noexcept { return core_.held().get(); }
   [[nodiscard]] connection_core& checked() const;
-  [[nodiscard]] static task<> send_copy(connection_core& core, std::shared_ptr<link_keys> keys,
+  [[nodiscard]] static task<> send_copy(connection_core& core, connection_state& state, std::shared_ptr<link_keys> keys,
                                         std::span<const std::byte> bytes, send_options how);
   void release() noexcept;
 

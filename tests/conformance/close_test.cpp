@@ -83,6 +83,49 @@ TEST_P_BETWEEN(closing, a_connection_that_an_abort_has_ended_is_not_open) {
   EXPECT_FALSE(server.is_open() || client.is_open());
 }
 
+// Nothing of the connection is there any more when the memory comes.
+TEST_P(closing, is_outlived_by_tasks_that_wait_for_memory_to_send_bytes_and_by_those_that_are_destroyed) {
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  mr::pool_options tight;
+  tight.max_bytes = 4 * mib;
+  tight.arena_bytes = mib;
+  open_device(tight);
+  const auto waiting = [&] { return pool().statistics().send.waiting; };
+  const auto script = [&]() -> task<> {
+    connected ends = co_await connect_pair(options(), options());
+    std::optional<mr::buffer> half(co_await pool().allocate(mib));
+    std::optional<mr::buffer> rest(co_await pool().allocate(mib));
+    {
+      const auto send = [&]() -> sim::loose_task { co_await ends.client.send_bytes("destroyed"); };
+      const auto listen = [&]() -> sim::loose_task { static_cast<void>(co_await ends.client.ended()); };
+      const sim::loose_task sending = send();
+      const sim::loose_task listening = listen();
+      sending.start(home());
+      listening.start(home());
+      co_await settle();
+      EXPECT_TRUE(sending.at_rest() && listening.at_rest());
+      EXPECT_EQ(waiting(), 1u);
+    }
+    EXPECT_EQ(waiting(), 0u);
+    const auto body = [&](scope& tasks) -> task<> {
+      attempt sending(tasks, ends.client.send_bytes("too late"));
+      while (waiting() == 0) co_await yield();
+      { const net::connection dropped = std::move(ends.client); }
+      EXPECT_FALSE(co_await ends.server.recv());
+      co_await ends.server.close();
+      { const net::connection dropped = std::move(ends.server); }
+      while (device().statistics().connections_open() != 0) co_await yield();
+      co_await settle();
+      EXPECT_FALSE(sending.ended());
+      rest.reset();
+      co_await sending.end();
+      EXPECT_EQ(sending.code(), errc::closed) << sending.words();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  };
+  run(script);
+}
+
 TEST_P_BETWEEN(closing, lets_every_message_before_it_through) {
   for (unsigned i = 0; i < 10; ++i) {
     co_await client.send(co_await filled(pool(), 100, i));
