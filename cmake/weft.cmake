@@ -218,7 +218,7 @@ function(weft_program)
 endfunction()
 
 # weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS] [FULL] [PART programs]
-#           [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [SHARES N] [LABELS ...])
+#           [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LONG FILTER] [SHARES N] [LABELS ...])
 #
 # One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
 #   FULL           It runs only under `ctest -C full`.
@@ -228,6 +228,8 @@ endfunction()
 #   COUNTS         The cases that count what the library does as it ships, or take the memory from it: where sanitizers
 #                  do not let that happen. They belong to the programs.
 #   LEFT_TO_FULL   Cases that only the full run has.
+#   LONG           Cases that take long, like those that go through every moment at which something can fail: a run of
+#                  their own, with the label `long`, which `./dev check` leaves to `./dev test`.
 #   SHARES         It is so long that it runs as N processes, each with a part of its cases.
 # A FILTER is GoogleTest's, without a minus.
 #
@@ -237,7 +239,7 @@ endfunction()
 #
 # Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
 function(weft_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL;SHARES"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL;LONG;SHARES"
                         "SOURCES;LIBRARIES;LABELS")
   set(parts promises)
   if(arg_PART)
@@ -277,6 +279,7 @@ function(weft_test)
     set(name ${arg_NAME})
     set(command $<TARGET_FILE:${arg_NAME}>)
     set(when ${full})
+    set(elsewhere)
     if(NOT driver STREQUAL any)
       set(name ${arg_NAME}.${driver})
       set(command $<TARGET_FILE:with_driver> ${driver} ${command})
@@ -286,7 +289,15 @@ function(weft_test)
     endif()
     if(arg_LEFT_TO_FULL AND NOT when AND NOT WEFT_TESTS STREQUAL all)
       weft_cases(${name}.left_to_full FULL "${arg_LABELS}" ${command} --gtest_filter=${arg_LEFT_TO_FULL})
-      list(APPEND command --gtest_filter=-${arg_LEFT_TO_FULL})
+      set(elsewhere -${arg_LEFT_TO_FULL})
+    endif()
+    if(arg_LONG)
+      weft_cases(${name}.long "${when}" "${arg_LABELS};long" ${command} --gtest_filter=${arg_LONG}${elsewhere})
+      set(elsewhere ${elsewhere}:${arg_LONG})
+    endif()
+    if(elsewhere)
+      string(REGEX REPLACE "^[:-]+" "-" elsewhere ${elsewhere})
+      list(APPEND command --gtest_filter=${elsewhere})
     endif()
     weft_cases(${name} "${when}" "${arg_LABELS}" ${command} SHARES ${arg_SHARES})
   endforeach()

@@ -4,7 +4,7 @@
 
 A test is due if a file that its command names (its program, its script) is newer than its last success; one with the
 label `documentation` also if a page, or a program that pages show, is. Tests with the label `vm`, `fuzz` or `long` are
-left to `./dev test`.
+left to `./dev test`; --all lists those that are long as well.
 
 due.py note BUILD_DIR: takes down what has passed in the last run of CTest.
 """
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-LEFT_OUT = {"vm", "fuzz", "long"}
+LEFT_OUT = {"vm", "fuzz"}
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ("*.md", "docs/**/*.md", "examples/**/*.md", "tests/**/*.md", "examples/guide/*")
 
@@ -35,13 +35,17 @@ def properties(test):
 
 def looked_at(test, root):
     files = [Path(word) for word in test.get("command", []) if word.startswith("/")]
-    if "documentation" in properties(test).get("LABELS", []):
+    if "documentation" in labels(test):
         files += [page for pattern in WRITTEN for page in root.glob(pattern)]
     return files
 
 
+def labels(test):
+    return set(properties(test).get("LABELS", []))
+
+
 def is_due(build, test, root=ROOT):
-    if LEFT_OUT & set(properties(test).get("LABELS", [])):
+    if (LEFT_OUT | {"long"}) & labels(test):
         return False
     passed = stamp(build, test["name"])
     if not passed.exists():
@@ -52,7 +56,7 @@ def is_due(build, test, root=ROOT):
 
 def show_due(build, everything):
     names = [test["name"] for test in tests(build)
-             if is_due(build, test) or everything and not LEFT_OUT & set(properties(test).get("LABELS", []))]
+             if is_due(build, test) or everything and not LEFT_OUT & labels(test)]
     print("|".join(re.escape(name) for name in names))
 
 
