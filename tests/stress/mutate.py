@@ -54,7 +54,7 @@ do not count the messages that writes bring against the credits: never when item
 send one message more than there are credits: has_credit() -> state_.sent != state_.sendable + 1U
 never offer credits: always
 forget to go on when credits come: skip
-let a later operation overtake one that waits: push_back -> push_front
+let a later operation overtake one that waits: instead waiting_.push_front(item)
 send again what a short send had sent: bytes -> 0
 take bytes in place for bytes in the staging area: placed -> placed / 2
 forget to say that no more will come: skip
