@@ -31,6 +31,7 @@
 #include "loose_task.hpp"
 #include "medium.hpp"
 #include "model.hpp"
+#include "watched_recv.hpp"
 
 namespace weft::sim {
 namespace {
@@ -56,7 +57,8 @@ struct side {
   net::device* device = nullptr;
   net::shared_receives* shared = nullptr;
   std::optional<net::connection> peer;
-  bool closes = false;  // in order, and has begun to
+  std::optional<watched_recv> receiving;  // while receive() waits
+  bool closes = false;                    // in order, and has begun to
   std::vector<std::byte> own_bytes;
   std::span<std::byte> bytes;  // these, or of the memory, if that is direct
   mr::region memory;           // of these, for the other end; shorter by guard_bytes, unless it is direct
@@ -685,10 +687,9 @@ void meeting::end_message(side& from, std::size_t id, const std::optional<error>
   ++out.done;
   if (!item.received && (item.passed_over || out.ended)) fail(fmt::format("message {} was sent, and never came", id));
   const side& peer = opposite(from);
-  // One may have been handed to a task that has not gone on yet: on another executor, or where one turn is enough for
-  // both ends.
-  const bool may_be_ahead = peer.home != from.home || all_.over->has_channels();
-  const std::size_t room = peer.options->receive_depth + (may_be_ahead ? 1U : 0U);
+  // The receiver gives a credit for a message when recv() has it: before its task goes on and counts it.
+  const bool is_ahead = peer.receiving && peer.receiving->is_served();
+  const std::size_t room = peer.options->receive_depth + (is_ahead ? 1U : 0U);
   // One that closes gives credits for what it discards as well.
   if (!peer.closes && out.done > out.received + room) {
     fail(fmt::format("{} messages were sent and {} received, though the peer has room for no more than {}", out.done,
@@ -719,8 +720,10 @@ task<> meeting::receive(side& at) {
   std::deque<net::message> kept;
   std::uint32_t stop = how.receive_stop_us;
   while (at.peer) {
-    auto wait = limited(at.peer->recv(), stop);
+    at.receiving.emplace(at.peer->recv());
+    auto wait = limited(watched_recv::reference(*at.receiving), stop);
     auto got = co_await std::move(wait);
+    at.receiving.reset();
     if (!got) {
       const bool stopped = how.receive_stop_us != 0 && got.error().code() == errc::timed_out;
       judge(got.error(), "recv", stopped);

@@ -114,6 +114,10 @@ TEST(scripts, what_is_sent_by_a_process_that_has_died_is_not_missed) {
   static_cast<void>(play_seed(13'009'788, fabric::simulated_memory));
 }
 
+TEST(scripts, a_message_that_recv_has_makes_room_for_another_before_its_task_goes_on) {
+  static_cast<void>(play_seed(900'172'143, fabric::simulated));
+}
+
 #ifdef WEFT_WITH_VERBS
 TEST(scripts, a_seed_repeats_its_run_on_a_device_bit_for_bit) { repeats(fabric::simulated_rdma); }
 
