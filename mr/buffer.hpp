@@ -134,12 +134,14 @@ class pin {
   }
   /// exclusive(), or an empty pin.
   [[nodiscard]] static pin try_exclusive(buffer& target) noexcept {
-    if (!target || target.checked_use() != 0) return {};
+    if (!may_write(target)) return {};
     target.block_->state.store(target.life_ + detail::block::exclusive, std::memory_order_relaxed);
     return {*target.block_, target.bytes(), target.life_};
   }
   /// The error that share() or exclusive() would return.
   [[nodiscard, gnu::cold]] static error why_not(const buffer& target);
+  /// Whether exclusive() yields a pin: no operation uses the buffer.
+  [[nodiscard]] static bool may_write(const buffer& target) noexcept { return target && target.checked_use() == 0; }
   /// Whether share() yields a pin: no operation writes the buffer.
   [[nodiscard]] static bool may_share(const buffer& target) noexcept {
     if (!target) return false;

@@ -67,6 +67,9 @@ class connection_core final : public operation_owner,
 
   // operation_owner
   void start(transfer& item) override { sending_.start(item); }
+  [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept override {
+    return sending_.take_now(item, waiter);
+  }
   void stop(transfer& item) noexcept override;
   void abandon(transfer& item) noexcept override;
   void start(batch_operation& all) override { sending_.start(all); }

@@ -4,6 +4,7 @@
 #include <weft/mr/remote_region.hpp>
 #include <weft/net/link/peer_names.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/task.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -11,6 +12,7 @@
 
 namespace weft::net {
 
+enum class taken : std::uint8_t;
 class batch_operation;
 class list_operation;
 class recv_operation;
@@ -23,6 +25,8 @@ class operation_owner {
   // An operation that has started belongs to the owner until it ends, is stopped, or is abandoned because its frame is
   // destroyed while it is in progress.
   virtual void start(transfer& item) = 0;
+  /// Carries the operation out at once, and lets go of its memory, if nothing stands in the way. `waiter` awaits it.
+  [[nodiscard]] virtual taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept = 0;
   virtual void stop(transfer& item) noexcept = 0;
   virtual void abandon(transfer& item) noexcept = 0;
   virtual void start(batch_operation& all) = 0;

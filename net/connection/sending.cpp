@@ -37,6 +37,10 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
   return work_kind::read;
 }
 
+message_kind data_kind(const std::optional<std::uint32_t>& immediate) noexcept {
+  return immediate ? message_kind::data_with_immediate : message_kind::data;
+}
+
 // True if the operation has changed the peer's memory.
 bool has_written(const operation_record& record, work_status status) noexcept {
   return status == work_status::done && (record.kind != work_kind::compare_swap || record.answer == record.compare);
@@ -77,6 +81,54 @@ void sending::link_started() noexcept {
   state_.link().ring();
 }
 
+// What is refused or has to wait is left to start().
+[[gnu::flatten]] taken sending::take_now(transfer& item, weft::detail::promise_base& waiter) noexcept {
+  const work_kind kind = work_kind_of(item.kind_);
+  const bool is_plain = item.has_memory() && !item.is_list_ && !item.spent_ && item.role_ == transfer::role::usual;
+  if (!is_plain || !is_clear() || !state_.link().may_take_now(kind, item.one_.size())) return taken::no;
+  if (item.is_message() && !has_credit()) return taken::no;  // defect: at once without a credit
+  if (item.is_behind_owner_ || !item.may_end_at_once(waiter)) return taken::no;
+  if (refusal(item, state_).find() != refusal::reason::none) return taken::no;
+  if (!may_use(item) || is_beyond(item.one_)) return taken::no;
+  work_request work;
+  trailer::storage end;
+  work.kind = kind;
+  work.segments = {&item.one_, 1};
+  work.solicited = item.how_.solicited;
+  if (item.kind_ == transfer_kind::send) {
+    work.invalidate = item.how_.invalidate;
+    if (state_.properties().native)
+      work.own = pack_trailer(end, data_kind(item.how_.immediate), item.how_.immediate.value_or(0));
+  } else {
+    work.immediate = item.how_.immediate;
+    work.remote_key = item.remote_key_;
+    work.remote_address = item.remote_address_;
+  }
+  if (!state_.link().take_now(work)) return taken::no;
+  item.spent_ = true;
+  item.let_go();
+  count_taken(item);
+  return go_on(waiter);
+}
+
+// Completions keep the order of the operations: a task goes on after those whose operations have completed before.
+taken sending::go_on(weft::detail::promise_base& waiter) noexcept {
+  // defect: go on ahead of tasks whose operations have completed
+  if (state_.home.has_resumed(last_end_) && state_.home.may_go_on()) return taken::ended;
+  state_.home.ready(waiter);
+  note_end();
+  return taken::in_turn;
+}
+
+void sending::count_taken(const transfer& item) noexcept {
+  if (item.is_message()) ++state_.sent;
+  if (item.kind_ == transfer_kind::send) state_.offered = state_.receivable;
+  live_statistics::operations& counted = counters_of(item.kind_);
+  counted.posted.add(1);
+  counted.bytes.add(item.one_.size());
+  if (state_.statistics.has_work()) state_.statistics.completed(state_.home.coarse_now());
+}
+
 // The connection's own operations go ahead of those that wait.
 void sending::start_internal(transfer& item) {
   const bool is_over = state_.failure || state_.peer_closed;
@@ -108,6 +160,7 @@ void sending::start(batch_operation& all) {
   pump();
   for (const transfer& item : all.members_) count_wait(item);
   all.member_ended();
+  note_end();
 }
 
 // Checks all that can be checked before posting, and pins the memory. Returns false if the operation is refused;
@@ -146,6 +199,12 @@ bool sending::take_pin(transfer& item) noexcept {
   return static_cast<bool>(item.pin_);
 }
 
+// Whether take_pin() would pin the memory.
+bool sending::may_use(const transfer& item) noexcept {
+  if (item.shared_ == nullptr) return !item.owned_ || mr::pin::may_share(item.owned_);
+  return item.kind_ == transfer_kind::read ? mr::pin::may_write(*item.shared_) : mr::pin::may_share(*item.shared_);
+}
+
 [[gnu::noinline]] void sending::refuse(transfer& item, refusal::reason why) const {
   item.failure_ = describe(item, refusal(item, state_).explain(why), false);
 }
@@ -170,7 +229,10 @@ void sending::start(list_operation& all) {
   transfer& element = all.element_;
   all.failure_ = check(all);
   element.spent_ = true;
-  if (all.failure_ || all.size() == 0) return all.finish();
+  if (all.failure_ || all.size() == 0) {
+    all.finish();
+    return note_end();
+  }
   element.role_ = transfer::role::element;
   all.is_open_ = true;
   all.is_run_ = !element.is_staged_ && state_.link().takes_runs();
@@ -322,6 +384,7 @@ void sending::carried_out(transfer& item, std::optional<error> failure) noexcept
   }
   const std::uint32_t counter = failure ? 0 : item.counter_;
   item.end();
+  note_end();
   notices_.note(counter, 1);
 }
 
@@ -332,6 +395,7 @@ void sending::carried_out(list_operation& all, std::optional<error> failure) noe
     all.failure_ = describe(all, std::min(all.done(), all.size() - 1), *failure, true);
   }
   all.conclude();
+  note_end();
   if (all.is_told_) tell(all, 0, all.done());
 }
 
@@ -476,8 +540,7 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
     if (item.role_ == transfer::role::device_message) [[unlikely]] {
       set_trailer(record, message_kind::device_memory);
     } else if (state_.properties().native) {
-      set_trailer(record, item.how_.immediate ? message_kind::data_with_immediate : message_kind::data,
-                  item.how_.immediate.value_or(0));
+      set_trailer(record, data_kind(item.how_.immediate), item.how_.immediate.value_or(0));
     }
   } else {
     record.remote_key = item.remote_key_;
@@ -526,12 +589,18 @@ std::size_t sending::slot_of(message_kind kind) noexcept {
 
 void sending::set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate,
                           std::uint32_t writes) noexcept {
+  state_.offered = state_.receivable;
+  record.own = pack_trailer(record.trailer_bytes, kind, immediate, writes);
+}
+
+std::span<std::byte> sending::pack_trailer(trailer::storage& to, message_kind kind, std::uint32_t immediate,
+                                           std::uint32_t writes) const noexcept {
   trailer end;
   end.kind = kind;
-  end.credits = state_.offered = state_.receivable;
+  end.credits = state_.receivable;
   end.immediate = immediate;
   end.writes = writes;
-  record.own = end.pack(record.trailer_bytes);
+  return end.pack(to);
 }
 
 void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint32_t writes) noexcept {
@@ -569,6 +638,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   if (waiter != nullptr) waiter->end();  // defect: drop a completion
+  note_end();
   if (is_told) [[unlikely]]
     notices_.note(counter, 1);
   pump();
@@ -580,6 +650,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(1);
+  note_end();
   if (all.is_told_ && status == work_status::done) tell(all, place, 1);
   pump();
 }
@@ -593,6 +664,7 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
   state_.statistics.in_flight.subtract(count);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(count);
+  note_end();
   if (all.is_told_ && status == work_status::done) [[unlikely]]
     tell(all, place, count);
   pump();

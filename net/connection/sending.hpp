@@ -14,8 +14,10 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/intrusive_list.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace weft::net {
 
@@ -67,6 +69,8 @@ class sending final : private write_notices::outlet {
   void link_started() noexcept;
 
   void start(transfer& item);
+  /// As operation_owner::take_now().
+  [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept;
   void start(batch_operation& all);
   void start(list_operation& all);
   /// Ends the operation with errc::canceled, now or soon.
@@ -124,6 +128,7 @@ class sending final : private write_notices::outlet {
   [[nodiscard]] static std::size_t slot_of(message_kind kind) noexcept;
   [[nodiscard]] bool prepare(transfer& item) const;
   [[nodiscard]] static bool take_pin(transfer& item) noexcept;
+  [[nodiscard]] static bool may_use(const transfer& item) noexcept;
   [[nodiscard]] std::optional<error> prepare(batch_operation& all) const;
   [[nodiscard]] std::optional<error> check(list_operation& all) const;
   [[gnu::cold]] void refuse(transfer& item, refusal::reason why) const;
@@ -155,10 +160,18 @@ class sending final : private write_notices::outlet {
   [[nodiscard]] bool make_operations() noexcept;
   void post(transfer& item) noexcept;
   void fill(operation_record& record, const transfer& item) noexcept;
+  [[nodiscard]] std::span<std::byte> pack_trailer(trailer::storage& to, message_kind kind, std::uint32_t immediate = 0,
+                                                  std::uint32_t writes = 0) const noexcept;
   void set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate = 0,
                    std::uint32_t writes = 0) noexcept;
   [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
   void count_wait(const transfer& item) noexcept;
+  void count_taken(const transfer& item) noexcept;
+  // An operation has completed.
+  void note_end() noexcept { last_end_ = state_.home.readied(); }
+  [[nodiscard]] taken go_on(weft::detail::promise_base& waiter) noexcept;
+  /// True if nothing that was awaited before is in progress.
+  [[nodiscard]] bool is_clear() const noexcept { return waiting_.empty() && state_.statistics.in_flight.get() == 0; }
   void reuse(operation_record& record) noexcept;
   [[gnu::cold]] void failed(operation_record& record, transfer* waiter, work_status status) noexcept;
 
@@ -179,6 +192,7 @@ class sending final : private write_notices::outlet {
   operation_record* free_ = nullptr;
   weft::detail::intrusive_list<transfer> waiting_;
   bool control_busy_[control_requests] = {};  // the slot is with the link
+  std::uint64_t last_end_ = 0;                // executor_core::readied() when an operation last completed
   std::optional<std::uint64_t> refused_key_;  // the key of the access that the peer refused, once a request tells
 };
 

@@ -138,6 +138,10 @@ std::string transfer::describe() const {
   return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes(), peer_of(owner_));
 }
 
+taken transfer::take_now(weft::detail::promise_base& waiter) noexcept {
+  return owner_ != nullptr ? owner_->take_now(*this, waiter) : taken::no;
+}
+
 void transfer::begin() {
   if (owner_ == nullptr) [[unlikely]]
     return fail_without_owner();

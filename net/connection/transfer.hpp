@@ -10,6 +10,8 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/intrusive_list.hpp>
 
+#include <concepts>
+#include <coroutine>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -27,6 +29,13 @@ struct operation_record;
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
 /// Its name, for errors and dumps: "send".
 [[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
+
+/// Whether an operation has ended where it began.
+enum class taken : std::uint8_t {
+  no,       ///< it has not begun
+  ended,    ///< it has, and its task goes on
+  in_turn,  ///< it has, and its task goes on once it is its turn
+};
 
 /// A group of transfers that are awaited together.
 class transfer_group {
@@ -58,7 +67,8 @@ struct write_options {
 static_assert(std::is_trivially_destructible_v<write_options>);
 
 /// An operation of a connection: the result of connection::send(), write(), read() and flush(). It is posted when it is
-/// awaited, once (a second time is errc::invalid_argument) and before its connection is destroyed.
+/// awaited, once (a second time is errc::invalid_argument) and before its connection is destroyed. A small one may end
+/// where it begins, without suspending its task: over shared memory, when nothing of the connection's is in progress.
 ///
 /// If it is stopped before it was posted, it throws errc::canceled, and nothing has happened. If it is stopped later,
 /// it returns at once if its memory is a pool buffer; with borrowed memory it aborts the connection, and returns when
@@ -72,6 +82,13 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
       destroy_early();
   }
 
+  /// Does not suspend the task if the operation ends where it begins, and it is the task's turn to go on.
+  template <std::derived_from<weft::detail::promise_base> Promise>
+  [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
+    const taken how = take_now(waiter.promise());
+    if (how == taken::no) operation_base::await_suspend(waiter);
+    return how != taken::ended;
+  }
   /// Throws weft::error: as documented at connection's function, or the reason why the connection ended.
   void await_resume() const {
     if (failure_ || !begun()) [[unlikely]]
@@ -114,6 +131,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
     borrowed_ = true;
   }
 
+  [[nodiscard]] taken take_now(weft::detail::promise_base& waiter) noexcept;
   void begin() override;
   void cancel() noexcept override;
   void destroy_early() noexcept;

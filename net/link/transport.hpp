@@ -207,6 +207,16 @@ class link {
   [[nodiscard]] virtual bool furnish(work_request& work) noexcept = 0;
   /// Queues a request. A link that has ended flushes it.
   virtual void post(work_request& work) noexcept = 0;
+  /// Whether take_now() may be called with a send, write or read of so many bytes, its trailer left out. Asked while no
+  /// request is posted, but for messages of the connection's own.
+  [[nodiscard]] virtual bool may_take_now([[maybe_unused]] work_kind kind,
+                                          [[maybe_unused]] std::size_t bytes) const noexcept {
+    return false;
+  }
+  /// Carries a request out at once, without an event, behind all that was posted before. True: it is done, and its
+  /// memory is not used any more; only ended() may have come from inside the call. False: nothing has happened, and the
+  /// request is to be posted. `work` has no slot and no corner.
+  [[nodiscard]] virtual bool take_now([[maybe_unused]] const work_request& work) noexcept { return false; }
   /// Whether the link takes lists whole, by post_run(). Asked after start(), before each list is posted; may allocate
   /// the first time. By default false: each element is posted as a request.
   [[nodiscard]] virtual bool takes_runs() noexcept { return false; }

@@ -53,17 +53,32 @@ void change_directly(const work_request& work, std::byte* place) noexcept {
 
 }  // namespace
 
-// Lent memory may be used once the peer has executed all earlier requests.
-direct_requests::step direct_requests::execute(posted_request& item, bool awaits_answers) noexcept {
+std::byte* direct_requests::find(const work_request& work, std::uint64_t bytes,
+                                 const direct_access::range*& range) noexcept {
   using right = direct_access::right;
-  const work_request& work = *item.work;
-  if (item.moved != 0 && unfenced_) return step::by_request;  // a part of it is in the ring
   // defect: say nothing of immediate data
-  const direct_access::range* const range = work.immediate ? nullptr : access_->find(work.remote_key);
+  range = work.immediate ? nullptr : access_->find(work.remote_key);
   const right wanted = work.kind == work_kind::read    ? right::read
                        : work.kind == work_kind::write ? right::write
                                                        : right::atomic;
-  std::byte* const place = range != nullptr ? range->at(work.remote_address, item.bytes, wanted) : nullptr;
+  return range != nullptr ? range->at(work.remote_address, bytes, wanted) : nullptr;
+}
+
+// Flattened, because it is short, and all that there is of most small writes and reads.
+[[gnu::flatten]] direct_requests::step direct_requests::execute_now(const work_request& work,
+                                                                    std::uint64_t bytes) noexcept {
+  const direct_access::range* range = nullptr;
+  std::byte* const place = find(work, bytes, range);
+  if (place == nullptr) return step::by_request;
+  if (unfenced_) return step::wait;  // defect: at once, ahead of what the owner
+  return visit(work, 0, *range, {place, bytes}, true) == outcome::done ? step::done : step::wait;
+}
+
+// Lent memory may be used once the peer has executed all earlier requests.
+direct_requests::step direct_requests::execute(posted_request& item, bool awaits_answers) noexcept {
+  if (item.moved != 0 && unfenced_) return step::by_request;  // a part of it is in the ring
+  const direct_access::range* range = nullptr;
+  std::byte* const place = find(*item.work, item.bytes, range);
   if (place == nullptr) {
     item.moved = 0;
     return step::by_request;
@@ -76,31 +91,40 @@ direct_requests::step direct_requests::execute(posted_request& item, bool awaits
 
 direct_requests::step direct_requests::execute_piece(posted_request& item, const direct_access::range& where,
                                                      std::byte* place) noexcept {
-  const work_request& work = *item.work;
-  const direct_access::visit inside(*access_, where);
-  if (!inside.is_open()) {  // defect: use directly what its owner
-    item.moved = 0;         // defect: go on in the ring
-    access_->forget(where.key);
-    return step::by_request;
-  }
-  if (work.kind == work_kind::fetch_add || work.kind == work_kind::compare_swap) {
-    change_directly(work, place);  // defect: change a word directly
-    item.done = true;
-    return step::done;
-  }
   const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(item.bytes - item.moved, bytes_a_visit));
-  if (!copy_directly(home_, work, item.moved, {place + item.moved, bytes}, item.bytes <= whole_bytes)) {
-    link_.break_off(make_error(errc::connection_failed, "the file behind the memory of a request has become shorter"));
-    return step::wait;
+  switch (visit(*item.work, item.moved, where, {place + item.moved, bytes}, item.bytes <= whole_bytes)) {
+    case outcome::shut:
+      item.moved = 0;  // defect: go on in the ring
+      access_->forget(where.key);
+      return step::by_request;
+    case outcome::torn:
+      link_.break_off(
+          make_error(errc::connection_failed, "the file behind the memory of a request has become shorter"));
+      return step::wait;
+    case outcome::done:
+      break;
   }
-  // Orders this access before later ones: whoever sees a later write sees this one, and a later read sees no less than
-  // this one.
-  std::atomic_thread_fence(std::memory_order_acq_rel);
   item.moved += bytes;
   item.done = item.moved == item.bytes;  // defect: take a large direct transfer
   if (item.done) return step::done;
   postponed_ = true;
   return step::wait;
+}
+
+direct_requests::outcome direct_requests::visit(const work_request& work, std::uint64_t from,
+                                                const direct_access::range& where, std::span<std::byte> place,
+                                                bool by_words) noexcept {
+  const direct_access::visit inside(*access_, where);
+  if (!inside.is_open()) return outcome::shut;  // defect: use directly what its owner
+  if (work.kind != work_kind::read && work.kind != work_kind::write) {
+    change_directly(work, place.data());  // defect: change a word directly
+    return outcome::done;
+  }
+  if (!copy_directly(home_, work, from, place, by_words)) return outcome::torn;
+  // Orders this access before later ones: whoever sees a later write sees this one, and a later read sees no less than
+  // this one.
+  std::atomic_thread_fence(std::memory_order_acq_rel);
+  return outcome::done;
 }
 
 const char* direct_requests::take_offer(const record& header, std::span<const std::byte> content,

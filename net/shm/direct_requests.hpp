@@ -34,6 +34,8 @@ class direct_requests {
   };
   /// After are_possible(). `awaits_answers`: to reads or atomic operations before it.
   [[nodiscard]] step execute(posted_request& item, bool awaits_answers) noexcept;
+  /// Executes a write or read of up to whole_bytes that no answer is awaited before; `wait`: execute() will do it.
+  [[nodiscard]] step execute_now(const work_request& work, std::uint64_t bytes) noexcept;
   /// Whether there is more to be executed in the next turn; until begin().
   [[nodiscard]] bool are_postponed() const noexcept { return postponed_; }
   void begin() noexcept { postponed_ = false; }
@@ -56,7 +58,18 @@ class direct_requests {
   void end() noexcept { access_.reset(); }
 
  private:
+  enum class outcome : std::uint8_t {
+    done,
+    shut,  ///< the owner has ended the loan; nothing has happened
+    torn,  ///< the file behind the local memory has become shorter
+  };
+  // Where the peer's memory is, and in which range; null if it is not lent for this.
+  [[nodiscard]] std::byte* find(const work_request& work, std::uint64_t bytes,
+                                const direct_access::range*& range) noexcept;
   [[nodiscard]] step execute_piece(posted_request& item, const direct_access::range& where, std::byte* place) noexcept;
+  // Moves the bytes of the request from offset `from` on, or changes its word.
+  [[nodiscard]] outcome visit(const work_request& work, std::uint64_t from, const direct_access::range& where,
+                              std::span<std::byte> place, bool by_words) noexcept;
 
   channel& memory_;
   const software::domain& home_;

@@ -28,7 +28,7 @@ bool far_copies::send(posted_request& item, const software::domain& home) noexce
     return true;
   };
   static_cast<void>(visit_parts(home, *item.work, 0, item.bytes, add));
-  record header = delivery_of(item);
+  record header = delivery_of(*item.work, item.bytes);
   header.flags |= record::far;
   if (!output_.send(header, std::as_bytes(std::span(pieces).first(count)))) return false;
   item.far = true;

@@ -25,6 +25,12 @@ class output_ring {
   /// Contiguous room for a record: its header, and a payload of at least `least` and at most `most` bytes. Empty if
   /// there is not enough room yet.
   [[nodiscard]] std::span<std::byte> find_room(std::size_t least, std::size_t most) noexcept;
+  /// find_room() for a record of `bytes` where the ring neither wraps nor seems full: without a look at the peer's
+  /// position, and without consequences if it is empty.
+  [[nodiscard]] std::span<std::byte> room_at_once(std::size_t bytes) const noexcept {
+    if (!reserved_ || writer_.contiguous_known_room() < ring_bytes_of(bytes)) return {};
+    return {writer_.place(), sizeof(record) + bytes};
+  }
   /// Writes the header in front of a payload that is already in the room from find_room().
   void put(const record& header) noexcept {
     std::memcpy(writer_.place(), &header, sizeof header);

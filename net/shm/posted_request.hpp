@@ -51,6 +51,8 @@ class posted_requests {
     last_ = &item;
     if (unsent_ == nullptr) unsent_ = &item;
   }
+  /// Numbers a request that is sent without being posted.
+  void count_one() noexcept { ++count_; }
   void unsent_is_sent() noexcept { unsent_ = unsent_->next; }
   posted_request& take_oldest() noexcept {
     assert(first_ != unsent_ && "a request was completed that had not been sent");
@@ -92,17 +94,16 @@ class posted_requests {
 }
 
 /// The header of a read's record, or an atomic operation's.
-[[nodiscard]] inline record query_of(const posted_request& item) noexcept {
-  return {.kind = record_of(item.work->kind),
-          .total = item.bytes,
-          .address = item.work->remote_address,
-          .key = static_cast<std::uint32_t>(item.work->remote_key)};
+[[nodiscard]] inline record query_of(const work_request& work, std::uint64_t bytes) noexcept {
+  return {.kind = record_of(work.kind),
+          .total = bytes,
+          .address = work.remote_address,
+          .key = static_cast<std::uint32_t>(work.remote_key)};
 }
 
 /// The header of the first record of a message or a write.
-[[nodiscard]] inline record delivery_of(const posted_request& item) noexcept {
-  const work_request& work = *item.work;
-  record header = query_of(item);
+[[nodiscard]] inline record delivery_of(const work_request& work, std::uint64_t bytes) noexcept {
+  record header = query_of(work, bytes);
   if (work.solicited) header.flags |= record::solicited;
   if (work.immediate) header.flags |= record::immediate;
   if (work.invalidate) header.flags |= record::invalidates;

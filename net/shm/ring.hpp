@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -57,6 +58,10 @@ class ring_writer {
   [[nodiscard]] std::size_t room(bool* sane) noexcept;
   /// How many bytes are left until the ring wraps to its beginning.
   [[nodiscard]] std::size_t until_wrap() const noexcept { return capacity() - position(); }
+  /// How many bytes can be written at place(), by what room() has last found: the other end may have made more room.
+  [[nodiscard]] std::size_t contiguous_known_room() const noexcept {
+    return std::min(capacity() - static_cast<std::size_t>(written_ - taken_), until_wrap());
+  }
   /// Where the next bytes go: until_wrap() of them are contiguous, as far as there is room.
   [[nodiscard]] std::byte* place() const noexcept { return memory_.data() + position(); }
   void advance(std::size_t bytes) noexcept { written_ += bytes; }

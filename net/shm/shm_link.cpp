@@ -103,6 +103,34 @@ void shm_link::post(work_request& work) noexcept {
   if (life_.has_ended()) unsettled_ = true;
 }
 
+bool shm_link::may_take_now(work_kind kind, std::size_t bytes) const noexcept {
+  if (kind == work_kind::read && !direct_.are_possible()) return false;
+  const bool is_clear = depth_ == 0 && !unsettled_ && !has_unsent() && !notices_.are_owed() && !life_.has_ended();
+  return is_clear && bytes <= whole_bytes - trailer::max_bytes;
+}
+
+bool shm_link::take_now(const work_request& work) noexcept {
+  const std::uint64_t bytes = bytes_of(work);
+  if (direct_.are_possible() && work.kind != work_kind::send) {
+    using step = direct_requests::step;
+    const step taken = direct_.execute_now(work, bytes);
+    if (taken != step::by_request) return taken == step::done;
+  }
+  if (is_query(work)) return false;
+  const std::span<std::byte> room = output_.room_at_once(bytes);
+  // defect: send at once
+  if (room.empty() || !gather(*domain_, work, 0, room.subspan(sizeof(record)))) return false;
+  const turn outer(*this);
+  if (work.invalidate) direct_.forget(static_cast<std::uint32_t>(*work.invalidate));
+  if (work.kind == work_kind::write) direct_.wrote();  // defect: forget a write that was sent at once
+  requests_.count_one();
+  record header = delivery_of(work, bytes);
+  header.bytes = static_cast<std::uint32_t>(bytes);
+  output_.put(header);
+  output_.publish();
+  return true;
+}
+
 void shm_link::post_receive(receive_work& work) noexcept {
   const turn outer(*this);
   if (life_.is_broken()) return life_.events().receive_flushed(work);
@@ -168,17 +196,17 @@ bool shm_link::send_query(const posted_request& item) noexcept {
   if (reads_ == capabilities_.outgoing_reads) return false;  // defect: one question more
   const work_request& work = *item.work;
   if (work.kind == work_kind::read) {
-    if (!output_.send(query_of(item), {})) return false;
+    if (!output_.send(query_of(work, item.bytes), {})) return false;
   } else {
     const atomic_operands operands{.operand = work.operand, .compare = work.compare};
-    if (!output_.send(query_of(item), std::as_bytes(std::span(&operands, 1)))) return false;
+    if (!output_.send(query_of(work, item.bytes), std::as_bytes(std::span(&operands, 1)))) return false;
   }
   ++reads_;
   return true;
 }
 
 bool shm_link::send_pieces(posted_request& item) noexcept {
-  record header = delivery_of(item);
+  record header = delivery_of(*item.work, item.bytes);
   do {
     const std::uint64_t left = item.bytes - item.moved;
     const std::size_t least = std::min<std::uint64_t>(left, whole_bytes);

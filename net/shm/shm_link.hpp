@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/link/link_life.hpp>
+#include <weft/net/link/native_protocol.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/shm/arriving_request.hpp>
 #include <weft/net/shm/direct_loans.hpp>
@@ -56,6 +57,8 @@ class shm_link final : public net::link,
   void start(link_events& events, const link_parameters& parameters) override;
   [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
   [[nodiscard]] bool furnish(work_request& work) noexcept override;
+  [[nodiscard]] bool may_take_now(work_kind kind, std::size_t bytes) const noexcept override;
+  [[nodiscard]] bool take_now(const work_request& work) noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override;

@@ -304,6 +304,7 @@ std::size_t executor_core::resume(detail::promise_base& first, std::size_t budge
   for (detail::promise_base* next = &first; next != nullptr; --budget) {
     if (budget == 0) {
       ready_.push(*next);
+      broken_off_ = ready_.pushed();
       return 0;
     }
     detail::next_to_resume = nullptr;

@@ -22,6 +22,7 @@
 #include <weft/runtime/system/timer.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <concepts>
 #include <cstddef>
@@ -107,6 +108,12 @@ class executor_core {
   }
   /// Whether a task may complete an operation without being suspended; false now and then, so that others have a turn.
   [[nodiscard]] bool may_go_on() noexcept { return ready_.may_go_on(); }
+  /// How many coroutines have become ready so far.
+  [[nodiscard]] std::uint64_t readied() const noexcept { return ready_.pushed(); }
+  /// Whether the first so many of them have been resumed, and what they have let go on as well.
+  [[nodiscard]] bool has_resumed(std::uint64_t so_many) const noexcept {
+    return ready_.popped() >= std::max(so_many, broken_off_);
+  }
 
   /// Runs `work` after the tasks that are ready have run.
   void put_off(detail::late_work& work) noexcept {
@@ -327,6 +334,7 @@ class executor_core {
   std::atomic<std::uint64_t> thread_{0};  // the number of the thread that runs this executor; 0: none yet
 
   detail::ready_queue ready_;
+  std::uint64_t broken_off_ = 0;  // readied() when resume() last left a coroutine to a later turn
   detail::late_list late_;
   detail::timer_queue timers_;
   detail::poller_set pollers_;

@@ -75,6 +75,16 @@ class operation_base : private stop_callback {
     return true;
   }
 
+  /// Whether an operation that can end where it begins may do so, instead of may_begin(): no stop was requested, and
+  /// nobody traces operations.
+  [[nodiscard]] bool may_end_at_once(const promise_base& waiter) noexcept {
+    assert(executor_core::current() != nullptr && "an operation was awaited outside of an executor");
+    if (waiter.get_stop_token().stop_requested() || current_trace() != nullptr) return false;
+    canceled_ = false;
+    begun_ = true;
+    return true;
+  }
+
   /// Resumes the waiter in a coming turn. Called once.
   void finish() noexcept { home_->ready(conclude()); }
   /// Like finish(), but at the end of a coroutine without a parent: see executor_core::ready_next().

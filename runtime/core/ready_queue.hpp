@@ -21,6 +21,9 @@ class ready_queue {
 
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// How many coroutines have been pushed and popped so far.
+  [[nodiscard]] std::uint64_t pushed() const noexcept { return pushed_; }
+  [[nodiscard]] std::uint64_t popped() const noexcept { return pushed_ - size_; }
 
   /// Whether a task may complete an operation without being suspended; false now and then, so that others have a turn.
   [[nodiscard]] bool may_go_on() noexcept {
@@ -32,6 +35,7 @@ class ready_queue {
     *end_ = &item;
     end_ = &item.next_ready_;
     ++size_;
+    ++pushed_;
   }
 
   /// The next to resume; only if not empty().
@@ -63,6 +67,7 @@ class ready_queue {
   promise_base* first_ = nullptr;  // valid if not empty
   promise_base** end_ = &first_;   // where the next one is linked
   std::size_t size_ = 0;
+  std::uint64_t pushed_ = 0;
   unsigned at_once_ = 0;  // operations that have completed without suspending
   std::optional<std::uint64_t> random_;
 };

@@ -121,6 +121,23 @@ TEST_P_WINDOWS(one_sided, operations_of_all_kinds_complete_in_posting_order) {
   EXPECT_TRUE(std::is_sorted(completed.begin(), completed.end()));
 }
 
+TEST_P_WINDOWS(one_sided, a_task_that_writes_and_reads_without_end_lets_others_have_their_turn) {
+  const auto target = co_await expose_zeros(server, 8);
+  auto memory = co_await filled(pool(), 8, 1);
+  bool is_over = false;
+  const auto go_on = [&]() -> task<> {
+    while (!is_over) {
+      co_await client.write(memory, target.remote());
+      co_await client.read(memory, target.remote());
+    }
+  };
+  attempt going_on(tasks, go_on());
+  co_await yield();
+  is_over = true;
+  co_await going_on.end();
+  EXPECT_TRUE(going_on.succeeded());
+}
+
 TEST_P_WINDOWS(one_sided, more_reads_than_the_peer_allows_at_a_time_wait_for_one_another, options(),
                options({.incoming_reads = 2})) {
   EXPECT_EQ(client.capabilities().outgoing_reads, 2);

@@ -156,7 +156,7 @@ answer no fence after having finished: before return true when around_.life.has_
 keep memory mapped that its owner wants back: skip
 take a large direct transfer for done with its first part: -> true
 write directly, and say nothing of immediate data: never
-change a word directly, and ask its owner to do it again: after return step::by_request
+change a word directly, and ask its owner to do it again: after return outcome::shut
 write directly what may only be read: (rights & needed) == 0 -> false
 use memory directly beyond what was lent: never
 go on over another rail before the peer has fenced the one that is over: !its.is_answered -> false
@@ -203,6 +203,14 @@ offer a second file before the first one is answered: unanswered_ -> false
     by unit/shm_link_tests *lent_to_hostile.peers_are_offered_nothing_before_they_have_answered*
 take an offer whose file there is no descriptor for as a breach of the rules: is_lost -> false
     by unit/shm_link_tests *is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it*
+send at once no more than the first bytes of a message or write: room.subspan(sizeof(record)) -> $.first(4)
+forget a write that was sent at once, and use memory directly ahead of it: skip
+    by unit/shm_link_tests *direct_order.waits_for_what_the_owner_has_been_asked_for_before*
+use memory directly at once, ahead of what the owner has yet to do: never
+    by unit/shm_link_tests *direct_order.waits_for_what_the_owner_has_been_asked_for_before*
+go on ahead of tasks whose operations have completed before: state_.home.has_resumed(last_end_) -> true
+    by --sim --transport shm --seeds 400
+send a small message at once without a credit: never by --sim --transport shm --seeds 400
 go on in the ring where a direct write was interrupted: skip
     by unit/shm_link_tests *direct_order.of_a_large_write_that_is_interrupted_is_that_of_a_new_one*
 believe a payload whose sender has let go of it: -> true

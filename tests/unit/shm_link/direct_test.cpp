@@ -105,6 +105,34 @@ TEST_F(direct_memory, is_read_written_and_changed_while_its_owner_has_no_turn) {
   owner.join();
 }
 
+TEST_F(direct_memory, is_written_and_read_before_another_task_has_its_turn) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    auto word = co_await filled(8, 'w');
+    bool others_had_a_turn = false;
+    const auto other = [&]() -> task<> {
+      others_had_a_turn = true;
+      co_return;
+    };
+    const auto at_once = [&](scope& tasks) -> task<> {
+      co_await yield();
+      tasks.spawn(other());
+      co_await both.client.write(word, region.remote().slice(8, 8));
+      expect_filled(region.bytes().subspan(8, 8), 'w');
+      co_await both.client.read(word, region.remote().slice(0, 8));
+      expect_filled(word.bytes(), 0);
+      EXPECT_FALSE(word.in_use());
+      co_await both.client.send(word);
+      EXPECT_FALSE(others_had_a_turn);
+    };
+    co_await with_scope(on_failure::stop_siblings, at_once);
+    EXPECT_TRUE(others_had_a_turn);
+    end(both);
+  });
+}
+
 TEST_F(direct_memory, takes_transfers_of_any_size_and_scatter_lists) {
   run([&]() -> task<> {
     constexpr std::size_t size = 3 << 20;
