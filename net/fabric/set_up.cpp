@@ -173,7 +173,7 @@ std::unique_ptr<fabric_link> make_link(established& made) {
 }
 
 task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link, const std::exception_ptr& failure) {
-  co_await link->end_set_up();
+  link->end_set_up();
   if (failure == nullptr) co_return link;
   const bool was_late = link->was_late();
   co_await weft::detail::apart(close_on_worker(std::move(link)));

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/fabric/domain.hpp>
+#include <weft/net/fabric/endpoint.hpp>
+#include <weft/net/fabric/hello.hpp>
+#include <weft/net/fabric/operation.hpp>
+#include <weft/net/fabric/order.hpp>
+#include <weft/net/link/transport.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/system/clock.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace weft::net::fabric {
+
+struct posted_request;
+
+/// An operation that a request takes.
+struct request_step : operation {
+  request_step(kind_t what, posted_request& whole) noexcept : operation(what), owner(&whole) {}
+  posted_request* owner;
+};
+
+/// The corner of a work_request.
+struct posted_request {
+  explicit posted_request(work_request& whole) noexcept : work(&whole) {}
+  request_step main{operation::request, *this};
+  request_step wake{operation::wake, *this};
+  work_request* work;
+  posted_request* next = nullptr;
+  std::uint8_t steps = 0;        ///< operations that it takes: 0, 1 or 2
+  std::uint8_t handed_over = 0;  ///< how many of the steps
+  std::uint8_t completed = 0;    ///< how many of the steps
+  bool failed = false;           ///< the provider says so
+  bool cleared = false;          ///< the peer says that the access is allowed
+  bool refused = false;          ///< the peer has refused it
+  bool awaited = false;          ///< the peer wants to be told of its end, because it has taken the memory back
+  std::uint64_t fenced_key = 0;  ///< the key in the peer's question about that
+};
+
+/// The bytes that a request moves.
+[[nodiscard]] inline std::uint64_t bytes_of(const work_request& work) noexcept {
+  std::uint64_t sum = work.own.size();
+  for (const mr::slice& part : work.segments) sum += part.size();
+  return sum;
+}
+
+/// The requests of a link, in order, from their post to their completion.
+///
+/// A request that the provider might let overtake an earlier one waits for that: order_table. Each message ends with a
+/// trailer of the link's, with the message's number and a token that keeps strangers out. Immediate data is a message
+/// that follows its write.
+class send_queue {
+ public:
+  /// `token` is in each message to the peer, which lets this end have so many reads outstanding.
+  send_queue(executor_core& home, endpoint& of, const domain& memory, std::uint64_t token, std::uint16_t reads) noexcept
+      : home_(home), endpoint_(of), domain_(memory), order_(of.home().order()), token_(token), reads_(reads) {}
+  send_queue(const send_queue&) = delete;
+  send_queue& operator=(const send_queue&) = delete;
+
+  void post(posted_request& item) noexcept {
+    const work_request& work = *item.work;
+    item.next = nullptr;
+    item.handed_over = item.completed = 0;
+    item.failed = item.cleared = item.refused = item.awaited = false;
+    const bool moves = work.kind == work_kind::send || bytes_of(work) != 0;
+    item.steps = static_cast<std::uint8_t>((moves ? 1 : 0) + (work.immediate ? 1 : 0));
+    (last_ != nullptr ? last_->next : first_) = &item;
+    last_ = &item;
+    if (unsent_ == nullptr) unsent_ = &item;
+  }
+  /// Whether the provider has not been handed all that were posted.
+  [[nodiscard]] bool waits() const noexcept { return unsent_ != nullptr; }
+  /// Yields 1 if an access was handed over, and a negative errno of fi_errno(3) if the provider takes no more:
+  /// -FI_EAGAIN for now.
+  [[nodiscard]] ssize_t hand_over() noexcept;
+  [[nodiscard]] static posted_request& owner_of(operation& part) noexcept {
+    return *static_cast<request_step&>(part).owner;
+  }
+  /// The provider has completed that operation of a request. True if end_wait() has to follow.
+  [[nodiscard]] bool step_ended(operation& part) noexcept {
+    posted_request& item = owner_of(part);
+    --under_way(part.kind == operation::wake ? access_kind::send : kind_of(item.work->kind));
+    ++item.completed;
+    --with_provider_;
+    moved_at_ = home_.coarse_now();
+    stands_since_.reset();
+    return item.awaited && item.completed == item.handed_over;
+  }
+  /// Completes the requests all of whose steps have ended.
+  void complete_ended(link_events& events) noexcept;
+  /// Completes all requests, after the endpoint was closed.
+  void flush(link_events& events) noexcept;
+
+  /// Whether everything posted has completed.
+  [[nodiscard]] bool idle() const noexcept { return first_ == nullptr; }
+  [[nodiscard]] bool is_with_provider() const noexcept { return with_provider_ != 0; }
+  [[nodiscard]] bool has_accesses_under_way() const noexcept {
+    return (under_way_[1] | under_way_[2] | under_way_[3]) != 0;
+  }
+  /// The number of the next message.
+  [[nodiscard]] std::uint32_t next_number() const noexcept { return next_number_; }
+
+  /// The oldest access that has not completed well, and that the peer has not cleared; null if there is none.
+  [[nodiscard]] posted_request* next_suspect() noexcept;
+  /// Whether the request has not completed.
+  [[nodiscard]] bool contains(const posted_request* item) const noexcept;
+  /// Whether so much time has passed since a request last completed, or the peer was asked, or the first request was
+  /// handed over.
+  [[nodiscard]] bool is_late(duration patience) const noexcept {
+    return with_provider_ != 0 && home_.now() - moved_at_ >= patience;
+  }
+  /// The peer is asked about all accesses once more.
+  void ask_again() noexcept;
+  /// The peer has answered. Whether nothing has completed for `patience` since it first did so. Requests may take a
+  /// second more for each MiB.
+  [[nodiscard]] bool stands_still(std::chrono::milliseconds patience) noexcept;
+
+  /// Whether accesses by that key are under way, whose end the peer then waits for.
+  [[nodiscard]] bool await_end(std::uint64_t key) noexcept;
+  /// The request has ended. Yields the key if it was the last access by it that the peer waits for.
+  [[nodiscard]] std::optional<std::uint64_t> end_wait(posted_request& item) noexcept;
+
+ private:
+  [[nodiscard]] std::uint32_t& under_way(access_kind what) noexcept {
+    return under_way_[static_cast<std::size_t>(what)];
+  }
+  [[nodiscard]] bool may_start(access_kind kind) noexcept;
+  [[nodiscard]] std::uint64_t flags_of(access_kind kind) const noexcept;
+  [[nodiscard]] ssize_t hand_over(posted_request& item, access_kind kind) noexcept;
+  [[nodiscard]] ssize_t send(posted_request& item) noexcept;
+  [[nodiscard]] ssize_t send_wake(posted_request& item) noexcept;
+  [[nodiscard]] ssize_t send(pieces& from, operation& part) noexcept;
+  [[nodiscard]] ssize_t access(posted_request& item, bool writes) noexcept;
+  [[nodiscard]] ssize_t change(posted_request& item) noexcept;
+  posted_request& take_oldest() noexcept;
+
+  executor_core& home_;
+  endpoint& endpoint_;
+  const domain& domain_;
+  const order_table& order_;
+  const std::uint64_t token_;
+  const std::uint16_t reads_;
+  posted_request* first_ = nullptr;   // the oldest that has not completed
+  posted_request* unsent_ = nullptr;  // the oldest that was not handed over, or not all of it
+  posted_request* last_ = nullptr;
+  std::array<std::uint32_t, access_kinds> under_way_{};
+  std::size_t with_provider_ = 0;  // operations in flight
+  std::uint32_t next_number_ = message_trailer::first_number;
+  time_point moved_at_{};                   // see is_late()
+  std::optional<time_point> stands_since_;  // the peer's first answer since a request last completed
+};
+
+}  // namespace weft::net::fabric
