@@ -84,8 +84,9 @@ void sending::link_started() noexcept {
 // What is refused or has to wait is left to start().
 [[gnu::flatten]] taken sending::take_now(transfer& item, weft::detail::promise_base& waiter) noexcept {
   const work_kind kind = work_kind_of(item.kind_);
-  const bool is_plain = item.has_memory() && !item.is_list_ && !item.spent_ && item.role_ == transfer::role::usual;
-  if (!is_plain || !is_clear() || !state_.link().may_take_now(kind, item.one_.size())) return taken::no;
+  const bool is_new = !item.spent_ && item.batch_ == nullptr;
+  const bool is_plain = item.has_memory() && !item.is_list_ && item.role_ == transfer::role::usual;
+  if (!is_new || !is_plain || !is_clear() || !state_.link().may_take_now(kind, item.one_.size())) return taken::no;
   if (item.is_message() && !has_credit()) return taken::no;  // defect: at once without a credit
   if (item.is_behind_owner_ || !item.may_end_at_once(waiter)) return taken::no;
   if (refusal(item, state_).find() != refusal::reason::none) return taken::no;

@@ -214,7 +214,7 @@ class link {
     return false;
   }
   /// Carries a request out at once, without an event, behind all that was posted before. True: it is done, and its
-  /// memory is not used any more; only ended() may have come from inside the call. False: nothing has happened, and the
+  /// memory is not used any more; the link may have ended inside the call. False: nothing has happened, and the
   /// request is to be posted. `work` has no slot and no corner.
   [[nodiscard]] virtual bool take_now([[maybe_unused]] const work_request& work) noexcept { return false; }
   /// Whether the link takes lists whole, by post_run(). Asked after start(), before each list is posted; may allocate

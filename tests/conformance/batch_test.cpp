@@ -131,6 +131,22 @@ TEST_P_WINDOWS(batches, that_are_over_are_not_touched_by_members_that_are_awaite
   co_await client.flush(there.remote());
 }
 
+// It may have ended already, while its task has yet to go on.
+TEST_P_BETWEEN(batches, refuse_a_member_that_is_awaited_alone_before_their_task_goes_on) {
+  auto memory = co_await filled(pool(), 8, 1);
+  std::array once{client.send(memory)};
+  const auto whole = [&]() -> task<> { co_await client.batch(once); };
+  const auto member = [&]() -> task<> { co_await once[0]; };
+  attempt together(tasks, whole());
+  attempt alone(tasks, member());
+  static_cast<void>(co_await server.recv_or_throw());
+  co_await together.end();
+  co_await alone.end();
+  EXPECT_EQ(alone.code(), errc::invalid_argument);
+  { const net::connection closed = std::move(client); }
+  EXPECT_FALSE(co_await server.recv()) << "it was sent twice";
+}
+
 TEST_P_WINDOWS(batches, throw_the_first_failure_and_keep_those_of_all_members) {
   const auto there = co_await expose_zeros(server, 10);
   std::optional<mr::remote_region> revoked;
