@@ -23,6 +23,12 @@ ready_message read_ready(common::reader& from) {
   return ready;
 }
 
+taken_message read_taken(common::reader& from) {
+  taken_message taken{.index = from.number(8), .slot = {}};
+  if (from.left() != 0) taken.slot = from.region();
+  return taken;
+}
+
 message read(std::size_t kind, common::reader& from) {
   switch (kind) {
     case 1: {
@@ -38,7 +44,7 @@ message read(std::size_t kind, common::reader& from) {
     case 5:
       return chunk_message{.index = from.number(8)};
     case 6:
-      return taken_message{.index = from.number(8)};
+      return read_taken(from);
     case 7: {
       end_message end{};
       std::ranges::copy(from.bytes(end.sha.size()), end.sha.begin());
@@ -69,7 +75,10 @@ packed_message pack(const message& what) {
           for (const auto& slot : ready.slots) to.bytes(slot.pack());
         },
         [&](const chunk_message& chunk) { to.number(chunk.index); },
-        [&](const taken_message& taken) { to.number(taken.index); },
+        [&](const taken_message& taken) {
+          to.number(taken.index);
+          if (taken.slot) to.bytes(taken.slot->pack());
+        },
         [&](const end_message& end) { to.bytes(end.sha); },
         [](const stored_message&) {},
         [&](const failed_message& failed) { to.text(cut(failed.text)); },

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,7 +27,8 @@
 //
 //   ready      receiver -> sender   the slots into which the sender may write, each for a chunk of chunk_bytes_of(size)
 //   chunk      sender -> receiver   chunk n has been written, to slot n modulo the number of slots
-//   taken      receiver -> sender   chunk n is hashed and on its way to the disk: its slot may be written again
+//   taken      receiver -> sender   chunk n is hashed and stored; its slot, which has another key now, for chunk n plus
+//                                   the number of slots, if there is one
 //   end        sender -> receiver   that was all; the digest of what was read
 //   stored     receiver -> sender   the digest is right, and the file has its name
 //
@@ -38,7 +40,7 @@
 namespace copy {
 
 /// What both sides say when they connect, so that neither takes another program for a copy.
-inline constexpr std::string_view protocol_name = "weft-copy 1";
+inline constexpr std::string_view protocol_name = "weft-copy 2";
 
 inline constexpr std::size_t longest_text_bytes = 400;  // of names as well, so that one that is too long can be refused
 inline constexpr std::size_t most_slots = 16;
@@ -72,8 +74,9 @@ struct ready_message {  // the slots, 24 bytes each
 struct chunk_message {  // 8 index
   std::uint64_t index = 0;
 };
-struct taken_message {  // 8 index
+struct taken_message {  // 8 index, then the slot if it is open again
   std::uint64_t index = 0;
+  std::optional<weft::mr::remote_region> slot;
 };
 struct end_message {  // 32 digest
   digest sha;

@@ -14,14 +14,13 @@
 namespace copy {
 namespace {
 
-// The peer writes chunk n to one of our slots. It may go on writing there, so that what has been checked may be
-// something else a moment later: the chunk is copied first, and the copy is hashed and stored. Then the peer may use
-// the slot again. Each step is a task of its own and counts the chunks that it has done, so that workers hash one chunk
-// and store another while the next ones arrive:
+// The peer writes chunk n to one of our slots and says so. The slot is then taken back from the peer, so that what is
+// stored is what was hashed, whatever the peer goes on to write; no copy is needed for that. A worker hashes the chunk
+// and stores it while the processor has it in its cache, and the slot is opened again for a later chunk. Each step is a
+// task of its own and counts the chunks that it has done, so that one chunk is hashed and stored while others arrive:
 //
-//   hear_all     arrived_    chunks copied out of a slot
-//   hash_all     hashed_     chunks in the digest
-//   store_all    stored_     chunks in the file
+//   hear_all     arrived_    chunks in a slot that was taken back
+//   keep_all     kept_       chunks in the digest and in the file
 //   answer_all   answered_   chunks of which the peer knows that we have done with them
 class receiver {
  public:
@@ -31,19 +30,25 @@ class receiver {
   weft::task<digest> run();
 
  private:
-  weft::task<> open_slots(std::size_t count);
+  weft::task<> make_slots(std::size_t count);
   weft::task<> announce_slots();
   weft::task<> hear_all();
-  weft::task<> hash_all();
-  weft::task<> store_all();
+  weft::task<> keep_all();
   weft::task<> answer_all();
   weft::task<> finish();
   weft::task<> give_up(std::string why);
 
-  [[nodiscard]] std::span<const std::byte> bytes_of(std::uint64_t chunk) const {
-    return std::span(copies_[chunk % copies_.size()]).first(bytes_of_chunk(size_, chunk));
+  // Memory for one chunk at a time. Either it is open to the peer, or it is ours alone.
+  struct slot {
+    weft::net::exposure open;
+    weft::mr::buffer ours;
+  };
+
+  weft::task<> open(slot& item);
+  [[nodiscard]] slot& slot_of(std::uint64_t chunk) { return slots_[chunk % slots_.size()]; }
+  [[nodiscard]] std::span<const std::byte> bytes_of(std::uint64_t chunk) {
+    return slot_of(chunk).ours.bytes().first(bytes_of_chunk(size_, chunk));
   }
-  void copy_out(std::uint64_t chunk);
 
   session& link_;
   part_file target_;
@@ -53,13 +58,11 @@ class receiver {
   progress* shown_;
 
   std::optional<chunk_budget::share> share_;  // given back once the slots have gone
-  std::vector<weft::net::exposure> slots_;
-  std::vector<std::vector<std::byte>> copies_;  // one for each slot
+  std::vector<slot> slots_;
   sha256 hash_;
   digest sha_{};
   std::uint64_t arrived_ = 0;
-  std::uint64_t hashed_ = 0;
-  std::uint64_t stored_ = 0;
+  std::uint64_t kept_ = 0;
   std::uint64_t answered_ = 0;
   bool sender_is_done_ = false;  // the sender has had its last word
   digest expected_{};            // and it was `end`
@@ -70,11 +73,11 @@ weft::task<digest> receiver::run() {
   const std::size_t useful = std::clamp<std::uint64_t>(chunks_, 1, chunks_in_flight);
   auto share = co_await link_.home().receiving.take(useful, link_.peer_host());
   share_.emplace(std::move(share));
-  co_await open_slots(share_->chunks());
+  co_await make_slots(share_->chunks());
   co_await announce_slots();
   std::optional<std::string> trouble;
   try {
-    co_await weft::when_all(hear_all(), hash_all(), store_all(), answer_all());
+    co_await weft::when_all(hear_all(), keep_all(), answer_all());
     co_await finish();
   } catch (const failure& why) {
     trouble = why.what();
@@ -85,24 +88,21 @@ weft::task<digest> receiver::run() {
   co_return sha_;
 }
 
-weft::task<> receiver::open_slots(std::size_t count) {
+weft::task<> receiver::make_slots(std::size_t count) {
   while (slots_.size() < count) {
     auto memory = co_await link_.home().device.allocate(chunk_bytes_of(size_), weft::mr::budget::receive);
-    auto slot = co_await link_.peer().expose(std::move(memory), weft::mr::usage::write_dst);
-    slots_.push_back(std::move(slot));
-    copies_.emplace_back(chunk_bytes_of(size_));
+    slots_.push_back({.open = {}, .ours = std::move(memory)});
+    co_await open(slots_.back());
   }
 }
 
-// On the executor's thread, which is the one on which iWARP writes for the peer.
-void receiver::copy_out(std::uint64_t chunk) {
-  const auto slot = slots_[chunk % slots_.size()].memory().bytes().first(bytes_of_chunk(size_, chunk));
-  std::ranges::copy(slot, copies_[chunk % copies_.size()].begin());
+weft::task<> receiver::open(slot& item) {
+  item.open = co_await link_.peer().expose(std::move(item.ours), weft::mr::usage::write_dst);
 }
 
 weft::task<> receiver::announce_slots() {
   ready_message ready;
-  for (const auto& slot : slots_) ready.slots.push_back(slot.remote());
+  for (const slot& item : slots_) ready.slots.push_back(item.open.remote());
   const message announcement = std::move(ready);
   co_await link_.send(pack(announcement));
 }
@@ -114,7 +114,8 @@ weft::task<> receiver::hear_all() {
     if (const auto* const chunk = std::get_if<chunk_message>(&said)) {
       const bool in_turn = chunk->index == arrived_ && arrived_ < chunks_ && arrived_ - answered_ < slots_.size();
       if (!in_turn) throw weft::error(weft::errc::protocol_error, "the peer sent a chunk out of turn");
-      copy_out(arrived_);
+      slot& filled = slot_of(arrived_);
+      filled.ours = co_await filled.open.revoke();
       ++arrived_;
       changed_.notify();
       continue;
@@ -129,34 +130,33 @@ weft::task<> receiver::hear_all() {
   }
 }
 
-weft::task<> receiver::hash_all() {
-  const auto something_to_hash = [this] { return hashed_ < arrived_; };
-  const auto hash_one = [this] { hash_.update(bytes_of(hashed_)); };
-  while (hashed_ < chunks_) {
-    co_await changed_.until(something_to_hash);
-    co_await weft::offload(hash_one);
-    ++hashed_;
-    changed_.notify();
-  }
-}
-
-weft::task<> receiver::store_all() {
-  const auto something_to_store = [this] { return stored_ < arrived_; };
-  const auto store_one = [this] { target_.write(bytes_of(stored_)); };
-  while (stored_ < chunks_) {
-    co_await changed_.until(something_to_store);
-    co_await weft::offload(store_one);
-    ++stored_;
+weft::task<> receiver::keep_all() {
+  const auto something_to_keep = [this] { return kept_ < arrived_; };
+  const auto keep_one = [this] {
+    hash_.update(bytes_of(kept_));
+    target_.write(bytes_of(kept_));
+  };
+  while (kept_ < chunks_) {
+    co_await changed_.until(something_to_keep);
+    co_await weft::offload(keep_one);
+    ++kept_;
     changed_.notify();
   }
 }
 
 weft::task<> receiver::answer_all() {
-  const auto something_to_answer = [this] { return answered_ < std::min(hashed_, stored_); };
+  const auto something_to_answer = [this] { return answered_ < kept_; };
   while (answered_ < chunks_) {
     co_await changed_.until(something_to_answer);
     if (shown_ != nullptr) shown_->advance(bytes_of(answered_).size());
-    const message answer = taken_message{.index = answered_};
+    taken_message taken{.index = answered_, .slot = {}};
+    const bool is_needed_again = answered_ + slots_.size() < chunks_;
+    if (is_needed_again) {
+      slot& free = slot_of(answered_);
+      co_await open(free);
+      taken.slot = free.open.remote();
+    }
+    const message answer = taken;
     ++answered_;
     co_await link_.send(pack(answer));
   }

@@ -2,6 +2,7 @@
 #include "send_file.hpp"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,13 +13,14 @@
 namespace copy {
 namespace {
 
-// Chunk n is read into one of our buffers, hashed from there, and written to one of the peer's slots. Buffer and slot
-// are free again when the peer has taken it. Each step is a task of its own and counts the chunks that it has done, so
-// that workers read one chunk and hash another while a third is on its way:
+// A worker reads chunk n into one of our buffers and hashes it while the processor has it in its cache. Then it is
+// written to one of the peer's slots and announced, with one doorbell. When the peer has taken it, the buffer is free,
+// and the slot is open again under another key. Each step is a task of its own and counts the chunks that it has done,
+// so that one chunk is read and hashed while others are on their way:
 //
-//   read_all    read_      chunks in a buffer
-//   hash_all    hashed_    chunks in the digest
-//   write_all   written_   chunks at the peer, and announced
+//   read_all    read_      chunks in a buffer and in the digest
+//   write_all   posted_    chunks on their way to the peer
+//               written_   chunks whose buffer the connection no longer uses
 //   hear_all    taken_     chunks that the peer has done with
 class sender {
  public:
@@ -31,10 +33,10 @@ class sender {
   weft::task<> hear_ready();
   weft::task<> make_buffers(std::size_t count);
   weft::task<> read_all();
-  weft::task<> hash_all();
   weft::task<> write_all();
   weft::task<> hear_all();
   void hear(const message& said);
+  void check_size(const weft::mr::remote_region& slot) const;
   weft::task<> give_up(std::string why);
 
   [[nodiscard]] std::size_t bytes_of(std::uint64_t chunk) const noexcept {
@@ -61,10 +63,9 @@ class sender {
   digest sha_{};
   const std::uint64_t chunks_;
   std::uint64_t read_ = 0;
-  std::uint64_t hashed_ = 0;
+  std::uint64_t posted_ = 0;
   std::uint64_t written_ = 0;
   std::uint64_t taken_ = 0;
-  bool digested_ = false;  // sha_ is known
   bool end_sent_ = false;
   bool peer_is_done_ = false;           // the receiver has had its last word
   std::optional<std::string> trouble_;  // and it was `failed`
@@ -78,7 +79,7 @@ weft::task<digest> sender::run() {
   share_.emplace(std::move(share));
   co_await make_buffers(share_->chunks());
   try {
-    co_await weft::when_all(read_all(), hash_all(), write_all(), hear_all());
+    co_await weft::when_all(read_all(), write_all(), hear_all());
   } catch (const failure& why) {
     trouble_ = why.what();
   }
@@ -92,9 +93,12 @@ weft::task<> sender::hear_ready() {
   auto* const ready = std::get_if<ready_message>(&said);
   if (ready == nullptr) throw unexpected(said, "'ready'");
   slots_ = std::move(ready->slots);
-  const auto fits = [this](const auto& slot) { return slot.size() == chunk_bytes_of(source_.size()); };
-  if (std::ranges::all_of(slots_, fits)) co_return;
-  throw weft::error(weft::errc::protocol_error, "the peer offered a slot of the wrong size");
+  for (const auto& slot : slots_) check_size(slot);
+}
+
+void sender::check_size(const weft::mr::remote_region& slot) const {
+  if (slot.size() != chunk_bytes_of(source_.size()))
+    throw weft::error(weft::errc::protocol_error, "the peer offered a slot of the wrong size");
 }
 
 weft::task<> sender::make_buffers(std::size_t count) {
@@ -105,46 +109,35 @@ weft::task<> sender::make_buffers(std::size_t count) {
 }
 
 weft::task<> sender::read_all() {
-  const auto room = [this] { return read_ - std::min(taken_, hashed_) < buffers_.size(); };
-  const auto read_one = [this] { source_.read(buffer_of(read_).bytes()); };
-  const auto check = [this] { source_.check_unchanged(); };
+  const auto room = [this] { return read_ - std::min(taken_, written_) < buffers_.size(); };
+  const auto read_one = [this] {
+    source_.read(buffer_of(read_).bytes());
+    hash_.update(buffer_of(read_).bytes());
+    if (read_ + 1 == chunks_) source_.check_unchanged();
+  };
   while (read_ < chunks_) {
     if (!co_await until(room)) co_return;
     buffer_of(read_).resize(bytes_of(read_));
     co_await weft::offload(read_one);
-    if (read_ + 1 == chunks_) co_await weft::offload(check);
     ++read_;
     changed_.notify();
   }
 }
 
-weft::task<> sender::hash_all() {
-  const auto something_to_hash = [this] { return hashed_ < read_; };
-  const auto hash_one = [this] { hash_.update(buffer_of(hashed_).bytes()); };
-  while (hashed_ < chunks_) {
-    if (!co_await until(something_to_hash)) co_return;
-    co_await weft::offload(hash_one);
-    ++hashed_;
+weft::task<> sender::write_all() {
+  const auto something_to_write = [this] { return posted_ < read_; };
+  while (posted_ < chunks_) {
+    if (!co_await until(something_to_write)) co_return;
+    const message announcement = chunk_message{.index = posted_};
+    auto packed = co_await link_.in_buffer(pack(announcement));
+    const auto target = slots_[posted_ % slots_.size()].slice(0, bytes_of(posted_));
+    std::array both{link_.peer().write(buffer_of(posted_), target), link_.peer().send(std::move(packed))};
+    ++posted_;  // before the answer can come
+    co_await weft::with_timeout(link_.patience(), link_.peer().batch(both));
+    ++written_;
     changed_.notify();
   }
   sha_ = hash_.finish();
-  digested_ = true;
-  changed_.notify();
-}
-
-weft::task<> sender::write_all() {
-  const auto something_to_write = [this] { return written_ < read_; };
-  const auto digest_known = [this] { return digested_; };
-  while (written_ < chunks_) {
-    if (!co_await until(something_to_write)) co_return;
-    const auto target = slots_[written_ % slots_.size()].slice(0, bytes_of(written_));
-    co_await weft::with_timeout(link_.patience(), link_.peer().write(buffer_of(written_), target));
-    const message announcement = chunk_message{.index = written_};
-    ++written_;  // before the answer can come
-    co_await link_.send(pack(announcement));
-    changed_.notify();
-  }
-  if (!co_await until(digest_known)) co_return;
   const message last = end_message{.sha = sha_};
   end_sent_ = true;
   co_await link_.send(pack(last));
@@ -152,8 +145,8 @@ weft::task<> sender::write_all() {
 }
 
 weft::task<> sender::hear_all() {
-  const auto answer_due = [this] { return taken_ < written_ || end_sent_; };
-  const auto owed = [this] { return taken_ < written_; };  // and its disk may take its time
+  const auto answer_due = [this] { return taken_ < posted_ || end_sent_; };
+  const auto owed = [this] { return taken_ < posted_; };  // and its disk may take its time
   while (!peer_is_done_) {
     co_await changed_.until(answer_due);  // a slow disk of ours must not look like a silent peer
     const message said = co_await link_.receive(*share_, owed);
@@ -168,7 +161,12 @@ weft::task<> sender::hear_all() {
 
 void sender::hear(const message& said) {
   if (const auto* const taken = std::get_if<taken_message>(&said)) {
-    if (taken->index != taken_ || taken_ == written_) throw unexpected(said, "the 'taken' of the oldest chunk");
+    if (taken->index != taken_ || taken_ == posted_) throw unexpected(said, "the 'taken' of the oldest chunk");
+    if (taken_ + slots_.size() < chunks_) {  // a later chunk needs the slot
+      if (!taken->slot) throw unexpected(said, "'taken' with a slot");
+      check_size(*taken->slot);
+      slots_[taken_ % slots_.size()] = *taken->slot;
+    }
     if (shown_ != nullptr) shown_->advance(bytes_of(taken_));
     ++taken_;
     return;

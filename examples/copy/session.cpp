@@ -57,6 +57,12 @@ weft::task<> session::send(packed_message what) {
   co_await weft::with_timeout(patience(), peer_.send_bytes(what.bytes()));
 }
 
+weft::task<weft::mr::buffer> session::in_buffer(packed_message what) {
+  auto memory = co_await home_.device.allocate(what.bytes().size());
+  std::ranges::copy(what.bytes(), memory.data());
+  co_return memory;
+}
+
 weft::error unexpected(const message& what, const char* instead_of) {
   return {weft::errc::protocol_error, fmt::format("the peer sent '{}' instead of {}", name_of(what), instead_of)};
 }

@@ -14,10 +14,10 @@
 
 namespace copy {
 
-/// How many chunks one transfer has in flight: being read, on the way, and being stored.
-inline constexpr std::size_t chunks_in_flight = 8;
-/// The registered memory that this process uses for chunks and messages. What arrives is copied out of it, a chunk for
-/// each that is in flight.
+/// How many chunks one transfer has in flight: being read, on the way, and being stored. More of them would not fit
+/// into the cache of a processor.
+inline constexpr std::size_t chunks_in_flight = 4;
+/// The registered memory that this process uses for chunks and messages.
 inline constexpr std::size_t pool_bytes = std::size_t{64} << 20;
 
 /// How many chunks all transfers of a process may hold, of one budget of its pool: a quarter is left for messages. The
@@ -65,6 +65,8 @@ class session {
   /// The same where the peer may close: empty then.
   [[nodiscard]] weft::task<std::optional<message>> receive_if_any();
   [[nodiscard]] weft::task<> send(packed_message what);
+  /// A message in memory of its own, to be sent together with other operations.
+  [[nodiscard]] weft::task<weft::mr::buffer> in_buffer(packed_message what);
 
   /// How long to wait for a peer that does not go on: the connection may wait for a rail before it can.
   [[nodiscard]] weft::duration patience() const;

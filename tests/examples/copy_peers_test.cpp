@@ -6,10 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
-#include <semaphore>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "temporary_directory.hpp"
@@ -301,13 +298,12 @@ TEST_F(copy_peers, data_that_does_not_match_its_digest_is_not_stored) {
   EXPECT_EQ(there_.names(), names{"b"});
 }
 
-// The slot stays open until the file is stored, and the sender may write to it whenever it likes: here to its
-// beginning, at various times after that has been hashed. One worker is left, so that storing comes behind hashing.
-TEST_F(copy_peers, a_file_is_stored_as_it_was_hashed_whatever_its_sender_writes_meanwhile) {
+// Whether it comes before the slot is taken back, which spoils the digest, or after that, which ends the connection.
+TEST_F(copy_peers, a_file_whose_sender_writes_to_a_chunk_that_it_has_announced_is_not_stored) {
   constexpr int attempts = 20;
   const std::string good(most_chunk_bytes, 'a');
   const digest sha = digest_of(good);
-  const auto put_and_overwrite = [&](session& link, int attempt) -> task<bool> {
+  const auto put_and_overwrite = [&](session& link, int attempt) -> task<> {
     const auto ready = co_await begin_put(link, "file", good.size());
     co_await write_to_slot(link, ready.slots.at(0), good);
     co_await say(link, chunk_message{.index = 0});
@@ -317,27 +313,27 @@ TEST_F(copy_peers, a_file_is_stored_as_it_was_hashed_whatever_its_sender_writes_
     const message taken = co_await link.receive();
     EXPECT_TRUE(std::holds_alternative<taken_message>(taken));
     const message answer = co_await link.receive();
-    co_return std::holds_alternative<stored_message>(answer);
+    EXPECT_TRUE(std::holds_alternative<failed_message>(answer)) << "attempt " << attempt;
   };
-  const auto client = [&](session& link) -> task<> {
+  with_server([&](session& first) -> task<> {
     for (int i = 0; i < attempts; ++i) {
-      if (!co_await put_and_overwrite(link, i)) continue;
-      std::ifstream file(there_.path() + "/file");
-      const std::string content{std::istreambuf_iterator<char>(file), {}};
-      EXPECT_TRUE(content == good) << "attempt " << i;
+      session link = co_await connect_to(first.home(), std::string(first.peer().peer()));
+      static_cast<void>(co_await weft::as_result(put_and_overwrite(link, i)));
     }
-  };
-  std::counting_semaphore<> end(0);
-  const auto hold_a_worker = [&] { end.acquire(); };
-  with_server([&](session& link) -> task<> {
-    const auto body = [&](weft::scope& tasks) -> task<> {
-      const unsigned workers = std::max(2U, std::thread::hardware_concurrency());
-      for (unsigned i = 1; i < workers; ++i) tasks.spawn(weft::offload(hold_a_worker));
-      co_await client(link);
-      end.release(workers - 1);
-    };
-    co_await weft::with_scope(weft::on_failure::stop_siblings, body);
   });
+  EXPECT_EQ(there_.names(), names{});
+}
+
+TEST_F(copy_peers, a_chunk_that_was_taken_can_no_longer_be_written_though_its_slot_is_open_for_another) {
+  with_server([](session& link) -> task<> {
+    const auto ready = co_await begin_put(link, "a", 2 * chunks_in_flight * most_chunk_bytes);
+    const message answer = co_await ask(link, chunk_message{.index = 0});
+    const auto slot = std::get<taken_message>(answer).slot;
+    EXPECT_TRUE(slot.has_value() && slot->key() != ready.slots.at(0).key());
+    co_await write_to_slot(link, slot.value(), "the next");
+    co_await write_what_is_refused(link, ready.slots.at(0), "evil");
+  });
+  EXPECT_EQ(there_.names(), names{});
 }
 
 // Of one address; others have theirs.
@@ -479,8 +475,25 @@ TEST_F(copy_peers, a_receiver_that_says_stored_too_early_is_no_success) {
 }
 
 TEST_F(copy_peers, a_receiver_that_takes_what_was_never_sent_is_no_success) {
-  const auto server = [](session& link) -> task<> { return offer_a_slot_and_say(link, taken_message{.index = 2}); };
+  const auto server = [](session& link) -> task<> {
+    return offer_a_slot_and_say(link, taken_message{.index = 2, .slot = {}});
+  };
   EXPECT_NE(put_against(server).find("taken"), std::string::npos);
+}
+
+TEST_F(copy_peers, a_receiver_that_takes_a_chunk_and_keeps_the_slot_of_a_later_one_is_no_success) {
+  const auto server = [](session& link) -> task<> {
+    return offer_a_slot_and_say(link, taken_message{.index = 0, .slot = {}});
+  };
+  EXPECT_NE(put_against(server).find("instead of 'taken' with a slot"), std::string::npos);
+}
+
+TEST_F(copy_peers, a_receiver_that_gives_a_slot_of_another_size_for_a_later_chunk_is_no_success) {
+  const auto server = [](session& link) -> task<> {
+    const weft::mr::remote_region other(1, 0, 17, weft::mr::usage::write_dst);
+    return offer_a_slot_and_say(link, taken_message{.index = 0, .slot = other});
+  };
+  EXPECT_NE(put_against(server).find("slot of the wrong size"), std::string::npos);
 }
 
 TEST_F(copy_peers, a_server_that_sends_damaged_data_leaves_nothing_here) {

@@ -28,7 +28,8 @@ std::vector<message> one_of_each() {
           offer_message{.size = 7},
           ready,
           chunk_message{.index = 1u << 31},
-          taken_message{.index = 42},
+          taken_message{.index = 42, .slot = {}},
+          taken_message{.index = 43, .slot = ready.slots.front()},
           end_message{.sha = sha},
           stored_message{},
           failed_message{.text = "no room"}};
@@ -68,7 +69,7 @@ TEST(copy_protocol, numbers_are_little_endian_behind_four_bytes_of_kind) {
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(static_cast<int>(packed.bytes()[i]), expected[i]) << i;
 }
 
-TEST(copy_protocol, a_message_cut_at_any_byte_is_a_clean_error_or_has_a_shorter_text) {
+TEST(copy_protocol, a_message_cut_at_any_byte_is_a_clean_error_or_has_a_shorter_text_or_fewer_slots) {
   for (const message& whole : one_of_each()) {
     const auto packed = pack(whole);
     const bool has_text = std::holds_alternative<put_message>(whole) || std::holds_alternative<get_message>(whole) ||
@@ -76,8 +77,9 @@ TEST(copy_protocol, a_message_cut_at_any_byte_is_a_clean_error_or_has_a_shorter_
     for (std::size_t cut = 0; cut < packed.bytes().size(); ++cut) {
       const bool in_a_slot =
           std::holds_alternative<ready_message>(whole) && cut > 4 && (cut - 4) % std::size_t{slot_bytes} == 0;
+      const bool before_a_slot = std::holds_alternative<taken_message>(whole) && cut == 12;
       const std::size_t fixed = std::holds_alternative<put_message>(whole) ? 12 : 4;
-      const bool still_valid = in_a_slot || (has_text && cut >= fixed);
+      const bool still_valid = in_a_slot || before_a_slot || (has_text && cut >= fixed);
       EXPECT_EQ(error_of(packed.bytes().first(cut)), still_valid ? weft::errc{} : weft::errc::malformed)
           << name_of(whole) << " cut at " << cut;
     }
