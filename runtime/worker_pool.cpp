@@ -100,7 +100,7 @@ worker_pool& worker_pool::for_resources() {
 }
 
 void worker_pool::submit(detail::worker_job& job) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (idle_ <= queued_ && threads_.size() < limit_) {
     // Workers block all signals, which are for threads that ask for them, but not faults: a blocked fault kills the
     // process before any handler runs.
@@ -122,7 +122,9 @@ void worker_pool::submit(detail::worker_job& job) {
   queue_.push_back(job);
   ++queued_;
   ++news_;
-  news_.notify_one();
+  const bool may_wait = idle_ != 0;
+  lock.unlock();  // a thread that wakes takes the mutex at once
+  if (may_wait) news_.notify_one();
 }
 
 bool worker_pool::withdraw(detail::worker_job& job) noexcept {
