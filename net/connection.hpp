@@ -74,7 +74,8 @@ class connection {
   /// is thrown if it died instead; messages that came before are yielded first. Over iWARP a peer that is not weft may
   /// end its direction alone (a FIN, RFC 5041 section 6.2.1): the result is empty then, reads and atomic operations are
   /// errc::peer_closed, and sends and writes go on until close(). Stopping loses nothing: the message goes to the next
-  /// recv(). See rdma_post_recv(3), RFC 5041 section 5.3.
+  /// recv(). A message that is there is received without suspending the task, unless it is the turn of others. See
+  /// rdma_post_recv(3), RFC 5041 section 5.3.
   [[nodiscard]] recv_operation recv();
   /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
   [[nodiscard]] recv_or_throw_operation recv_or_throw();

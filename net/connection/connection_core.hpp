@@ -68,7 +68,7 @@ class connection_core final : public operation_owner,
   // operation_owner
   void start(transfer& item) override { sending_.start(item); }
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept override {
-    return sending_.take_now(item, waiter);
+    return sending_.may_be_at_once() ? sending_.take_now(item, waiter) : taken::no;
   }
   void stop(transfer& item) noexcept override;
   void abandon(transfer& item) noexcept override;
@@ -79,6 +79,9 @@ class connection_core final : public operation_owner,
   void stop(list_operation& all) noexcept override;
   void abandon(list_operation& all) noexcept override;
   void start(recv_operation& item) override { receiving_.start(item); }
+  [[nodiscard]] taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept override {
+    return receiving_.take_now(item, waiter);
+  }
   void stop(recv_operation& item) noexcept override { receiving_.stop(item); }
   void abandon(recv_operation& item) noexcept override { receiving_.abandon(item); }
   [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,

@@ -36,6 +36,8 @@ class operation_owner {
   virtual void stop(list_operation& all) noexcept = 0;
   virtual void abandon(list_operation& all) noexcept = 0;
   virtual void start(recv_operation& item) = 0;
+  /// Gives it a message that is there, if no other task waits for one. `waiter` awaits it.
+  [[nodiscard]] virtual taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept = 0;
   virtual void stop(recv_operation& item) noexcept = 0;
   virtual void abandon(recv_operation& item) noexcept = 0;
 

@@ -15,7 +15,8 @@ receiving::receiving(connection_state& state, sending& out, receive_memory memor
       out_(out),
       shared_(std::move(memory.shared)),
       own_(std::move(memory.own)),
-      refill_(*this, state.device->pool(), receive_bytes(state.options)) {
+      refill_(*this, state.device->pool(), receive_bytes(state.options)),
+      order_(state.home) {
   if (shared_ != nullptr) shared_->join(*this);
 }
 
@@ -136,6 +137,7 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
     recv_operation& receiver = receivers_.pop_front();
     receive_slot& oldest = hand_over(receiver);
     receiver.finish();
+    order_.note();
     refill(oldest);
   }
   if (!receivers_.empty() && state_.input_has_ended()) [[unlikely]]
@@ -144,7 +146,6 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
 
 // Takes the oldest message; the caller refills its slot.
 receive_slot& receiving::hand_over(recv_operation& receiver) noexcept {
-  last_served_ = receiver.waiter();
   receive_slot& oldest = inbox_.pop();
   oldest.memory.resize(oldest.what.bytes);
   message& content = receiver.message_.emplace(std::move(oldest.memory));
@@ -174,18 +175,19 @@ void receiving::end_receivers(const error* why) noexcept {
 void receiving::start(recv_operation& item) {
   if (executor_core::current() != &state_.home) [[unlikely]]
     refuse_thread();
-  if (receivers_.empty() && !inbox_.empty()) return receive_at_once(item);
   receivers_.push_back(item);
   if (!inbox_.empty() || state_.input_has_ended()) deliver();
 }
 
 // A task that receives one message after another goes on in the same turn, so that its posts for each of them leave
-// together. If the previous message went to another task, that one may not have been resumed yet, and goes first.
-void receiving::receive_at_once(recv_operation& item) noexcept {
-  const bool goes_on = item.waiter() == last_served_ && state_.home.may_go_on();
-  receive_slot& oldest = hand_over(item);
-  goes_on ? item.finish_next() : item.finish();
-  refill(oldest);
+// together.
+[[gnu::flatten]] taken receiving::take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept {
+  if (!receivers_.empty() || executor_core::current() != &state_.home) return taken::no;
+  if (inbox_.empty() && out_.may_be_at_once()) state_.link().take_arrived();
+  if (inbox_.empty() || !item.may_end_at_once(waiter)) return taken::no;
+  item.failure_.reset();  // of an earlier await
+  refill(hand_over(item));
+  return order_.go_on(waiter);
 }
 
 void receiving::stop(recv_operation& item) noexcept {

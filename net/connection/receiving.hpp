@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/connection/completion_order.hpp>
 #include <weft/net/connection/connection_state.hpp>
 #include <weft/net/connection/receive_refill.hpp>
 #include <weft/net/connection/recv_operation.hpp>
@@ -34,6 +35,8 @@ class receiving final : private receive_refill::client, private shared_receive_s
   void link_started() noexcept;
 
   void start(recv_operation& item);
+  /// As operation_owner::take_now().
+  [[nodiscard]] taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept;
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { receivers_.remove(item); }
 
@@ -89,7 +92,6 @@ class receiving final : private receive_refill::client, private shared_receive_s
   [[nodiscard, gnu::cold]] meaning refuse_size() noexcept;
   [[nodiscard]] meaning keep(const arrival& what) noexcept;
   [[nodiscard]] receive_slot& hand_over(recv_operation& receiver) noexcept;
-  void receive_at_once(recv_operation& item) noexcept;
   void post(receive_slot& slot) noexcept;
   void post_refilled(receive_slot& slot) noexcept;
   void refill(receive_slot& slot) noexcept;
@@ -106,7 +108,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
   receive_refill refill_;                         // of the connection's own
   receive_slot_queue inbox_;
   weft::detail::intrusive_list<recv_operation> receivers_;
-  const void* last_served_ = nullptr;  // the task that got the last message; only compared
+  completion_order order_;
 };
 
 }  // namespace weft::net

@@ -11,6 +11,10 @@ void recv_operation::throw_failure() const {
   throw error(errc::canceled, "receive: stopped before it began");
 }
 
+taken recv_operation::take_now(weft::detail::promise_base& waiter) noexcept {
+  return owner_ != nullptr ? owner_->take_now(*this, waiter) : taken::no;
+}
+
 void recv_operation::begin() {
   if (owner_ == nullptr) [[unlikely]]
     return fail_without_owner();

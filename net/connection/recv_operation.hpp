@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/connection/completion_order.hpp>
 #include <weft/net/message.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/intrusive_list.hpp>
 
+#include <concepts>
+#include <coroutine>
 #include <optional>
 #include <utility>
 
@@ -27,6 +30,13 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base,
       abandon();
   }
 
+  /// Does not suspend the task if a message is there, and it is the task's turn to go on.
+  template <std::derived_from<weft::detail::promise_base> Promise>
+  [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
+    const taken how = take_now(waiter.promise());
+    if (how == taken::no) operation_base::await_suspend(waiter);
+    return how != taken::ended;
+  }
   /// The message; empty after the peer has closed in order. Throws weft::error.
   std::optional<message> await_resume() {
     check();
@@ -44,6 +54,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base,
   friend class connection;
   friend class recv_or_throw_operation;
 
+  [[nodiscard]] taken take_now(weft::detail::promise_base& waiter) noexcept;
   void begin() override;
   void cancel() noexcept override;
   void abandon() noexcept;

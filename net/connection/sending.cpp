@@ -51,7 +51,11 @@ bool has_written(const operation_record& record, work_status status) noexcept {
 // ---- starting operations ----
 
 sending::sending(connection_state& state, carrier_maker& maker)
-    : state_(state), notices_(state, *this), carrier_maker_(maker), barrier_(nullptr, transfer_kind::send) {
+    : state_(state),
+      notices_(state, *this),
+      carrier_maker_(maker),
+      barrier_(nullptr, transfer_kind::send),
+      order_(state.home) {
   barrier_.role_ = transfer::role::barrier;
 }
 
@@ -59,6 +63,7 @@ sending::sending(connection_state& state, carrier_maker& maker)
 sending::~sending() { assert(waiting_.empty() && state_.statistics.in_flight.get() == 0); }
 
 void sending::attach() {
+  at_once_ = state_.link().takes_at_once();
   operations_.emplace(state_.link(), depth());
   free_ = nullptr;  // its records belonged to the previous link
 }
@@ -91,13 +96,15 @@ void sending::link_started() noexcept {
   if (item.is_behind_owner_ || !item.may_end_at_once(waiter)) return taken::no;
   if (refusal(item, state_).find() != refusal::reason::none) return taken::no;
   if (!may_use(item) || is_beyond(item.one_)) return taken::no;
-  work_request work;
+  work_request& work = now_;
   trailer::storage end;
   work.kind = kind;
   work.segments = {&item.one_, 1};
   work.solicited = item.how_.solicited;
+  work.invalidate = item.how_.invalidate;
+  work.immediate.reset();
+  work.own = {};
   if (item.kind_ == transfer_kind::send) {
-    work.invalidate = item.how_.invalidate;
     if (state_.properties().native)
       work.own = pack_trailer(end, data_kind(item.how_.immediate), item.how_.immediate.value_or(0));
   } else {
@@ -109,16 +116,7 @@ void sending::link_started() noexcept {
   item.spent_ = true;
   item.let_go();
   count_taken(item);
-  return go_on(waiter);
-}
-
-// Completions keep the order of the operations: a task goes on after those whose operations have completed before.
-taken sending::go_on(weft::detail::promise_base& waiter) noexcept {
-  // defect: go on ahead of tasks whose operations have completed
-  if (state_.home.has_resumed(last_end_) && state_.home.may_go_on()) return taken::ended;
-  state_.home.ready(waiter);
-  note_end();
-  return taken::in_turn;
+  return order_.go_on(waiter);
 }
 
 void sending::count_taken(const transfer& item) noexcept {
@@ -161,7 +159,7 @@ void sending::start(batch_operation& all) {
   pump();
   for (const transfer& item : all.members_) count_wait(item);
   all.member_ended();
-  note_end();
+  order_.note();
 }
 
 // Checks all that can be checked before posting, and pins the memory. Returns false if the operation is refused;
@@ -232,7 +230,7 @@ void sending::start(list_operation& all) {
   element.spent_ = true;
   if (all.failure_ || all.size() == 0) {
     all.finish();
-    return note_end();
+    return order_.note();
   }
   element.role_ = transfer::role::element;
   all.is_open_ = true;
@@ -385,7 +383,7 @@ void sending::carried_out(transfer& item, std::optional<error> failure) noexcept
   }
   const std::uint32_t counter = failure ? 0 : item.counter_;
   item.end();
-  note_end();
+  order_.note();
   notices_.note(counter, 1);
 }
 
@@ -396,7 +394,7 @@ void sending::carried_out(list_operation& all, std::optional<error> failure) noe
     all.failure_ = describe(all, std::min(all.done(), all.size() - 1), *failure, true);
   }
   all.conclude();
-  note_end();
+  order_.note();
   if (all.is_told_) tell(all, 0, all.done());
 }
 
@@ -639,7 +637,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   if (waiter != nullptr) waiter->end();  // defect: drop a completion
-  note_end();
+  order_.note();
   if (is_told) [[unlikely]]
     notices_.note(counter, 1);
   pump();
@@ -651,7 +649,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(1);
-  note_end();
+  order_.note();
   if (all.is_told_ && status == work_status::done) tell(all, place, 1);
   pump();
 }
@@ -665,7 +663,7 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
   state_.statistics.in_flight.subtract(count);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(count);
-  note_end();
+  order_.note();
   if (all.is_told_ && status == work_status::done) [[unlikely]]
     tell(all, place, count);
   pump();

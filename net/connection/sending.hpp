@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/batch.hpp>
+#include <weft/net/connection/completion_order.hpp>
 #include <weft/net/connection/connection_state.hpp>
 #include <weft/net/connection/operation_table.hpp>
 #include <weft/net/connection/refusal.hpp>
@@ -71,6 +72,8 @@ class sending final : private write_notices::outlet {
   void start(transfer& item);
   /// As operation_owner::take_now().
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept;
+  /// link::takes_at_once()
+  [[nodiscard]] bool may_be_at_once() const noexcept { return at_once_; }
   void start(batch_operation& all);
   void start(list_operation& all);
   /// Ends the operation with errc::canceled, now or soon.
@@ -167,9 +170,6 @@ class sending final : private write_notices::outlet {
   [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
   void count_wait(const transfer& item) noexcept;
   void count_taken(const transfer& item) noexcept;
-  // An operation has completed.
-  void note_end() noexcept { last_end_ = state_.home.readied(); }
-  [[nodiscard]] taken go_on(weft::detail::promise_base& waiter) noexcept;
   /// True if nothing that was awaited before is in progress.
   [[nodiscard]] bool is_clear() const noexcept { return waiting_.empty() && state_.statistics.in_flight.get() == 0; }
   void reuse(operation_record& record) noexcept;
@@ -192,7 +192,9 @@ class sending final : private write_notices::outlet {
   operation_record* free_ = nullptr;
   weft::detail::intrusive_list<transfer> waiting_;
   bool control_busy_[control_requests] = {};  // the slot is with the link
-  std::uint64_t last_end_ = 0;                // executor_core::readied() when an operation last completed
+  completion_order order_;
+  bool at_once_ = false;
+  work_request now_;  // what take_now() gives to the link; kept, because most of it stays the same
   std::optional<std::uint64_t> refused_key_;  // the key of the access that the peer refused, once a request tells
 };
 

@@ -4,6 +4,7 @@
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/net/connection/completion_order.hpp>
 #include <weft/net/link/peer_names.hpp>
 #include <weft/net/payload.hpp>
 #include <weft/runtime/core/operation.hpp>
@@ -29,13 +30,6 @@ struct operation_record;
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
 /// Its name, for errors and dumps: "send".
 [[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
-
-/// Whether an operation has ended where it began.
-enum class taken : std::uint8_t {
-  no,       ///< it has not begun
-  ended,    ///< it has, and its task goes on
-  in_turn,  ///< it has, and its task goes on once it is its turn
-};
 
 /// A group of transfers that are awaited together.
 class transfer_group {

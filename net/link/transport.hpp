@@ -207,6 +207,8 @@ class link {
   [[nodiscard]] virtual bool furnish(work_request& work) noexcept = 0;
   /// Queues a request. A link that has ended flushes it.
   virtual void post(work_request& work) noexcept = 0;
+  /// Whether it ever takes requests by take_now(), or messages by take_arrived(); constant.
+  [[nodiscard]] virtual bool takes_at_once() const noexcept { return false; }
   /// Whether take_now() may be called with a send, write or read of so many bytes, its trailer left out. Asked while no
   /// request is posted, but for messages of the connection's own.
   [[nodiscard]] virtual bool may_take_now([[maybe_unused]] work_kind kind,
@@ -217,6 +219,9 @@ class link {
   /// memory is not used any more; the link may have ended inside the call. False: nothing has happened, and the
   /// request is to be posted. `work` has no slot and no corner.
   [[nodiscard]] virtual bool take_now([[maybe_unused]] const work_request& work) noexcept { return false; }
+  /// Called when a task waits for a message and none has arrived: the link may take what has come since the last turn
+  /// of the executor, if that costs no system call.
+  virtual void take_arrived() noexcept {}
   /// Whether the link takes lists whole, by post_run(). Asked after start(), before each list is posted; may allocate
   /// the first time. By default false: each element is posted as a request.
   [[nodiscard]] virtual bool takes_runs() noexcept { return false; }

@@ -27,6 +27,11 @@ constexpr unsigned polls_before_release = 64;
 // How much of a far payload is copied in one turn.
 constexpr std::size_t bytes_a_copy = std::size_t{512} << 10;
 
+bool is_whole_message(const record& header) noexcept {
+  const bool is_plain = (header.flags & (record::invalidates | record::far)) == 0;
+  return header.kind == record_kind::send && header.bytes == header.total && is_plain;
+}
+
 // False if a file behind the memory has become shorter. Beside its caller, so that it becomes a part of it.
 bool gather(const software::domain& home, const work_request& work, std::uint64_t from, std::span<std::byte> to) {
   return visit_parts(home, work, from, to.size(), [&to](std::span<const std::byte> part, bool may_shrink) {
@@ -109,17 +114,21 @@ bool shm_link::may_take_now(work_kind kind, std::size_t bytes) const noexcept {
   return is_clear && bytes <= whole_bytes - trailer::max_bytes;
 }
 
+// Memory that a file backs, which may become shorter, is copied in a way that takes more time.
 bool shm_link::take_now(const work_request& work) noexcept {
-  const std::uint64_t bytes = bytes_of(work);
+  const mr::slice& memory = work.segments.front();
+  const std::size_t bytes = memory.size() + work.own.size();
   if (direct_.are_possible() && work.kind != work_kind::send) {
     using step = direct_requests::step;
     const step taken = direct_.execute_now(work, bytes);
     if (taken != step::by_request) return taken == step::done;
   }
-  if (is_query(work)) return false;
+  if (is_query(work) || domain_->may_shrink(*memory.record())) return false;
   const std::span<std::byte> room = output_.room_at_once(bytes);
-  // defect: send at once
-  if (room.empty() || !gather(*domain_, work, 0, room.subspan(sizeof(record)))) return false;
+  if (room.empty()) return false;
+  std::byte* const place = room.data() + sizeof(record);
+  std::memcpy(place, memory.data(), memory.size());  // defect: send at once
+  std::copy(work.own.begin(), work.own.end(), place + memory.size());
   const turn outer(*this);
   if (work.invalidate) direct_.forget(static_cast<std::uint32_t>(*work.invalidate));
   if (work.kind == work_kind::write) direct_.wrote();  // defect: forget a write that was sent at once
@@ -245,7 +254,7 @@ std::size_t shm_link::poll() noexcept {
     unsettled_ = true;
     return 1;
   }
-  const bool has_input = !life_.has_ended() && !receives_.is_stalled() && (far_.is_copying() || !reader_.is_empty());
+  const bool has_input = this->has_input();
   bool sane = true;
   if (!has_input && !unsettled_ && !direct_.are_postponed() && !output_.found_room(has_unsent(), &sane)) {
     if (reader_.unreleased() != 0 && ++quiet_polls_ == polls_before_release) reader_.release();
@@ -254,9 +263,18 @@ std::size_t shm_link::poll() noexcept {
   quiet_polls_ = 0;
   const turn outer(*this);
   if (!sane) break_rules(taken_too_much);
-  if (has_input) far_.is_copying() ? go_on_copying() : take_input();  // defect: forget what a peer had published
+  if (has_input) go_on_with_input();  // defect: forget what a peer had published
   unsettled_ = unsettled_ || !is_settled();
   return 1;  // the link may be destroyed by now
+}
+
+// Keeps the end hot, because the polls between may find nothing.
+void shm_link::take_arrived() noexcept {
+  if (depth_ != 0 || !has_input()) return;
+  shared_.heat(*this);  // defect: let an end go cold
+  const turn outer(*this);
+  go_on_with_input();
+  unsettled_ = unsettled_ || !is_settled();
 }
 
 // Whether neither output nor closing has anything left to do.
@@ -386,8 +404,9 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
   if (header.kind == record_kind::send && header.total > receives_.current().memory.size()) {
     return break_rules("a message that is larger than its receive"), true;
   }
-  incoming_.begin(header);
   ++peer_requests_;
+  if (is_whole_message(header)) return deliver_whole(content, header.flags), true;
+  incoming_.begin(header);
   if ((header.flags & record::far) != 0) {
     if (const char* const fault = far_.begin(content, header.total)) return break_rules(fault), true;
   }
@@ -398,6 +417,13 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
   }
   far_.is_copying() ? go_on_copying() : continue_delivery(content);
   return true;
+}
+
+// Most messages: one record, that does nothing else.
+void shm_link::deliver_whole(std::span<const std::byte> content, std::uint8_t flags) noexcept {
+  receive_work& receive = receives_.take_current();
+  std::memcpy(receive.memory.data(), content.data(), content.size());
+  life_.events().received(receive, {.bytes = content.size(), .solicited = (flags & record::solicited) != 0});
 }
 
 void shm_link::continue_delivery(std::span<const std::byte> content) noexcept {

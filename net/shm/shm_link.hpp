@@ -57,8 +57,10 @@ class shm_link final : public net::link,
   void start(link_events& events, const link_parameters& parameters) override;
   [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
   [[nodiscard]] bool furnish(work_request& work) noexcept override;
+  [[nodiscard]] bool takes_at_once() const noexcept override { return true; }
   [[nodiscard]] bool may_take_now(work_kind kind, std::size_t bytes) const noexcept override;
   [[nodiscard]] bool take_now(const work_request& work) noexcept override;
+  void take_arrived() noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override;
@@ -111,12 +113,17 @@ class shm_link final : public net::link,
   [[nodiscard]] bool is_settled() const noexcept;
 
   // Input.
+  [[nodiscard]] bool has_input() const noexcept {
+    return !life_.has_ended() && !receives_.is_stalled() && (far_.is_copying() || !reader_.is_empty());
+  }
+  void go_on_with_input() noexcept { far_.is_copying() ? go_on_copying() : take_input(); }
   void take_input() noexcept;
   // Covers the key look-ups of one turn; made at the first of them.
   using key_batch = std::optional<software::key_table::reader::batch>;
   [[nodiscard]] std::size_t take_record(std::size_t available, key_batch& inside) noexcept;
   [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
   [[nodiscard]] bool begin_delivery(const record& header, std::span<const std::byte> content) noexcept;
+  void deliver_whole(std::span<const std::byte> content, std::uint8_t flags) noexcept;
   void continue_delivery(std::span<const std::byte> content) noexcept;
   void end_delivery() noexcept;
   void go_on_copying() noexcept;

@@ -248,6 +248,22 @@ TEST_P_BETWEEN(messages, receivers_are_served_in_the_order_of_their_coming) {
   EXPECT_EQ(order, (std::vector<unsigned>{0, 1, 2, 3, 4}));
 }
 
+TEST_P_BETWEEN(messages, a_task_that_sends_and_receives_without_end_lets_others_have_their_turn) {
+  auto memory = co_await filled(pool(), 8, 1);
+  bool is_over = false;
+  const auto go_on = [&]() -> task<> {
+    while (!is_over) {
+      co_await client.send(memory);
+      static_cast<void>(co_await server.recv_or_throw());
+    }
+  };
+  attempt going_on(tasks, go_on());
+  co_await yield();
+  is_over = true;
+  co_await going_on.end();
+  EXPECT_TRUE(going_on.succeeded());
+}
+
 TEST_P_BETWEEN(messages, an_operation_that_was_never_awaited_does_nothing) {
   auto payload = co_await filled(pool(), 8, 1);
   {

@@ -24,8 +24,8 @@ class watched_recv final : public net::recv_operation {
     explicit reference(watched_recv& of) noexcept : of_(&of) {}
     [[nodiscard]] bool await_ready() const noexcept { return of_->await_ready(); }
     template <class Promise>
-    void await_suspend(std::coroutine_handle<Promise> waiter) {
-      of_->await_suspend(waiter);
+    [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
+      return of_->await_suspend(waiter);
     }
     std::optional<net::message> await_resume() { return of_->await_resume(); }
 

@@ -92,7 +92,7 @@ class confined_peer : public shm_link_test {
       pair bystanders = co_await connect_pair();
       co_await expect_service(bystanders);
       co_await warm_up();
-      const footprint before;
+      const footprint before = co_await settled_footprint();
       co_await with_timeout(100s, script());
       co_await expect_only(before);
       co_await expect_service(bystanders);

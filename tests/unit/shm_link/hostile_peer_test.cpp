@@ -575,7 +575,7 @@ TEST_P(hostile_ring, that_sends_descriptors_leaves_no_more_than_one_of_them_open
   against([&](manual_end& hand, net::connection& victim) -> task<> {
     co_await settle();  // the listener has gone
     const descriptor file = new_memory(4096, 0);
-    const footprint before;
+    const footprint before = co_await settled_footprint();
     for (int round = 0; round < 200; ++round) {
       hand.socket().send(ten, std::vector<int>(3, file.fd()));
       co_await settle();

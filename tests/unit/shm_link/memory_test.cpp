@@ -61,7 +61,7 @@ TEST_F(shm_memory, that_is_short_for_a_ring_ends_the_connection_and_says_so) {
     run([&]() -> task<> {
       pair others = co_await connect_pair();
       co_await expect_service(others);
-      const footprint before;
+      const footprint before = co_await settled_footprint();
       {
         pair both = co_await connect_pair();
         kernel().ring_failure = failure;
@@ -106,7 +106,7 @@ TEST_F(shm_memory, that_is_short_for_the_words_of_a_connection_fails_its_set_up_
   run([&]() -> task<> {
     pair others = co_await connect_pair();
     co_await expect_service(others);
-    const footprint before;
+    const footprint before = co_await settled_footprint();
     kernel().words_failure = -ENOMEM;
     {
       auto listener = co_await device().listen("127.0.0.1:0");

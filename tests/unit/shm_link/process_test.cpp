@@ -13,7 +13,7 @@ class shm_process : public shm_link_test {
     run([&]() -> task<> {
       pair bystanders = co_await connect_pair();
       co_await expect_service(bystanders);
-      const footprint before;
+      const footprint before = co_await settled_footprint();
       {
         const scratch_directory directory;
         auto listener = co_await device().listen(directory.address());

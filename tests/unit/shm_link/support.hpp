@@ -61,6 +61,12 @@ inline std::size_t names_of_weft() {
   return count;
 }
 
+/// Once what has ended is gone.
+inline task<footprint> settled_footprint() {
+  co_await settle();
+  co_return footprint();
+}
+
 /// Waits until only what `expected` names is left, as far as that comes without time.
 inline task<> expect_only(footprint expected) {
   for (int i = 0; i < 50 && footprint() != expected; ++i) co_await settle();
@@ -262,7 +268,7 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
     run([&]() -> task<> {
       pair bystanders = co_await connect_pair();
       co_await expect_service(bystanders);
-      const footprint before;
+      const footprint before = co_await settled_footprint();
       {
         auto both = co_await connect_by_hand(accepts(), greeting, how);
         co_await script(std::get<0>(both), std::get<1>(both));

@@ -92,6 +92,39 @@ TEST_P(shm_wake_up, is_not_needed_while_nothing_happens) {
   });
 }
 
+TEST_P(shm_wake_up, is_not_needed_for_a_message_that_is_there_when_a_task_asks_for_one) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    bool others_had_a_turn = false;
+    const auto other = [&]() -> task<> {
+      others_had_a_turn = true;
+      co_return;
+    };
+    const auto receive = [&](scope& tasks) -> task<> {
+      co_await yield();
+      tasks.spawn(other());
+      hand.send(bytes(100));
+      hand.send(bytes(50));
+      EXPECT_EQ((co_await peer.recv_or_throw()).size(), 100u);
+      EXPECT_EQ((co_await peer.recv_or_throw()).size(), 50u);
+      EXPECT_FALSE(others_had_a_turn);
+    };
+    co_await with_scope(on_failure::stop_siblings, receive);
+  });
+}
+
+TEST_P(shm_wake_up, is_not_asked_for_by_an_end_whose_tasks_take_messages_between_its_polls) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    for (int round = 0; round < 5000; ++round) {
+      hand.send(bytes(10));
+      static_cast<void>(co_await peer.recv_or_throw());
+      co_await yield();
+      if (hand.other().attention != shm::end_words::awake) co_return ADD_FAILURE() << round;
+      while (hand.take()) continue;
+      hand.release();
+    }
+  });
+}
+
 // The peer has taken everything, so that there is more room than before, and that is not what is waited for.
 TEST_P(shm_wake_up, is_not_needed_while_more_reads_wait_than_may_be_outstanding) {
   against([&](manual_end& hand, net::connection& peer) -> task<> {
