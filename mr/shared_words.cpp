@@ -123,12 +123,10 @@ const bool has_wide_units = __builtin_cpu_supports("avx");
 // Moves as many bytes as it can from an aligned word on, and returns their number.
 template <class Direction, class Shared, class Own>
 std::size_t move_wide_units(Shared* shared, Own* own, std::size_t bytes) noexcept {
-  if (bytes < word_bytes + wide_units_bytes || !has_wide_units) return 0;
-  std::size_t at = 0;
-  if (reinterpret_cast<std::uintptr_t>(shared) % wide_unit_bytes != 0) {
-    Direction::template move<word>(shared, own);
-    at = word_bytes;
-  }
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(shared) % wide_unit_bytes;  // 0 or a word
+  if (bytes < before + wide_units_bytes || !has_wide_units) return 0;
+  std::size_t at = before;
+  if (before != 0) Direction::template move<word>(shared, own);
   for (; bytes - at >= wide_units_bytes; at += wide_units_bytes) Direction::move_wide_units(shared + at, own + at);
   return at;
 }
@@ -147,6 +145,7 @@ void move_all(Shared* shared, Own* own, std::size_t bytes) noexcept {
   if (reinterpret_cast<std::uintptr_t>(shared) % word_bytes != 0)
     at = move_parts_of_a_word<Direction>(shared, own, bytes);
   at += move_wide_units<Direction>(shared + at, own + at, bytes - at);
+  if (at == bytes) return;
   for (; bytes - at >= 8 * word_bytes; at += 8 * word_bytes) {
     Direction::template move<word>(shared + at, own + at);
     Direction::template move<word>(shared + at + 8, own + at + 8);

@@ -105,6 +105,8 @@ transfer connection::read(const sink& target, const mr::remote_slice& source) {
   return item;
 }
 
+prepared_memory connection::prepare(const mr::remote_slice& where) { return {core(), where}; }
+
 transfer connection::flush(const mr::remote_slice& where) {
   transfer item(core(), transfer_kind::flush);
   item.aim(where);

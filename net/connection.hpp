@@ -13,6 +13,7 @@
 #include <weft/net/list.hpp>
 #include <weft/net/message.hpp>
 #include <weft/net/payload.hpp>
+#include <weft/net/prepared_memory.hpp>
 #include <weft/net/statistics.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/error.hpp>
@@ -92,6 +93,9 @@ class connection {
   /// operations that were posted after it, because an RDMA device reads again what was lost on the way. The bounds and
   /// the usage of `source` are checked before anything is posted. See rdma_post_read(3), RFC 5040 section 5.2.
   [[nodiscard]] transfer read(const sink& target, const mr::remote_slice& source);
+
+  /// Looks `where` up once, for many small reads and writes of it: see prepared_memory.
+  [[nodiscard]] prepared_memory prepare(const mr::remote_slice& where);
 
   /// Completes once all earlier writes of this connection are in the peer's memory. It reads `where` to find out, which
   /// must allow reading and is at least one byte long.

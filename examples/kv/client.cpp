@@ -23,7 +23,7 @@ task<client> client::connect(net::device& device, std::string address, std::chro
 }
 
 task<bool> client::get(std::string_view key, value& into) {
-  const places where = places_of(key, memory_.size() / bucket_bytes);
+  const places where = places_of(key, memory_.remote().size() / bucket_bytes);
   ++counters_.gets;
   if (clock_.is_old()) co_await ask_the_time();
   auto room = co_await device_->allocate(bucket_bytes);
@@ -34,7 +34,7 @@ task<bool> client::get(std::string_view key, value& into) {
 task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, mr::buffer& room, value& into) {
   constexpr int patience = 1000;
   for (int i = 0; i < patience; ++i) {
-    co_await peer_.read(room, memory_.slice(bucket * bucket_bytes, bucket_bytes));
+    co_await memory_.read(room, bucket * bucket_bytes);
     ++counters_.reads;
     const outcome result = find_in(room.bytes().first<bucket_bytes>(), bucket, key, into, clock_.latest());
     if (result != outcome::torn) co_return result;

@@ -47,14 +47,18 @@ class client {
  private:
   client(weft::net::connection peer, weft::net::device& device, const hello& said,
          clock_bound::local::time_point asked) noexcept
-      : peer_(std::move(peer)), device_(&device), memory_(said.memory), server_(said.server), clock_(said.now, asked) {}
+      : peer_(std::move(peer)),
+        device_(&device),
+        memory_(peer_.prepare(said.memory)),
+        server_(said.server),
+        clock_(said.now, asked) {}
   weft::task<> ask(weft::mr::buffer message);
   weft::task<> ask_the_time();
   weft::task<outcome> get_from(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
 
   weft::net::connection peer_;
   weft::net::device* device_;
-  weft::mr::remote_region memory_;
+  weft::net::prepared_memory memory_;
   generation server_;
   clock_bound clock_;
   std::unique_ptr<weft::mutex> asking_ = std::make_unique<weft::mutex>();

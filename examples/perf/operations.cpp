@@ -13,11 +13,13 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 weft::net::transfer send(lane& on, weft::mr::buffer& memory) { return on.peer.send(memory); }
-weft::net::transfer write(lane& on, weft::mr::buffer& memory) { return on.peer.write(memory, *on.target); }
-weft::net::transfer read(lane& on, weft::mr::buffer& memory) { return on.peer.read(memory, *on.target); }
-weft::net::transfer flush(lane& on, weft::mr::buffer&) { return on.peer.flush(*on.target); }
-weft::net::fetch_operation fetch_add(lane& on, weft::mr::buffer&) { return on.peer.fetch_add(*on.target, 1); }
-weft::net::fetch_operation compare_swap(lane& on, weft::mr::buffer&) { return on.peer.compare_swap(*on.target, 0, 0); }
+weft::net::prepared_transfer write(lane& on, weft::mr::buffer& memory) { return on.target->write(memory); }
+weft::net::prepared_transfer read(lane& on, weft::mr::buffer& memory) { return on.target->read(memory); }
+weft::net::transfer flush(lane& on, weft::mr::buffer&) { return on.peer.flush(on.target->remote()); }
+weft::net::fetch_operation fetch_add(lane& on, weft::mr::buffer&) { return on.peer.fetch_add(on.target->remote(), 1); }
+weft::net::fetch_operation compare_swap(lane& on, weft::mr::buffer&) {
+  return on.peer.compare_swap(on.target->remote(), 0, 0);
+}
 
 /// One after another, each timed until it is complete.
 template <auto start>
@@ -44,10 +46,10 @@ weft::task<> send_and_hear(lane& on, weft::mr::buffer& memory, meter& counts) {
 }
 
 weft::task<> write_and_flush(lane& on, weft::mr::buffer& memory, meter& counts) {
-  const auto last_byte = on.target->slice(on.target->size() - 1, 1);
+  const auto last_byte = on.target->remote().slice(on.target->remote().size() - 1, 1);
   auto begin = clock::now();
   while (counts.claim(begin)) {
-    co_await on.peer.write(memory, *on.target);
+    co_await on.target->write(memory);
     co_await on.peer.flush(last_byte);
     const auto end = clock::now();
     counts.record(begin, end);

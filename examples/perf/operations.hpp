@@ -25,7 +25,7 @@ struct lane {
 
   weft::net::connection peer;
   std::vector<weft::mr::buffer> memory;
-  std::optional<weft::mr::remote_slice> target;  ///< the server's memory, of the test's size
+  std::optional<weft::net::prepared_memory> target;  ///< the server's memory, of the test's size
 };
 
 /// Repeats an operation on a lane, until the meter says that it is enough.

@@ -91,7 +91,7 @@ weft::task<> runner::take_hello(lane& one) {
   server_polling_ = welcome.polling;
   if (what_.what->access == weft::mr::usage::none) co_return;
   if (!welcome.memory) throw weft::error(weft::errc::protocol_error, "the server has opened no memory");
-  one.target = welcome.memory->slice(0, what_.size);
+  one.target = one.peer.prepare(welcome.memory->slice(0, what_.size));
 }
 
 // Without it, connections would wait for each other's memory until their time is up.

@@ -48,6 +48,7 @@ class connection_core final : public operation_owner,
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
   [[nodiscard]] connection_state& state() noexcept { return state_; }
+  [[nodiscard]] sending& out() noexcept { return sending_; }
   [[nodiscard]] connection_end& end() noexcept { return end_; }
   [[nodiscard]] const std::shared_ptr<link_keys>& keys() const noexcept { return state_.keys; }
   void confirm_retired(std::uint64_t key);

@@ -72,6 +72,10 @@ class sending final : private write_notices::outlet {
   void start(transfer& item);
   /// As operation_owner::take_now().
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept;
+  /// True if nothing that was awaited before is in progress.
+  [[nodiscard]] bool is_clear() const noexcept { return waiting_.empty() && state_.statistics.in_flight.get() == 0; }
+  /// Of operations that end where they begin.
+  [[nodiscard]] completion_order& order() noexcept { return order_; }
   /// link::takes_at_once()
   [[nodiscard]] bool may_be_at_once() const noexcept { return at_once_; }
   void start(batch_operation& all);
@@ -170,8 +174,6 @@ class sending final : private write_notices::outlet {
   [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
   void count_wait(const transfer& item) noexcept;
   void count_taken(const transfer& item) noexcept;
-  /// True if nothing that was awaited before is in progress.
-  [[nodiscard]] bool is_clear() const noexcept { return waiting_.empty() && state_.statistics.in_flight.get() == 0; }
   void reuse(operation_record& record) noexcept;
   [[gnu::cold]] void failed(operation_record& record, transfer* waiter, work_status status) noexcept;
 

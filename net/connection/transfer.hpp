@@ -102,6 +102,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
   friend class connection;
   friend class device_messages;
   friend class list_operation;
+  friend class prepared_transfer;
   friend class refusal;
   friend class sending;
   friend class staging;

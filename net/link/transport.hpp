@@ -9,6 +9,7 @@
 #include <weft/mr/usage.hpp>
 #include <weft/net/capabilities.hpp>
 #include <weft/net/exposure_end.hpp>
+#include <weft/net/link/direct_place.hpp>
 #include <weft/net/link/native_features.hpp>
 #include <weft/net/link/peer_names.hpp>
 #include <weft/net/link/work_run.hpp>
@@ -219,6 +220,15 @@ class link {
   /// memory is not used any more; the link may have ended inside the call. False: nothing has happened, and the
   /// request is to be posted. `work` has no slot and no corner.
   [[nodiscard]] virtual bool take_now([[maybe_unused]] const work_request& work) noexcept { return false; }
+  /// Where the peer's memory is mapped in this process, for direct_gate::version and as long as the peer lends it. The
+  /// link copies nothing: whoever uses the place keeps the order of operations.
+  [[nodiscard]] virtual direct_place find_direct([[maybe_unused]] std::uint64_t key,
+                                                 [[maybe_unused]] std::uint64_t address,
+                                                 [[maybe_unused]] std::uint64_t bytes) noexcept {
+    return {};
+  }
+  /// Null if find_direct() finds nothing, ever.
+  [[nodiscard]] virtual const direct_gate* gate() const noexcept { return nullptr; }
   /// Called when a task waits for a message and none has arrived: the link may take what has come since the last turn
   /// of the executor, if that costs no system call.
   virtual void take_arrived() noexcept {}

@@ -120,6 +120,19 @@ direct_access::range* direct_access::find(std::uint64_t key) noexcept {
   return nullptr;
 }
 
+direct_place direct_access::place(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) noexcept {
+  const range* const found = find(key);
+  if (found == nullptr) return {};
+  std::byte* const readable = found->at(address, bytes, right::read);
+  std::byte* const writable = found->at(address, bytes, right::write);
+  return {.first = readable != nullptr ? readable : writable,
+          .bytes = bytes,
+          .may_read = readable != nullptr,
+          .may_write = writable != nullptr,
+          .turn = &own_.turn,
+          .lent = &other_.lent[found->number]};
+}
+
 std::optional<record> direct_access::next_answer() const noexcept {
   const auto first = [](std::uint64_t bits) { return static_cast<std::uint32_t>(std::countr_zero(bits)); };
   if (taken_ != 0) return record{.kind = record_kind::taken, .number = first(taken_)};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/mr/system/mapping.hpp>
+#include <weft/net/link/direct_place.hpp>
 #include <weft/net/shm/record.hpp>
 #include <weft/net/shm/ring.hpp>
 #include <weft/runtime/system/descriptor.hpp>
@@ -49,24 +50,13 @@ class direct_access {
 
   [[nodiscard]] range* find(std::uint64_t key) noexcept;
 
-  /// An access to a range. A peer that revokes the memory waits for the end of the visit: keep it short.
-  class visit {
-   public:
-    visit(direct_access& owner, const range& where) noexcept : turn_(owner.own_.turn) {
-      // The owner sees the odd turn before this end sees whether the loan is open: direct_loans has the other half.
-      turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
-      open_ = owner.other_.lent[where.number].load(std::memory_order_seq_cst) == end_words::open;
-    }
-    visit(const visit&) = delete;
-    visit& operator=(const visit&) = delete;
-    ~visit() { turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
-
-    [[nodiscard]] bool is_open() const noexcept { return open_; }
-
-   private:
-    std::atomic<std::uint64_t>& turn_;
-    bool open_;
-  };
+  /// For an access to a range.
+  [[nodiscard]] loan_visit visit(const range& where) const noexcept {
+    static_assert(loan_visit::open == end_words::open);
+    return {own_.turn, other_.lent[where.number]};
+  }
+  /// Where all of that is mapped, and what may be done with it.
+  [[nodiscard]] direct_place place(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) noexcept;
 
   /// The next answer that is owed to the peer. To be followed by answered() once it is in the ring.
   [[nodiscard]] std::optional<record> next_answer() const noexcept;

@@ -23,7 +23,7 @@ void direct_loans::item::open() noexcept {
   owner.own_.lent[number].store(end_words::open, std::memory_order_seq_cst);
 }
 
-// Pairs with direct_access::visit: either the peer sees that the loan is shut, or this end sees that the peer is
+// Pairs with loan_visit: either the peer sees that the loan is shut, or this end sees that the peer is
 // inside.
 void direct_loans::item::shut() noexcept {
   owner.own_.lent[number].store(end_words::shut, std::memory_order_seq_cst);

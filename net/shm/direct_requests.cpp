@@ -70,13 +70,13 @@ std::byte* direct_requests::find(const work_request& work, std::uint64_t bytes,
   const direct_access::range* range = nullptr;
   std::byte* const place = find(work, bytes, range);
   if (place == nullptr) return step::by_request;
-  if (unfenced_) return step::wait;  // defect: at once, ahead of what the owner
+  if (gate_.is_behind) return step::wait;  // defect: at once, ahead of what the owner
   return visit(work, 0, *range, {place, bytes}, true) == outcome::done ? step::done : step::wait;
 }
 
 // Lent memory may be used once the peer has executed all earlier requests.
 direct_requests::step direct_requests::execute(posted_request& item, bool awaits_answers) noexcept {
-  if (item.moved != 0 && unfenced_) return step::by_request;  // a part of it is in the ring
+  if (item.moved != 0 && gate_.is_behind) return step::by_request;  // a part of it is in the ring
   const direct_access::range* range = nullptr;
   std::byte* const place = find(*item.work, item.bytes, range);
   if (place == nullptr) {
@@ -84,7 +84,7 @@ direct_requests::step direct_requests::execute(posted_request& item, bool awaits
     return step::by_request;
   }
   if (awaits_answers) return step::wait;                                     // defect: ahead of the answers to reads
-  if (!unfenced_) return execute_piece(item, *range, place);                 // defect: ahead of what its owner
+  if (!gate_.is_behind) return execute_piece(item, *range, place);           // defect: ahead of what its owner
   if (!fencing_) fencing_ = output_.send({.kind = record_kind::fence}, {});  // defect: take a fence for answered
   return step::wait;
 }
@@ -95,7 +95,7 @@ direct_requests::step direct_requests::execute_piece(posted_request& item, const
   switch (visit(*item.work, item.moved, where, {place + item.moved, bytes}, item.bytes <= whole_bytes)) {
     case outcome::shut:
       item.moved = 0;  // defect: go on in the ring
-      access_->forget(where.key);
+      forget(where.key);
       return step::by_request;
     case outcome::torn:
       link_.break_off(
@@ -114,7 +114,7 @@ direct_requests::step direct_requests::execute_piece(posted_request& item, const
 direct_requests::outcome direct_requests::visit(const work_request& work, std::uint64_t from,
                                                 const direct_access::range& where, std::span<std::byte> place,
                                                 bool by_words) noexcept {
-  const direct_access::visit inside(*access_, where);
+  const loan_visit inside = access_->visit(where);
   if (!inside.is_open()) return outcome::shut;  // defect: use directly what its owner
   if (work.kind != work_kind::read && work.kind != work_kind::write) {
     change_directly(work, place.data());  // defect: change a word directly
@@ -143,12 +143,18 @@ const char* direct_requests::take_offer(const record& header, std::span<const st
       return nullptr;
     }
   }
+  ++gate_.version;
   return access_->consider(header, where, std::move(file));
+}
+
+const char* direct_requests::give_back(std::uint32_t number) noexcept {
+  ++gate_.version;
+  return access_->give_back(number);
 }
 
 const char* direct_requests::fenced() noexcept {
   const bool was_asked = fencing_;
-  fencing_ = unfenced_ = false;
+  fencing_ = gate_.is_behind = false;
   return was_asked ? nullptr : "an answer to nothing";
 }
 

@@ -21,12 +21,19 @@ namespace weft::net::shm {
 class direct_requests {
  public:
   direct_requests(channel& memory, const software::domain& home, output_ring& output, link_breaker& link) noexcept
-      : memory_(memory), home_(home), output_(output), link_(link) {}
+      : memory_(memory), home_(home), output_(output), link_(link) {
+    gate_.vanishing = home.shrinking();
+  }
   direct_requests(const direct_requests&) = delete;
   direct_requests& operator=(const direct_requests&) = delete;
 
   /// Whether the peer has ever offered memory.
   [[nodiscard]] bool are_possible() const noexcept { return access_ != nullptr; }
+  /// For places that are used without a request.
+  [[nodiscard]] const direct_gate& gate() const noexcept { return gate_; }
+  [[nodiscard]] direct_place find(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) noexcept {
+    return access_ != nullptr ? access_->place(key, address, bytes) : direct_place();
+  }
   enum class step : std::uint8_t {
     done,        ///< the whole request has been executed
     wait,        ///< for requests before it, or for the next turn, because it is too large for one
@@ -40,22 +47,27 @@ class direct_requests {
   [[nodiscard]] bool are_postponed() const noexcept { return postponed_; }
   void begin() noexcept { postponed_ = false; }
   /// A write has been left to the peer.
-  void wrote() noexcept { unfenced_ = true; }
+  void wrote() noexcept { gate_.is_behind = true; }
   /// This end gives the key back.
   void forget(std::uint32_t key) noexcept {
-    if (access_ != nullptr) access_->forget(key);
+    if (access_ == nullptr) return;
+    ++gate_.version;
+    access_->forget(key);
   }
 
   // What the peer says. Returns what is wrong with it, or null; then an answer may be owed.
   [[nodiscard]] const char* take_offer(const record& header, std::span<const std::byte> content,
                                        wake_ups& files) noexcept;
-  [[nodiscard]] const char* give_back(std::uint32_t number) noexcept { return access_->give_back(number); }
+  [[nodiscard]] const char* give_back(std::uint32_t number) noexcept;
   [[nodiscard]] const char* fenced() noexcept;
   /// True once no answer is owed any more.
   [[nodiscard]] bool send_answers() noexcept;
 
   /// Lets go of all loans.
-  void end() noexcept { access_.reset(); }
+  void end() noexcept {
+    ++gate_.version;
+    access_.reset();
+  }
 
  private:
   enum class outcome : std::uint8_t {
@@ -76,8 +88,8 @@ class direct_requests {
   output_ring& output_;
   link_breaker& link_;
   std::unique_ptr<direct_access> access_;  // null: the peer has offered nothing
-  bool unfenced_ = false;                  // the peer may not have executed a write of this end yet
-  bool fencing_ = false;                   // a fence has not been answered yet
+  direct_gate gate_;
+  bool fencing_ = false;  // a fence has not been answered yet
   bool postponed_ = false;
 };
 

@@ -60,6 +60,11 @@ class shm_link final : public net::link,
   [[nodiscard]] bool takes_at_once() const noexcept override { return true; }
   [[nodiscard]] bool may_take_now(work_kind kind, std::size_t bytes) const noexcept override;
   [[nodiscard]] bool take_now(const work_request& work) noexcept override;
+  [[nodiscard]] direct_place find_direct(std::uint64_t key, std::uint64_t address,
+                                         std::uint64_t bytes) noexcept override {
+    return direct_.find(key, address, bytes);
+  }
+  [[nodiscard]] const direct_gate* gate() const noexcept override { return &direct_.gate(); }
   void take_arrived() noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;

@@ -16,6 +16,12 @@
 
 namespace weft::detail {
 
+/// Whether an operation that can end where it begins may do so: no stop was requested, and nobody traces operations.
+[[nodiscard]] inline bool may_end_at_once(const promise_base& waiter) noexcept {
+  assert(executor_core::current() != nullptr && "an operation was awaited outside of an executor");
+  return !waiter.get_stop_token().stop_requested() && current_trace() == nullptr;
+}
+
 /// The common part of an awaiter: it suspends a coroutine, listens for a stop, and resumes the coroutine once.
 ///
 /// Derived classes implement begin(), which starts the operation, and cancel(), which asks it to end early; finish()
@@ -75,11 +81,9 @@ class operation_base : private stop_callback {
     return true;
   }
 
-  /// Whether an operation that can end where it begins may do so, instead of may_begin(): no stop was requested, and
-  /// nobody traces operations.
+  /// detail::may_end_at_once(): then it has begun, instead of may_begin().
   [[nodiscard]] bool may_end_at_once(const promise_base& waiter) noexcept {
-    assert(executor_core::current() != nullptr && "an operation was awaited outside of an executor");
-    if (waiter.get_stop_token().stop_requested() || current_trace() != nullptr) return false;
+    if (!detail::may_end_at_once(waiter)) return false;
     canceled_ = false;
     begun_ = true;
     return true;

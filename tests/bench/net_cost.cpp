@@ -89,6 +89,16 @@ task<> read(peers& between, std::uint64_t count) {
   for (; count != 0; --count) co_await between.client.read(between.memory, between.open->remote());
 }
 
+task<> write_prepared(peers& between, std::uint64_t count) {
+  auto there = between.client.prepare(between.open->remote());
+  for (; count != 0; --count) co_await there.write(between.memory);
+}
+
+task<> read_prepared(peers& between, std::uint64_t count) {
+  auto there = between.client.prepare(between.open->remote());
+  for (; count != 0; --count) co_await there.read(between.memory);
+}
+
 struct row {
   std::string_view name;
   std::size_t size;
@@ -97,7 +107,9 @@ struct row {
   bool deep = false;    // receives for all senders
 };
 
-constexpr std::array rows{row{"send_64", 64, send},
+constexpr std::array rows{row{"prepared_write_64", 64, write_prepared, true},
+                          row{"prepared_read_64", 64, read_prepared, true},
+                          row{"send_64", 64, send},
                           row{"send_64_beside", 64, send_beside, false, true},
                           row{"write_64", 64, write<64>},
                           row{"read_64", 64, read},

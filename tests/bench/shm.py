@@ -94,7 +94,8 @@ ROWS = (
     ("one-sided GETs", "M/s", millions, False, "kv_shm", None, {"kv_iwarp": None}),
     ("one-sided GETs", "M/s", millions, False, "kv_direct", 3, {"kv_iwarp": None}),
 )
-DIRECT_COSTS = {"direct_write_64": (1000, 5000), "direct_read_64": (1000, 5000)}  # as net.COSTS
+DIRECT_COSTS = dict.fromkeys(("direct_write_64", "direct_read_64", "prepared_write_64", "prepared_read_64"),
+                             (1000, 5000))  # as net.COSTS
 GOAL_INSTRUCTIONS = {"send_64": 600}
 GOAL_IDLE_KIB = 16
 

@@ -121,6 +121,28 @@ TEST_P_WINDOWS(one_sided, operations_of_all_kinds_complete_in_posting_order) {
   EXPECT_TRUE(std::is_sorted(completed.begin(), completed.end()));
 }
 
+TEST_P_WINDOWS(one_sided, memory_that_is_prepared_is_used_like_any_other) {
+  const auto there = co_await expose_zeros(server, 100);
+  auto prepared = client.prepare(there.remote().slice(10, 80));
+  auto memory = co_await filled(pool(), 30, 7);
+  co_await prepared.write(memory, 50);
+  co_await prepared.write(memory.slice(0, 10));
+  co_await client.flush(there.remote());
+  auto seen = co_await zeroed(pool(), 30);
+  co_await prepared.read(seen, 50);
+  EXPECT_TRUE(holds(seen.bytes(), 7));
+  co_await prepared.read(seen.slice(0, 10));
+  EXPECT_TRUE(std::ranges::equal(seen.bytes().first(10), memory.bytes().first(10)));
+  EXPECT_EQ(co_await code_of(prepared.write(memory, 51)), errc::out_of_range);
+  std::optional<net::connection> moved(std::move(client));
+  co_await prepared.read(seen, 50);
+  EXPECT_EQ(co_await code_of(client.prepare(there.remote()).read(seen, 0)), errc::closed);
+  moved.reset();
+  EXPECT_FALSE(co_await server.recv());
+  EXPECT_EQ(co_await code_of(prepared.read(seen, 50)), errc::closed);
+  EXPECT_FALSE(seen.in_use());
+}
+
 TEST_P_WINDOWS(one_sided, a_task_that_writes_and_reads_without_end_lets_others_have_their_turn) {
   const auto target = co_await expose_zeros(server, 8);
   auto memory = co_await filled(pool(), 8, 1);

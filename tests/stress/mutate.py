@@ -210,6 +210,14 @@ use memory directly at once, ahead of what the owner has yet to do: never
     by unit/shm_link_tests *direct_order.waits_for_what_the_owner_has_been_asked_for_before*
 go on ahead of tasks whose operations have completed before: home_.has_resumed(last_) -> true
     by --sim --transport shm --seeds 400
+use prepared memory ahead of what the owner has been asked for: gate.is_behind -> false
+    by unit/shm_link_tests *direct_order.of_prepared_memory_is_that_of_all_operations*
+use prepared memory after its loan has ended: never
+    by unit/shm_link_tests *direct_order.of_prepared_memory_ends_with_its_loan*
+use a place that has been given back: skip
+    by unit/shm_link_tests *direct_order.of_prepared_memory_ends_with_its_loan*
+use prepared memory beyond its end: local.size() > place.bytes - offset_ -> false
+    by unit/shm_link_tests *direct_memory.that_is_prepared_ends_where_it_ends*
 let an end go cold whose tasks take its messages between its polls: skip
     by unit/shm_link_tests *is_not_asked_for_by_an_end_whose_tasks_take_messages_between_its_polls*
 send a small message at once without a credit: never by --sim --transport shm --seeds 400

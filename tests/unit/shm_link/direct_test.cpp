@@ -124,11 +124,67 @@ TEST_F(direct_memory, is_written_and_read_before_another_task_has_its_turn) {
       co_await both.client.read(word, region.remote().slice(0, 8));
       expect_filled(word.bytes(), 0);
       EXPECT_FALSE(word.in_use());
+      auto prepared = both.client.prepare(region.remote());
+      co_await prepared.read(word, 8);
+      expect_filled(word.bytes(), 'w');
+      co_await prepared.write(word, 16);
+      expect_filled(region.bytes().subspan(16, 8), 'w');
+      EXPECT_FALSE(word.in_use());
       co_await both.client.send(word);
       EXPECT_FALSE(others_had_a_turn);
     };
     co_await with_scope(on_failure::stop_siblings, at_once);
     EXPECT_TRUE(others_had_a_turn);
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, that_is_prepared_ends_where_it_ends) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    auto prepared = both.client.prepare(region.remote().slice(8, 16));
+    auto memory = co_await filled(8, 'w');
+    co_await prepared.write(memory, 8);
+    expect_filled(region.bytes().subspan(16, 8), 'w');
+    for (const std::uint64_t beyond : {std::uint64_t{9}, std::uint64_t{16}, std::uint64_t{17}, UINT64_MAX}) {
+      EXPECT_EQ(co_await code_of(prepared.write(memory, beyond)), errc::out_of_range);
+      EXPECT_EQ(co_await code_of(prepared.read(memory, beyond)), errc::out_of_range);
+    }
+    expect_filled(region.bytes().subspan(24, 8), 0);
+    auto readable =
+        both.client.prepare(mr::remote_slice(region.remote().key(), region.remote().address(), 8, usage::read_src));
+    EXPECT_EQ(co_await code_of(readable.write(memory)), errc::access_denied);
+    co_await readable.read(memory);
+    expect_filled(memory.bytes(), 0);
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, that_is_prepared_is_used_by_memory_that_is_registered_for_it_and_free) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    auto prepared = both.client.prepare(region.remote());
+    std::vector<std::byte> own(8, std::byte{'o'});
+    auto ours = co_await device().domain().register_memory(std::span(own), {.usage = usage::write_src});
+    co_await prepared.write(ours.slice());
+    expect_filled(region.bytes().first(8), 'o');
+    EXPECT_EQ(co_await code_of(prepared.read(ours.slice())), errc::access_denied);
+    EXPECT_EQ(co_await code_of(prepared.read(mr::slice(own, nullptr))), errc::invalid_argument);
+    auto elsewhere = net::device::open("shm");
+    auto others = co_await elsewhere.pool().allocate(8);
+    EXPECT_EQ(co_await code_of(prepared.read(others)), errc::wrong_device);
+    auto pinned = co_await filled(8, 'p');
+    {
+      const auto reader = mr::pin::share(pinned);
+      EXPECT_EQ(co_await code_of(prepared.read(pinned)), errc::buffer_in_use);
+      co_await prepared.write(pinned);
+    }
+    expect_filled(region.bytes().first(8), 'p');
+    co_await ours.release();
     end(both);
   });
 }
@@ -321,6 +377,62 @@ TEST_P(direct_order, waits_for_what_the_owner_has_been_asked_for_before) {
     EXPECT_EQ(view.data()[0], std::byte{'d'});
     EXPECT_EQ(view.data()[15], std::byte{'d'});
     EXPECT_EQ(hand.take(), std::nullopt);
+  });
+}
+
+TEST_P(direct_order, of_prepared_memory_is_that_of_all_operations) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const descriptor file = file_of();
+    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+    auto prepared = victim.prepare(place(key, page));
+    open(hand);
+    offer(hand, file.fd());
+    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+    auto memory = co_await filled(8, 'd');
+    co_await victim.write(memory, place(other_key, 8));  // for the owner
+    static_cast<void>(co_await next(hand, record_kind::write));
+    const auto write = [&]() -> task<> { co_await prepared.write(memory); };
+    const auto serve = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::fence));
+      co_await settle();
+      EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
+      hand.say({.kind = record_kind::fenced});
+    };
+    co_await when_all(write(), serve());
+    EXPECT_EQ(view.data()[0], std::byte{'d'});
+    co_await prepared.write(memory, 8);
+    EXPECT_EQ(view.data()[8], std::byte{'d'});
+    EXPECT_EQ(hand.take(), std::nullopt);
+  });
+}
+
+TEST_P(direct_order, of_prepared_memory_ends_with_its_loan) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const descriptor file = file_of();
+    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+    auto prepared = victim.prepare(place(key, page));
+    open(hand);
+    offer(hand, file.fd());
+    static_cast<void>(co_await next(hand, record_kind::taken));
+    auto memory = co_await filled(8, 'd');
+    co_await prepared.write(memory);
+    EXPECT_EQ(view.data()[0], std::byte{'d'});
+    hand.own().lent[0] = shm::end_words::shut;
+    co_await prepared.write(memory, 8);
+    EXPECT_EQ((co_await next(hand, record_kind::write)).address, 8u);
+    EXPECT_EQ(view.data()[8], std::byte{0});
+    hand.say({.kind = record_kind::withdrawn});
+    static_cast<void>(co_await next(hand, record_kind::returned));
+    // The next loan has the number of the first.
+    const descriptor second = file_of();
+    const auto second_view = mr::mapping::of_file({.descriptor = second.fd()}, page, system_calls::kernel());
+    open(hand);
+    offer(hand, second.fd(), {.key = other_key});
+    static_cast<void>(co_await next(hand, record_kind::taken));
+    co_await prepared.write(memory, 16);
+    EXPECT_EQ((co_await next(hand, record_kind::write)).address, 16u);
+    EXPECT_EQ(view.data()[16], std::byte{0});
+    EXPECT_EQ(second_view.data()[16], std::byte{0});
   });
 }
 

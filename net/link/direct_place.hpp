@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace weft::net {
+
+/// One access to memory that a peer of the same machine has lent. Before the peer takes the memory back, it waits for
+/// the end of the visit: keep it short.
+class loan_visit {
+ public:
+  /// The value of the peer's word while the memory may be used.
+  static constexpr std::uint32_t open = 1;
+
+  /// `turn` is this end's, odd during a visit; `lent` is the peer's word for the loan.
+  loan_visit(std::atomic<std::uint64_t>& turn, const std::atomic<std::uint32_t>& lent) noexcept : turn_(turn) {
+    // The owner sees the odd turn before this end sees whether the loan is open. The owner does the opposite: it shuts
+    // the loan before it looks at the turn.
+    turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+    open_ = lent.load(std::memory_order_seq_cst) == open;
+  }
+  loan_visit(const loan_visit&) = delete;
+  loan_visit& operator=(const loan_visit&) = delete;
+  ~loan_visit() { turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+
+  [[nodiscard]] bool is_open() const noexcept { return open_; }
+
+ private:
+  std::atomic<std::uint64_t>& turn_;
+  bool open_;
+};
+
+/// Whether a link's direct_places may be used. The link keeps it as long as it lives.
+struct direct_gate {
+  std::uint64_t version = 0;  ///< changes whenever a place comes or goes
+  bool is_behind = false;     ///< the peer may not have executed all earlier writes yet
+  /// The handle of registrations whose memory may vanish while it is used: such memory is not copied directly.
+  const void* vanishing = nullptr;
+};
+
+/// Where a part of the peer's memory is mapped in this process, if it is: link::find_direct(). It is valid while
+/// direct_gate has the version that it had then.
+struct direct_place {
+  std::byte* first = nullptr;
+  std::uint64_t bytes = 0;
+  bool may_read = false;
+  bool may_write = false;
+  std::atomic<std::uint64_t>* turn = nullptr;        ///< for loan_visit
+  const std::atomic<std::uint32_t>* lent = nullptr;  ///< for loan_visit
+};
+
+}  // namespace weft::net

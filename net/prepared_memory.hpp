@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/remote_region.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/net/connection/completion_order.hpp>
+#include <weft/net/connection/transfer.hpp>
+#include <weft/net/link/direct_place.hpp>
+
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+namespace weft {
+class executor_core;
+}
+
+namespace weft::net {
+
+class connection_core;
+class link_keys;
+class prepared_memory;
+
+/// A read or write of prepared memory: the result of prepared_memory::read() and write(). It starts when it is awaited,
+/// once.
+class [[nodiscard]] prepared_transfer {
+ public:
+  [[nodiscard]] bool await_ready() const noexcept { return false; }
+  /// Does not suspend the task if the memory is used directly, and it is the task's turn to go on. Throws
+  /// errc::out_of_range beyond the prepared memory.
+  template <std::derived_from<weft::detail::promise_base> Promise>
+  [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
+    const taken how = take_now(waiter.promise());
+    if (how == taken::no) return post().await_suspend(waiter);
+    return how == taken::in_turn;
+  }
+  /// Throws weft::error: as connection::write() or read().
+  void await_resume() const {
+    if (posted_) [[unlikely]]
+      posted_->await_resume();
+  }
+
+ private:
+  friend class prepared_memory;
+  prepared_transfer(prepared_memory& where, transfer_kind kind, std::uint64_t offset, mr::buffer* held,
+                    const mr::slice& borrowed) noexcept
+      : where_(where), held_(held), borrowed_(borrowed), offset_(offset), kind_(kind) {}
+  [[nodiscard]] taken take_now(weft::detail::promise_base& waiter) noexcept;
+  [[nodiscard]] bool may_use(const mr::slice& local, bool reads) const noexcept;
+  [[gnu::cold]] transfer& post();
+
+  prepared_memory& where_;
+  mr::buffer* held_;  // null: the memory is borrowed
+  mr::slice borrowed_;
+  std::uint64_t offset_;
+  transfer_kind kind_;
+  std::optional<transfer> posted_;  // unless it ended where it began
+};
+
+/// Memory of the peer's whose place was looked up once, for many small reads and writes: connection::prepare(). Over
+/// shared memory, those of memory that is used directly then cost little more than the copy. Over other fabrics, and
+/// while the peer has not lent the memory yet, they are ordinary operations.
+///
+/// It is used on the connection's executor, and outlives its operations. It may outlive the connection: operations are
+/// errc::closed then.
+class prepared_memory {
+ public:
+  /// Reads from `offset` on into the buffer, as many bytes as that has. Otherwise like connection::read().
+  [[nodiscard]] prepared_transfer read(mr::buffer& into, std::uint64_t offset = 0) noexcept {
+    return {*this, transfer_kind::read, offset, &into, mr::slice()};
+  }
+  /// Into borrowed memory.
+  [[nodiscard]] prepared_transfer read(const mr::slice& into, std::uint64_t offset = 0) noexcept {
+    return {*this, transfer_kind::read, offset, nullptr, into};
+  }
+  /// Writes the buffer's bytes from `offset` on. Otherwise like connection::write().
+  [[nodiscard]] prepared_transfer write(mr::buffer& from, std::uint64_t offset = 0) noexcept {
+    return {*this, transfer_kind::write, offset, &from, mr::slice()};
+  }
+  /// From borrowed memory.
+  [[nodiscard]] prepared_transfer write(const mr::slice& from, std::uint64_t offset = 0) noexcept {
+    return {*this, transfer_kind::write, offset, nullptr, from};
+  }
+  /// The memory.
+  [[nodiscard]] const mr::remote_slice& remote() const noexcept { return where_; }
+
+ private:
+  friend class connection;
+  friend class prepared_transfer;
+  prepared_memory(connection_core* core, const mr::remote_slice& where) noexcept;
+  void look_up() noexcept;
+  [[nodiscard]] connection_core* core() const noexcept;
+
+  connection_core* core_;  // null: the connection was moved from
+  std::shared_ptr<link_keys> keys_;
+  const direct_gate* gate_ = nullptr;      // null: the link has no direct places; valid as long as the connection
+  const executor_core* home_ = nullptr;    // only compared; null: likewise
+  const mr::registrar* domain_ = nullptr;  // only compared
+  std::size_t fabric_ = 0;                 // the device's number of the link's fabric
+  std::uint64_t version_ = 0;              // of the gate, when the place was looked up
+  direct_place place_;
+  mr::remote_slice where_;
+};
+
+}  // namespace weft::net
