@@ -20,6 +20,17 @@ namespace {
 constexpr std::size_t other_control = 0;
 constexpr std::size_t close_control = 1;
 
+message_kind data_kind(const std::optional<std::uint32_t>& immediate) noexcept {
+  return immediate ? message_kind::data_with_immediate : message_kind::data;
+}
+
+// True if the operation has changed the peer's memory.
+bool has_written(const operation_record& record, work_status status) noexcept {
+  return status == work_status::done && (record.kind != work_kind::compare_swap || record.answer == record.compare);
+}
+
+}  // namespace
+
 work_kind work_kind_of(transfer_kind kind) noexcept {
   switch (kind) {
     case transfer_kind::send:
@@ -36,17 +47,6 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
   }
   return work_kind::read;
 }
-
-message_kind data_kind(const std::optional<std::uint32_t>& immediate) noexcept {
-  return immediate ? message_kind::data_with_immediate : message_kind::data;
-}
-
-// True if the operation has changed the peer's memory.
-bool has_written(const operation_record& record, work_status status) noexcept {
-  return status == work_status::done && (record.kind != work_kind::compare_swap || record.answer == record.compare);
-}
-
-}  // namespace
 
 // ---- starting operations ----
 
@@ -151,17 +151,6 @@ void sending::start_internal(transfer& item) {
   count_wait(item);
 }
 
-void sending::start(batch_operation& all) {
-  all.unfinished_ = all.members_.size() + 1;  // one more, so that it does not end before all have been enqueued
-  all.refused_ = prepare(all);
-  if (all.refused_) return all.finish();
-  for (transfer& item : all.members_) enqueue(item);
-  pump();
-  for (const transfer& item : all.members_) count_wait(item);
-  all.member_ended();
-  order_.note();
-}
-
 // Checks all that can be checked before posting, and pins the memory. Returns false if the operation is refused;
 // failure() has the reason.
 bool sending::prepare(transfer& item) const {
@@ -206,79 +195,6 @@ bool sending::may_use(const transfer& item) noexcept {
 
 [[gnu::noinline]] void sending::refuse(transfer& item, refusal::reason why) const {
   item.failure_ = describe(item, refusal(item, state_).explain(why), false);
-}
-
-std::optional<error> sending::prepare(batch_operation& all) const {
-  if (!all.claim_members()) {
-    return error(errc::invalid_argument,
-                 "a batch needs operations of its own connection that were not used before, each only once");
-  }
-  const auto refused =
-      std::find_if(all.members_.begin(), all.members_.end(), [&](transfer& item) { return !prepare(item); });
-  if (refused == all.members_.end()) return std::nullopt;
-  const error why = *refused->failure_;
-  for (transfer& item : all.members_) {
-    item.let_go();
-    item.failure_ = why;
-  }
-  return why;
-}
-
-void sending::start(list_operation& all) {
-  transfer& element = all.element_;
-  all.failure_ = check(all);
-  element.spent_ = true;
-  if (all.failure_ || all.size() == 0) {
-    all.finish();
-    return order_.note();
-  }
-  element.role_ = transfer::role::element;
-  all.is_open_ = true;
-  all.is_run_ = !element.is_staged_ && state_.link().takes_runs();
-  element.batch_ = &all;
-  set_room_for(all);
-  enqueue(element);
-  pump();
-  count_wait(element);
-}
-
-std::optional<error> sending::check(list_operation& all) const {
-  transfer& element = all.element_;
-  if (element.spent_) return error(errc::invalid_argument, "a list was awaited before");
-  if (executor_core::current() != &state_.home) return error(errc::wrong_thread, "a list of operations");
-  if (state_.has_ended()) return state_.why_ended();
-  const std::size_t count = all.size();
-  if (count == 0 && !all.how_.immediate) return std::nullopt;
-  if (count == 0)
-    return error(errc::invalid_argument, "an empty list cannot notify the peer (write_options::immediate)");
-  if (all.is_of_blocks_) {
-    if (auto refused = all.check_blocks()) return refused;
-  }
-  // All blocks of a list pass the same checks; only the last may carry immediate data, so the last one is checked.
-  const std::size_t first = all.is_of_blocks_ ? count - 1 : 0;
-  bool is_beyond_here = false;
-  bool is_behind_owner = false;
-  for (std::size_t i = first; i != count;) {
-    all.load(i);
-    const refusal reasons(element, state_);
-    const refusal::reason why = reasons.find();
-    if (why != refusal::reason::none) return describe(all, i, reasons.explain(why), false);
-    if (element.counter_ != 0) all.is_told_ = true;
-    if (i == first) {
-      is_beyond_here = is_beyond(element.one_);
-      is_behind_owner = element.is_behind_owner_;
-    }
-    if (is_beyond(element.one_) != is_beyond_here || element.is_behind_owner_ != is_behind_owner) {
-      const error mixed(errc::invalid_argument, "a list must not mix host memory and device memory at one end");
-      return describe(all, i, mixed, false);
-    }
-    if (all.is_of_blocks_) break;
-    const std::size_t end = all.end_of_like(i, state_.properties().max_message_bytes);
-    if (i == 0) all.note_like(i, end);
-    i = end;
-  }
-  element.is_staged_ = is_beyond_here || is_behind_owner;
-  return std::nullopt;
 }
 
 void sending::enqueue(transfer& item) noexcept {
@@ -385,117 +301,6 @@ void sending::carried_out(transfer& item, std::optional<error> failure) noexcept
   item.end();
   order_.note();
   notices_.note(counter, 1);
-}
-
-void sending::carried_out(list_operation& all, std::optional<error> failure) noexcept {
-  all.is_open_ = all.is_carried_ = false;
-  if (failure) {
-    counters_of(all.element_.kind_).failed.add(1);
-    all.failure_ = describe(all, std::min(all.done(), all.size() - 1), *failure, true);
-  }
-  all.conclude();
-  order_.note();
-  if (all.is_told_) tell(all, 0, all.done());
-}
-
-list_operation& sending::list_of(transfer& element) noexcept { return static_cast<list_operation&>(*element.batch_); }
-
-// Decides when posting resumes: in large portions, so that one doorbell serves many; only the last may be small.
-void sending::set_room_for(list_operation& all) const noexcept {
-  const std::size_t depth = state_.options.send_depth;
-  all.goes_on_at_ = depth - std::min({depth, all.size() - all.posted_, std::max<std::size_t>(depth / 4, 1)});
-}
-
-// Posts as many elements as there is room for. Returns true if there were any; the list stays first in the queue while
-// it has more.
-bool sending::post_elements(list_operation& all) noexcept {
-  if (all.is_posting_ || state_.statistics.in_flight.get() > all.goes_on_at_) return false;
-  all.is_posting_ = true;  // because the link may complete them at once
-  const std::size_t before = all.posted_;
-  all.is_run_ ? post_run(all) : post_one_by_one(all);
-  all.is_posting_ = false;
-  counters_of(all.element_.kind_).posted.add(all.posted_ - before);
-  if (all.is_open_) set_room_for(all);
-  return all.posted_ != before;
-}
-
-void sending::post_one_by_one(list_operation& all) noexcept {
-  transfer& element = all.element_;
-  live_statistics::operations& counted = counters_of(element.kind_);
-  const std::size_t count = all.size();
-  std::uint64_t bytes = 0;
-  while (all.is_open_) {
-    all.load(all.posted_);
-    if (!may_post(element)) break;  // defect: post elements of a list
-    ++all.posted_;
-    ++all.under_way_;
-    bytes += element.one_.size();
-    if (all.posted_ == count) {
-      unlink(element);
-      all.is_open_ = false;
-    }
-    post_element(element, counted);
-  }
-  counted.bytes.add(bytes);
-}
-
-void sending::post_run(list_operation& all) noexcept {
-  const run_portion what = next_portion(all);
-  if (what.count != 0) {
-    all.hold(what.count);
-    counters_of(what.kind == work_kind::write ? transfer_kind::write : transfer_kind::read)
-        .bytes.add(all.bytes_of_next(what.count));
-    all.posted_ += what.count;
-    all.under_way_ += what.count;
-    state_.statistics.in_flight.add(what.count);
-    state_.statistics.begun(state_.home.coarse_now());
-    if (what.immediate) ++state_.sent;
-    if (all.posted_ == all.size()) {
-      unlink(all.element_);
-      all.is_open_ = false;
-    }
-    state_.link().post_run(all, what);
-  }
-  if (all.is_open_) all.load(all.posted_);  // the element that waits in the queue
-}
-
-// Elements of a run have no records: the number in flight limits them. The last one may have to wait for a credit.
-run_portion sending::next_portion(const list_operation& all) const noexcept {
-  const std::size_t left = all.size() - all.posted_;
-  const std::size_t room = state_.options.send_depth - state_.statistics.in_flight.get();
-  run_portion what{.first = all.posted_, .count = std::min(left, room), .kind = work_kind_of(all.element_.kind_)};
-  if (what.count != left || !all.how_.immediate) return what;
-  if (!has_credit()) {
-    --what.count;
-  } else {
-    what.immediate = all.how_.immediate;
-    what.solicited = all.how_.solicited;
-  }
-  return what;
-}
-
-// Like post(), for elements of a list, each with one piece of borrowed memory.
-void sending::post_element(transfer& element, live_statistics::operations& counted) noexcept {
-  operation_record& record = *std::exchange(free_, free_->next_free);
-  state_.statistics.in_flight.add(1);
-  state_.statistics.begun(state_.home.coarse_now());
-  record.waiter = &element;
-  record.counted = &counted;
-  record.kind = work_kind_of(element.kind_);
-  record.own = {};
-  record.parts[0] = element.one_;
-  record.segments = std::span(record.parts).first(1);
-  record.borrowed = true;
-  mr::region_pin::hold(element.one_);
-  record.remote_key = element.remote_key_;
-  record.remote_address = element.remote_address_;
-  if (element.names_.count != 0) [[unlikely]]
-    name(record, element);
-  record.immediate = element.how_.immediate;
-  record.invalidate.reset();
-  record.solicited = element.how_.solicited;
-  if (element.is_message()) ++state_.sent;
-  state_.link().post(record);
 }
 
 void sending::name(operation_record& record, const transfer& item) noexcept {
@@ -654,42 +459,6 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   pump();
 }
 
-void sending::run_advanced(work_run& run, std::size_t count, work_status status) noexcept {
-  auto& all = static_cast<list_operation&>(run);
-  if (status != work_status::done) [[unlikely]]
-    elements_failed(all, count, status);
-  const std::size_t place = all.posted_ - all.under_way_;
-  all.release(count);
-  state_.statistics.in_flight.subtract(count);
-  state_.statistics.completed(state_.home.coarse_now());
-  all.elements_ended(count);
-  order_.note();
-  if (all.is_told_ && status == work_status::done) [[unlikely]]
-    tell(all, place, count);
-  pump();
-}
-
-// Notifies the peer of completed elements, in order. Called once the list no longer counts them, because the link may
-// continue from inside a post. The waiter of the list is resumed later.
-[[gnu::noinline]] void sending::tell(list_operation& all, std::size_t first, std::size_t count) noexcept {
-  if (all.is_of_blocks_) return notices_.note(all.counter_of(first), count);
-  for (std::size_t i = first; i != first + count; ++i) notices_.note(all.counter_of(i), 1);
-}
-
-// Does what failed() does. The oldest element in flight is the first that failed.
-[[gnu::noinline]] void sending::elements_failed(list_operation& all, std::size_t count, work_status status) noexcept {
-  const transfer& element = all.element_;
-  counters_of(element.kind_).failed.add(count);
-  all.has_failed_ = true;
-  const std::size_t place = all.posted_ - all.under_way_;
-  all.load(place);
-  work_request what;
-  what.kind = work_kind_of(element.kind_);
-  what.remote_key = element.remote_key_;
-  if (status == work_status::access_denied) refused_key_ = what.remote_key;
-  if (!all.failure_) all.element_.failure_ = describe(all, place, why_failed(element, what, status), true);
-}
-
 [[gnu::noinline]] void sending::failed(operation_record& record, transfer* waiter, work_status status) noexcept {
   record.counted->failed.add(1);
   if (status == work_status::access_denied && record.kind != work_kind::send) refused_key_ = record.remote_key;
@@ -725,27 +494,6 @@ void sending::stop(transfer& item) noexcept {
   item.fail(describe(item, make_error(errc::canceled, "stopped"), posted));
 }
 
-void sending::stop(list_operation& all) noexcept {
-  if (all.is_carried_) carrier_->stop(all);
-  if (!all.is_open_) return;
-  unlink(all.element_);
-  const bool posted = all.posted_ != 0;
-  if (!all.failure_) all.failure_ = describe(all, all.posted_, make_error(errc::canceled, "stopped"), posted);
-  all.close();
-  pump();  // it may have held others back
-}
-
-void sending::abandon(list_operation& all) noexcept {
-  if (all.is_open_) unlink(all.element_);
-  all.is_open_ = false;
-  if (all.under_way_ != 0 || all.is_carried_) {
-    weft::detail::terminate_because("a task was destroyed in the middle of a list of operations on borrowed memory");
-  }
-  all.element_.state_ = transfer::state::idle;
-  all.element_.batch_ = nullptr;
-  pump();
-}
-
 void sending::abandon(transfer& item) noexcept {
   if (item.state_ == transfer::state::waiting) {
     unlink(item);
@@ -766,21 +514,6 @@ void sending::abandon(transfer& item) noexcept {
   record.owned = std::move(item.owned_);
   record.pin = std::move(item.pin_);  // defect: free the buffer
   item.state_ = transfer::state::idle;
-}
-
-// The last first, because stopping the first would let those behind it be posted.
-void sending::stop(batch_operation& all) noexcept {
-  for (std::size_t i = all.members_.size(); i > 0; --i) {
-    transfer& item = all.members_[i - 1];
-    if (item.state_ != transfer::state::idle) stop(item);
-  }
-}
-
-void sending::abandon(batch_operation& all) noexcept {
-  for (std::size_t i = all.members_.size(); i > 0; --i) {
-    transfer& item = all.members_[i - 1];
-    if (item.state_ != transfer::state::idle) abandon(item);
-  }
 }
 
 void sending::fail_waiting(const error& why) noexcept {
@@ -815,14 +548,6 @@ error sending::describe(const transfer& item, const error& why, bool posted) con
   return why.as_posted(posted);
 }
 
-error sending::describe(list_operation& all, std::size_t place, const error& why, bool posted) const noexcept try {
-  all.load(place);
-  const error text = describe(all.element_, why, posted);
-  return text.within(fmt::format("element {} of a list of {}", place, all.size())).as_posted(posted);
-} catch (const std::bad_alloc&) {
-  return why.as_posted(posted);
-}
-
 error sending::why_failed(const transfer& item, const work_request& work, work_status status) const noexcept {
   if (status == work_status::unknown) return make_error(errc::outcome_unknown);
   if (status == work_status::expired) {
@@ -849,5 +574,4 @@ error sending::why_flushed(const work_request& work, work_status status) const n
 } catch (const std::bad_alloc&) {
   return make_error(errc::connection_failed);
 }
-
 }  // namespace weft::net

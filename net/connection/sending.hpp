@@ -22,6 +22,9 @@
 
 namespace weft::net {
 
+/// The kind of request that carries an operation out.
+[[nodiscard]] work_kind work_kind_of(transfer_kind kind) noexcept;
+
 /// A connection's operations: the queue in which they wait for a slot and for credits, their way over the link, and
 /// their completion. Also sends the connection's own messages.
 class sending final : private write_notices::outlet {
@@ -149,7 +152,9 @@ class sending final : private write_notices::outlet {
   [[nodiscard]] carrier& get_carrier();
   void unlink(transfer& item) noexcept;
   void post_waiting() noexcept;
-  [[nodiscard]] static list_operation& list_of(transfer& element) noexcept;
+  [[nodiscard]] static list_operation& list_of(transfer& element) noexcept {
+    return static_cast<list_operation&>(*element.batch_);
+  }
   void set_room_for(list_operation& all) const noexcept;
   [[nodiscard]] bool post_elements(list_operation& all) noexcept;
   void post_one_by_one(list_operation& all) noexcept;
