@@ -141,8 +141,7 @@ void sending::start_internal(transfer& item) {
   if (item.is_internal()) return start_internal(item);
   const error why(errc::invalid_argument,
                   "the operation was awaited before, was moved from, or is or was a member of a batch");
-  item.failure_ = describe(item, why, false);
-  item.finish();
+  throw describe(item, why, false);
 }
 
 [[gnu::noinline]] void sending::wait(transfer& item) noexcept {

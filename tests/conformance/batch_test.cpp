@@ -146,6 +146,7 @@ TEST_P_BETWEEN(batches, refuse_a_member_that_is_awaited_alone_before_their_task_
   co_await together.end();
   co_await alone.end();
   EXPECT_EQ(alone.code(), errc::invalid_argument);
+  EXPECT_TRUE(together.succeeded()) << together.words();
   { const net::connection closed = std::move(client); }
   EXPECT_FALSE(co_await server.recv()) << "it was sent twice";
 }
