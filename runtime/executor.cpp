@@ -13,7 +13,8 @@ class run_end final : public detail::root_observer {
   bool done = false;
 
  private:
-  void ended(std::exception_ptr, const char*, std::source_location) noexcept override { done = true; }
+  void ended() noexcept override { done = true; }
+  void failed(std::exception_ptr, const char*, std::source_location) noexcept override { done = true; }
 };
 
 // Brings a stop from another thread to the executor.

@@ -11,19 +11,18 @@ void scope::spawn_as(std::source_location origin, task<> child) {
   start(*root, nullptr);
 }
 
-void scope::check_open() const {
+void scope::refuse() const {
   if (ended_) throw error(errc::invalid_argument, "spawn a task in a scope that has ended");
-  if (!home_.on_own_thread()) throw error(errc::wrong_thread, "spawn a task in a scope of another executor");
+  throw error(errc::wrong_thread, "spawn a task in a scope of another executor");
 }
 
-void scope::start(detail::root_task& root, const char* name) noexcept {
-  ++running_;
-  root.start(home_, *this, root.own_token(stop_.get_token()), name);
-}
-
-void scope::ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept {
-  if (failure) note_failure(std::move(failure), task, origin);
+void scope::ended() noexcept {
   if (--running_ == 0 && joining_ != nullptr) home_.ready_next(*std::exchange(joining_, nullptr));
+}
+
+void scope::failed(std::exception_ptr failure, const char* task, std::source_location origin) noexcept {
+  note_failure(std::move(failure), task, origin);
+  ended();
 }
 
 void scope::note_failure(std::exception_ptr failure, const char* task, std::source_location origin) noexcept {

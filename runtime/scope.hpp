@@ -124,9 +124,17 @@ class scope final : private detail::root_observer {
     ended_ = true;
   }
 
-  void check_open() const;
-  void start(detail::root_task& root, const char* name) noexcept;
-  void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
+  void check_open() const {
+    if (ended_ || !home_.on_own_thread()) [[unlikely]]
+      refuse();
+  }
+  [[noreturn]] void refuse() const;
+  void start(detail::root_task& root, const char* name) noexcept {
+    ++running_;
+    root.start_below(stop_.get_token(), home_, *this, name);
+  }
+  void ended() noexcept override;
+  void failed(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
   [[nodiscard]] const detail::promise_base* owner() const noexcept override { return &owner_; }
   [[nodiscard]] const char* name() const noexcept override { return name_; }
   void note_failure(std::exception_ptr failure, const char* task, std::source_location origin) noexcept;

@@ -8,7 +8,41 @@ namespace weft {
 
 class stop_source;
 
-/// A listener for the request to stop: a suspended operation, a timer, a narrower stop_source.
+namespace detail {
+
+class promise_base;
+
+/// A coroutine that was given a stop token, and those that it awaits and that inherit the token. A stop finds the
+/// operation on which the innermost of them is suspended, so that operations need not register themselves.
+///
+/// It leaves its source when it is destroyed or given another token. A source that is destroyed first lets go of it.
+class stop_chain {
+ public:
+  stop_chain() = default;
+  stop_chain(const stop_chain&) = delete;
+  stop_chain& operator=(const stop_chain&) = delete;
+
+ protected:
+  ~stop_chain() { leave(); }
+
+  void join(stop_source& source) noexcept;
+  void leave() noexcept {
+    if (place_ == nullptr) return;
+    *place_ = next_;
+    if (next_ != nullptr) next_->place_ = place_;
+    place_ = nullptr;
+  }
+
+ private:
+  friend class weft::stop_source;
+
+  stop_chain* next_;              // of the source's; set while place_ is
+  stop_chain** place_ = nullptr;  // the pointer that leads here; null: in no list
+};
+
+}  // namespace detail
+
+/// A listener for the request to stop: a timer, a narrower stop_source.
 ///
 /// Intrusive and executor-local: linking and unlinking are a few stores. It unlinks itself when destroyed.
 class stop_callback : private detail::list_hook<stop_callback> {
@@ -45,6 +79,8 @@ class stop_token {
   [[nodiscard]] bool stop_requested() const noexcept;
   /// Whether a stop can ever be requested.
   [[nodiscard]] bool stop_possible() const noexcept { return source_ != nullptr; }
+  /// Whether it is a token of this source.
+  [[nodiscard]] bool is_of(const stop_source& source) const noexcept { return source_ == &source; }
 
   /// Makes a later stop call `callback`; does nothing if it is linked already. Check stop_requested() first: a stop
   /// that has already happened calls nothing.
@@ -52,6 +88,7 @@ class stop_token {
 
  private:
   friend class stop_source;
+  friend class detail::promise_base;
   explicit stop_token(stop_source* source) noexcept : source_(source) {}
 
   stop_source* source_ = nullptr;
@@ -64,6 +101,8 @@ class stop_source {
   stop_source(const stop_source&) = delete;
   stop_source& operator=(const stop_source&) = delete;
   ~stop_source() {
+    if (chains_ != nullptr) [[unlikely]]
+      let_chains_go();
     if (!callbacks_.empty())
       detail::terminate_because("a stop_source was destroyed while an operation still listens to it");
   }
@@ -73,15 +112,22 @@ class stop_source {
   /// Whether a stop has been requested; it stays so.
   [[nodiscard]] bool stop_requested() const noexcept { return stopped_; }
 
-  /// Calls every linked callback, once. Call on the executor's thread.
+  /// Stops what the tasks with this token wait for, and calls every linked callback, once. Call on the executor's
+  /// thread.
   void request_stop() noexcept {
     stopped_ = true;
+    while (chains_ != nullptr) stop_first_chain();
     while (!callbacks_.empty()) callbacks_.pop_front().on_stop();
   }
 
  private:
   friend class stop_token;
+  friend class detail::stop_chain;
 
+  void stop_first_chain() noexcept;
+  void let_chains_go() noexcept;
+
+  detail::stop_chain* chains_ = nullptr;  // the youngest first; none once it has stopped
   detail::intrusive_list<stop_callback> callbacks_;
   bool stopped_ = false;
 };
@@ -107,6 +153,13 @@ class linked_stop_source final : public stop_source, private stop_callback {
  private:
   void on_stop() noexcept override { request_stop(); }
 };
+
+inline void detail::stop_chain::join(stop_source& source) noexcept {
+  next_ = source.chains_;
+  place_ = &source.chains_;
+  if (next_ != nullptr) next_->place_ = &next_;
+  source.chains_ = this;
+}
 
 inline bool stop_token::stop_requested() const noexcept { return source_ != nullptr && source_->stop_requested(); }
 

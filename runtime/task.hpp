@@ -30,7 +30,7 @@ class root_of;
 ///
 /// No coroutine resumes another directly: it leaves its successor in the thread's `next` slot and returns to the loop.
 /// Symmetric transfer would overflow the stack below -O2 and under sanitizers.
-class promise_base {
+class promise_base : private stop_chain {
  public:
   promise_base() = default;
   promise_base(const promise_base&) = delete;
@@ -42,7 +42,18 @@ class promise_base {
 
   [[nodiscard]] std::coroutine_handle<> handle() const noexcept { return handle_; }
   [[nodiscard]] stop_token get_stop_token() const noexcept { return stop_; }
-  void set_stop_token(stop_token token) noexcept { stop_ = token; }
+  /// Gives the coroutine a token, which those that it awaits from now on inherit.
+  void set_stop_token(stop_token token) noexcept {
+    leave();
+    stop_ = token;
+    if (parent_ != nullptr && parent_->stop_.source_ == token.source_) return;  // a stop finds it through the parent
+    if (token.stop_possible() && !token.stop_requested()) join(*token.source_);
+  }
+  /// Gives it a token whose stop somebody passes on to stoppable().
+  void inherit_stop_token(stop_token token) noexcept { stop_ = token; }
+  /// The operation on which the innermost coroutine waits of those that inherit this one's token; null if that is not
+  /// suspended on one, or has a token of its own.
+  [[nodiscard]] operation_base* stoppable() const noexcept;
 
   /// Makes `child` the task that this one awaits; `owner` is the handle that owns the child.
   void await_child(promise_base& child, std::coroutine_handle<>& owner) noexcept {
@@ -57,6 +68,7 @@ class promise_base {
   [[nodiscard]] root_task* root() const noexcept { return parent_ == nullptr ? root_ : nullptr; }
   void set_root(root_task& root) noexcept { root_ = &root; }
   void unhandled_exception() noexcept { failure_ = std::current_exception(); }
+  [[nodiscard]] bool has_failed() const noexcept { return failure_ != nullptr; }
   [[nodiscard]] std::exception_ptr take_failure() noexcept { return std::move(failure_); }
   [[nodiscard]] const promise_base* child() const noexcept { return child_; }
 
@@ -65,12 +77,13 @@ class promise_base {
   void set_origin(std::source_location origin) noexcept { origin_ = origin; }
   /// The operation that the coroutine is suspended on; null while it runs, is ready, or awaits a task.
   [[nodiscard]] const operation_base* operation() const noexcept { return operation_; }
-  void set_operation(const operation_base* operation) noexcept { operation_ = operation; }
+  void set_operation(operation_base* operation) noexcept { operation_ = operation; }
 
   /// Destroys a suspended coroutine and all that it awaits, the innermost first and without recursion.
   static void destroy_chain(promise_base& outermost) noexcept {
     promise_base* innermost = &outermost;
     while (innermost->child_ != nullptr) innermost = innermost->child_;
+    innermost->operation_ = nullptr;  // a stop that the frame's end causes must not find it
     while (innermost != &outermost) {
       promise_base* const parent = innermost->parent_;
       std::exchange(*innermost->owner_, nullptr).destroy();
@@ -89,6 +102,7 @@ class promise_base {
 
  private:
   friend class ready_queue;
+  friend class weft::stop_source;
   friend struct debugger_layout;
 
   std::coroutine_handle<> handle_;
@@ -98,10 +112,10 @@ class promise_base {
     root_task* root_ = nullptr;       // without a parent NOLINT(readability-identifier-naming)
     std::coroutine_handle<>* owner_;  // with a parent: the handle that owns us NOLINT(readability-identifier-naming)
   };
-  promise_base* next_ready_ = nullptr;  // in a ready queue
+  promise_base* next_ready_;  // set while it is in a ready queue
   stop_token stop_;
   std::exception_ptr failure_;
-  const operation_base* operation_ = nullptr;
+  operation_base* operation_ = nullptr;
   std::source_location origin_;
 };
 

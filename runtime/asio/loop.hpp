@@ -116,7 +116,9 @@ class asio_call_base : protected root_observer {
   /// (`later`) through its queue. Throws what the handler throws, and a failure that the handler cannot be given.
   virtual void complete(bool later) = 0;
 
-  void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept final;
+  void ended() noexcept final { end(nullptr); }
+  void failed(std::exception_ptr failure, const char*, std::source_location) noexcept final { end(std::move(failure)); }
+  void end(std::exception_ptr failure) noexcept;
 
   std::shared_ptr<asio_loop> loop_;
   asio_wave* wave_ = nullptr;               // from start() on
@@ -387,7 +389,7 @@ inline void asio_call_base::start() noexcept {
     // The executor needs no kick: it is in a step, or one is due, or it is asleep and wakes the loop itself.
     start_task(core_of(loop.guest_), token);
   } catch (...) {  // no memory for a frame
-    ended(std::current_exception(), nullptr, {});
+    end(std::current_exception());
     loop.kick();
   }
 }
@@ -401,7 +403,7 @@ inline void asio_call_base::request_stop() noexcept {
   loop_->kick();
 }
 
-inline void asio_call_base::ended(std::exception_ptr failure, const char*, std::source_location) noexcept {
+inline void asio_call_base::end(std::exception_ptr failure) noexcept {
   operation_ended(std::move(failure));
   stop_.reset();
   asio_loop& loop = *loop_;

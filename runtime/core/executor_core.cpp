@@ -155,10 +155,9 @@ void executor_core::end() noexcept {
   run_all_mail();
 }
 
-void executor_core::background_observer::ended(std::exception_ptr failure, const char*, std::source_location) noexcept {
-  assert(failure == nullptr && "background work does not throw");
-  static_cast<void>(failure);
-  --outstanding;
+void executor_core::background_observer::failed(std::exception_ptr, const char*, std::source_location) noexcept {
+  assert(false && "background work does not throw");
+  ended();
 }
 
 detail::root_observer& executor_core::begin_background() {

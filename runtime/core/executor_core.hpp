@@ -264,7 +264,8 @@ class executor_core {
     std::size_t outstanding = 0;
 
    private:
-    void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
+    void ended() noexcept override { --outstanding; }
+    void failed(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
   };
 
   // Work that this thread adds between two steps wakes the other loop, which may sleep until something else happens.

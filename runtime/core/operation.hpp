@@ -22,7 +22,7 @@ namespace weft::detail {
   return !waiter.get_stop_token().stop_requested() && current_trace() == nullptr;
 }
 
-/// The common part of an awaiter: it suspends a coroutine, listens for a stop, and resumes the coroutine once.
+/// The common part of an awaiter: it suspends a coroutine, ends early at a stop, and resumes the coroutine once.
 ///
 /// Derived classes implement begin(), which starts the operation, and cancel(), which asks it to end early; finish()
 /// ends it. If a stop was requested before, begin() is not called, and await_resume() must not take that for a success:
@@ -30,7 +30,7 @@ namespace weft::detail {
 ///
 /// An operation that has ended may be awaited again, unless the class says otherwise; begin() resets its state.
 /// Awaiting it while a task awaits it is errc::busy.
-class operation_base : private stop_callback {
+class operation_base {
  public:
   operation_base() = default;
   /// Only before the operation is awaited, so that it can be passed to with_timeout and the like.
@@ -51,14 +51,14 @@ class operation_base : private stop_callback {
  protected:
   ~operation_base() = default;
 
-  /// Starts the operation. It may call finish() at once.
-  virtual void begin() = 0;
+  /// Starts the operation. It may call finish() at once. Not called if the class has an await_suspend() of its own.
+  virtual void begin() {}
   /// Called at a stop: calls finish(), at once or when the transport lets go.
   virtual void cancel() noexcept = 0;
 
   /// Makes `waiter` wait for this. False if a stop came before: the operation has finished then. Else the caller starts
-  /// it. For operations whose start does not throw and needs no virtual call.
-  [[nodiscard]] bool may_begin(promise_base& waiter) {
+  /// it. For an await_suspend() of the operation's own, whose start does not throw.
+  [[nodiscard, gnu::always_inline]] bool may_begin(promise_base& waiter) {
     if (waiter_ != nullptr) [[unlikely]]
       throw_misuse(errc::busy, "await an operation that another task awaits");
     canceled_ = false;
@@ -70,13 +70,8 @@ class operation_base : private stop_callback {
     since_ = home_->coarse_now();
     if (trace_sink* const sink = current_trace()) [[unlikely]]
       trace_begin(*sink);
-    const stop_token token = waiter.get_stop_token();
-    if (token.stop_requested()) [[unlikely]] {
-      canceled_ = true;
-      finish();
-      return false;
-    }
-    token.link(*this);
+    if (waiter.get_stop_token().stop_requested()) [[unlikely]]
+      return end_before_begin();
     begun_ = true;
     return true;
   }
@@ -113,6 +108,8 @@ class operation_base : private stop_callback {
   }
 
  private:
+  friend class root_task;
+  friend class weft::stop_source;
   friend struct debugger_layout;
 
   void suspend(promise_base& waiter) {
@@ -120,7 +117,6 @@ class operation_base : private stop_callback {
     try {
       begin();
     } catch (...) {  // the exception is thrown in the coroutine, which is not suspended then
-      unlink();
       if (trace_sink* const sink = current_trace()) sink->ended(trace_track::operations, this);
       waiter_->set_operation(nullptr);
       waiter_ = nullptr;
@@ -129,23 +125,29 @@ class operation_base : private stop_callback {
   }
 
   promise_base& conclude() noexcept {
-    unlink();
     if (trace_sink* const sink = current_trace()) [[unlikely]]
       sink->ended(trace_track::operations, this);
     waiter_->set_operation(nullptr);
     return *std::exchange(waiter_, nullptr);
   }
 
+  [[gnu::noinline, gnu::cold]] bool end_before_begin() noexcept {
+    canceled_ = true;
+    finish();
+    return false;
+  }
+
   // Without memory for its name, the trace leaves it out.
-  [[gnu::noinline]] void trace_begin(trace_sink& sink) const noexcept {
+  [[gnu::noinline, gnu::cold]] void trace_begin(trace_sink& sink) const noexcept {
     try {
       sink.began(trace_track::operations, this, describe());
     } catch (const std::bad_alloc&) {
     }
   }
 
-  void on_stop() noexcept final {
-    canceled_ = true;
+  // A task that inherits its token and is then given the same is found twice.
+  void stop() noexcept {
+    if (std::exchange(canceled_, true)) return;
     cancel();
   }
 

@@ -24,9 +24,10 @@ class root_observer {
   friend class weft::executor_core;
   friend task_names names_of(const promise_base& item) noexcept;
 
-  /// Called on the executor's thread once the coroutine's frame is gone. `failure` may be null; `task` and `origin`
-  /// are the task's name and place.
-  virtual void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept = 0;
+  /// Called on the executor's thread once the frame of a coroutine that has not failed is gone.
+  virtual void ended() noexcept = 0;
+  /// Called instead if it has failed; `task` and `origin` are the task's name and place.
+  virtual void failed(std::exception_ptr failure, const char* task, std::source_location origin) noexcept = 0;
 
   /// For dumps and reports: the coroutine whose scope this is, or null, and the scope's name.
   [[nodiscard]] virtual const promise_base* owner() const noexcept { return nullptr; }

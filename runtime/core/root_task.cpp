@@ -8,35 +8,26 @@
 
 namespace weft::detail {
 
-namespace {
-
 // Without memory for its name, the trace leaves it out.
-void trace_start(trace_sink& sink, const root_task& root, const char* name) noexcept {
+[[gnu::cold]] void root_task::trace_start(trace_sink& sink) const noexcept {
   try {
-    sink.began(trace_track::tasks, &root, name != nullptr ? std::string(name) : function_name(root.origin()));
+    sink.began(trace_track::tasks, this, name_ != nullptr ? std::string(name_) : function_name(origin_));
   } catch (const std::bad_alloc&) {
   }
-}
-
-}  // namespace
-
-void root_task::start(executor_core& where, root_observer& end, stop_token token, const char* name) noexcept {
-  home_ = &where;
-  observer_ = &end;
-  name_ = name;
-  link(where.roots_);
-  body_->set_stop_token(token);
-  where.counters_.tasks.add(1);
-  if (trace_sink* const sink = current_trace()) [[unlikely]]
-    trace_start(*sink, *this, name);
-  where.ready(*body_);
 }
 
 void root_task::request_stop() {
   if (ended()) return;
   if (!home_->on_own_thread()) throw error(errc::wrong_thread, "stop a task of another executor");
   stopped_alone_ = true;
+  on_stop();
+}
+
+// The body is in no list of its token's source, which is its own.
+void root_task::on_stop() noexcept {
   stop_.request_stop();
+  if (body_ == nullptr || !body_->get_stop_token().is_of(stop_)) return;
+  if (operation_base* const waited = body_->stoppable()) waited->stop();
 }
 
 bool is_stop(const std::exception_ptr& failure) noexcept {
@@ -53,37 +44,44 @@ namespace {
 
 constinit thread_local int failed_frames = 0;  // being destroyed
 
-[[gnu::cold, gnu::noinline]] void destroy_failed(std::coroutine_handle<> frame) noexcept {
-  ++failed_frames;
-  frame.destroy();
-  --failed_frames;
-}
-
 }  // namespace
 
 int exceptions_under_way() noexcept { return std::uncaught_exceptions() + failed_frames; }
 
 void root_task::end() noexcept {
-  root_observer* const owner = observer_;
-  const char* const name = name_;
-  const std::source_location origin = origin_;
   if (trace_sink* const sink = current_trace()) [[unlikely]]
     sink->ended(trace_track::tasks, this);
-  std::exception_ptr failure = body_->take_failure();
-  const bool has_failed = failure != nullptr;
-  if (wanted_) keep_result(failure);
+  if (body_->has_failed()) [[unlikely]]
+    return end_with(body_->take_failure());
+  root_observer& owner = *observer_;
+  if (wanted_) keep_value();
   // The frame is destroyed before we are unlinked: it may hold our handle, and letting that go must not destroy us yet.
-  const std::coroutine_handle<> frame = std::exchange(body_, nullptr)->handle();
-  has_failed ? destroy_failed(frame) : frame.destroy();
-  unlink();
-  stop_.unfollow();
-  if (stopped_alone_ && failure && is_stop(failure)) failure = nullptr;
+  std::exchange(body_, nullptr)->handle().destroy();
+  leave();
   if (!wanted_) {
     delete this;
   } else if (waiter_ != nullptr) {
     waiter_->wake();  // before the owner's ended() may stop the waiter
   }
-  owner->ended(std::move(failure), name, origin);
+  owner.ended();
+}
+
+[[gnu::cold, gnu::noinline]] void root_task::end_with(std::exception_ptr failure) noexcept {
+  root_observer& owner = *observer_;
+  const char* const name = name_;
+  const std::source_location origin = origin_;
+  if (wanted_) keep_failure(failure);
+  ++failed_frames;
+  std::exchange(body_, nullptr)->handle().destroy();
+  --failed_frames;
+  leave();
+  const bool is_asked_for = stopped_alone_ && is_stop(failure);
+  if (!wanted_) {
+    delete this;
+  } else if (waiter_ != nullptr) {
+    waiter_->wake();
+  }
+  is_asked_for ? owner.ended() : owner.failed(std::move(failure), name, origin);
 }
 
 task_names names_of(const promise_base& item) noexcept {

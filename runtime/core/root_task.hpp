@@ -7,6 +7,7 @@
 #include <weft/runtime/core/task_names.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
+#include <weft/runtime/trace.hpp>
 
 #include <coroutine>
 #include <exception>
@@ -28,7 +29,7 @@ class root_waiter;
 /// and the runtime's own background work; users spawn in a scope.
 ///
 /// The coroutine is destroyed when it ends. This object lives until its handle lets go, because it keeps the result.
-class root_task {
+class root_task : private stop_callback {
  public:
   root_task(const root_task&) = delete;
   root_task& operator=(const root_task&) = delete;
@@ -37,23 +38,32 @@ class root_task {
   static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
   static void operator delete(void* memory, std::size_t bytes) noexcept { free_frame(memory, bytes); }
 
-  /// A token for start() that belongs to this task alone: it is stopped along with `parent`, or by request_stop().
-  [[nodiscard]] stop_token own_token(stop_token parent) noexcept {
-    stop_.follow(parent);
-    return stop_.get_token();
+  /// Queues the coroutine with this token. `name` is a string literal or null.
+  void start(executor_core& where, root_observer& end, stop_token token, const char* name = nullptr) noexcept {
+    body_->set_stop_token(token);
+    begin(where, end, name);
   }
-  /// Asks a task with own_token() to stop, until it ends. Its owner is told of no failure if it then ends with
-  /// errc::canceled. errc::wrong_thread on any executor but the task's.
+  /// start() with a token of its own, which stops along with `parent`, or by request_stop().
+  void start_below(stop_token parent, executor_core& where, root_observer& end, const char* name) noexcept {
+    if (parent.stop_requested()) {
+      stop_.request_stop();
+    } else {
+      parent.link(*this);
+    }
+    body_->inherit_stop_token(stop_.get_token());
+    begin(where, end, name);
+  }
+  /// Asks a task that was started by start_below() to stop, until it ends. Its owner is told of no failure if it then
+  /// ends with errc::canceled. errc::wrong_thread on any executor but the task's.
   void request_stop();
-  /// Queues the coroutine. `name` is a string literal or null.
-  void start(executor_core& where, root_observer& end, stop_token token, const char* name = nullptr) noexcept;
   /// Called at the end of the coroutine.
   void end() noexcept;
-  /// Called when nobody will ask for the result: destroys the task now, or at its end if it runs.
-  void let_go() noexcept {
+  /// Called when nobody will ask for the result. True: the caller destroys this. False: the task runs, and destroys
+  /// this at its end.
+  [[nodiscard]] bool let_go() noexcept {
     if (waiter_ != nullptr) terminate_because("the handle of a task was destroyed while somebody waits for the task");
     wanted_ = false;
-    if (!running()) delete this;
+    return !running();
   }
   [[nodiscard]] bool ended() const noexcept { return body_ == nullptr; }
   /// The executor on which it was started; null before that.
@@ -71,15 +81,35 @@ class root_task {
   virtual ~root_task() {
     if (body_ != nullptr) promise_base::destroy_chain(*body_);  // it has not been started
   }
+  [[nodiscard]] promise_base& body() const noexcept { return *body_; }
+  void keep_failure(std::exception_ptr failure) noexcept { failure_ = std::move(failure); }
+  void rethrow_failure() {
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
 
  private:
   friend class weft::executor_core;
   friend struct debugger_layout;
   friend task_names names_of(const promise_base& item) noexcept;
 
-  /// Moves the value out of the coroutine, which has ended.
-  virtual void keep_result(const std::exception_ptr& failure) noexcept = 0;
+  void begin(executor_core& where, root_observer& end, const char* name) noexcept {
+    home_ = &where;
+    observer_ = &end;
+    name_ = name;
+    link(where.roots_);
+    where.counters_.tasks.add(1);
+    if (trace_sink* const sink = current_trace()) [[unlikely]]
+      trace_start(*sink);
+    where.ready(*body_);
+  }
+  /// Stops what the task waits for, and all that listens to its token.
+  void on_stop() noexcept final;
 
+  /// Moves the value out of the coroutine, which has ended without a failure.
+  virtual void keep_value() noexcept = 0;
+
+  void trace_start(trace_sink& sink) const noexcept;
+  void end_with(std::exception_ptr failure) noexcept;
   [[nodiscard]] bool running() const noexcept { return previous_ != nullptr; }
   void link(root_task*& first) noexcept {
     next_ = first;
@@ -87,21 +117,23 @@ class root_task {
     if (first != nullptr) first->previous_ = &next_;
     first = this;
   }
-  void unlink() noexcept {
+  void leave() noexcept {
     *previous_ = next_;
     if (next_ != nullptr) next_->previous_ = previous_;
     previous_ = nullptr;
+    stop_callback::unlink();
   }
 
   promise_base* body_;
   root_task** previous_ = nullptr;  // among all roots of the executor; null: it does not run
-  root_task* next_ = nullptr;
+  root_task* next_;                 // set while it runs
   executor_core* home_ = nullptr;
   root_observer* observer_ = nullptr;
-  const char* name_ = nullptr;
+  const char* name_;  // set once it has an observer
   root_waiter* waiter_ = nullptr;
   std::source_location origin_;
-  linked_stop_source stop_;
+  std::exception_ptr failure_;
+  stop_source stop_;            // of start_below()
   bool wanted_ = true;          // a handle may still ask for the result
   bool stopped_alone_ = false;  // by request_stop()
 };
@@ -110,6 +142,11 @@ class root_task {
 class root_waiter : public operation_base {
  public:
   [[nodiscard]] bool await_ready() const noexcept { return root_.ended(); }
+  template <std::derived_from<promise_base> Promise>
+  void await_suspend(std::coroutine_handle<Promise> waiter) {
+    check_waitable();
+    if (may_begin(waiter.promise())) root_.set_waiter(this);
+  }
   [[nodiscard]] std::string describe() const override { return "a spawned task"; }
 
  protected:
@@ -129,10 +166,11 @@ class root_waiter : public operation_base {
     root_.set_waiter(nullptr);
     finish_next();
   }
-  void begin() override {
-    if (root_.home() != &home()) throw error(errc::wrong_thread, "wait for a task of another executor");
-    if (root_.has_waiter()) throw error(errc::busy, "await a spawned task that another task already awaits");
-    root_.set_waiter(this);
+  void check_waitable() const {
+    if (!root_.home()->on_own_thread()) [[unlikely]]
+      throw_misuse(errc::wrong_thread, "wait for a task of another executor");
+    if (root_.has_waiter()) [[unlikely]]
+      throw_misuse(errc::busy, "await a spawned task that another task already awaits");
   }
   void cancel() noexcept override {
     root_.set_waiter(nullptr);
@@ -154,7 +192,7 @@ class root_of final : public root_task {
 
   /// Returns the task's value or throws its exception. Call once, after the end.
   T take() {
-    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    rethrow_failure();
     if (!value_) [[unlikely]]
       throw_misuse(errc::invalid_argument, "take the result of a task that has not ended, or whose result was taken");
     if constexpr (std::is_reference_v<T>) {
@@ -176,28 +214,24 @@ class root_of final : public root_task {
                          std::conditional_t<std::is_reference_v<T>, std::add_pointer_t<std::remove_reference_t<T>>, T>>;
 
   explicit root_of(std::coroutine_handle<> handle) noexcept
-      : root_task(std::coroutine_handle<promise_type>::from_address(handle.address()).promise()), handle_(handle) {}
+      : root_task(std::coroutine_handle<promise_type>::from_address(handle.address()).promise()) {}
 
-  void keep_result(const std::exception_ptr& failure) noexcept override {
-    failure_ = failure;
-    if (failure_) return;
-    auto& body = std::coroutine_handle<promise_type>::from_address(handle_.address()).promise();
+  void keep_value() noexcept override {
+    [[maybe_unused]] auto& promise = static_cast<promise_type&>(body());
     try {
       if constexpr (std::is_void_v<T>) {
         value_.emplace();
       } else if constexpr (std::is_reference_v<T>) {
-        value_.emplace(&body.take());
+        value_.emplace(&promise.take());
       } else {
-        value_.emplace(body.take());
+        value_.emplace(promise.take());
       }
     } catch (...) {  // thrown by the value's move
-      failure_ = std::current_exception();
+      keep_failure(std::current_exception());
     }
   }
 
-  std::coroutine_handle<> handle_;
   std::optional<stored> value_;
-  std::exception_ptr failure_;
 };
 
 /// Owns a root_of for its result.
@@ -212,7 +246,7 @@ class root_handle {
     return *this;
   }
   ~root_handle() {
-    if (root_ != nullptr) root_->let_go();
+    if (root_ != nullptr && root_->let_go()) delete root_;
   }
 
   void swap(root_handle& other) noexcept { std::swap(root_, other.root_); }

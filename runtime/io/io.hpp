@@ -50,7 +50,6 @@ class io_wait final : public operation_base, private io_operation {
     result_ = result;
     return true;
   }
-  void begin() override { home().io().start(*this); }
   void cancel() noexcept override {
     if (in_progress()) home().io().cancel(*this);
   }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/as_task.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/stop_token.hpp>
 
 #include <stop_token>
@@ -102,6 +104,181 @@ TEST(stop_token, a_task_inherits_it_from_whoever_awaits_it) {
   EXPECT_FALSE(home.run(root(), source.get_token()));
   source.request_stop();
   EXPECT_TRUE(home.run(root(), source.get_token()));
+}
+
+// ---- tasks that wait
+
+// Ends when the test says so, whatever it is asked.
+class stubborn_operation final : public detail::operation_base {
+ public:
+  int asked = 0;
+
+  void end() noexcept { finish(); }
+  void await_resume() const {
+    if (canceled()) throw error(errc::canceled, "wait");
+  }
+
+ private:
+  void cancel() noexcept override { ++asked; }
+};
+
+// Awaits something with this token, at the end of a chain of tasks that inherit it.
+template <class Operation>
+task<> wait_far_down(stop_source& source, Operation& what) {
+  const auto innermost = [](Operation& last) -> task<> { co_await detail::await_in_place(&last); };
+  const auto middle = [&](Operation& last) -> task<> { co_await innermost(last); };
+  detail::promise_base& self = co_await detail::current_promise();
+  self.set_stop_token(source.get_token());
+  co_await middle(what);
+}
+
+TASK_TEST(stop_token, reaches_what_the_innermost_of_the_tasks_that_inherit_it_waits_for) {
+  stop_source source;
+  stubborn_operation waited;
+  const test::abandoned waiter = test::start_and_forget(wait_far_down(source, waited));
+  co_await yield();
+  source.request_stop();
+  source.request_stop();
+  EXPECT_EQ(waited.asked, 1);
+  waiter.destroy();
+}
+
+TASK_TEST(stop_token, does_not_reach_a_task_further_down_that_has_another) {
+  stop_source source;
+  stubborn_operation waited;
+  const auto shielded = [&]() -> task<> {
+    const detail::stop_shield shield(co_await detail::current_promise());
+    co_await detail::await_in_place(&waited);
+  };
+  const auto outer = [&]() -> task<> {
+    detail::promise_base& self = co_await detail::current_promise();
+    self.set_stop_token(source.get_token());
+    co_await shielded();
+  };
+  const test::abandoned waiter = test::start_and_forget(outer());
+  co_await yield();
+  source.request_stop();
+  EXPECT_EQ(waited.asked, 0);
+  waiter.destroy();
+}
+
+TASK_TEST(stop_token, asks_an_operation_once_of_a_task_that_was_given_the_same_token_again) {
+  stop_source source;
+  stubborn_operation waited;
+  const auto given_again = [&]() -> task<> {
+    detail::promise_base& self = co_await detail::current_promise();
+    { const detail::stop_shield shield(self); }
+    co_await detail::await_in_place(&waited);
+  };
+  const auto outer = [&]() -> task<> {
+    detail::promise_base& self = co_await detail::current_promise();
+    self.set_stop_token(source.get_token());
+    co_await given_again();
+  };
+  const test::abandoned waiter = test::start_and_forget(outer());
+  co_await yield();
+  source.request_stop();
+  EXPECT_EQ(waited.asked, 1);
+  waiter.destroy();
+}
+
+TASK_TEST(stop_token, asks_an_operation_once_of_a_spawned_task_that_was_given_its_token_again) {
+  stubborn_operation waited;
+  const auto given_again = [&]() -> task<> {
+    detail::promise_base& self = co_await detail::current_promise();
+    { const detail::stop_shield shield(self); }
+    co_await detail::await_in_place(&waited);
+  };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    const auto child = children.spawn(given_again());
+    co_await yield();
+    child.request_stop();
+    EXPECT_EQ(waited.asked, 1);
+    waited.end();
+  });
+}
+
+TASK_TEST(stop_token, one_that_is_replaced_while_its_task_runs_stops_nothing) {
+  stop_source before;
+  stop_source after;
+  stubborn_operation waited;
+  const auto outer = [&]() -> task<> {
+    detail::promise_base& self = co_await detail::current_promise();
+    self.set_stop_token(before.get_token());
+    self.set_stop_token(after.get_token());
+    co_await detail::await_in_place(&waited);
+  };
+  const test::abandoned waiter = test::start_and_forget(outer());
+  co_await yield();
+  before.request_stop();
+  EXPECT_EQ(waited.asked, 0);
+  after.request_stop();
+  EXPECT_EQ(waited.asked, 1);
+  waiter.destroy();
+}
+
+TASK_TEST(stop_token, a_source_may_end_before_a_task_that_no_longer_waits_under_it) {
+  event over;
+  const auto outlives = [&]() -> task<> {
+    detail::promise_base& self = co_await detail::current_promise();
+    {
+      stop_source source;
+      self.set_stop_token(source.get_token());
+      co_await yield();
+    }
+    self.set_stop_token(stop_token());
+    co_await over.wait();
+  };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    children.spawn(outlives());
+    for (int i = 0; i < 3; ++i) co_await yield();
+    over.set();
+  });
+}
+
+// Asks a source to stop when it is destroyed, as the owner of a set-up does.
+class stop_at_the_end {
+ public:
+  explicit stop_at_the_end(stop_source& source) noexcept : source_(source) {}
+  stop_at_the_end(const stop_at_the_end&) = delete;
+  stop_at_the_end& operator=(const stop_at_the_end&) = delete;
+  ~stop_at_the_end() { source_.request_stop(); }
+
+ private:
+  stop_source& source_;
+};
+
+TASK_TEST(stop_token, a_stop_by_a_frame_that_is_destroyed_does_not_find_the_operation_that_went_with_it) {
+  event never;
+  const auto waits = [&]() -> task<> {
+    stop_source source;
+    const stop_at_the_end guard(source);
+    detail::promise_base& self = co_await detail::current_promise();
+    self.set_stop_token(source.get_token());
+    co_await never.wait();
+  };
+  const test::abandoned waiter = test::start_and_forget(waits());
+  co_await yield();
+  waiter.destroy();
+}
+
+TEST(stop_source_death, under_a_waiting_task_ends_the_program_with_words) {
+  const auto misuse = [] {
+    executor home;
+    event never;
+    auto source = std::make_unique<stop_source>();
+    const auto waits = [&]() -> task<> {
+      detail::promise_base& self = co_await detail::current_promise();
+      self.set_stop_token(source->get_token());
+      co_await never.wait();
+    };
+    home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+      children.spawn(waits());
+      co_await yield();
+      source.reset();
+    }));
+  };
+  EXPECT_DEATH(misuse(), "weft: a stop_source was destroyed while");
 }
 
 TEST(stop_token, a_stop_from_another_thread_ends_a_waiting_task) {
