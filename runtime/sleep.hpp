@@ -52,7 +52,7 @@ class yield_operation {
   bool await_ready() const noexcept { return false; }
   template <std::derived_from<detail::promise_base> Promise>
   void await_suspend(std::coroutine_handle<Promise> waiter) noexcept {
-    executor_core::current()->ready(waiter.promise());
+    executor_core::current()->give_way(waiter.promise());
   }
   void await_resume() const noexcept {}
 };

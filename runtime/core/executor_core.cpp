@@ -37,6 +37,8 @@ constexpr std::size_t io_batch = 64;
 constexpr std::size_t mail_batch = 256;
 // The most resumptions in one batch, counting the coroutines that others leave in next_to_resume.
 constexpr std::size_t longest_run = 4096;
+// A turn with fewer resumptions takes up the coroutines that have become ready in it.
+constexpr std::size_t short_run = 64;
 // While spinning, the clock is read once in so many looks at the queues, because reading it takes longer than a look.
 constexpr unsigned looks_per_clock_look = 4;
 // An executor that another loop drives, and that never sleeps, reads the clock once in so many turns, unless a timer is
@@ -195,8 +197,8 @@ void executor_core::check_thread(const char* what) const {
   if (!belongs_to_this_thread()) throw error(errc::wrong_thread, what);
 }
 
-// Flattened, with rarely needed code kept out of line: most turns resume one task, and would spend their time on
-// entering and leaving functions.
+// Flattened, because most turns resume one task, and would spend their time on entering and leaving functions. The
+// loops are kept out of line, so that what remains has registers enough.
 [[gnu::flatten]] void executor_core::run_until(const bool& done) {
   if (is_over(done)) return;
   for (;;) {
@@ -238,16 +240,18 @@ bool executor_core::kernel_look_is_due() noexcept {
 bool executor_core::serve_all() {
   counters_.turns.add(1);
   if (mail_.seems_full()) run_mail(mail_batch);
-  if (!ready_.empty()) resume_ready();
+  if (!ready_.empty()) serve_ready();
   const bool busy = !pollers_.empty() && pollers_.poll() != 0;
-  if (busy) resume_ready();
-  if (!late_.empty()) {
-    late_.run();
-    if (!ready_.empty()) resume_ready();
-  }
+  if (busy && !ready_.empty()) resume_ready(longest_run);
+  if (!late_.empty()) run_late();
   if (!timers_.empty()) expire_timers();
   time_.grow_old();
   return busy;
+}
+
+[[gnu::noinline]] void executor_core::run_late() noexcept {
+  late_.run();
+  if (!ready_.empty()) resume_ready(longest_run);
 }
 
 void executor_core::submit(detail::remote_work& work) noexcept {
@@ -291,31 +295,57 @@ void executor_core::run_all_mail() noexcept {
   run_mail(std::numeric_limits<std::size_t>::max());
 }
 
-void executor_core::resume_ready() noexcept {
-  std::size_t budget = longest_run;
-  for (std::size_t batch = std::min(ready_.size(), ready_batch); batch > 0 && budget > 0; --batch) {
-    budget = resume(ready_.pop(), budget);
-  }
+// Most turns find one coroutine that is ready.
+void executor_core::serve_ready() noexcept {
+  if (ready_.size() != 1 || watch_ != nullptr) return resume_ready(longest_run);
+  const auto resume = [](detail::promise_base& each) { each.handle().resume(); };
+  const std::size_t budget = resume_chain(ready_.pop(), longest_run, resume);
+  counters_.resumed.add(longest_run - budget);
+  if (takes_more(budget)) return resume_ready(budget);
+  gives_way_ = false;
+}
+
+// Resumes the coroutines that are ready. If they are few, it goes on with those that have become ready meanwhile,
+// because the rest of a turn costs more than a task's step.
+[[gnu::noinline, gnu::flatten]] void executor_core::resume_ready(std::size_t budget) noexcept {
+  const std::size_t left = watch_ == nullptr
+                               ? resume_batches(budget, [](detail::promise_base& each) { each.handle().resume(); })
+                               : resume_batches(budget, [this](detail::promise_base& each) { watch_->resume(each); });
+  counters_.resumed.add(budget - left);
+  gives_way_ = false;
+}
+
+// Pollers, and work that was put off, wait for one batch, and a task that yields for the whole turn.
+bool executor_core::takes_more(std::size_t budget) const noexcept {
+  return !ready_.empty() && late_.empty() && pollers_.empty() && !gives_way_ && budget > longest_run - short_run;
+}
+
+template <class Resume>
+std::size_t executor_core::resume_batches(std::size_t budget, Resume resume) noexcept {
+  do {
+    std::size_t batch = std::min(ready_.size(), ready_batch);
+    do {
+      budget = resume_chain(ready_.pop(), budget, resume);
+    } while (--batch != 0 && budget != 0);
+  } while (takes_more(budget));
+  return budget;
 }
 
 // Resumes `first`, then the coroutine that each leaves in next_to_resume; returns what is left of the budget.
-std::size_t executor_core::resume(detail::promise_base& first, std::size_t budget) noexcept {
-  for (detail::promise_base* next = &first; next != nullptr; --budget) {
-    if (budget == 0) {
-      ready_.push(*next);
-      broken_off_ = ready_.pushed();
-      return 0;
-    }
+template <class Resume>
+std::size_t executor_core::resume_chain(detail::promise_base& first, std::size_t budget, Resume resume) noexcept {
+  detail::promise_base* each = &first;
+  for (;;) {
+    resume(*each);
+    --budget;
+    each = detail::next_to_resume;
+    if (each == nullptr) return budget;
     detail::next_to_resume = nullptr;
-    counters_.resumed.add(1);
-    if (watch_ == nullptr) {
-      next->handle().resume();
-    } else {
-      watch_->resume(*next);
-    }
-    next = detail::next_to_resume;
+    if (budget != 0) continue;
+    ready_.push(*each);
+    broken_off_ = ready_.pushed();
+    return 0;
   }
-  return budget;
 }
 
 [[gnu::noinline]] void executor_core::expire_timers() noexcept {

@@ -101,6 +101,11 @@ class executor_core {
     ready_.push(waiter);
     stir();
   }
+  /// ready() for a task that lets others go first: the executor serves its other sources before it begins a new batch.
+  void give_way(detail::promise_base& waiter) noexcept {
+    gives_way_ = true;
+    ready(waiter);
+  }
   /// Called at the end of a coroutine that has no parent: resumes `waiter` in its place, without a turn in between.
   void ready_next(detail::promise_base& waiter) noexcept {
     if (detail::next_to_resume != nullptr) return ready(waiter);
@@ -313,8 +318,14 @@ class executor_core {
   void run_mail(std::size_t budget) noexcept;
   void run_all_mail() noexcept;
   void end() noexcept;
-  void resume_ready() noexcept;
-  std::size_t resume(detail::promise_base& first, std::size_t budget) noexcept;
+  void serve_ready() noexcept;
+  [[nodiscard]] bool takes_more(std::size_t budget) const noexcept;
+  void resume_ready(std::size_t budget) noexcept;
+  template <class Resume>
+  std::size_t resume_batches(std::size_t budget, Resume resume) noexcept;
+  template <class Resume>
+  std::size_t resume_chain(detail::promise_base& first, std::size_t budget, Resume resume) noexcept;
+  void run_late() noexcept;
   void expire_timers() noexcept;
   void check_thread(const char* what) const;
   [[nodiscard]] std::optional<duration> time_to_sleep(time_point start) const noexcept;
@@ -335,6 +346,7 @@ class executor_core {
   std::atomic<std::uint64_t> thread_{0};  // the number of the thread that runs this executor; 0: none yet
 
   detail::ready_queue ready_;
+  bool gives_way_ = false;        // give_way() was called in this batch
   std::uint64_t broken_off_ = 0;  // readied() when resume() last left a coroutine to a later turn
   detail::late_list late_;
   detail::timer_queue timers_;

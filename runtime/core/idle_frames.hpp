@@ -16,7 +16,7 @@ class idle_frames {
  public:
   static constexpr duration period = std::chrono::milliseconds(100);
 
-  [[nodiscard]] static bool are_many() noexcept { return frame_bytes_kept() > frame_bytes_kept_when_idle; }
+  [[nodiscard]] static bool are_many() noexcept { return frames_of_thread.room < room_of_few && keeps_too_many(); }
   static void give_back() noexcept { give_back_frames(frame_bytes_kept_when_idle); }
 
   /// The executor has slept with many frames.
@@ -32,6 +32,10 @@ class idle_frames {
   }
 
  private:
+  // With more room left, there are few for sure, which is cheaper to ask.
+  static constexpr std::size_t room_of_few = most_frame_bytes_kept - frame_bytes_kept_when_idle;
+  [[nodiscard]] static bool keeps_too_many() noexcept { return frame_bytes_kept() > frame_bytes_kept_when_idle; }
+
   unsigned sleeps_ = 0;
   std::optional<time_point> asleep_since_;
 };

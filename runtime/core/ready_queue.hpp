@@ -19,11 +19,11 @@ class ready_queue {
   ready_queue(const ready_queue&) = delete;
   ready_queue& operator=(const ready_queue&) = delete;
 
-  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  [[nodiscard]] std::size_t size() const noexcept { return pushed_ - popped_; }
   /// How many coroutines have been pushed and popped so far.
   [[nodiscard]] std::uint64_t pushed() const noexcept { return pushed_; }
-  [[nodiscard]] std::uint64_t popped() const noexcept { return pushed_ - size_; }
+  [[nodiscard]] std::uint64_t popped() const noexcept { return popped_; }
 
   /// Whether a task may complete an operation without being suspended; false now and then, so that others have a turn.
   [[nodiscard]] bool may_go_on() noexcept {
@@ -32,15 +32,15 @@ class ready_queue {
   }
 
   void push(promise_base& item) noexcept {
-    *end_ = &item;
-    end_ = &item.next_ready_;
-    ++size_;
+    append(item);
     ++pushed_;
   }
 
   /// The next to resume; only if not empty().
   promise_base& pop() noexcept {
-    if (random_) rotate(draw() % size_);
+    if (random_) [[unlikely]]
+      rotate(draw() % size());
+    ++popped_;
     return take();
   }
 
@@ -53,21 +53,26 @@ class ready_queue {
     return static_cast<std::size_t>(*random_);
   }
 
+  void append(promise_base& item) noexcept {
+    item.next_ready_ = nullptr;
+    *end_ = &item;
+    end_ = &item.next_ready_;
+  }
   promise_base& take() noexcept {
     promise_base& item = *first_;
     first_ = item.next_ready_;
-    if (--size_ == 0) end_ = &first_;
+    if (first_ == nullptr) end_ = &first_;
     return item;
   }
 
-  void rotate(std::size_t places) noexcept {
-    for (; places > 0; --places) push(take());
+  [[gnu::noinline]] void rotate(std::size_t places) noexcept {
+    for (; places > 0; --places) append(take());
   }
 
-  promise_base* first_ = nullptr;  // valid if not empty
-  promise_base** end_ = &first_;   // where the next one is linked
-  std::size_t size_ = 0;
+  promise_base* first_ = nullptr;
+  promise_base** end_ = &first_;  // where the next one is linked
   std::uint64_t pushed_ = 0;
+  std::uint64_t popped_ = 0;
   unsigned at_once_ = 0;  // operations that have completed without suspending
   std::optional<std::uint64_t> random_;
 };

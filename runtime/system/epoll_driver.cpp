@@ -55,8 +55,8 @@ timespec to_timespec(duration time) noexcept {
 struct epoll_driver::news {
   std::array<epoll_event, 64> events;
   std::size_t next = 0;
-  std::size_t count = 0;
-  news* older = nullptr;
+  std::size_t count;
+  news* older;
 
   void forget(const descriptor& target) noexcept {
     for (std::size_t i = next; i < count; ++i) {
@@ -273,8 +273,9 @@ std::size_t epoll_driver::collect(std::optional<duration> timeout) noexcept {
   told.count = static_cast<std::size_t>(count);
   told.older = std::exchange(news_, &told);
   std::size_t completed = 0;
-  while (told.next < told.count) {
-    const epoll_event& event = told.events[told.next++];
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    const epoll_event& event = told.events[i];
+    told.next = i + 1;
     if (event.data.ptr == nullptr) continue;  // wake(), whose next write makes another edge, or a forgotten descriptor
     completed += handle(event.events, *static_cast<descriptor*>(event.data.ptr));
   }
@@ -319,7 +320,8 @@ bool epoll_driver::try_oldest() noexcept {
   return received_;
 }
 
-[[gnu::flatten]] std::size_t epoll_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
+[[gnu::noinline, gnu::flatten]] std::size_t epoll_driver::wait(std::size_t budget,
+                                                               std::optional<duration> timeout) noexcept {
   if (!done_.empty()) return poll(budget);
   const std::size_t count = collect(timeout);
   return count + (done_.empty() ? 0 : complete_done(budget));

@@ -38,7 +38,10 @@ class io_operation {
   io_operation(const io_operation&) = delete;
   io_operation& operator=(const io_operation&) = delete;
 
-  io_kind kind;                  ///< the call to make
+  io_kind kind;  ///< the call to make
+  /// `readable` only: complete() just calls event_driver::try_receive() and starts the operation again, so a spinning
+  /// driver may complete it early.
+  bool may_be_tried = false;
   int flags = 0;                 ///< receive, send: the flags of recvmsg(2), sendmsg(2)
   descriptor* target = nullptr;  ///< the descriptor that it uses
   msghdr* message = nullptr;     ///< receive, send; read and write use its memory only
@@ -47,9 +50,6 @@ class io_operation {
     std::uint64_t offset;              ///< read, write: the offset in the file
   };
   unsigned peer_length = 0;  ///< the length of *peer, a socklen_t
-  /// `readable` only: complete() just calls event_driver::try_receive() and starts the operation again, so a spinning
-  /// driver may complete it early.
-  bool may_be_tried = false;
 
   /// Whether it was started and has not completed.
   [[nodiscard]] bool in_progress() const noexcept { return in_progress_; }

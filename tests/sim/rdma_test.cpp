@@ -934,6 +934,7 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_while_a_worker_is_at_any_job_l
 // Also before a step of it that is a task of its own has begun.
 TEST_F(simulated_rdma, a_set_up_that_is_destroyed_at_any_turn_leaves_nothing) {
   const net::connection_options options = usual();
+  std::size_t all_turns = 0;  // of single set-ups the world's dice decide
   for (const rdma_traits& like : {rdma_traits(), rnic()}) {
     for (const bool of_client : {true, false}) {
       std::size_t turns = 0;
@@ -950,9 +951,10 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_at_any_turn_leaves_nothing) {
         }
         close();
       }
-      EXPECT_GT(turns, 10U);
+      all_turns += turns;
     }
   }
+  EXPECT_GT(all_turns, 40U);
 }
 
 // InfiniBand's standard has it, and a peer that is not weft has told nothing.

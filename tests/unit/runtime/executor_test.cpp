@@ -502,9 +502,13 @@ TEST(executor, a_task_that_is_always_ready_starves_nobody) {
   const auto await_in_a_row = [&]() -> task<> {
     while (!stop) co_await empty();
   };
+  const auto wake_a_child_in_a_row = [&]() -> task<> {
+    while (!stop) co_await when_all(empty());
+  };
   home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(spin());
     children.spawn(await_in_a_row());
+    children.spawn(wake_a_child_in_a_row());
     thread = std::thread([&] { home.post([&] { posted.set(); }); });
     co_await posted.wait();
     co_await sleep_for(1ms);
@@ -514,6 +518,38 @@ TEST(executor, a_task_that_is_always_ready_starves_nobody) {
     stop = true;
   }));
   thread.join();
+}
+
+TEST(executor, tasks_that_make_each_other_ready_share_turns) {
+  executor home;
+  home.run([&]() -> task<> {
+    const auto child = []() -> task<> { co_return; };
+    const std::uint64_t before = home.statistics().turns;
+    for (int i = 0; i < 1000; ++i) co_await when_all(child());
+    const std::uint64_t turns = home.statistics().turns - before;
+    EXPECT_LE(turns, 200U);
+    EXPECT_GE(turns, 10U) << "a turn has a bound";
+  }());
+}
+
+TEST(executor, polls_between_tasks_that_make_each_other_ready) {
+  executor home;
+  fake_queue queue(home);
+  home.run([&]() -> task<> {
+    const auto child = []() -> task<> { co_return; };
+    const std::size_t polls = queue.polls;
+    for (int i = 0; i < 100; ++i) co_await when_all(child());
+    EXPECT_GE(queue.polls - polls, 100U);
+  }());
+}
+
+TEST(executor, a_task_that_yields_lets_a_whole_turn_pass) {
+  executor home;
+  home.run([&]() -> task<> {
+    const std::uint64_t before = home.statistics().turns;
+    for (int i = 0; i < 10; ++i) co_await yield();
+    EXPECT_GE(home.statistics().turns - before, 10U);
+  }());
 }
 
 TEST(executor, sockets_that_are_always_busy_starve_nobody) {
