@@ -25,7 +25,7 @@ class list_hook {
 
   // The hooks of a list form a ring; the list's own stands before the first item and behind the last.
   list_hook* next_ = nullptr;  // null: in no list
-  list_hook* previous_ = nullptr;
+  list_hook* previous_;        // set while it is in one
 };
 
 /// A list through hooks in its items, which it does not own. Adding and removing an item anywhere takes a few stores

@@ -87,6 +87,46 @@ template <class Allocator, class T>
 using asio_allocator = std::conditional_t<std::is_same_v<Allocator, std::allocator<void>>, frame_memory<T>,
                                           typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
 
+/// An operation as a member. Some operations are bases of others; a member is known to be of its exact class, so clang
+/// does not warn when it is destroyed.
+template <class Operation>
+struct asio_held {
+  template <class Given>
+  explicit asio_held(Given&& operation) : what(std::forward<Given>(operation)) {}
+  static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
+  static void operator delete(void* memory, std::size_t bytes) noexcept { free_frame(memory, bytes); }
+
+  Operation what;
+};
+/// An operation apart, in the recycled memory of frames.
+template <class Operation>
+using asio_parked = std::unique_ptr<asio_held<Operation>>;
+/// Whether a token moves what it is given several times, as Asio's coroutines do.
+template <class Token>
+inline constexpr bool asio_moves_often = false;
+template <class Token, class Slot>
+inline constexpr bool asio_moves_often<asio::cancellation_slot_binder<Token, Slot>> = asio_moves_often<Token>;
+template <class Token, class Executor>
+inline constexpr bool asio_moves_often<asio::executor_binder<Token, Executor>> = asio_moves_often<Token>;
+#if defined(ASIO_HAS_CO_AWAIT)
+template <class Executor>
+inline constexpr bool asio_moves_often<asio::use_awaitable_t<Executor>> = true;
+#endif
+
+/// An operation that a call is given, itself or parked, and the member in which the call keeps it.
+template <class Given>
+struct asio_given {
+  using operation = Given;
+  using member = std::optional<asio_held<Given>>;
+  static member keep(Given&& operation) { return member(std::in_place, std::move(operation)); }
+};
+template <class Operation>
+struct asio_given<asio_parked<Operation>> {
+  using operation = Operation;
+  using member = asio_parked<Operation>;
+  static member keep(member&& parked) noexcept { return std::move(parked); }
+};
+
 /// Whether a handler's associated executor is that of an io_context, so that on its thread the handler may be called
 /// directly.
 template <class Executor>
@@ -101,8 +141,9 @@ bool is_executor_of(const Executor& wanted, const asio::io_context::executor_typ
   }
 }
 
-template <class Failure, class Handler, class Operation>
+template <class Failure, class Handler, class Given>
 class asio_call final : public asio_call_base {
+  using Operation = typename asio_given<Given>::operation;
   using value = await_result<Operation>;
   // An operation that derives from task<T> may have a member take_for_asio(root_of<T>&), which yields the result or
   // throws.
@@ -113,13 +154,13 @@ class asio_call final : public asio_call_base {
 
  public:
   /// Moves handler and operation once each, because moves of operations and of Asio's coroutines are not cheap.
-  template <class GivenHandler, class GivenOperation>
-  static asio_call& make(std::shared_ptr<asio_loop> loop, GivenHandler&& handler, GivenOperation&& operation) {
+  template <class GivenHandler>
+  static asio_call& make(std::shared_ptr<asio_loop> loop, GivenHandler&& handler, Given&& operation) {
     allocator memory(asio::get_associated_allocator(handler));
     asio_call* const place = allocator_traits::allocate(memory, 1);
     try {
       return *::new (static_cast<void*>(place))
-          asio_call(std::move(loop), std::forward<GivenHandler>(handler), std::forward<GivenOperation>(operation));
+          asio_call(std::move(loop), std::forward<GivenHandler>(handler), std::move(operation));
     } catch (...) {  // thrown by the handler's move, or by its cancellation slot, which allocates
       allocator_traits::deallocate(memory, place, 1);
       throw;
@@ -133,11 +174,11 @@ class asio_call final : public asio_call_base {
   }
 
  private:
-  template <class GivenHandler, class GivenOperation>
-  asio_call(std::shared_ptr<asio_loop>&& loop, GivenHandler&& handler, GivenOperation&& operation)
+  template <class GivenHandler>
+  asio_call(std::shared_ptr<asio_loop>&& loop, GivenHandler&& handler, Given&& operation)
       : asio_call_base(std::move(loop)),
         handler_(std::forward<GivenHandler>(handler)),
-        operation_(std::in_place, std::forward<GivenOperation>(operation)) {
+        operation_(asio_given<Given>::keep(std::move(operation))) {
     const auto own = this->loop().context().get_executor();
     const handler_executor wanted = asio::get_associated_executor(handler_, own);
     if (!is_executor_of(wanted, own)) work_.emplace(wanted);
@@ -285,17 +326,10 @@ class asio_call final : public asio_call_base {
 
   using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
   struct nothing {};
-  // Some operations are bases of others. A member is known to be of its exact class, so clang does not warn when it is
-  // destroyed.
-  struct held {
-    template <class Given>
-    explicit held(Given&& operation) : what(std::forward<Given>(operation)) {}
-    Operation what;
-  };
   // Empty: the handler belongs to the io_context of the loop, which has work until the call has completed.
   std::optional<asio::executor_work_guard<handler_executor>> work_;
   Handler handler_;
-  std::optional<held> operation_;
+  typename asio_given<Given>::member operation_;
   [[no_unique_address]] std::conditional_t<is_task, root_handle<value>, nothing> root_;  // only for a task
   std::optional<stored> value_;
   std::exception_ptr failure_;
@@ -317,17 +351,16 @@ class asio_departure {
 };
 
 /// Starts an operation that completes a token, for asio_host::async() and streams. From any thread.
-template <class Failure, class Operation, class CompletionToken>
-auto start_asio_call(std::shared_ptr<asio_loop>&& home, Operation&& operation, CompletionToken& token) {
-  static_assert(!std::is_reference_v<Operation>);
-  using signature = typename asio_signature<Failure, await_result<Operation>>::type;
+template <class Failure, class Given, class CompletionToken>
+auto start_asio_call(std::shared_ptr<asio_loop>&& home, Given&& operation, CompletionToken& token) {
+  static_assert(!std::is_reference_v<Given>);
+  using signature = typename asio_signature<Failure, await_result<typename asio_given<Given>::operation>>::type;
   return asio::async_initiate<CompletionToken, signature>(
       [](auto&& handler, auto&& loop, auto&& what) {
         using handler_type = std::decay_t<decltype(handler)>;
         asio::io_context& context = loop->context();
-        auto& call = asio_call<Failure, handler_type, Operation>::make(std::forward<decltype(loop)>(loop),
-                                                                       std::forward<decltype(handler)>(handler),
-                                                                       std::forward<decltype(what)>(what));
+        auto& call = asio_call<Failure, handler_type, Given>::make(
+            std::forward<decltype(loop)>(loop), std::forward<decltype(handler)>(handler), std::move(what));
         if (context.get_executor().running_in_this_thread()) return call.start();
         asio::post(context, asio_departure(call));
       },
@@ -338,7 +371,13 @@ auto start_asio_call(std::shared_ptr<asio_loop>&& home, Operation&& operation, C
 template <class Operation, class CompletionToken>
 auto start_asio_operation(std::shared_ptr<asio_loop>&& home, Operation&& operation, CompletionToken& token) {
   using failure = std::conditional_t<asio_throws<std::decay_t<CompletionToken>>, asio_thrown, std::error_code>;
-  return start_asio_call<failure>(std::move(home), std::move(operation), token);
+  constexpr std::size_t cheap_to_move = 64;
+  if constexpr (asio_moves_often<std::decay_t<CompletionToken>> && sizeof(Operation) > cheap_to_move) {
+    return start_asio_call<failure>(std::move(home), std::make_unique<asio_held<Operation>>(std::move(operation)),
+                                    token);
+  } else {
+    return start_asio_call<failure>(std::move(home), std::move(operation), token);
+  }
 }
 
 }  // namespace weft::detail

@@ -13,10 +13,7 @@ class remote_wake_ups;
 /// An operation that another thread may end. It waits in a list, under the mutex of the awaited object. A thread that
 /// removes it wakes it once the mutex is free: see remote_wake_ups. Its destructor waits for a wake-up that is still to
 /// come, so the executor is there until then: see remote_waiters::forget().
-class remote_waiter : public operation_base,
-                      public list_hook<remote_waiter>,
-                      public list_hook<remote_waiter, remote_wake_ups>,
-                      private remote_work {
+class remote_waiter : public operation_base, public list_hook<remote_waiter>, private remote_work {
  protected:
   remote_waiter() = default;
   remote_waiter(remote_waiter&& other) noexcept : operation_base(std::move(other)) {}
@@ -30,6 +27,8 @@ class remote_waiter : public operation_base,
     home().submit(*this);
   }
   void run_on_executor() noexcept final { finish(); }
+
+  remote_waiter* next_woken_;  // set while it is among remote_wake_ups
 };
 
 /// The operations that wait for one object, first come first. All calls but forget() are made under the object's mutex.
@@ -67,13 +66,18 @@ class remote_wake_ups {
   remote_wake_ups(const remote_wake_ups&) = delete;
   remote_wake_ups& operator=(const remote_wake_ups&) = delete;
   ~remote_wake_ups() {
-    while (!items_.empty()) items_.pop_front().wake();
+    while (first_ != nullptr) std::exchange(first_, first_->next_woken_)->wake();
   }
 
-  void add(remote_waiter& item) noexcept { items_.push_back(item); }
+  void add(remote_waiter& item) noexcept {
+    item.next_woken_ = nullptr;
+    (first_ == nullptr ? first_ : last_->next_woken_) = &item;
+    last_ = &item;
+  }
 
  private:
-  intrusive_list<remote_waiter, remote_wake_ups> items_;
+  remote_waiter* first_ = nullptr;
+  remote_waiter* last_;  // set if there is a first
 };
 
 }  // namespace weft::detail

@@ -27,7 +27,7 @@ class remote_work {
  private:
   friend class weft::executor_core;
   friend class mailbox;
-  remote_work* next_ = nullptr;
+  remote_work* next_;  // set while it is in a mailbox
 };
 
 /// Calls a function once, then deletes itself.

@@ -3,7 +3,11 @@
 
 #include <weft/runtime/core/light_mutex.hpp>
 #include <weft/runtime/core/remote_waiter.hpp>
+#include <weft/runtime/task.hpp>
+#include <weft/runtime/trace.hpp>
 
+#include <concepts>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -73,11 +77,18 @@ class channel {
   enum class outcome : std::uint8_t { pending, woken, done, closed };
 
   [[nodiscard]] bool is_others_turn() noexcept { return ++at_once_ % most_at_once == 0; }
+  template <class Operation>
+  [[nodiscard]] bool suspend(Operation& item, detail::remote_waiters& list, detail::promise_base& waiter);
+  template <class Operation>
+  [[nodiscard]] bool suspend_first(Operation& item, detail::remote_waiters& list, detail::promise_base& waiter);
   [[nodiscard]] outcome place(T& value, detail::remote_wake_ups& woken) noexcept;
   [[nodiscard]] outcome take(std::optional<T>& value, detail::remote_wake_ups& woken) noexcept;
   void take_promised(std::optional<T>& value) noexcept;
   void break_promise() noexcept;
   void settle(detail::remote_wake_ups& woken) noexcept;
+  void promise_one(detail::remote_wake_ups& woken) noexcept;
+  void admit_one(detail::remote_wake_ups& woken) noexcept;
+  void end_all(detail::remote_wake_ups& woken) noexcept;
   [[nodiscard]] bool give_up(detail::remote_waiters& list, detail::remote_waiter& item) noexcept {
     const std::lock_guard lock(mutex_);
     return list.remove(item);
@@ -89,8 +100,9 @@ class channel {
     ++count_;
   }
   void take_first(std::optional<T>& value) noexcept {
-    value = std::move(values_[first_]);
-    values_[first_].reset();
+    std::optional<T>& oldest = values_[first_];
+    value.emplace(std::move(*oldest));
+    oldest.reset();
     if (++first_ == values_.size()) first_ = 0;
     --count_;
   }
@@ -115,14 +127,10 @@ class channel<T>::send_operation final : public detail::remote_waiter {
   ~send_operation() {
     if (this->waiting() && !target_->give_up(target_->senders_, *this)) detail::remote_waiters::forget(*this);
   }
-  bool await_ready() noexcept {
-    if (this->waiting()) return false;  // another task awaits it
-    outcome_ = outcome::pending;
-    detail::remote_wake_ups woken;
-    const std::lock_guard lock(target_->mutex_);
-    if (target_->is_others_turn()) return false;
-    outcome_ = target_->place(*value_, woken);
-    return outcome_ != outcome::pending;
+  /// A send for which there is room does not suspend the task, except now and then, so that others get a turn.
+  template <std::derived_from<detail::promise_base> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> waiter) {
+    return target_->suspend(*this, target_->senders_, waiter.promise());
   }
   [[nodiscard]] std::string describe() const override { return "a channel to send to"; }
   void await_resume() const {
@@ -134,14 +142,9 @@ class channel<T>::send_operation final : public detail::remote_waiter {
   friend class channel;
   send_operation(channel& target, T& value) noexcept : target_(&target), value_(&value) {}
 
-  void begin() override {
-    {
-      detail::remote_wake_ups woken;
-      const std::lock_guard lock(target_->mutex_);
-      outcome_ = target_->place(*value_, woken);
-      if (outcome_ == outcome::pending) return target_->senders_.push(*this);
-    }
-    this->finish();
+  [[nodiscard]] bool is_over(detail::remote_wake_ups& woken) noexcept {
+    outcome_ = target_->place(*value_, woken);
+    return outcome_ != outcome::pending;
   }
   void cancel() noexcept override {
     if (target_->give_up(target_->senders_, *this)) this->finish();
@@ -161,14 +164,10 @@ class channel<T>::receive_operation final : public detail::remote_waiter {
     if (this->waiting() && !target_->give_up(target_->receivers_, *this)) detail::remote_waiters::forget(*this);
     if (outcome_ == outcome::woken) target_->break_promise();
   }
-  bool await_ready() noexcept {
-    if (this->waiting()) return false;  // another task awaits it
-    outcome_ = outcome::pending;
-    detail::remote_wake_ups woken;
-    const std::lock_guard lock(target_->mutex_);
-    if (target_->is_others_turn()) return false;
-    outcome_ = target_->take(value_, woken);
-    return outcome_ != outcome::pending;
+  /// A receive for which there is a value does not suspend the task, except now and then, so that others get a turn.
+  template <std::derived_from<detail::promise_base> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> waiter) {
+    return target_->suspend(*this, target_->receivers_, waiter.promise());
   }
   [[nodiscard]] std::string describe() const override { return "a channel to receive from"; }
   std::optional<T> await_resume() {
@@ -184,14 +183,9 @@ class channel<T>::receive_operation final : public detail::remote_waiter {
   friend class channel;
   explicit receive_operation(channel& target) noexcept : target_(&target) {}
 
-  void begin() override {
-    {
-      detail::remote_wake_ups woken;
-      const std::lock_guard lock(target_->mutex_);
-      outcome_ = target_->take(value_, woken);
-      if (outcome_ == outcome::pending) return target_->receivers_.push(*this);
-    }
-    this->finish();
+  [[nodiscard]] bool is_over(detail::remote_wake_ups& woken) noexcept {
+    outcome_ = target_->take(value_, woken);
+    return outcome_ != outcome::pending;
   }
   void cancel() noexcept override {
     if (target_->give_up(target_->receivers_, *this)) this->finish();
@@ -202,21 +196,59 @@ class channel<T>::receive_operation final : public detail::remote_waiter {
   outcome outcome_ = outcome::pending;
 };
 
+// False if the operation has ended without suspending the task.
+template <class T>
+template <class Operation>
+bool channel<T>::suspend(Operation& item, detail::remote_waiters& list, detail::promise_base& waiter) {
+  if (item.waiting() || detail::current_trace() != nullptr) [[unlikely]]
+    return suspend_first(item, list, waiter);
+  item.outcome_ = outcome::pending;
+  {
+    detail::remote_wake_ups woken;
+    const std::lock_guard lock(mutex_);
+    if (!is_others_turn()) [[likely]] {
+      if (item.is_over(woken)) return false;
+      if (item.may_begin(waiter)) list.push(item);
+      return true;
+    }
+  }
+  return suspend_first(item, list, waiter);
+}
+
+// Suspends the task whatever the channel has: others have a turn, or a trace_sink is told, which may use the channel
+// itself and therefore is not called under the mutex.
+template <class T>
+template <class Operation>
+[[gnu::noinline]] bool channel<T>::suspend_first(Operation& item, detail::remote_waiters& list,
+                                                 detail::promise_base& waiter) {
+  if (!item.waiting()) item.outcome_ = outcome::pending;
+  if (!item.may_begin(waiter)) return true;  // throws if another task awaits it
+  {
+    detail::remote_wake_ups woken;
+    const std::lock_guard lock(mutex_);
+    if (!item.is_over(woken)) {
+      list.push(item);
+      return true;
+    }
+  }
+  item.finish();
+  return true;
+}
+
 template <class T>
 auto channel<T>::place(T& value, detail::remote_wake_ups& woken) noexcept -> outcome {
   if (closed_) return outcome::closed;
   if (count_ == values_.size()) return outcome::pending;
   put_last(value);
-  settle(woken);
+  if (!receivers_.empty() && count_ > promised_) promise_one(woken);
   return outcome::done;
 }
 
-// In a closed channel, a receiver waits while a value is promised to another, because that promise may be broken.
 template <class T>
 auto channel<T>::take(std::optional<T>& value, detail::remote_wake_ups& woken) noexcept -> outcome {
   if (count_ == promised_) return closed_ && count_ == 0 ? outcome::closed : outcome::pending;
   take_first(value);
-  settle(woken);
+  if (!senders_.empty()) admit_one(woken);
   return outcome::done;
 }
 
@@ -226,7 +258,26 @@ void channel<T>::take_promised(std::optional<T>& value) noexcept {
   const std::lock_guard lock(mutex_);
   --promised_;
   take_first(value);
-  settle(woken);
+  if (!senders_.empty()) admit_one(woken);
+  if (!receivers_.empty()) settle(woken);
+}
+
+// Only while a receiver waits and not every value is promised.
+template <class T>
+void channel<T>::promise_one(detail::remote_wake_ups& woken) noexcept {
+  auto& receiver = static_cast<receive_operation&>(receivers_.pop());
+  ++promised_;
+  receiver.outcome_ = outcome::woken;
+  woken.add(receiver);
+}
+
+// Only while a sender waits, there is room, and the channel is open.
+template <class T>
+void channel<T>::admit_one(detail::remote_wake_ups& woken) noexcept {
+  auto& sender = static_cast<send_operation&>(senders_.pop());
+  put_last(*sender.value_);
+  sender.outcome_ = outcome::done;
+  woken.add(sender);
 }
 
 // Called when a receiver with a promised value is destroyed.
@@ -242,16 +293,22 @@ void channel<T>::break_promise() noexcept {
 // that it has a place if the receiver is destroyed first.
 template <class T>
 void channel<T>::settle(detail::remote_wake_ups& woken) noexcept {
-  while (!senders_.empty() && (closed_ || count_ < values_.size())) {
+  while (!closed_ && !senders_.empty() && count_ < values_.size()) admit_one(woken);
+  while (!receivers_.empty() && count_ > promised_) promise_one(woken);
+  if (closed_) end_all(woken);
+}
+
+// In a closed channel. A receiver waits on while a value is promised to another, because that promise may be broken.
+template <class T>
+void channel<T>::end_all(detail::remote_wake_ups& woken) noexcept {
+  while (!senders_.empty()) {
     auto& sender = static_cast<send_operation&>(senders_.pop());
-    if (!closed_) put_last(*sender.value_);
-    sender.outcome_ = closed_ ? outcome::closed : outcome::done;
+    sender.outcome_ = outcome::closed;
     woken.add(sender);
   }
-  while (!receivers_.empty() && (count_ > promised_ || (closed_ && count_ == 0))) {
+  while (!receivers_.empty() && count_ == 0) {
     auto& receiver = static_cast<receive_operation&>(receivers_.pop());
-    if (count_ != 0) ++promised_;
-    receiver.outcome_ = count_ != 0 ? outcome::woken : outcome::closed;
+    receiver.outcome_ = outcome::closed;
     woken.add(receiver);
   }
 }
