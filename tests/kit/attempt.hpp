@@ -6,23 +6,17 @@
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <memory>
-#include <optional>
-#include <string>
-#include <system_error>
-#include <utility>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 
 /// An operation that goes on beside the test, which may stop it and look at it. It belongs to a scope.
-class attempt {
+class attempt : private immovable {
  public:
   template <class Operation>
   attempt(scope& where, Operation operation) {
     where.spawn(drive(state_, std::move(operation)));
   }
-  attempt(const attempt&) = delete;
-  attempt& operator=(const attempt&) = delete;
 
   /// Once it has begun: after settle().
   void stop() { state_->stop.value().request_stop(); }
@@ -42,11 +36,9 @@ class attempt {
   };
 
   // A task's token goes with the task, and the attempt may stay.
-  class follower {
+  class follower : private immovable {
    public:
     explicit follower(linked_stop_source& source) noexcept : source_(source) {}
-    follower(const follower&) = delete;
-    follower& operator=(const follower&) = delete;
     ~follower() { source_.unfollow(); }
 
    private:

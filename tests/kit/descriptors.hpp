@@ -4,11 +4,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <filesystem>
 #include <iterator>
-#include <system_error>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 
@@ -21,6 +20,16 @@ namespace weft::test {
 
 /// How many descriptors this process has open, and one more, with which they are counted.
 [[nodiscard]] inline std::size_t open_descriptors() { return entries_of("/proc/self/fd"); }
+
+/// How many of them are of that kind: "socket:", "/memfd:".
+[[nodiscard]] inline std::size_t open_descriptors(std::string_view kind) {
+  std::size_t count = 0;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(each.path(), gone).string().starts_with(kind)) ++count;
+  }
+  return count;
+}
 
 /// All descriptors of this process are in use, until it goes.
 class no_descriptors_left {

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <optional>
-#include <string_view>
-#include <system_error>
-
 #include "kit/failure.hpp"
+#include "kit/test.hpp"
 
 namespace weft::test {
 

@@ -6,13 +6,10 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <initializer_list>
 #include <limits>
-#include <mutex>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -4,12 +4,7 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <optional>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <utility>
-
+#include "kit/standard.hpp"
 #include "kit/thrown.hpp"
 
 // What operations fail with.

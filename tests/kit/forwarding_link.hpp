@@ -3,12 +3,7 @@
 
 #include <weft/net/link/transport.hpp>
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

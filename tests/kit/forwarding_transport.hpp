@@ -3,14 +3,9 @@
 
 #include <weft/net/link/transport.hpp>
 
-#include <chrono>
-#include <functional>
-#include <memory>
 #include <new>
-#include <span>
-#include <string_view>
-#include <utility>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 // A transport that leaves everything to another one, and what it hands out. Tests override what they change.
 namespace weft::test {

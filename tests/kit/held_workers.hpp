@@ -4,10 +4,8 @@
 #include <weft/runtime/worker_pool.hpp>
 
 #include <cassert>
-#include <cstddef>
-#include <cstdint>
-#include <thread>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <concepts>
-#include <exception>
 #include <stop_token>
-#include <thread>
-#include <utility>
+
+#include "kit/test.hpp"
 
 namespace weft::test {
 

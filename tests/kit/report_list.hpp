@@ -3,18 +3,14 @@
 
 #include <weft/runtime/report.hpp>
 
-#include <exception>
-#include <mutex>
-#include <optional>
 #include <source_location>
-#include <string>
-#include <utility>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 
 /// What is reported while it lives, with copies of what reports refer to.
-class report_list final : public report_handler {
+class report_list final : public report_handler, private immovable {
  public:
   struct item {
     report_kind kind;
@@ -28,8 +24,6 @@ class report_list final : public report_handler {
   };
 
   report_list() : former_(set_report_handler(this)) {}
-  report_list(const report_list&) = delete;
-  report_list& operator=(const report_list&) = delete;
   ~report_list() { set_report_handler(former_); }
 
   [[nodiscard]] std::vector<item> take() const {
