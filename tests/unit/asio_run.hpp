@@ -5,27 +5,26 @@
 
 #include <asio.hpp>
 
-#include <exception>
-#include <utility>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 
-/// Runs an Asio coroutine to its end, and everything else with it.
-inline void run(asio::io_context& io, asio::awaitable<void> body) {
+/// Runs what `start(handler)` begins to its end, and everything else with it.
+template <class Start>
+void run_until_over(asio::io_context& io, Start start) {
   std::exception_ptr failure;
-  asio::co_spawn(io, std::move(body), [&](std::exception_ptr what) { failure = std::move(what); });
+  start([&](std::exception_ptr what) { failure = std::move(what); });
   io.restart();
   io.run();
   if (failure) std::rethrow_exception(failure);
 }
-
-/// The same of a task that Asio's io_context serves.
+/// An Asio coroutine.
+inline void run(asio::io_context& io, asio::awaitable<void> body) {
+  run_until_over(io, [&](auto handler) { asio::co_spawn(io, std::move(body), handler); });
+}
+/// A task that Asio's io_context serves.
 inline void run(asio_host& host, asio::io_context& io, task<> body) {
-  std::exception_ptr failure;
-  host.spawn(std::move(body), [&](std::exception_ptr what) { failure = std::move(what); });
-  io.restart();
-  io.run();
-  if (failure) std::rethrow_exception(failure);
+  run_until_over(io, [&](auto handler) { host.spawn(std::move(body), handler); });
 }
 
 }  // namespace weft::test

@@ -2,12 +2,9 @@
 // What the tests of handles that the compiler has duplicated share.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstddef>
-#include <cstring>
-#include <memory>
 #include <new>
+
+#include "kit/test.hpp"
 
 namespace weft::test {
 
@@ -22,11 +19,9 @@ inline constexpr bool compiler_destroys_twice = false;
 
 /// A second object made of a first one bit by bit, as GCC 12 makes them. Both are destroyed.
 template <class T>
-class duplicate {
+class duplicate : private immovable {
  public:
   explicit duplicate(const T& of) noexcept { std::memcpy(memory_, static_cast<const void*>(&of), sizeof(T)); }
-  duplicate(const duplicate&) = delete;
-  duplicate& operator=(const duplicate&) = delete;
   ~duplicate() { std::destroy_at(&**this); }
   T& operator*() noexcept { return *std::launder(reinterpret_cast<T*>(memory_)); }
   T* operator->() noexcept { return &**this; }

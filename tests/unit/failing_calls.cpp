@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "failing_calls.hpp"
 
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <new>
+
+#include "kit/standard.hpp"
 
 namespace {
 

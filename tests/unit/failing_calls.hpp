@@ -2,8 +2,7 @@
 // An allocator that counts, and calls that fail when a test says so.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

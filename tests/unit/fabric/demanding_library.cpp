@@ -4,12 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <utility>
-#include <vector>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 namespace {
@@ -58,10 +53,9 @@ int demanding_library::mr_regattr(fid_domain* domain, const fi_mr_attr* wanted, 
     if (wanted->requested_key != 0) broke("a key was asked for that the provider chooses");
     changed.requested_key = lowest_free_key();
   }
-  region item;
-  item.begin = reinterpret_cast<std::uintptr_t>(wanted->mr_iov->iov_base);
-  item.bytes = wanted->mr_iov->iov_len;
-  item.rights = wanted->access;
+  region item{.begin = reinterpret_cast<std::uintptr_t>(wanted->mr_iov->iov_base),
+              .bytes = wanted->mr_iov->iov_len,
+              .rights = wanted->access};
   if (wants(FI_MR_ALLOCATED) && !is_mapped(item.begin, item.bytes)) broke("memory was registered that is not there");
   const int result = shim_library::mr_regattr(domain, &changed, flags, made);
   if (result < 0) return result;

@@ -2,13 +2,10 @@
 // Providers that ask for modes of registration: fi_mr(3).
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <set>
-#include <span>
-#include <string>
 
+#include "kit/standard.hpp"
 #include "shim_library.hpp"
 
 namespace weft::test {

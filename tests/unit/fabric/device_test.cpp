@@ -5,16 +5,7 @@
 #include <weft/net/fabric/transport.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <thread>
-
+#include "kit/test.hpp"
 #include "shim_library.hpp"
 
 namespace weft::net::fabric {

@@ -7,12 +7,10 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <map>
 #include <set>
-#include <string>
-#include <string_view>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 
@@ -38,10 +36,6 @@ class fabric_map {
     vectors_.erase(reinterpret_cast<fid_av*>(object));
   }
 
-  [[nodiscard]] bool is_endpoint(const fid* object) const {
-    return std::any_of(endpoints_.begin(), endpoints_.end(),
-                       [&](const auto& each) { return &each.first->fid == object; });
-  }
   /// Null if it is unknown, as are those below.
   [[nodiscard]] fid_cq* queue_of(fid_ep* endpoint) const {
     const auto found = endpoints_.find(endpoint);

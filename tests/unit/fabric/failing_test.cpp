@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of libfabric that fail, each by itself.
-#include <gtest/gtest.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <new>
-#include <optional>
 #include <ostream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "demanding_library.hpp"
 #include "peers.hpp"

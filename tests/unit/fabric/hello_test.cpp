@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/hello.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <span>
-#include <string>
-#include <vector>
+#include "kit/test.hpp"
 
 namespace weft::net::fabric {
 namespace {

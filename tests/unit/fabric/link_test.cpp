@@ -1,28 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/fabric/hello.hpp>
-#include <weft/net/fabric/transport.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
-#include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <optional>
-#include <span>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "../../sim/loose_task.hpp"
 #include "kit/held_workers.hpp"
@@ -68,9 +47,7 @@ TEST(fabric_set_ups, that_name_an_endpoint_on_another_host_are_refused) {
       EXPECT_EQ(net::fabric::unpack(header, answer), net::fabric::frame_status::good);
       EXPECT_EQ(answer.kind, net::fabric::frame_kind::reject);
     };
-    auto accepting = listener.accept();
-    auto lying = offload(lie);
-    const auto first = co_await when_any(std::move(accepting), std::move(lying));
+    const auto first = co_await when_any(listener.accept(), offload(lie));
     EXPECT_EQ(first.index, 1u);
     EXPECT_EQ(device.statistics().requests_failed, 1u);
   };
@@ -176,8 +153,7 @@ TEST(fabric_fences, freeze_all_calls_of_the_device_that_move_bytes) {
   with_raw_peer(device, "net", silent, [&](net::connection& server, net::device&) -> task<> {
     {
       std::vector<std::byte> memory(100);
-      mr::registration_options purpose;
-      purpose.usage = mr::usage::bind_window;
+      const mr::registration_options purpose{.usage = mr::usage::bind_window};
       const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
       const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
     }
@@ -192,8 +168,7 @@ TEST(fabric_fences, freeze_the_device_where_a_region_goes_before_the_peer_has_an
   with_raw_peer("net", silent, [](net::connection& server, net::device& device) -> task<> {
     {
       std::vector<std::byte> memory(100);
-      mr::registration_options purpose;
-      purpose.usage = mr::usage::bind_window;
+      const mr::registration_options purpose{.usage = mr::usage::bind_window};
       const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
       const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
     }
@@ -209,12 +184,10 @@ TEST(fabric_fences, let_a_region_go_at_any_turn_of_the_end_of_its_connection) {
   const auto body = [&]() -> task<> {
     net::listener listener = co_await device.listen("127.0.0.1:0");
     for (int turns = 0; turns != 60; ++turns) {
-      auto serving = accept_one(listener);
-      auto connecting = device.connect(std::string(listener.address()), few_receives());
-      auto [client, server] = co_await when_all(std::move(connecting), std::move(serving));
+      auto [client, server] =
+          co_await when_all(device.connect(std::string(listener.address()), few_receives()), accept_one(listener));
       std::vector<std::byte> memory(100);
-      mr::registration_options purpose;
-      purpose.usage = mr::usage::bind_window;
+      const mr::registration_options purpose{.usage = mr::usage::bind_window};
       const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
       const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
       server.abort();
@@ -228,15 +201,9 @@ TEST(fabric_fences, of_regions_are_refused_where_nothing_can_be_frozen) {
   const auto idle = [](const raw_peer& peer) { peer.wait_for_the_end(); };
   with_raw_peer("sockets", idle, [](net::connection& server, net::device& device) -> task<> {
     std::vector<std::byte> memory(100);
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::bind_window;
+    const mr::registration_options purpose{.usage = mr::usage::bind_window};
     auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
-    std::optional<error> failure;
-    try {
-      static_cast<void>(co_await server.expose(region.slice(), mr::usage::write_dst));
-    } catch (const error& why) {
-      failure = why;
-    }
+    const auto failure = co_await failure_of(server.expose(region.slice(), mr::usage::write_dst));
     EXPECT_TRUE(failure && failure->code() == errc::not_supported) << (failure ? failure->what() : "nothing");
     co_await region.release();
     server.abort();
@@ -246,8 +213,7 @@ TEST(fabric_fences, of_regions_are_refused_where_nothing_can_be_frozen) {
 // Regions that any peer with their key may write to.
 task<std::vector<mr::region>> open_regions(net::device& device, std::span<std::vector<std::byte>> memory) {
   std::vector<mr::region> open;
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::write_dst;
+  const mr::registration_options purpose{.usage = mr::usage::write_dst};
   for (auto& each : memory) {
     each.resize(100);
     open.push_back(co_await device.register_memory(std::span<std::byte>(each), purpose));
@@ -331,9 +297,8 @@ class interrupted_set_up {
       net::listener listener = co_await device.listen("127.0.0.1:0");
       const std::uint16_t port = port_of(listener.address());
       other = std::jthread([port, &peer] { peer(port); });
-      auto accepting = accept(listener);
       auto releasing = release(regions[0]);
-      co_await when_all(std::move(accepting), std::move(releasing));
+      co_await when_all(accept(listener), std::move(releasing));
     };
     home.run(with_timeout(patience, body()));
     return failure;
@@ -390,7 +355,7 @@ TEST(fabric_set_up, of_a_peer_that_takes_its_time_is_broken_off_where_a_region_h
 }
 
 // A TCP socket that listens, for a peer that is made by hand.
-class door {
+class door : private immovable {
  public:
   door() {
     own_.sin_family = AF_INET;
@@ -400,8 +365,6 @@ class door {
     EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&own_), &length), 0);
     EXPECT_EQ(::listen(socket_, 1), 0);
   }
-  door(const door&) = delete;
-  door& operator=(const door&) = delete;
   ~door() { ::close(socket_); }
 
   [[nodiscard]] const sockaddr_in& own() const noexcept { return own_; }
@@ -612,9 +575,7 @@ TEST(fabric_memory_of_a_connection, is_in_use_until_its_endpoint_is_closed) {
       while (library.lost() == 0) co_await yield();
       server.abort();
     };
-    auto a = failure_of(sending());
-    auto b = aborting();
-    const auto [failure, nothing] = co_await when_all(std::move(a), std::move(b));
+    const auto [failure, nothing] = co_await when_all(failure_of(sending()), aborting());
     EXPECT_TRUE(failure);
   });
   EXPECT_EQ(closed, 1u);
@@ -653,16 +614,13 @@ TEST(fabric_links, end_when_the_fabric_moves_nothing_although_the_peer_is_there)
     net::device device = net::device::open(net::fabric::open_transport(provider, library));
     executor home;
     const auto body = [&]() -> task<> {
-      net::connection_options how;
-      how.dead_peer_after = 200ms;
+      const net::connection_options how{.dead_peer_after = 200ms};
       net::listener listener = co_await device.listen("127.0.0.1:0");
       const auto accept = [&]() -> task<net::connection> {
         auto made = co_await listener.accept(how);
         co_return std::move(*made);
       };
-      auto accepting = accept();
-      auto connecting = device.connect(std::string(listener.address()), how);
-      auto [client, server] = co_await when_all(std::move(connecting), std::move(accepting));
+      auto [client, server] = co_await when_all(device.connect(std::string(listener.address()), how), accept());
       auto room = co_await device.allocate(10);
       const auto open = co_await server.expose(std::move(room), mr::usage::write_dst);
       auto note = co_await device.allocate(10);

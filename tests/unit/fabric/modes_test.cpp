@@ -2,19 +2,8 @@
 // Modes of registration that providers ask for: fi_mr(3).
 #include <weft/net/fabric/device.hpp>
 
-#include <gtest/gtest.h>
-
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "demanding_library.hpp"
 #include "peers.hpp"
@@ -77,9 +66,7 @@ task<> takes_back_what_is_in_use(net::connection& client, net::connection& serve
   auto second = co_await server.expose(std::move(second_room), mr::usage::write_dst);
   std::array writes{client.write(source, first.remote()), client.write(source, second.remote())};
   co_await client.batch(writes);
-  auto one = first.revoke();
-  auto other = second.revoke();
-  const auto [back, other_back] = co_await when_all(std::move(one), std::move(other));
+  const auto [back, other_back] = co_await when_all(first.revoke(), second.revoke());
   EXPECT_EQ(back.size() + other_back.size(), 2 * bytes);
 }
 
@@ -127,9 +114,7 @@ TEST(fabric_keys, that_the_provider_uses_again_are_let_go_of_with_both_regions) 
     };
     const auto revoking = [&]() -> task<> {
       while (library.lost() != 2) co_await yield();
-      auto one = first.revoke();
-      auto other = second.revoke();
-      co_await when_all(std::move(one), std::move(other));
+      co_await when_all(first.revoke(), second.revoke());
     };
     const auto finding = [&]() -> task<> {
       while (library.regions() + 2 != regions) co_await yield();
@@ -167,8 +152,7 @@ TEST_P(fabric_regions, that_were_open_to_all_peers_are_asked_about_when_they_go)
   with_raw_peer(device, "net", peer, [&](net::connection& server, net::device&) -> task<> {
     std::array<std::vector<std::byte>, regions> memory;
     std::vector<mr::region> open;
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::write_dst;
+    const mr::registration_options purpose{.usage = mr::usage::write_dst};
     for (auto& each : memory) {
       each.resize(100);
       open.push_back(co_await device.register_memory(std::span<std::byte>(each), purpose));
@@ -190,8 +174,7 @@ TEST(fabric_memory, that_is_not_there_is_refused_before_the_provider_sees_it) {
     void* const mapped = ::mmap(nullptr, 3 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const std::span<std::byte> memory(static_cast<std::byte*>(mapped), 3 * page);
     ::munmap(memory.data() + page, page);
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::send;
+    const mr::registration_options purpose{.usage = mr::usage::send};
     const auto registering = [&]() -> task<> { static_cast<void>(co_await device.register_memory(memory, purpose)); };
     EXPECT_TRUE(co_await failure_of(registering()));
     ::munmap(memory.data(), page);

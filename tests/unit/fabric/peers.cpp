@@ -4,11 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <span>
-
 namespace weft::test {
 namespace {
 
@@ -21,9 +16,7 @@ void send(int socket, const net::fabric::frame& what) {
 }  // namespace
 
 net::connection_options few_receives() {
-  net::connection_options how;
-  how.receive_depth = 10;
-  how.close_timeout = std::chrono::hours(1);
+  net::connection_options how{.receive_depth = 10, .close_timeout = std::chrono::hours(1)};
   return how;
 }
 

@@ -4,27 +4,12 @@
 
 #include <weft/net/fabric/hello.hpp>
 #include <weft/net/fabric/transport.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
 #include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
 
 #include <netinet/in.h>
 
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <thread>
-#include <utility>
-#include <vector>
-
 #include "kit/failure.hpp"
+#include "kit/test.hpp"
 #include "shim_library.hpp"
 
 namespace weft::test {
@@ -41,13 +26,10 @@ inline constexpr auto patience = std::chrono::seconds(30);
 template <class Script>
 task<> between(net::device& device, Script& script) {
   net::listener listener = co_await device.listen("127.0.0.1:0");
-  auto serving = accept_one(listener);
-  auto connecting = device.connect(std::string(listener.address()), few_receives());
-  auto [client, server] = co_await when_all(std::move(connecting), std::move(serving));
+  auto [client, server] =
+      co_await when_all(device.connect(std::string(listener.address()), few_receives()), accept_one(listener));
   co_await script(client, server, device.pool());
-  auto closing = client.close();
-  auto other = server.close();
-  co_await when_all(std::move(closing), std::move(other));
+  co_await when_all(client.close(), server.close());
 }
 
 /// Both ends on one device of that library, whose rules have to be kept.
@@ -68,12 +50,10 @@ void with_peers(shim_library& library, Script script) {
 [[nodiscard]] task<> expect_end(net::connection& of, std::error_code cause);
 
 /// A peer that has set a connection up, and says over the socket what it likes. For a thread of its own.
-class raw_peer {
+class raw_peer : private immovable {
  public:
   /// Connects, and calls `answered` with its own address before it says that it is ready.
   raw_peer(std::uint16_t port, std::string_view of, const std::function<void(const sockaddr_in&)>& answered = {});
-  raw_peer(const raw_peer&) = delete;
-  raw_peer& operator=(const raw_peer&) = delete;
   ~raw_peer();
 
   void say(const net::fabric::control_record& what) const;

@@ -4,17 +4,8 @@
 
 #include <weft/net/fabric/calls.hpp>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <mutex>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "fabric_map.hpp"
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wild_library.hpp"
 
-#include <algorithm>
-#include <cstring>
-#include <span>
-#include <utility>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 namespace {

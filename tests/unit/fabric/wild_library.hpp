@@ -2,13 +2,10 @@
 // Providers that keep no more than their promises: order, and room.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
-#include <memory>
 #include <random>
-#include <vector>
 
+#include "kit/standard.hpp"
 #include "shim_library.hpp"
 
 namespace weft::test {

@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever order a provider has, a connection keeps its own.
-#include <gtest/gtest.h>
-
-#include <array>
-#include <cstdint>
-#include <cstring>
-#include <span>
 
 #include "peers.hpp"
 #include "wild_library.hpp"

@@ -70,10 +70,7 @@ bytes terminate_of(const terminate_message& message) {
 /// A Terminate that repeats the header of `ulpdu`.
 bytes terminate_about(const bytes& ulpdu, std::size_t header_bytes, terminate_code code,
                       std::optional<std::uint16_t> segment_bytes = std::nullopt) {
-  terminate_message message;
-  message.code = code;
-  message.segment_bytes = segment_bytes;
-  message.segment_header_bytes = header_bytes;
+  terminate_message message{.code = code, .segment_bytes = segment_bytes, .segment_header_bytes = header_bytes};
   std::copy_n(ulpdu.begin(), header_bytes, message.segment_header.begin());
   return terminate_of(message);
 }
@@ -364,6 +361,15 @@ class side : public engine_host {
 engine_options alone(bool crc = true) { return {.initiator = true, .crc = crc, .ird = 2, .ord = 2}; }
 /// The same where RFC 7306 was agreed on.
 engine_options extended() { return {.initiator = true, .atomics = true, .immediate = true, .ird = 2, .ord = 2}; }
+
+/// TEST of one of these, with such options.
+#define TEST_SIDE(suite, name, options)     \
+  void suite##_##name##_body(side& engine); \
+  TEST(suite, name) {                       \
+    side engine(options);                   \
+    suite##_##name##_body(engine);          \
+  }                                         \
+  void suite##_##name##_body(side& engine)
 
 /// Two engines, joined by wires that deliver whatever pieces they like.
 class engines : public testing::Test {
@@ -764,8 +770,7 @@ TEST(engine, a_read_as_the_ready_signal_is_answered) {
 
 // ---- completions ----
 
-TEST(engine, a_write_completes_when_its_last_byte_is_tcps_and_not_before) {
-  side engine(alone());
+TEST_SIDE(engine, a_write_completes_when_its_last_byte_is_tcps_and_not_before, alone()) {
   engine.write(pattern(3000), 1, 0);
   const std::size_t all = 3000 + 3 * 14 + 3 * 6;
   EXPECT_EQ(engine.transmit(all - 4).size(), all - 4);
@@ -775,8 +780,7 @@ TEST(engine, a_write_completes_when_its_last_byte_is_tcps_and_not_before) {
   EXPECT_EQ(engine.completions[0].second.bytes, 3000U);
 }
 
-TEST(engine, a_write_behind_a_read_completes_after_it) {
-  side engine(alone());
+TEST_SIDE(engine, a_write_behind_a_read_completes_after_it, alone()) {
   request& read = engine.read(4, 1, 0);
   engine.write(pattern(5), 1, 0);
   const auto sent = engine.transmitted();
@@ -788,8 +792,7 @@ TEST(engine, a_write_behind_a_read_completes_after_it) {
   EXPECT_EQ(engine.memory_of(read), pattern(4));
 }
 
-TEST(engine, a_read_answered_before_its_request_is_reported_as_sent_waits_for_that) {
-  side engine(alone());
+TEST_SIDE(engine, a_read_answered_before_its_request_is_reported_as_sent_waits_for_that, alone()) {
   engine.read(4, 1, 0);
   ASSERT_TRUE(engine.machine.gather(engine.batch));
   engine.feed(framed(tagged(opcode::read_response, 1, 0, pattern(4))));
@@ -798,8 +801,7 @@ TEST(engine, a_read_answered_before_its_request_is_reported_as_sent_waits_for_th
   EXPECT_TRUE(engine.all_ok() && engine.completed_in_order());
 }
 
-TEST(engine, a_request_longer_than_a_message_can_be_is_refused) {
-  side engine(alone());
+TEST_SIDE(engine, a_request_longer_than_a_message_can_be_is_refused, alone()) {
   std::byte byte{};
   const mr::slice segments[] = {{{&byte, 0xFFFFFFFF}, nullptr}, {{&byte, 1}, nullptr}};
   request request;
@@ -836,8 +838,7 @@ TEST(engine, an_atomic_is_refused_where_it_was_not_agreed_on) {
   EXPECT_FALSE(engine.machine.post(request));
 }
 
-TEST(engine, a_request_can_be_posted_again_after_its_completion) {
-  side engine(alone());
+TEST_SIDE(engine, a_request_can_be_posted_again_after_its_completion, alone()) {
   request& request = engine.write(pattern(2000), 1, 0);
   const auto first = engine.transmit_all();
   ASSERT_TRUE(engine.machine.post(request));
@@ -847,8 +848,7 @@ TEST(engine, a_request_can_be_posted_again_after_its_completion) {
 
 // ---- receives ----
 
-TEST(engine, messages_wait_for_a_posted_receive_and_none_is_lost) {
-  side engine(alone());
+TEST_SIDE(engine, messages_wait_for_a_posted_receive_and_none_is_lost, alone()) {
   bytes wire;
   for (std::uint32_t i = 1; i <= 3; ++i) append(wire, framed(send_of(pattern(20, i), i)));
   engine.feed(wire);
@@ -874,8 +874,7 @@ TEST(engine, a_message_that_waits_does_not_keep_a_responder_from_speaking) {
   EXPECT_TRUE(responder.machine.has_output());
 }
 
-TEST(engine, a_message_of_several_segments_fills_one_receive) {
-  side engine(alone());
+TEST_SIDE(engine, a_message_of_several_segments_fills_one_receive, alone()) {
   const bytes whole = pattern(50);
   engine.receive(50);
   engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, std::span(whole).first(30))));
@@ -885,8 +884,7 @@ TEST(engine, a_message_of_several_segments_fills_one_receive) {
   EXPECT_EQ(engine.messages[0].payload, whole);
 }
 
-TEST(engine, a_budget_stops_it_between_fpdus) {
-  side engine(alone());
+TEST_SIDE(engine, a_budget_stops_it_between_fpdus, alone()) {
   engine.regions[1] = {.memory = bytes(100)};
   const bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(50)));
   bytes wire;
@@ -898,8 +896,7 @@ TEST(engine, a_budget_stops_it_between_fpdus) {
 
 // ---- integrity ----
 
-TEST(engine, a_truncated_fpdu_is_never_placed) {
-  side engine(alone());
+TEST_SIDE(engine, a_truncated_fpdu_is_never_placed, alone()) {
   engine.regions[1] = {.memory = bytes(100)};
   const bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(100)));
   for (std::size_t cut = 0; cut < fpdu.size(); ++cut)
@@ -982,8 +979,7 @@ TEST(engine, a_source_that_no_peer_may_change_is_sent_from_where_it_is) {
   EXPECT_TRUE(std::ranges::any_of(engine.batch.pending(), is_its));
 }
 
-TEST(engine, without_crcs_that_field_may_hold_anything) {
-  side engine(alone(false));
+TEST_SIDE(engine, without_crcs_that_field_may_hold_anything, alone(false)) {
   engine.regions[1] = {.memory = bytes(100)};
   bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(100)));
   fpdu.back() ^= std::byte{0xFF};
@@ -1002,8 +998,7 @@ engine_options eager(bool crc = false) {
   return options;
 }
 
-TEST(engine_placing_early, a_write_lands_before_its_end_has_come) {
-  side engine(eager());
+TEST_SIDE(engine_placing_early, a_write_lands_before_its_end_has_come, eager()) {
   engine.regions[1] = {.memory = bytes(100)};
   const bytes content = pattern(100);
   const std::span whole(content);
@@ -1034,8 +1029,7 @@ TEST(engine_placing_early, a_write_of_no_more_than_the_limit_comes_whole_so_that
   }
 }
 
-TEST(engine_placing_early, a_message_is_reported_when_it_is_whole) {
-  side engine(eager());
+TEST_SIDE(engine_placing_early, a_message_is_reported_when_it_is_whole, eager()) {
   engine.receive(100);
   const bytes content = pattern(100);
   const std::span whole(content);
@@ -1049,8 +1043,7 @@ TEST(engine_placing_early, a_message_is_reported_when_it_is_whole) {
   EXPECT_EQ(engine.messages[0].payload, content);
 }
 
-TEST(engine_placing_early, a_read_completes_when_its_response_is_whole) {
-  side engine(eager());
+TEST_SIDE(engine_placing_early, a_read_completes_when_its_response_is_whole, eager()) {
   request& read = engine.read(100, 1, 0, 3);
   const std::uint32_t sink = requested_sink(engine);
   const bytes wire = framed(tagged(opcode::read_response, sink, 0, pattern(100)), false);
@@ -1062,8 +1055,7 @@ TEST(engine_placing_early, a_read_completes_when_its_response_is_whole) {
   EXPECT_EQ(engine.memory_of(read), pattern(100));
 }
 
-TEST(engine_placing_early, nothing_is_offered_for_what_will_be_refused) {
-  side engine(eager());
+TEST_SIDE(engine_placing_early, nothing_is_offered_for_what_will_be_refused, eager()) {
   engine.regions[1] = {.memory = bytes(100)};
   engine.receive(50);
   const bytes bad[] = {tagged(opcode::write, 1, 1, pattern(100)),
@@ -1080,8 +1072,7 @@ TEST(engine_placing_early, nothing_is_offered_for_what_will_be_refused) {
   EXPECT_TRUE(engine.machine.is_open());
 }
 
-TEST(engine_placing_early, a_message_without_a_receive_waits_whole) {
-  side engine(eager());
+TEST_SIDE(engine_placing_early, a_message_without_a_receive_waits_whole, eager()) {
   const bytes fpdu = framed(send_of(pattern(50)), false);
   engine.feed(std::span(fpdu).first(30));
   EXPECT_TRUE(engine.machine.placement().empty());
@@ -1166,8 +1157,7 @@ TEST(engine_placing_early, a_first_message_that_is_no_ready_signal_uses_that_up)
   EXPECT_TRUE(engine.messages[1].payload.empty());
 }
 
-TEST(engine_placing_early, an_ended_stream_places_nothing_more) {
-  side engine(eager());
+TEST_SIDE(engine_placing_early, an_ended_stream_places_nothing_more, eager()) {
   request& read = engine.read(100, 1, 0);
   const std::uint32_t sink = requested_sink(engine);
   const bytes wire = framed(tagged(opcode::read_response, sink, 0, pattern(100)), false);
@@ -1381,21 +1371,18 @@ TEST_P(engine_placing, answers_every_violation_with_its_terminate_and_touches_no
   }
 }
 
-TEST(engine, an_fpdu_larger_than_any_is_refused_at_its_length) {
-  side engine(alone());
+TEST_SIDE(engine, an_fpdu_larger_than_any_is_refused_at_its_length, alone()) {
   engine.feed(bytes(2, std::byte{0xFF}));
   EXPECT_TRUE(engine.ended_with(cause::framing));
 }
 
-TEST(engine, more_reads_than_agreed_are_refused) {
-  side engine(alone());
+TEST_SIDE(engine, more_reads_than_agreed_are_refused, alone()) {
   engine.regions[1] = {.memory = pattern(10)};
   for (std::uint32_t i = 1; i <= 3; ++i) engine.feed(framed(read_of({.size = 10, .source_stag = 1}, i)));
   EXPECT_TRUE(engine.ended_with(cause::untagged_no_buffer));
 }
 
-TEST(engine, immediate_data_is_eight_bytes_with_the_value_in_front) {
-  side engine(extended());
+TEST_SIDE(engine, immediate_data_is_eight_bytes_with_the_value_in_front, extended()) {
   engine.write_immediate(pattern(3), 1, 0, 0x0A0B0C0D);
   const auto sent = engine.transmitted();
   ASSERT_EQ(sent.size(), 2U);
@@ -1407,8 +1394,7 @@ TEST(engine, immediate_data_is_eight_bytes_with_the_value_in_front) {
   EXPECT_TRUE(std::ranges::equal(std::span(sent[1]).subspan(untagged_header::bytes), expected));
 }
 
-TEST(engine, a_write_with_immediate_data_completes_once_both_are_sent) {
-  side engine(extended());
+TEST_SIDE(engine, a_write_with_immediate_data_completes_once_both_are_sent, extended()) {
   engine.write_immediate(pattern(3), 1, 0, 1);
   const std::size_t write = mpa::fpdu_bytes(tagged_header::bytes + 3);
   EXPECT_EQ(engine.transmit(write + 20).size(), write + 20);
@@ -1417,8 +1403,7 @@ TEST(engine, a_write_with_immediate_data_completes_once_both_are_sent) {
   EXPECT_EQ(engine.completions.size(), 1U);
 }
 
-TEST(engine, immediate_data_waits_for_a_receive_and_none_is_lost) {
-  side engine(extended());
+TEST_SIDE(engine, immediate_data_waits_for_a_receive_and_none_is_lost, extended()) {
   engine.feed(framed(untagged({.opcode = opcode::immediate}, pattern(8))));
   EXPECT_TRUE(engine.machine.needs_receive() && engine.messages.empty());
   engine.receive(0);
@@ -1438,16 +1423,14 @@ TEST(engine, immediate_data_is_refused_where_it_was_not_agreed_on_and_with_anyth
   EXPECT_FALSE(engine.machine.post(request));
 }
 
-TEST(engine, immediate_data_in_the_middle_of_a_message_is_refused) {
-  side engine(extended());
+TEST_SIDE(engine, immediate_data_in_the_middle_of_a_message_is_refused, extended()) {
   engine.receive(100);
   engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, pattern(2))));
   engine.feed(framed(untagged({.opcode = opcode::immediate, .offset = 2}, pattern(8))));
   EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
 }
 
-TEST(engine, more_atomics_and_reads_than_agreed_are_refused) {
-  side engine(extended());
+TEST_SIDE(engine, more_atomics_and_reads_than_agreed_are_refused, extended()) {
   engine.regions[1] = {.memory = bytes(16)};
   engine.feed(framed(read_of({.size = 10, .source_stag = 1}, 1)));
   engine.feed(framed(atomic_of({.stag = 1, .operand = 1}, 2)));
@@ -1490,8 +1473,7 @@ TEST_P(engine_placing, takes_no_read_response_for_that_of_an_atomic) {
   EXPECT_EQ(engine.value_of(add), 0U);
 }
 
-TEST(engine, an_atomic_response_where_a_read_response_is_due_is_refused) {
-  side engine(extended());
+TEST_SIDE(engine, an_atomic_response_where_a_read_response_is_due_is_refused, extended()) {
   request& read = engine.read(8, 1, 0);
   engine.fetch_add(1, 0, 1);
   EXPECT_EQ(engine.transmitted().size(), 2U);
@@ -1500,8 +1482,7 @@ TEST(engine, an_atomic_response_where_a_read_response_is_due_is_refused) {
   EXPECT_EQ(engine.memory_of(read), bytes(8));
 }
 
-TEST(engine, a_second_response_to_one_atomic_is_refused) {
-  side engine(extended());
+TEST_SIDE(engine, a_second_response_to_one_atomic_is_refused, extended()) {
   request& add = engine.fetch_add(1, 0, 1);
   EXPECT_EQ(engine.transmitted().size(), 1U);
   engine.feed(framed(atomic_answer_of({.id = 1, .previous = 7})));
@@ -1528,8 +1509,7 @@ TEST(engine, a_key_revoked_before_an_atomics_turn_terminates_instead) {
   EXPECT_EQ(parse_untagged(sent->segment_header).sequence, 2U);
 }
 
-TEST(engine, a_message_that_grows_past_its_receive_is_refused_before_the_bytes_are_placed) {
-  side engine(alone());
+TEST_SIDE(engine, a_message_that_grows_past_its_receive_is_refused_before_the_bytes_are_placed, alone()) {
   std::array<std::byte, 11> memory{};
   receive_request receive;
   receive.buffer = std::span(memory).first(10);
@@ -1586,16 +1566,14 @@ TEST(engine, a_read_response_to_another_place_is_refused) {
   expect_refused_response({tagged(opcode::read_response, 1, 1, pattern(9))}, cause::tagged_bounds);
 }
 
-TEST(engine, a_read_response_that_leaves_a_gap_is_refused) {
-  side engine(alone());
+TEST_SIDE(engine, a_read_response_that_leaves_a_gap_is_refused, alone()) {
   const auto sink = sink_of_a_read(engine);
   engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(4), false)));
   engine.feed(framed(tagged(opcode::read_response, sink, 5, pattern(5))));
   EXPECT_TRUE(engine.ended_with(cause::tagged_bounds));
 }
 
-TEST(engine, a_second_response_to_one_read_is_refused) {
-  side engine(alone());
+TEST_SIDE(engine, a_second_response_to_one_read_is_refused, alone()) {
   const auto sink = sink_of_a_read(engine);
   engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(10))));
   EXPECT_TRUE(engine.all_ok());
@@ -1625,8 +1603,7 @@ TEST(engine, a_revoked_key_in_the_middle_of_a_read_response_terminates_where_it_
   EXPECT_EQ(engine.end->code, cause::read_invalid_stag);
 }
 
-TEST(engine, the_terminate_waits_for_the_end_of_the_batch_that_is_being_sent) {
-  side engine(alone());
+TEST_SIDE(engine, the_terminate_waits_for_the_end_of_the_batch_that_is_being_sent, alone()) {
   engine.write(pattern(3000), 1, 0);
   const bytes first = engine.transmit(100);  // in the middle of an FPDU
   engine.feed(framed(send_of(pattern(1), 5)));
@@ -1641,8 +1618,7 @@ TEST(engine, the_terminate_waits_for_the_end_of_the_batch_that_is_being_sent) {
   EXPECT_TRUE(engine.machine.finished());
 }
 
-TEST(engine, only_one_terminate_is_sent_and_nothing_after_it) {
-  side engine(alone());
+TEST_SIDE(engine, only_one_terminate_is_sent_and_nothing_after_it, alone()) {
   engine.feed(framed(send_of(pattern(1), 5)));
   engine.feed(framed(send_of(pattern(1), 6)));
   engine.send(pattern(5));
@@ -1652,16 +1628,12 @@ TEST(engine, only_one_terminate_is_sent_and_nothing_after_it) {
 
 // ---- the end ----
 
-TEST(engine, a_terminate_from_the_peer_names_the_read_it_was_about) {
-  side engine(alone());
+TEST_SIDE(engine, a_terminate_from_the_peer_names_the_read_it_was_about, alone()) {
   request& first = engine.read(10, 1, 0);
   request& second = engine.read(10, 2, 0x40);
   request& last = engine.send(pattern(3));
   const auto sent = engine.transmitted();
-  terminate_message message;
-  message.code = cause::read_invalid_stag;
-  message.segment_bytes = 46;
-  message.read = read_in(sent.at(1));
+  const terminate_message message{.code = cause::read_invalid_stag, .segment_bytes = 46, .read = read_in(sent.at(1))};
   engine.receive(10);
   engine.feed(framed(terminate_of(message)));
 
@@ -1680,8 +1652,7 @@ TEST(engine, a_terminate_from_the_peer_names_the_read_it_was_about) {
   EXPECT_TRUE(engine.machine.finished());
 }
 
-TEST(engine, a_terminate_that_repeats_only_the_header_names_the_read_by_its_number) {
-  side engine(alone());
+TEST_SIDE(engine, a_terminate_that_repeats_only_the_header_names_the_read_by_its_number, alone()) {
   request& first = engine.read(10, 1, 0);
   request& second = engine.read(10, 2, 0);
   const auto sent = engine.transmitted();
@@ -1690,8 +1661,7 @@ TEST(engine, a_terminate_that_repeats_only_the_header_names_the_read_by_its_numb
   EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
 }
 
-TEST(engine, a_terminate_names_the_atomic_it_was_about) {
-  side engine(extended());
+TEST_SIDE(engine, a_terminate_names_the_atomic_it_was_about, extended()) {
   request& first = engine.read(10, 1, 0);
   request& second = engine.fetch_add(2, 0, 1);
   const auto sent = engine.transmitted();
@@ -1703,8 +1673,7 @@ TEST(engine, a_terminate_names_the_atomic_it_was_about) {
   EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
 }
 
-TEST(engine, a_terminate_names_a_write_that_has_not_completed) {
-  side engine(alone());
+TEST_SIDE(engine, a_terminate_names_a_write_that_has_not_completed, alone()) {
   engine.read(10, 1, 0);
   request& write = engine.write(pattern(5000), 9, 1000);
   request& elsewhere = engine.write(pattern(5000), 9, 6000);
@@ -1715,16 +1684,13 @@ TEST(engine, a_terminate_names_a_write_that_has_not_completed) {
 }
 
 // A write has completed long before the peer refuses it.
-TEST(engine, a_terminate_about_what_has_completed_blames_no_operation_of_another_key) {
-  side engine(alone());
+TEST_SIDE(engine, a_terminate_about_what_has_completed_blames_no_operation_of_another_key, alone()) {
   request& same = engine.read(10, 9, 0);
   request& other = engine.read(10, 8, 0);
   request& write = engine.write(pattern(5000), 8, 1000);
   request& message_behind = engine.send(pattern(3));
   static_cast<void>(engine.transmitted());
-  terminate_message message;
-  message.code = cause::tagged_invalid_stag;
-  message.segment_header_bytes = tagged_header::bytes;
+  terminate_message message{.code = cause::tagged_invalid_stag, .segment_header_bytes = tagged_header::bytes};
   encode(tagged_header{.opcode = opcode::write, .stag = 9, .offset = 0x40},
          std::span(message.segment_header).first<tagged_header::bytes>());
   engine.feed(framed(terminate_of(message)));
@@ -1774,8 +1740,7 @@ TEST_F(engines, tell_each_other_what_went_wrong) {
   EXPECT_EQ(left->status_of(bad), completion_status::remote_access_error);
 }
 
-TEST(engine, a_fin_between_messages_is_an_orderly_close) {
-  side engine(alone());
+TEST_SIDE(engine, a_fin_between_messages_is_an_orderly_close, alone()) {
   engine.receive(10);
   engine.machine.end_of_stream(0);
   ASSERT_TRUE(engine.end);
@@ -1791,8 +1756,7 @@ engine_options half_closing() {
   return options;
 }
 
-TEST(engine, a_fin_of_a_peer_that_may_half_close_ends_its_direction_alone) {
-  side engine(half_closing());
+TEST_SIDE(engine, a_fin_of_a_peer_that_may_half_close_ends_its_direction_alone, half_closing()) {
   engine.regions[1] = {.memory = pattern(10)};
   engine.receive(10);
   engine.feed(framed(read_of({.size = 10, .source_stag = 1})));
@@ -1815,8 +1779,7 @@ TEST(engine, a_fin_of_a_peer_that_may_half_close_ends_its_direction_alone) {
   EXPECT_TRUE(engine.machine.finished());
 }
 
-TEST(engine, a_fin_behind_this_ends_own_is_the_end) {
-  side engine(half_closing());
+TEST_SIDE(engine, a_fin_behind_this_ends_own_is_the_end, half_closing()) {
   engine.machine.end_of_output();
   EXPECT_FALSE(engine.end);
   engine.machine.end_of_stream(0);
@@ -1825,8 +1788,7 @@ TEST(engine, a_fin_behind_this_ends_own_is_the_end) {
   EXPECT_EQ(engine.heard_input_over, 0U);
 }
 
-TEST(engine, a_read_that_the_peer_can_answer_no_more_is_a_loss) {
-  side engine(half_closing());
+TEST_SIDE(engine, a_read_that_the_peer_can_answer_no_more_is_a_loss, half_closing()) {
   engine.machine.end_of_stream(0);
   request& read = engine.read(10, 1, 0);
   ASSERT_TRUE(engine.end);
@@ -1855,8 +1817,7 @@ TEST(engine, a_fin_in_the_middle_of_anything_is_a_loss) {
   EXPECT_TRUE(lost([](side& s) { sink_of_a_read(s); }));
 }
 
-TEST(engine, an_abort_completes_everything_once_in_order_and_says_nothing_more) {
-  side engine(alone());
+TEST_SIDE(engine, an_abort_completes_everything_once_in_order_and_says_nothing_more, alone()) {
   for (int i = 0; i < 3; ++i) engine.read(10, 1, 0);
   engine.write(pattern(10), 1, 0);
   engine.transmit_all();
@@ -1904,8 +1865,7 @@ TEST_P(engine_placing, a_message_that_the_protocol_above_refuses_is_named_in_the
   EXPECT_TRUE(std::equal(sent->segment_header.begin(), sent->segment_header.end(), last.begin()));
 }
 
-TEST(engine, a_refusal_behind_a_message_names_none) {
-  side engine(alone());
+TEST_SIDE(engine, a_refusal_behind_a_message_names_none, alone()) {
   engine.receive(50);
   engine.feed(framed(send_of(pattern(8))));
   engine.machine.refuse(cause::stream_catastrophic, words::format("enough"));
@@ -1914,8 +1874,7 @@ TEST(engine, a_refusal_behind_a_message_names_none) {
   EXPECT_EQ(sent->segment_header_bytes, 0U);
 }
 
-TEST(engine, memory_in_the_kernels_hands_is_not_given_back_by_an_abort) {
-  side engine(alone());
+TEST_SIDE(engine, memory_in_the_kernels_hands_is_not_given_back_by_an_abort, alone()) {
   request& done = engine.write(pattern(1000), 1, 0);
   engine.write(pattern(50000), 1, 0);
   engine.send(pattern(10));
@@ -1931,8 +1890,7 @@ TEST(engine, memory_in_the_kernels_hands_is_not_given_back_by_an_abort) {
   EXPECT_TRUE(engine.batch.empty());
 }
 
-TEST(engine, output_that_is_abandoned_ends_the_stream_without_a_terminate) {
-  side engine(alone());
+TEST_SIDE(engine, output_that_is_abandoned_ends_the_stream_without_a_terminate, alone()) {
   engine.write(pattern(5000), 1, 0);
   engine.transmit(100);
   engine.machine.abandon(engine.batch);
@@ -1941,8 +1899,7 @@ TEST(engine, output_that_is_abandoned_ends_the_stream_without_a_terminate) {
   EXPECT_TRUE(engine.machine.finished());
 }
 
-TEST(engine, no_terminate_is_sent_behind_half_an_fpdu) {
-  side engine(alone());
+TEST_SIDE(engine, no_terminate_is_sent_behind_half_an_fpdu, alone()) {
   engine.write(pattern(5000), 1, 0);
   engine.transmit(100);
   engine.feed(framed(send_of(pattern(1), 5)));

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/executor_state.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <memory>
-
 #include "failing_calls.hpp"
+#include "kit/test.hpp"
 
 namespace weft::net::iwarp {
 namespace {

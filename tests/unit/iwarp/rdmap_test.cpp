@@ -148,10 +148,8 @@ TEST(rdmap, compare_swap_compares_and_changes_the_bits_of_its_masks_only) {
 }
 
 terminate_message refused_read() {
-  terminate_message message;
-  message.code = cause::read_bounds;
-  message.segment_bytes = 46;
-  message.segment_header_bytes = untagged_header::bytes;
+  terminate_message message{
+      .code = cause::read_bounds, .segment_bytes = 46, .segment_header_bytes = untagged_header::bytes};
   encode(untagged_header{.opcode = opcode::read_request, .queue = 1, .sequence = 9}, message.segment_header);
   message.read = read_request{.sink_stag = 1, .sink_offset = 2, .size = 3, .source_stag = 4, .source_offset = 5};
   return message;
@@ -173,8 +171,7 @@ TEST(terminate, survives_the_wire) {
 }
 
 TEST(terminate, of_the_layer_below_carries_no_headers) {
-  terminate_message message;
-  message.code = cause::crc_mismatch;
+  const terminate_message message{.code = cause::crc_mismatch};
   std::array<std::byte, terminate_message::max_bytes> out;
   ASSERT_EQ(encode(message, out), 4U);
   EXPECT_TRUE(std::ranges::equal(std::span(out).first(4), hex({0x20, 0x02, 0, 0})));

@@ -2,12 +2,8 @@
 // Receives that connections share, where there is no memory.
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <optional>
-#include <thread>
-
 #include "failing_calls.hpp"
+#include "kit/test.hpp"
 
 namespace weft::net {
 namespace {

@@ -2,20 +2,9 @@
 // What the tests of iWARP share.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <optional>
 #include <random>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+
+#include "kit/test.hpp"
 
 namespace weft::net::iwarp {
 

@@ -13,6 +13,7 @@
 
 #include "../../sim/loose_task.hpp"
 #include "kit/failure.hpp"
+#include "kit/scripted_test.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {
@@ -46,9 +47,20 @@ class cache_test : public ::testing::Test {
     return test::code_of(cache.lease(range, purpose));
   }
 
+  template <class Script>
+  void with_cache(Script script, const cache_options& options = {}) {
+    test::run([&]() -> task<> {
+      mr::cache cache(domain, options);
+      co_await script(cache);
+    });
+  }
+
   std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
   std::vector<std::byte> memory = std::vector<std::byte>(10000);
 };
+
+#define TEST_F_CACHE(fixture, name, ...) \
+  TEST_F_SCRIPT(fixture, name, (mr::cache & cache), with_cache(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
 
 TEST_F(cache_test, leases_memory_that_is_registered_without_registering_it_again) {
   test::run([&]() -> task<> {
@@ -65,8 +77,7 @@ TEST_F(cache_test, leases_memory_that_is_registered_without_registering_it_again
   EXPECT_EQ(domain->deregistered, 2);
 }
 
-TASK_TEST_F(cache_test, a_lease_names_the_memory_asked_for_and_its_registration) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_lease_names_the_memory_asked_for_and_its_registration) {
   const lease whole = co_await cache.lease(part(0, 4096), sending);
   const lease held = co_await cache.lease(part(100, 50), sending);
   EXPECT_EQ(held.bytes().data(), memory.data() + 100);
@@ -77,8 +88,7 @@ TASK_TEST_F(cache_test, a_lease_names_the_memory_asked_for_and_its_registration)
   EXPECT_TRUE(held.current());
 }
 
-TASK_TEST_F(cache_test, a_hit_allocates_nothing) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_hit_allocates_nothing) {
   co_await touch(cache, part(0, 4096));
   const std::size_t before = test::allocations();
   for (int i = 0; i < 100; ++i) {
@@ -87,16 +97,14 @@ TASK_TEST_F(cache_test, a_hit_allocates_nothing) {
   EXPECT_EQ(test::allocations(), before);
 }
 
-TASK_TEST_F(cache_test, usages_are_kept_strictly_apart) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, usages_are_kept_strictly_apart) {
   co_await touch(cache, part(0, 100), sending);
   co_await touch(cache, part(0, 100), usage::send);
   EXPECT_EQ(domain->registered, 2);
   EXPECT_EQ(domain->last_options.usage, usage::send);
 }
 
-TASK_TEST_F(cache_test, what_cannot_be_leased_is_refused_before_anything_happens) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, what_cannot_be_leased_is_refused_before_anything_happens) {
   EXPECT_EQ(co_await failure_of(cache, part(0, 0)), errc::zero_length);
   EXPECT_EQ(co_await failure_of(cache, std::span(static_cast<std::byte*>(nullptr), 5)), errc::null_address);
   EXPECT_EQ(co_await failure_of(cache, part(0, 1), static_cast<usage>(1 << 15)), errc::unknown_usage);
@@ -117,8 +125,7 @@ TEST_F(cache_test, registers_on_a_worker_and_deregisters_on_one) {
   EXPECT_NE(domain->last_deregistration, here);
 }
 
-TASK_TEST_F(cache_test, many_who_ask_for_one_range_share_one_registration) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, many_who_ask_for_one_range_share_one_registration) {
   int served = 0;
   const auto ask = [&](std::size_t from, std::size_t length) -> task<> {
     const lease held = co_await cache.lease(part(from, length), sending);
@@ -136,8 +143,7 @@ TASK_TEST_F(cache_test, many_who_ask_for_one_range_share_one_registration) {
   EXPECT_EQ(cache.statistics().shared, 49u);
 }
 
-TASK_TEST_F(cache_test, a_failure_is_told_to_all_who_wait_and_not_kept) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_failure_is_told_to_all_who_wait_and_not_kept) {
   domain->refuse = true;
   EXPECT_EQ(co_await failure_of(cache, part(0, 100)), errc::no_memory);
   EXPECT_EQ(cache.statistics().regions, 0u);
@@ -145,8 +151,7 @@ TASK_TEST_F(cache_test, a_failure_is_told_to_all_who_wait_and_not_kept) {
   EXPECT_EQ(co_await failure_of(cache, part(0, 100)), std::error_code());
 }
 
-TASK_TEST_F(cache_test, a_registration_for_which_there_is_no_memory_is_tried_again_once_the_idle_ones_have_gone) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_registration_for_which_there_is_no_memory_is_tried_again_once_the_idle_ones_have_gone) {
   for (std::size_t i = 0; i < 5; ++i) co_await touch(cache, part(i * 100, 100));
   const lease held = co_await cache.lease(part(0, 100), sending);
   domain->while_registering = [&] {
@@ -159,8 +164,7 @@ TASK_TEST_F(cache_test, a_registration_for_which_there_is_no_memory_is_tried_aga
   EXPECT_TRUE(held.current());
 }
 
-TASK_TEST_F(cache_test, what_was_not_leased_for_the_longest_time_gives_way) {
-  mr::cache cache(domain, {.max_regions = 2});
+TEST_F_CACHE(cache_test, what_was_not_leased_for_the_longest_time_gives_way, {.max_regions = 2}) {
   const std::uint64_t first = co_await touch(cache, part(0, 10));
   const std::uint64_t second = co_await touch(cache, part(10, 10));
   EXPECT_EQ(co_await touch(cache, part(0, 10)), first);
@@ -170,8 +174,7 @@ TASK_TEST_F(cache_test, what_was_not_leased_for_the_longest_time_gives_way) {
   EXPECT_EQ(cache.statistics().regions, 2u);
 }
 
-TASK_TEST_F(cache_test, what_is_leased_while_another_one_gives_way_counts_as_leased_then) {
-  mr::cache cache(domain, {.max_regions = 3});
+TEST_F_CACHE(cache_test, what_is_leased_while_another_one_gives_way_counts_as_leased_then, {.max_regions = 3}) {
   std::optional<lease> first(co_await cache.lease(part(0, 10), sending));
   const std::uint64_t generation = first->generation();
   co_await touch(cache, part(10, 10));
@@ -183,8 +186,8 @@ TASK_TEST_F(cache_test, what_is_leased_while_another_one_gives_way_counts_as_lea
   EXPECT_NE(co_await touch(cache, part(20, 10)), third);
 }
 
-TASK_TEST_F(cache_test, a_cache_that_is_leased_as_a_whole_keeps_no_more_and_goes_on_once_some_has_ended) {
-  mr::cache cache(domain, {.max_regions = 300});
+TEST_F_CACHE(cache_test, a_cache_that_is_leased_as_a_whole_keeps_no_more_and_goes_on_once_some_has_ended,
+             {.max_regions = 300}) {
   std::vector<lease> held;
   for (std::size_t i = 0; i < 300; ++i) held.push_back(co_await cache.lease(part(i * 10, 10), sending));
   co_await touch(cache, part(9000, 10));
@@ -196,8 +199,7 @@ TASK_TEST_F(cache_test, a_cache_that_is_leased_as_a_whole_keeps_no_more_and_goes
   EXPECT_EQ(cache.statistics().regions, 300u);
 }
 
-TASK_TEST_F(cache_test, keeps_no_more_bytes_than_it_may) {
-  mr::cache cache(domain, {.max_bytes = 1000});
+TEST_F_CACHE(cache_test, keeps_no_more_bytes_than_it_may, {.max_bytes = 1000}) {
   for (std::size_t i = 0; i < 9; ++i) {
     co_await touch(cache, part(i * 1000, 400));
     EXPECT_LE(cache.statistics().bytes, 1000u);
@@ -218,8 +220,7 @@ TEST_F(cache_test, with_a_limit_of_no_regions_keeps_none) {
   EXPECT_EQ(domain->deregistered, 2);
 }
 
-TASK_TEST_F(cache_test, what_is_leased_never_gives_way) {
-  mr::cache cache(domain, {.max_regions = 1});
+TEST_F_CACHE(cache_test, what_is_leased_never_gives_way, {.max_regions = 1}) {
   const lease held = co_await cache.lease(part(0, 10), sending);
   for (std::size_t i = 1; i < 5; ++i) co_await touch(cache, part(i * 10, 10));
   EXPECT_EQ(co_await touch(cache, part(0, 10)), held.generation());
@@ -247,8 +248,7 @@ TEST_F(cache_test, what_was_invalidated_is_registered_anew_and_the_old_one_goes_
     co_await touch(cache, part(200, 100));
     cache.invalidate(part(99, 1));
     EXPECT_FALSE(old->current());
-    const std::uint64_t anew = co_await touch(cache, part(0, 100));
-    EXPECT_NE(anew, old->generation());
+    EXPECT_NE(co_await touch(cache, part(0, 100)), old->generation());
     EXPECT_EQ(domain->deregistered, 0);
     EXPECT_EQ(cache.statistics().invalidations, 1u);
     cache.invalidate(part(100, 100));  // between the two
@@ -291,8 +291,7 @@ TEST_F(cache_test, a_lease_of_what_is_not_kept_is_invalidated_too) {
   EXPECT_EQ(domain->deregistered, 6);
 }
 
-TASK_TEST_F(cache_test, a_registration_that_an_invalidation_has_overtaken_is_begun_anew) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_registration_that_an_invalidation_has_overtaken_is_begun_anew) {
   int attempts = 0;
   domain->while_registering = [&] {
     if (++attempts == 1) cache.invalidate(part(50, 1));
@@ -305,8 +304,7 @@ TASK_TEST_F(cache_test, a_registration_that_an_invalidation_has_overtaken_is_beg
   EXPECT_EQ(cache.statistics().registered_bytes, 100u);
 }
 
-TASK_TEST_F(cache_test, who_asks_after_an_invalidation_does_not_join_what_was_begun_before_it) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, who_asks_after_an_invalidation_does_not_join_what_was_begun_before_it) {
   std::latch begun(1);
   std::latch go_on(1);
   std::atomic<int> attempts{0};
@@ -330,8 +328,7 @@ TASK_TEST_F(cache_test, who_asks_after_an_invalidation_does_not_join_what_was_be
   EXPECT_EQ(generations.size(), 2u);
 }
 
-TASK_TEST_F(cache_test, who_stops_waiting_leaves_the_registration_to_the_others) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, who_stops_waiting_leaves_the_registration_to_the_others) {
   std::latch go_on(1);
   domain->while_registering = [&] { go_on.wait(); };
   std::error_code stopped;
@@ -357,8 +354,7 @@ void until_kept(const mr::cache& cache) {
   while (cache.statistics().regions == 0) std::this_thread::yield();
 }
 
-TASK_TEST_F(cache_test, a_task_may_be_destroyed_while_it_waits) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_task_may_be_destroyed_while_it_waits) {
   std::latch go_on(1);
   domain->while_registering = [&] { go_on.wait(); };
   int received = 0;
@@ -374,8 +370,7 @@ TASK_TEST_F(cache_test, a_task_may_be_destroyed_while_it_waits) {
 }
 
 // What a worker has brought is not here before the executor's next turn.
-TASK_TEST_F(cache_test, a_lease_on_its_way_to_a_task_that_is_destroyed_ends) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_lease_on_its_way_to_a_task_that_is_destroyed_ends) {
   std::latch go_on(1);
   domain->while_registering = [&] { go_on.wait(); };
   int received = 0;
@@ -396,8 +391,7 @@ TASK_TEST_F(cache_test, a_lease_on_its_way_to_a_task_that_is_destroyed_ends) {
   EXPECT_EQ(cache.statistics().regions, 0u);
 }
 
-TASK_TEST_F(cache_test, a_failure_on_its_way_to_a_task_that_is_destroyed_is_forgotten) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_failure_on_its_way_to_a_task_that_is_destroyed_is_forgotten) {
   const auto users = domain.use_count();
   std::latch go_on(1);
   domain->while_registering = [&] { go_on.wait(); };
@@ -425,8 +419,7 @@ TEST_F(cache_test, leases_may_outlive_it) {
   EXPECT_EQ(domain->deregistered, 2);
 }
 
-TASK_TEST_F(cache_test, cleared_forgets_what_is_not_in_use) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, cleared_forgets_what_is_not_in_use) {
   const lease held = co_await cache.lease(part(0, 10), sending);
   co_await touch(cache, part(10, 10));
   cache.clear();
@@ -434,8 +427,7 @@ TASK_TEST_F(cache_test, cleared_forgets_what_is_not_in_use) {
   EXPECT_TRUE(held.current());
 }
 
-TASK_TEST_F(cache_test, metrics_tell_of_hits_and_misses) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, metrics_tell_of_hits_and_misses) {
   for (int i = 0; i < 3; ++i) co_await touch(cache, part(0, 10));
   metrics all;
   add_to(all, cache.statistics(), "mine");
@@ -445,8 +437,7 @@ TASK_TEST_F(cache_test, metrics_tell_of_hits_and_misses) {
   EXPECT_NE(text.find("weft_cache_bytes{cache=\"mine\"} 10"), std::string::npos) << text;
 }
 
-TASK_TEST_F(cache_test, a_child_process_is_refused_and_the_parent_goes_on) {
-  mr::cache cache(domain);
+TEST_F_CACHE(cache_test, a_child_process_is_refused_and_the_parent_goes_on) {
   const std::uint64_t before = co_await touch(cache, part(0, 10));
   const pid_t child = ::fork();
   if (child == 0) {
@@ -712,9 +703,7 @@ TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_le
   test::run([&]() -> task<> {
     mr::cache cache(domain, {.max_regions = 4, .monitor = cache_monitor::userfaultfd});
     std::mt19937 random(1);
-    for (int i = 0; i < 2000; ++i) {
-      co_await touch(cache, pages.subspan(random() % 6 * page, page));
-    }
+    for (int i = 0; i < 2000; ++i) co_await touch(cache, pages.subspan(random() % 6 * page, page));
   });
   enough = true;
   other.join();
@@ -729,7 +718,7 @@ std::set<pid_t> threads_of_this_process() {
 }
 
 /// Keeps threads in a signal handler until it is destroyed.
-class held_threads {
+class held_threads : private test::immovable {
  public:
   explicit held_threads(const std::set<pid_t>& which) : count_(which.size()) {
     EXPECT_EQ(::pipe(arrived.data()), 0);
@@ -745,8 +734,6 @@ class held_threads {
     for (const pid_t each : which) EXPECT_EQ(::syscall(SYS_tgkill, ::getpid(), each, SIGUSR1), 0);
     hear_of_all();
   }
-  held_threads(const held_threads&) = delete;
-  held_threads& operator=(const held_threads&) = delete;
   ~held_threads() {
     const std::vector<char> bytes(count_);
     EXPECT_EQ(::write(let_go[1], bytes.data(), count_), static_cast<ssize_t>(count_));

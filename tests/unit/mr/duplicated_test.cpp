@@ -4,9 +4,7 @@
 #include "duplicated.hpp"
 
 #include <weft/mr/porting/porting.hpp>
-#include <weft/mr/region.hpp>
-#include <weft/mr/shared_buffer.hpp>
-#include <weft/runtime/sync/mutex.hpp>
+#include <weft/weft.hpp>
 
 #include "mr/support.hpp"
 

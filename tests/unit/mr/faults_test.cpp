@@ -6,8 +6,6 @@
 #include <weft/mr/porting/porting.hpp>
 #include <weft/mr/shared_buffer.hpp>
 
-#include <exception>
-
 #include "mr/support.hpp"
 
 namespace weft::mr {

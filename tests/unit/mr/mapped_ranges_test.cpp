@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/system/mapped_ranges.hpp>
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <array>
 #include <fstream>
 #include <iterator>
-#include <string>
-#include <vector>
+
+#include "kit/test.hpp"
 
 namespace weft::mr::detail {
 namespace {

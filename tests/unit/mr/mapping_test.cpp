@@ -77,7 +77,7 @@ TEST(mapping, that_is_anonymous_has_no_file) {
 }
 
 TEST(mapping, in_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing_behind) {
-  const std::ptrdiff_t before = test::memory_files();
+  const std::size_t before = test::memory_files();
   test::counting_memory kernel;
   int failures = 0;
   for (bool failed = true; failed; failures += failed ? 1 : 0) {
@@ -147,7 +147,7 @@ TEST(mapping, in_a_file_that_the_system_forbids_says_so) {
 }
 
 TEST(mapping, in_a_file_whose_pages_are_not_to_be_had_is_an_error_and_no_signal_later) {
-  const std::ptrdiff_t before = test::memory_files();
+  const std::size_t before = test::memory_files();
   refusing_kernel kernel;
   const auto attempt = [&] { static_cast<void>(mapping::in_memory_file(64 * kib, false, -1, kernel)); };
   kernel.populate = -ENOMEM;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/pool.hpp>
 #include <weft/mr/pool/size_class.hpp>
 #include <weft/runtime/report.hpp>
-#include <weft/runtime/system/clock.hpp>
 
 #include <linux/mman.h>
 #include <sys/wait.h>
@@ -13,6 +11,7 @@
 #include "kit/expect_failure.hpp"
 #include "kit/locked_memory.hpp"
 #include "kit/report_list.hpp"
+#include "kit/scripted_test.hpp"
 #include "mr/support.hpp"
 #include "sanitized.hpp"
 
@@ -44,9 +43,20 @@ class pool_test : public ::testing::Test {
   }
   pool_options large() { return {.max_bytes = 64 * mib, .huge_pages = false, .system_calls = &memory}; }
 
+  template <class Script>
+  void with_pool(const pool_options& options, Script script) {
+    test::run([&]() -> task<> {
+      pool source(domain, options);
+      co_await script(source);
+    });
+  }
+
   counting_memory memory;
   std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
 };
+
+#define TEST_F_POOL(fixture, name, options) \
+  TEST_F_SCRIPT(fixture, name, (pool & source), with_pool(options, WEFT_SCRIPT))
 
 task<std::vector<buffer>> take_all(pool& source, budget share = budget::send) {
   std::vector<buffer> taken;
@@ -66,8 +76,7 @@ TEST(size_class, holds_what_was_asked_for_and_wastes_at_most_a_quarter) {
   }
 }
 
-TASK_TEST_F(pool_test, yields_buffers_of_the_size_asked_for_that_can_be_resized_within_their_capacity) {
-  pool source(domain, large());
+TEST_F_POOL(pool_test, yields_buffers_of_the_size_asked_for_that_can_be_resized_within_their_capacity, large()) {
   buffer made = co_await source.allocate(1000);
   EXPECT_EQ(made.size(), 1000U);
   EXPECT_GE(made.capacity(), 1000U);
@@ -79,8 +88,7 @@ TASK_TEST_F(pool_test, yields_buffers_of_the_size_asked_for_that_can_be_resized_
   EXPECT_TRUE(empty);
 }
 
-TASK_TEST_F(pool_test, hands_no_byte_out_twice) {
-  pool source(domain, large());
+TEST_F_POOL(pool_test, hands_no_byte_out_twice, large()) {
   std::minstd_rand random(3);
   std::vector<buffer> held;
   const auto fill = [](buffer& target) {
@@ -110,8 +118,7 @@ TASK_TEST_F(pool_test, hands_no_byte_out_twice) {
   EXPECT_EQ(source.statistics().receive.in_use_bytes, 0U);
 }
 
-TASK_TEST_F(pool_test, buffers_name_the_registration_of_their_arena) {
-  pool source(domain, large());
+TEST_F_POOL(pool_test, buffers_name_the_registration_of_their_arena, large()) {
   const buffer made = co_await source.allocate(100);
   const slice all = made.slice();
   EXPECT_EQ(all.data(), made.data());
@@ -138,8 +145,7 @@ TEST_F(pool_test, maps_and_registers_on_workers_only) {
   EXPECT_GT(memory.mappings, 1U);
 }
 
-TASK_TEST_F(pool_test, allocating_and_freeing_from_a_cache_allocates_nothing_and_takes_no_turn) {
-  pool source(domain, large());
+TEST_F_POOL(pool_test, allocating_and_freeing_from_a_cache_allocates_nothing_and_takes_no_turn, large()) {
   std::array<std::optional<buffer>, 16> held;
   for (auto& each : held) each = co_await source.allocate(1500);
   for (auto& each : held) each.reset();
@@ -153,8 +159,7 @@ TASK_TEST_F(pool_test, allocating_and_freeing_from_a_cache_allocates_nothing_and
   EXPECT_EQ(executor::current()->statistics().resumed, resumed_before);
 }
 
-TASK_TEST_F(pool_test, too_large_a_buffer_is_refused_with_the_limit_in_words) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, too_large_a_buffer_is_refused_with_the_limit_in_words, small()) {
   EXPECT_EQ(source.max_buffer_bytes(), 64 * kib);
   EXPECT_TRUE(test::failed_with(co_await test::failure_of(source.allocate(64 * kib + 1)), errc::invalid_argument,
                                 "limited to 65536 bytes"));
@@ -204,8 +209,7 @@ TEST_F(pool_test, waits_when_its_share_is_used_up_and_serves_in_order_of_coming)
   EXPECT_LE(memory.most_mapped, 128 * kib);
 }
 
-TASK_TEST_F(pool_test, a_large_request_is_not_overtaken_by_small_ones) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, a_large_request_is_not_overtaken_by_small_ones, small()) {
   std::vector<buffer> all = co_await take_all(source);
   std::vector<int> order;
   event release;
@@ -225,18 +229,13 @@ TASK_TEST_F(pool_test, a_large_request_is_not_overtaken_by_small_ones) {
   EXPECT_EQ(order, (std::vector{0, 1}));
 }
 
-TASK_TEST_F(pool_test, a_waiter_that_is_stopped_leaves_the_queue_to_the_others) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, a_waiter_that_is_stopped_leaves_the_queue_to_the_others, small()) {
   std::vector<buffer> all = co_await take_all(source);
   std::vector<int> order;
   event release;
   co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     std::error_code code;
-    const auto stopped = [&]() -> task<> {
-      const auto outcome = co_await as_result(source.allocate(64 * kib));
-      EXPECT_FALSE(outcome);
-      if (!outcome) code = outcome.error().code();
-    };
+    const auto stopped = [&]() -> task<> { code = co_await test::code_of(source.allocate(64 * kib)); };
     co_await with_scope(on_failure::stop_siblings, [&](scope& first) -> task<> {
       first.spawn(stopped());
       co_await until_waiting(source, 1);
@@ -267,8 +266,7 @@ task<sim::loose_task> waiting_loosely(pool& source, int& received, std::size_t w
 
 void on_another_thread(const std::function<void()>& body) { std::thread(body).join(); }
 
-TASK_TEST_F(pool_test, a_task_may_be_destroyed_while_it_waits) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, a_task_may_be_destroyed_while_it_waits, small()) {
   std::vector<buffer> all = co_await take_all(source);
   int received = 0;
   { const sim::loose_task waiter = co_await waiting_loosely(source, received, 1); }
@@ -279,8 +277,7 @@ TASK_TEST_F(pool_test, a_task_may_be_destroyed_while_it_waits) {
 }
 
 // What another thread has served it with is not here before the executor's next turn.
-TASK_TEST_F(pool_test, a_buffer_on_its_way_to_a_task_that_is_destroyed_goes_back) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, a_buffer_on_its_way_to_a_task_that_is_destroyed_goes_back, small()) {
   std::vector<buffer> all = co_await take_all(source);
   int received = 0;
   {
@@ -299,8 +296,7 @@ TASK_TEST_F(pool_test, a_buffer_on_its_way_to_a_task_that_is_destroyed_goes_back
   EXPECT_EQ(rest.size(), 48 * kib);
 }
 
-TASK_TEST_F(pool_test, several_buffers_on_their_way_to_a_task_that_is_destroyed_go_back) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, several_buffers_on_their_way_to_a_task_that_is_destroyed_go_back, small()) {
   std::vector<buffer> all = co_await take_all(source);
   bool received = false;
   const auto gather = [&]() -> sim::loose_task {
@@ -330,8 +326,7 @@ TASK_TEST_F(pool_test, the_end_of_the_pool_on_its_way_to_a_task_that_is_destroye
   EXPECT_EQ(received, 0);
 }
 
-TASK_TEST_F(pool_test, waiting_for_a_buffer_can_time_out) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, waiting_for_a_buffer_can_time_out, small()) {
   const std::vector<buffer> all = co_await take_all(source);
   EXPECT_TRUE(test::failed_with(
       co_await test::failure_of(with_timeout(std::chrono::milliseconds(1), source.allocate(1))), errc::timed_out,
@@ -427,8 +422,7 @@ task<> wait_for_all(pool& source, std::size_t count, std::vector<int>& order, in
   co_await release.wait();
 }
 
-TASK_TEST_F(pool_test, several_buffers_are_had_all_or_none_and_in_order_of_coming) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, several_buffers_are_had_all_or_none_and_in_order_of_coming, small()) {
   std::vector<buffer> all = co_await take_all(source);
   std::vector<int> order;
   std::array<event, 2> release;
@@ -451,8 +445,7 @@ TASK_TEST_F(pool_test, several_buffers_are_had_all_or_none_and_in_order_of_comin
   EXPECT_TRUE((co_await source.allocate_all(0, 16 * kib)).empty());
 }
 
-TASK_TEST_F(pool_test, who_waits_for_one_buffer_has_it_before_those_who_gather_several) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, who_waits_for_one_buffer_has_it_before_those_who_gather_several, small()) {
   std::vector<buffer> all = co_await take_all(source);
   std::vector<int> order;
   event release;
@@ -522,8 +515,7 @@ TASK_TEST_F(pool_test, more_buffers_than_a_share_can_ever_yield_are_refused_at_o
   }
 }
 
-TASK_TEST_F(pool_test, who_gathers_is_told_at_once_that_an_arena_cannot_be_had_if_nobody_else_has_any) {
-  pool source(domain, of(256 * kib));
+TEST_F_POOL(pool_test, who_gathers_is_told_at_once_that_an_arena_cannot_be_had_if_nobody_else_has_any, of(256 * kib)) {
   EXPECT_TRUE(co_await source.allocate(16 * kib));
   memory.failure = ENOMEM;
   EXPECT_EQ(co_await test::code_of(source.allocate_all(6, 16 * kib)), errc::no_memory);
@@ -533,8 +525,7 @@ TASK_TEST_F(pool_test, who_gathers_is_told_at_once_that_an_arena_cannot_be_had_i
   EXPECT_EQ((co_await source.allocate_all(6, 16 * kib)).size(), 6U);
 }
 
-TASK_TEST_F(pool_test, neither_share_starves_the_other) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, neither_share_starves_the_other, small()) {
   const std::vector<buffer> sends = co_await take_all(source, budget::send);
   std::vector<buffer> receives = co_await take_all(source, budget::receive);
   EXPECT_FALSE(source.try_allocate(1, budget::send));
@@ -546,8 +537,7 @@ TASK_TEST_F(pool_test, neither_share_starves_the_other) {
   EXPECT_EQ(source.statistics().receive.in_use_bytes, 64 * kib);
 }
 
-TASK_TEST_F(pool_test, try_allocate_never_waits_but_has_memory_made) {
-  pool source(domain, large());
+TEST_F_POOL(pool_test, try_allocate_never_waits_but_has_memory_made, large()) {
   EXPECT_FALSE(source.try_allocate(1000));
   std::optional<buffer> made;
   while (!(made = source.try_allocate(1000))) co_await yield();
@@ -576,16 +566,14 @@ TEST_F(pool_test, memory_stays_below_the_limit_and_follows_the_load_down) {
   EXPECT_LE(memory.most_mapped, 16 * mib);
 }
 
-TASK_TEST_F(pool_test, the_next_arena_is_made_before_anybody_has_to_wait_for_it) {
-  pool source(domain, of(16 * mib, mib));
+TEST_F_POOL(pool_test, the_next_arena_is_made_before_anybody_has_to_wait_for_it, of(16 * mib, mib)) {
   std::vector<buffer> held;
   for (int i = 0; i < 50; ++i) held.push_back(co_await source.allocate(16 * kib));
   while (source.statistics().send.arenas < 2) co_await yield();
   EXPECT_EQ(source.statistics().send.arenas, 2U);
 }
 
-TASK_TEST_F(pool_test, a_buffer_larger_than_an_arena_gets_one_of_its_own_and_gives_it_back) {
-  pool source(domain, large());
+TEST_F_POOL(pool_test, a_buffer_larger_than_an_arena_gets_one_of_its_own_and_gives_it_back, large()) {
   {
     const buffer big = co_await source.allocate(9 * mib + 1);
     EXPECT_GE(big.capacity(), 9 * mib + 1);
@@ -607,8 +595,7 @@ TEST_F(pool_test, an_idle_arena_makes_room_for_a_buffer_that_would_not_fit_besid
   EXPECT_LE(memory.most_mapped, 256 * kib);
 }
 
-TASK_TEST_F(pool_test, the_last_bit_of_the_limit_is_used_too) {
-  pool source(domain, of(320 * kib, 128 * kib));
+TEST_F_POOL(pool_test, the_last_bit_of_the_limit_is_used_too, of(320 * kib, 128 * kib)) {
   std::vector<buffer> held;
   for (int i = 0; i < 10; ++i) held.push_back(co_await source.allocate(16 * kib));
   EXPECT_EQ(source.statistics().send.in_use_bytes, 160 * kib);
@@ -645,8 +632,7 @@ TASK_TEST_F(pool_test, a_registration_that_fails_leaks_no_mapping) {
   EXPECT_EQ(co_await test::code_of(source.allocate(100)), errc::no_memory);
 }
 
-TASK_TEST_F(pool_test, where_memory_is_in_use_a_failure_to_get_more_is_waited_out) {
-  pool source(domain, of(mib));
+TEST_F_POOL(pool_test, where_memory_is_in_use_a_failure_to_get_more_is_waited_out, of(mib)) {
   std::vector<buffer> all = co_await take_all(source);
   while (source.statistics().send.arenas < 2) co_await yield();  // the one made ahead
   std::vector<buffer> more = co_await take_all(source);
@@ -714,8 +700,7 @@ TEST_F(pool_test, who_waits_in_vain_for_what_is_its_own_has_an_arena_tried_again
   }
 }
 
-TASK_TEST_F(pool_test, an_arena_is_tried_again_for_who_is_next_when_the_first_stops_waiting) {
-  pool source(domain, of(256 * kib));
+TEST_F_POOL(pool_test, an_arena_is_tried_again_for_who_is_next_when_the_first_stops_waiting, of(256 * kib)) {
   const std::function<void()> fails = [&] { memory.failure = ENOMEM; };
   std::vector<buffer> held;
   co_await get_stuck(source, held, fails);
@@ -782,11 +767,7 @@ TASK_TEST_F(pool_test, who_waits_when_the_pool_goes_is_told_so) {
   std::optional<pool> source(std::in_place, domain, small());
   std::vector<buffer> all = co_await take_all(*source);
   std::error_code code;
-  const auto wait = [&]() -> task<> {
-    const auto outcome = co_await as_result(source->allocate(1));
-    EXPECT_FALSE(outcome);
-    if (!outcome) code = outcome.error().code();
-  };
+  const auto wait = [&]() -> task<> { code = co_await test::code_of(source->allocate(1)); };
   co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(wait());
     co_await until_waiting(*source, 1);
@@ -825,8 +806,7 @@ TASK_TEST_F(pool_test, one_executor_can_use_many_pools_one_after_another) {
   while (memory.mapped != 0) co_await yield();
 }
 
-TASK_TEST_F(pool_test, what_is_at_hand_is_not_taken_before_those_who_wait) {
-  pool source(domain, small());
+TEST_F_POOL(pool_test, what_is_at_hand_is_not_taken_before_those_who_wait, small()) {
   const buffer in_use = co_await source.allocate(1 * kib);
   { const buffer freed = co_await source.allocate(1 * kib); }
   EXPECT_GT(source.statistics().send.cached_bytes, 0U);
@@ -1063,93 +1043,74 @@ TEST(pool, of_a_domain_that_pins_respects_the_locked_memory_limit_and_says_so) {
 
 // ---- pins ----
 
-class pin_test : public pool_test {
- protected:
-  template <class Body>
-  void with_pool(Body&& body) {
-    test::run([&]() -> task<> {
-      pool source(domain, small());
-      co_await body(source);
-    });
+class pin_test : public pool_test {};
+
+TEST_F_POOL(pin_test, readers_share_a_buffer, small()) {
+  buffer target = co_await source.allocate(100);
+  EXPECT_FALSE(target.in_use());
+  result<pin> first = pin::share(target);
+  const result<pin> second = pin::share(target);
+  EXPECT_TRUE(first && second);
+  EXPECT_TRUE(target.in_use());
+  const auto refused = pin::exclusive(target);
+  EXPECT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), errc::buffer_in_use);
+}
+
+TEST_F_POOL(pin_test, a_writer_has_a_buffer_alone, small()) {
+  buffer target = co_await source.allocate(100);
+  {
+    const result<pin> writer = pin::exclusive(target);
+    EXPECT_TRUE(writer);
+    EXPECT_EQ(pin::share(target).error().code(), errc::buffer_in_use);
+    EXPECT_EQ(pin::exclusive(target).error().code(), errc::buffer_in_use);
+    EXPECT_EQ(writer->bytes().data(), target.data());
+    EXPECT_EQ(writer->slice().size(), 100U);
   }
-};
-
-TEST_F(pin_test, readers_share_a_buffer) {
-  with_pool([](pool& source) -> task<> {
-    buffer target = co_await source.allocate(100);
-    EXPECT_FALSE(target.in_use());
-    result<pin> first = pin::share(target);
-    const result<pin> second = pin::share(target);
-    EXPECT_TRUE(first && second);
-    EXPECT_TRUE(target.in_use());
-    const auto refused = pin::exclusive(target);
-    EXPECT_FALSE(refused);
-    EXPECT_EQ(refused.error().code(), errc::buffer_in_use);
-  });
+  EXPECT_FALSE(target.in_use());
+  EXPECT_TRUE(pin::exclusive(target));
 }
 
-TEST_F(pin_test, a_writer_has_a_buffer_alone) {
-  with_pool([](pool& source) -> task<> {
-    buffer target = co_await source.allocate(100);
-    {
-      const result<pin> writer = pin::exclusive(target);
-      EXPECT_TRUE(writer);
-      EXPECT_EQ(pin::share(target).error().code(), errc::buffer_in_use);
-      EXPECT_EQ(pin::exclusive(target).error().code(), errc::buffer_in_use);
-      EXPECT_EQ(writer->bytes().data(), target.data());
-      EXPECT_EQ(writer->slice().size(), 100U);
-    }
-    EXPECT_FALSE(target.in_use());
-    EXPECT_TRUE(pin::exclusive(target));
-  });
+TEST_F_POOL(pin_test, a_buffer_that_was_moved_from_cannot_be_pinned, small()) {
+  buffer target = co_await source.allocate(100);
+  const buffer moved = std::move(target);
+  EXPECT_EQ(pin::share(target).error().code(), errc::invalid_argument);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(pin::exclusive(target).error().code(), errc::invalid_argument);
 }
 
-TEST_F(pin_test, a_buffer_that_was_moved_from_cannot_be_pinned) {
-  with_pool([](pool& source) -> task<> {
-    buffer target = co_await source.allocate(100);
-    const buffer moved = std::move(target);
-    EXPECT_EQ(pin::share(target).error().code(), errc::invalid_argument);  // NOLINT(bugprone-use-after-move)
-    EXPECT_EQ(pin::exclusive(target).error().code(), errc::invalid_argument);
-  });
+TEST_F_POOL(pin_test, a_buffer_destroyed_while_pinned_goes_back_only_with_its_last_pin, small()) {
+  std::vector<buffer> all = co_await take_all(source);
+  std::byte* const where = all.back().data();
+  result<pin> first = pin::share(all.back());
+  result<pin> second = pin::share(all.back());
+  all.pop_back();
+  EXPECT_FALSE(source.try_allocate(16 * kib));
+  std::memset(where, 1, 16 * kib);  // still ours
+  first->reset();
+  EXPECT_FALSE(source.try_allocate(16 * kib));
+  EXPECT_EQ(source.statistics().send.in_use_bytes, 64 * kib);
+  second->reset();
+  const std::optional<buffer> again = source.try_allocate(16 * kib);
+  EXPECT_TRUE(again);
+  if (again) {
+    EXPECT_EQ(again->data(), where);
+  }
 }
 
-TEST_F(pin_test, a_buffer_destroyed_while_pinned_goes_back_only_with_its_last_pin) {
-  with_pool([](pool& source) -> task<> {
-    std::vector<buffer> all = co_await take_all(source);
-    std::byte* const where = all.back().data();
-    result<pin> first = pin::share(all.back());
-    result<pin> second = pin::share(all.back());
-    all.pop_back();
-    EXPECT_FALSE(source.try_allocate(16 * kib));
-    std::memset(where, 1, 16 * kib);  // still ours
-    first->reset();
-    EXPECT_FALSE(source.try_allocate(16 * kib));
-    EXPECT_EQ(source.statistics().send.in_use_bytes, 64 * kib);
-    second->reset();
-    const std::optional<buffer> again = source.try_allocate(16 * kib);
-    EXPECT_TRUE(again);
-    if (again) {
-      EXPECT_EQ(again->data(), where);
-    }
-  });
-}
-
-TEST_F(pin_test, a_pin_that_was_moved_counts_once) {
-  with_pool([](pool& source) -> task<> {
-    buffer target = co_await source.allocate(100);
-    result<pin> held = pin::exclusive(target);
-    pin other = std::move(*held);
-    pin third;
-    third = std::move(other);
-    EXPECT_TRUE(target.in_use());
-    third.reset();
-    EXPECT_FALSE(target.in_use());
-  });
+TEST_F_POOL(pin_test, a_pin_that_was_moved_counts_once, small()) {
+  buffer target = co_await source.allocate(100);
+  result<pin> held = pin::exclusive(target);
+  pin other = std::move(*held);
+  pin third;
+  third = std::move(other);
+  EXPECT_TRUE(target.in_use());
+  third.reset();
+  EXPECT_FALSE(target.in_use());
 }
 
 TEST_F(pin_test, a_pinned_buffer_outlives_its_pool) {
   pin held;
-  with_pool([&](pool& source) -> task<> {
+  with_pool(small(), [&](pool& source) -> task<> {
     buffer target = co_await source.allocate(100);
     held = pin::exclusive(target).value();
   });

@@ -36,15 +36,13 @@ using test::recording_domain;
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
 /// Address space without pages, unless somebody provides them.
-class address_space {
+class address_space : private test::immovable {
  public:
   explicit address_space(std::size_t bytes)
       : bytes_(bytes),
         address_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
     EXPECT_NE(address_, MAP_FAILED);
   }
-  address_space(const address_space&) = delete;
-  address_space& operator=(const address_space&) = delete;
   ~address_space() { ::munmap(address_, bytes_); }
   [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(address_), bytes_}; }
 
@@ -197,15 +195,13 @@ TEST_F(population_test, of_what_a_usage_only_reads_does_not_write) {
 }
 
 // A file in this folder that is one hole.
-class sparse_file {
+class sparse_file : private test::immovable {
  public:
   explicit sparse_file(std::size_t bytes) : file_(::open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)), bytes_(bytes) {
     if (file_ >= 0 && ::ftruncate(file_, static_cast<off_t>(bytes)) == 0) {
       place_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     }
   }
-  sparse_file(const sparse_file&) = delete;
-  sparse_file& operator=(const sparse_file&) = delete;
   ~sparse_file() {
     if (there()) ::munmap(place_, bytes_);
     if (file_ >= 0) ::close(file_);

@@ -96,8 +96,17 @@ TEST_F(registration_rules, a_usage_that_a_domain_cannot_grant_is_refused_by_name
   EXPECT_NE(words.find("usage atomic_dst"), std::string::npos) << words;
 }
 
-TEST(region, is_registered_on_a_worker_and_not_on_the_executor) {
-  const auto domain = std::make_shared<recording_domain>();
+// TEST and TASK_TEST with a domain.
+#define TEST_OF_DOMAIN(suite, name)                                                  \
+  void suite##_##name##_body(const std::shared_ptr<recording_domain>& domain);       \
+  TEST(suite, name) { suite##_##name##_body(std::make_shared<recording_domain>()); } \
+  void suite##_##name##_body(const std::shared_ptr<recording_domain>& domain)
+#define TASK_TEST_OF_DOMAIN(suite, name)                                         \
+  task<> suite##_##name##_task(std::shared_ptr<recording_domain> domain);        \
+  TEST_OF_DOMAIN(suite, name) { executor().run(suite##_##name##_task(domain)); } \
+  task<> suite##_##name##_task(std::shared_ptr<recording_domain> domain)
+
+TEST_OF_DOMAIN(region, is_registered_on_a_worker_and_not_on_the_executor) {
   std::vector<std::byte> memory(100);
   test::run([&]() -> task<> {
     region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send, .relaxed_ordering = true});
@@ -115,8 +124,7 @@ TEST(region, is_registered_on_a_worker_and_not_on_the_executor) {
   EXPECT_EQ(domain->deregistered, 1);
 }
 
-TEST(region, registered_anew_is_for_something_else_and_on_a_worker) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, registered_anew_is_for_something_else_and_on_a_worker) {
   std::vector<std::byte> memory(100);
   std::vector<std::byte> other(50);
   test::run([&]() -> task<> {
@@ -134,8 +142,7 @@ TEST(region, registered_anew_is_for_something_else_and_on_a_worker) {
   EXPECT_EQ(domain->deregistered, 3);
 }
 
-TEST(region, that_cannot_be_registered_anew_stays_as_it_is) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, that_cannot_be_registered_anew_stays_as_it_is) {
   test::run([&]() -> task<> {
     region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
     const auto refused = [&](std::span<std::byte> memory, registration_options options) -> task<std::error_code> {
@@ -199,8 +206,7 @@ task<> expect_to_be_there_and_busy(region& target) {
   EXPECT_EQ(co_await test::code_of(porting::enable(target)), errc::busy);
 }
 
-TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refreshed) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refreshed) {
   const auto refresh = [](region& target) -> task<> {
     co_await porting::refresh(target);
     EXPECT_EQ(target.remote().key(), 1002u);
@@ -208,8 +214,7 @@ TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refreshed) {
   look_at_a_region_while(*domain, refresh, expect_to_be_there_and_busy);
 }
 
-TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_registered_anew) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, keeps_its_memory_and_refuses_its_keys_while_it_is_registered_anew) {
   const auto reregister = [](region& target) -> task<> {
     co_await target.reregister({.usage = usage::send});
     EXPECT_EQ(target.usage(), usage::send);
@@ -218,8 +223,7 @@ TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_registered_anew) 
   look_at_a_region_while(*domain, reregister, expect_to_be_there_and_busy);
 }
 
-TEST(region, that_is_being_refreshed_is_neither_released_nor_refreshed_twice) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, that_is_being_refreshed_is_neither_released_nor_refreshed_twice) {
   const auto refresh = [](region& target) -> task<> { co_await porting::refresh(target); };
   const auto others = [](region& target) -> task<> {
     const auto release = co_await as_result(target.release());
@@ -231,8 +235,7 @@ TEST(region, that_is_being_refreshed_is_neither_released_nor_refreshed_twice) {
   EXPECT_EQ(domain->registered, 2);
 }
 
-TEST(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
   const auto refresh = [](region& target) -> task<> { co_await porting::refresh(target); };
   const auto move_and_destroy = [](region& target) -> task<> {
     const region elsewhere(std::move(target));
@@ -247,8 +250,7 @@ sim::loose_task register_again_loosely(region& target, std::span<std::byte> memo
   co_await target.reregister(memory, {.usage = usage::send});
 }
 
-TEST(region, that_is_registered_again_by_a_task_that_is_destroyed_has_what_the_worker_has_made) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, that_is_registered_again_by_a_task_that_is_destroyed_has_what_the_worker_has_made) {
   test::held_workers workers;
   executor home({.workers = &workers});
   page first;
@@ -381,8 +383,7 @@ TEST(region, that_is_empty_has_no_bytes_and_no_keys) {
   });
 }
 
-TASK_TEST(region, that_borrows_is_deregistered_before_its_destructor_returns) {
-  const auto domain = std::make_shared<recording_domain>();
+TASK_TEST_OF_DOMAIN(region, that_borrows_is_deregistered_before_its_destructor_returns) {
   std::vector<std::byte> memory(100);
   { const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send}); }
   EXPECT_EQ(domain->deregistered, 1);
@@ -409,8 +410,7 @@ class watched_memory {
   const std::function<void()>* gone_;
 };
 
-TEST(region, keeps_its_owner_until_deregistration_has_returned_and_frees_it_on_a_worker) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, keeps_its_owner_until_deregistration_has_returned_and_frees_it_on_a_worker) {
   int gone_after = -1;
   std::thread::id gone_on;
   const std::function<void()> gone = [&] {
@@ -427,8 +427,7 @@ TEST(region, keeps_its_owner_until_deregistration_has_returned_and_frees_it_on_a
   EXPECT_NE(gone_on, std::thread::id());
 }
 
-TASK_TEST(region, released_by_name_frees_its_owner_before_the_call_returns) {
-  const auto domain = std::make_shared<recording_domain>();
+TASK_TEST_OF_DOMAIN(region, released_by_name_frees_its_owner_before_the_call_returns) {
   bool freed = false;
   const std::function<void()> gone = [&] { freed = true; };
   watched_memory memory(gone);
@@ -438,8 +437,7 @@ TASK_TEST(region, released_by_name_frees_its_owner_before_the_call_returns) {
   EXPECT_TRUE(freed);
 }
 
-TEST(region, destroyed_where_no_executor_runs_deregisters_there) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, destroyed_where_no_executor_runs_deregisters_there) {
   region kept;
   test::run([&]() -> task<> {
     std::vector<std::byte> memory(10);
@@ -450,8 +448,7 @@ TEST(region, destroyed_where_no_executor_runs_deregisters_there) {
   EXPECT_EQ(domain->deregistered, 1);
 }
 
-TEST(region, owns_vectors_arrays_and_what_pointers_point_to) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, owns_vectors_arrays_and_what_pointers_point_to) {
   test::run([&]() -> task<> {
     std::vector<std::uint32_t> numbers(10);
     const region of_vector = co_await domain->register_memory(std::move(numbers), {.usage = usage::send});
@@ -473,8 +470,7 @@ TEST(region, owns_vectors_arrays_and_what_pointers_point_to) {
   EXPECT_EQ(domain->deregistered, 3);
 }
 
-TEST(region, that_could_not_be_registered_leaves_nothing_behind) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, that_could_not_be_registered_leaves_nothing_behind) {
   domain->refuse = true;
   bool freed = false;
   const std::function<void()> gone = [&] { freed = true; };
@@ -491,8 +487,7 @@ TEST(region, that_could_not_be_registered_leaves_nothing_behind) {
   EXPECT_EQ(domain->deregistered, 0);
 }
 
-TEST(region, is_registered_and_released_while_all_shared_workers_wait_for_a_name_server) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, is_registered_and_released_while_all_shared_workers_wait_for_a_name_server) {
   const std::size_t workers = std::max(2u, std::thread::hardware_concurrency());
   std::counting_semaphore<> busy(0);
   std::counting_semaphore<> answer(0);
@@ -519,8 +514,7 @@ TEST(region, is_registered_and_released_while_all_shared_workers_wait_for_a_name
   EXPECT_EQ(domain->deregistered, 1);
 }
 
-TEST(region, whose_registration_is_stopped_while_queued_is_never_registered) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, whose_registration_is_stopped_while_queued_is_never_registered) {
   worker_pool one(1);
   executor_options options{.workers = &one};
   std::binary_semaphore worker_is_busy(0);
@@ -554,8 +548,7 @@ TEST(region, whose_registration_is_stopped_while_queued_is_never_registered) {
   EXPECT_EQ(domain->registered, 0);
 }
 
-TEST(region, whose_registration_is_stopped_under_way_is_undone_before_the_caller_learns_of_it) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, whose_registration_is_stopped_under_way_is_undone_before_the_caller_learns_of_it) {
   std::vector<std::byte> memory(8);
   std::error_code code;
   int deregistered_then = -1;
@@ -588,8 +581,7 @@ TEST(region, whose_registration_is_stopped_under_way_is_undone_before_the_caller
   EXPECT_EQ(deregistered_then, 1);
 }
 
-TASK_TEST(region, in_use_cannot_be_released_and_stays_as_it_is) {
-  const auto domain = std::make_shared<recording_domain>();
+TASK_TEST_OF_DOMAIN(region, in_use_cannot_be_released_and_stays_as_it_is) {
   std::vector<std::byte> memory(8);
   region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
   region_pin first(made.slice());
@@ -603,8 +595,7 @@ TASK_TEST(region, in_use_cannot_be_released_and_stays_as_it_is) {
   EXPECT_EQ(domain->deregistered, 1);
 }
 
-TEST(region, that_owns_and_is_destroyed_in_use_goes_with_the_last_operation) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, that_owns_and_is_destroyed_in_use_goes_with_the_last_operation) {
   bool freed = false;
   const std::function<void()> gone = [&] { freed = true; };
   test::run([&]() -> task<> {
@@ -658,8 +649,7 @@ class late_use final : private detail::last_use {
   std::atomic<bool> done_ = false;
 };
 
-TEST(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_done) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_done) {
   page memory;
   test::run([&]() -> task<> {
     region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
@@ -682,8 +672,7 @@ TEST(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_done) {
   EXPECT_EQ(domain->registered, domain->deregistered);
 }
 
-TEST(region, is_released_once_a_worker_is_done_that_has_begun) {
-  const auto domain = std::make_shared<recording_domain>();
+TEST_OF_DOMAIN(region, is_released_once_a_worker_is_done_that_has_begun) {
   page memory;
   test::run([&]() -> task<> {
     region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
@@ -700,16 +689,13 @@ TEST(region, is_released_once_a_worker_is_done_that_has_begun) {
       EXPECT_EQ(domain->deregistered, 0);
       use.end();
     };
-    auto releasing = release();
-    auto ending = end();
-    co_await when_all(std::move(releasing), std::move(ending));
+    co_await when_all(release(), end());
     EXPECT_FALSE(use.done_by_another());
   });
   EXPECT_EQ(domain->deregistered, 1);
 }
 
-TASK_TEST(region, is_busy_with_an_operation_whatever_workers_do) {
-  const auto domain = std::make_shared<recording_domain>();
+TASK_TEST_OF_DOMAIN(region, is_busy_with_an_operation_whatever_workers_do) {
   page memory;
   region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
   late_use use(made);
@@ -758,8 +744,7 @@ TEST(region, keeps_its_domain) {
   EXPECT_TRUE(watched.expired());
 }
 
-TASK_TEST(region, has_slices_that_cannot_escape_it_and_name_its_domain) {
-  const auto domain = std::make_shared<recording_domain>();
+TASK_TEST_OF_DOMAIN(region, has_slices_that_cannot_escape_it_and_name_its_domain) {
   std::vector<std::byte> memory(100);
   const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::recv});
   const slice part = made.slice(10, 20);
@@ -774,8 +759,7 @@ TASK_TEST(region, has_slices_that_cannot_escape_it_and_name_its_domain) {
   EXPECT_EQ(test::code_thrown_by([&] { return part.subslice(1, 20); }), errc::out_of_range);
 }
 
-TASK_TEST(region, tells_peers_only_what_concerns_them) {
-  const auto domain = std::make_shared<recording_domain>();
+TASK_TEST_OF_DOMAIN(region, tells_peers_only_what_concerns_them) {
   std::vector<std::byte> memory(100);
   const registration_options open{.usage = usage::send | usage::read_src};
   const region made = co_await domain->register_memory(std::span(memory), open);

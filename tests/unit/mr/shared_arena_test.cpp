@@ -54,7 +54,7 @@ class shared_arenas : public ::testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(test::memory_files(), before); }
 
-  const std::ptrdiff_t before = test::memory_files();
+  const std::size_t before = test::memory_files();
 };
 using shared_regions = shared_arenas;
 

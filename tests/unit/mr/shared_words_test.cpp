@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstring>
-#include <thread>
-
+#include "kit/test.hpp"
 #include "kit/thrown.hpp"
 
 namespace weft::mr {

@@ -2,45 +2,20 @@
 // What the tests of registered memory share.
 #pragma once
 
-#include <weft/mr/domain.hpp>
-#include <weft/mr/pool.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/system/system_calls.hpp>
-#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
 
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <functional>
 #include <latch>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <random>
 #include <semaphore>
 #include <set>
-#include <span>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "failing_calls.hpp"
+#include "kit/descriptors.hpp"
+#include "kit/standard.hpp"
 #include "kit/task_test.hpp"
 #include "kit/thrown.hpp"
 
@@ -50,13 +25,7 @@ inline constexpr std::size_t kib = 1024;
 inline constexpr std::size_t mib = 1024 * kib;
 
 /// The descriptors of this process that are files in memory.
-inline std::ptrdiff_t memory_files() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return std::count_if(begin(all), end(all), [](const auto& entry) {
-    std::error_code gone;
-    return std::filesystem::read_symlink(entry.path(), gone).string().starts_with("/memfd:");
-  });
-}
+inline std::size_t memory_files() { return open_descriptors("/memfd:"); }
 
 /// Runs `body()`, a coroutine, on an executor of its own.
 template <class Body>

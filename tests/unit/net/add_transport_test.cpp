@@ -4,15 +4,7 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
-
+#include "kit/test.hpp"
 #include "kit/thrown.hpp"
 
 namespace weft::test {

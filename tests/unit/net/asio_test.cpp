@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/domain.hpp>
-#include <weft/mr/pool.hpp>
-#include <weft/mr/region.hpp>
-#include <weft/mr/usage.hpp>
-#include <weft/net/connection.hpp>
-#include <weft/net/device.hpp>
 #include <weft/net/exposure.hpp>
-#include <weft/net/listener.hpp>
+#include <weft/weft.hpp>
 
 #include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include <future>
-#include <memory>
-#include <optional>
-#include <thread>
-#include <vector>
 
 #include "asio_run.hpp"
 #include "kit/other_thread.hpp"
@@ -131,8 +121,7 @@ TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_
       co_await timer.async_wait(use_awaitable);
     }
     EXPECT_TRUE(answer.get());
-    const auto end = co_await host_.async(peer->recv(), use_awaitable);
-    EXPECT_FALSE(end);
+    EXPECT_FALSE(co_await host_.async(peer->recv(), use_awaitable));
   }());
   if (other) other->join();
 }

@@ -4,12 +4,6 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/link/transport.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <string>
-#include <utility>
-
 #include "net/support.hpp"
 
 namespace weft::test {

@@ -3,13 +3,6 @@
 // memory for a moment longer; the address sanitizer sees whether they are there then.
 #include <weft/net/stream.hpp>
 
-#include <array>
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <system_error>
-#include <utility>
-
 #include "../../sim/loose_task.hpp"
 #include "net/support.hpp"
 
@@ -31,22 +24,12 @@ sim::loose_task accept_loosely(net::connection_request request) {
   static_cast<void>(co_await failure_of(request.accept()));
 }
 
-/// Sockets that this process has open.
-std::size_t open_sockets() {
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with("socket:")) ++count;
-  }
-  return count;
-}
-
 task<> until_at_rest(const sim::loose_task& waiting, int turns) {
   for (int i = 0; i < turns || !waiting.at_rest(); ++i) co_await yield();
 }
 
 task<> until_no_more_sockets(std::size_t count) {
-  while (open_sockets() != count) co_await yield();
+  while (open_descriptors("socket:") != count) co_await yield();
 }
 
 class destroyed_set_up : public net_test {
@@ -117,7 +100,7 @@ TEST_F_TASK(destroyed_set_up, of_a_connector_whose_peer_has_sent_any_part_of_its
 TEST_F(destroyed_set_up, of_a_connector_whose_peer_swallows_everything_closes_the_socket) {
   warm_up();
   const deaf_listener deaf;
-  const std::size_t sockets = open_sockets();
+  const std::size_t sockets = open_descriptors("socket:");
   run([&]() -> task<> {
     for (const int turns : some_turns) {
       for (const bool stream : {false, true}) {
@@ -138,7 +121,7 @@ TEST_F(destroyed_set_up, of_a_connector_whose_peer_swallows_everything_closes_th
 // Its operation has been asked to end then, and may have.
 TEST_F_TASK(destroyed_set_up, whose_time_is_up_at_any_turn_closes_the_socket) {
   auto listener = co_await listen();
-  const std::size_t sockets = open_sockets();
+  const std::size_t sockets = open_descriptors("socket:");
   bool ended = false;
   for (int turns = 0; !ended; ++turns) {
     raw_peer raw = raw_peer::connect(listener.address());
@@ -161,7 +144,7 @@ TEST_F_TASK(destroyed_set_up, whose_time_is_up_at_any_turn_closes_the_socket) {
 TEST_F(destroyed_set_up, has_closed_the_socket_before_run_returns) {
   warm_up();
   const deaf_listener deaf;
-  const std::size_t sockets = open_sockets();
+  const std::size_t sockets = open_descriptors("socket:");
   for (const int turns : some_turns) {
     run([&]() -> task<> {
       const auto connecting = connect_loosely(device(), deaf.address());
@@ -169,14 +152,14 @@ TEST_F(destroyed_set_up, has_closed_the_socket_before_run_returns) {
       co_await until_at_rest(connecting, turns);
       EXPECT_EQ(connecting.waits_for(), "a connect");
     });
-    EXPECT_EQ(open_sockets(), sockets);
+    EXPECT_EQ(open_descriptors("socket:"), sockets);
   }
 }
 
 TEST_F(destroyed_set_up, of_an_executor_at_rest_closes_the_socket_at_once) {
   warm_up();
   const deaf_listener deaf;
-  const std::size_t sockets = open_sockets();
+  const std::size_t sockets = open_descriptors("socket:");
   for (const int turns : some_turns) {
     std::optional<sim::loose_task> connecting(connect_loosely(device(), deaf.address()));
     run([&]() -> task<> {
@@ -185,7 +168,7 @@ TEST_F(destroyed_set_up, of_an_executor_at_rest_closes_the_socket_at_once) {
     });
     EXPECT_EQ(connecting->waits_for(), "a connect");
     connecting.reset();
-    EXPECT_EQ(open_sockets(), sockets);
+    EXPECT_EQ(open_descriptors("socket:"), sockets);
   }
 }
 

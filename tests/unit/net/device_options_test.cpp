@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What belongs to a transport is an option of the device, and of no other device.
-#include <array>
-#include <cstdint>
-#include <optional>
-#include <utility>
 
 #include "net/support.hpp"
 

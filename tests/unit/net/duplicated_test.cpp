@@ -4,10 +4,6 @@
 
 #include <weft/net/stream.hpp>
 
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include "net/support.hpp"
 
 namespace weft::test {
@@ -46,9 +42,7 @@ TEST_F(net_duplicated, connection_made_in_braces_is_noticed) {
   };
   const auto body = [&]() -> task<> {
     auto listener = co_await listen();
-    auto connecting = device().connect(std::string(listener.address()));
-    auto accepting = accept(listener);
-    auto both = when_all(std::move(connecting), std::move(accepting));
+    auto both = when_all(device().connect(std::string(listener.address())), accept(listener));
     std::optional<net::connection> far;
     const auto near = [&](auto pair) -> task<net::connection> {
       auto links = co_await std::move(pair);

@@ -7,12 +7,6 @@
 #include <weft/net/software/domain.hpp>
 #include <weft/net/stream.hpp>
 #include <weft/net/stream_listener.hpp>
-#include <weft/runtime/as_result.hpp>
-
-#include <array>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "../../sim/loose_task.hpp"
 #include "kit/forwarding_transport.hpp"
@@ -164,7 +158,7 @@ TEST_F(fabrics, none_of_which_can_listen_at_an_address_say_why_in_the_systems_wo
   net::device device = open_fabrics({reach::everybody, reach::everybody});
   run([&]() -> task<> {
     const auto elsewhere = co_await failure_of(device.listen("192.0.2.1:7471"));
-    EXPECT_EQ(elsewhere->code(), std::errc::address_not_available) << elsewhere->what();
+    EXPECT_TRUE(failed_with(elsewhere, std::errc::address_not_available));
     EXPECT_TRUE(std::string_view(elsewhere->what())
                     .ends_with("over fabric1: bind the address: Cannot assign requested address"))
         << elsewhere->what();
@@ -259,9 +253,7 @@ TEST_F(fabrics, whoever_waits_for_a_peer_may_be_destroyed_at_any_turn_of_its_set
         tasks.request_stop();
       };
       co_await with_scope(on_failure::stop_siblings, meet);
-      net::connection_options marked;
-      marked.private_data = mark;
-      auto both = co_await when_all(device.connect(address, marked), serve_one(listener));
+      auto both = co_await when_all(device.connect(address, {.private_data = mark}), serve_one(listener));
       std::get<0>(both).abort();
     }
   });
@@ -272,8 +264,7 @@ TEST_F(fabrics, are_all_named_by_the_schemes_of_streams) {
   run([&]() -> task<> {
     auto listener = co_await net::stream_listener::listen(both, "fabric1://127.0.0.1:0");
     auto connecting = net::stream::connect(both, "fabric0://" + std::string(listener.address()));
-    auto accepting = listener.accept();
-    auto both_ends = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both_ends = co_await when_all(std::move(connecting), listener.accept());
     EXPECT_TRUE(std::get<0>(both_ends).is_open());
     const auto failure = co_await failure_of(net::stream::connect(both, "verbs://127.0.0.1:1"));
     EXPECT_TRUE(contains(failure, "unknown scheme; use \"fabric0://\", \"fabric1://\" or \"tcp://\""))

@@ -3,12 +3,6 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/link/transport.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <string>
-#include <utility>
-
 #include "kit/forwarding_link.hpp"
 #include "kit/forwarding_transport.hpp"
 #include "net/support.hpp"
@@ -40,10 +34,7 @@ std::unique_ptr<net::transport> open_adding_transport() {
 class foreign_immediate : public net_test {
  protected:
   static net::connection_options foreign() {
-    net::connection_options options;
-    options.profile = net::profile::interop;
-    options.receive_depth = 4;
-    options.receive_size = 100;
+    net::connection_options options{.receive_size = 100, .receive_depth = 4, .profile = net::profile::interop};
     return options;
   }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A child of fork(2) with a device and an executor of its own.
-#include <gtest/gtest.h>
 
 #include <sys/wait.h>
 #include <unistd.h>

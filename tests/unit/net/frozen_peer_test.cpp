@@ -3,21 +3,16 @@
 // program once more.
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdio>
-#include <exception>
-#include <optional>
-#include <string>
-#include <string_view>
+
+#include "kit/failure.hpp"
+#include "kit/test.hpp"
 
 using namespace std::chrono_literals;
 
@@ -54,7 +49,7 @@ int serve() {
 
 // ---- the test
 
-class other_process {
+class other_process : private test::immovable {
  public:
   other_process() {
     int ends[2];
@@ -70,8 +65,6 @@ class other_process {
     while (::read(ends[0], &next, 1) == 1 && next != '\n') address_.push_back(next);
     ::close(ends[0]);
   }
-  other_process(const other_process&) = delete;
-  other_process& operator=(const other_process&) = delete;
   ~other_process() {
     ::kill(id_, SIGKILL);
     ::waitpid(id_, nullptr, 0);
@@ -104,12 +97,7 @@ TEST(frozen_peer, is_noticed_by_its_heartbeats_and_everybody_who_waits_is_told) 
     co_await peer.send(hello);
     static_cast<void>(co_await peer.recv_or_throw());
     there.freeze();
-    std::optional<error> failure;
-    try {
-      static_cast<void>(co_await peer.recv());
-    } catch (const error& why) {
-      failure = why;
-    }
+    const auto failure = co_await test::failure_of(peer.recv());
     EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
     const std::string words = failure ? failure->what() : "";
     EXPECT_NE(words.find("its program hangs or is stopped"), std::string::npos) << words;

@@ -4,8 +4,6 @@
 #include <weft/mr/region/told_counter.hpp>
 #include <weft/mr/region/write_counter_core.hpp>
 
-#include <memory>
-
 #include "net/support.hpp"
 
 namespace weft::test {
@@ -17,11 +15,8 @@ using mr::detail::write_counter_core;
 constexpr std::uint8_t counted_kind = 8;
 
 bytes written(std::uint32_t counter, std::uint32_t writes) {
-  net::trailer end;
-  end.kind = net::message_kind::written;
-  end.credits = greeted_depth;
-  end.immediate = counter;
-  end.writes = writes;
+  const net::trailer end{
+      .kind = net::message_kind::written, .credits = greeted_depth, .immediate = counter, .writes = writes};
   net::trailer::storage room;
   const auto packed = end.pack(room);
   return {packed.begin(), packed.end()};

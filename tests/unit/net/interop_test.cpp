@@ -3,8 +3,6 @@
 #include <weft/net/iwarp/ddp.hpp>
 #include <weft/net/iwarp/mpa.hpp>
 
-#include <algorithm>
-
 #include "net/support.hpp"
 #include "stag_of.hpp"
 
@@ -26,8 +24,7 @@ mpa::frame parsed(const bytes& wire, mpa::frame_kind kind) {
 }
 
 net::connection_options interop() {
-  net::connection_options how;
-  how.profile = net::profile::interop;
+  net::connection_options how{.profile = net::profile::interop};
   return how;
 }
 
@@ -113,15 +110,13 @@ TEST_F_TASK(interop_profile, answers_without_a_greeting_even_a_peer_that_sent_on
   raw_peer raw = raw_peer::connect(listener.address());
   raw.send_now(request_frame());
   auto request = co_await listener.next();
-  auto accepting = failure_of(request->accept(how));
   const auto look = [&]() -> task<> {
     bytes reply(mpa::frame_header_bytes + mpa::enhanced_bytes + fifty_six.size());
     co_await raw.receive(reply);
     EXPECT_TRUE(std::ranges::equal(parsed(reply, mpa::frame_kind::reply).private_data, fifty_six));
     raw.finish();
   };
-  auto looking = look();
-  co_await when_all(std::move(accepting), std::move(looking));
+  co_await when_all(failure_of(request->accept(how)), look());
 }
 
 TEST_F_TASK(interop_profile, has_room_for_no_more) {
@@ -135,7 +130,6 @@ TEST_F(interop_profile, sends_fpdus_that_fit_a_segment) {
   for (const int segment_bytes : {1460, 524}) {
     const auto script = [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
       auto payload = co_await pool().allocate(100'000);
-      const auto send = [&]() -> task<> { co_await ours.send(payload); };
       const auto receive = [&]() -> task<> {
         std::size_t received = 0;
         while (received < payload.size()) {
@@ -144,7 +138,7 @@ TEST_F(interop_profile, sends_fpdus_that_fit_a_segment) {
           received += ulpdu.size() - untagged_header::bytes;
         }
       };
-      co_await when_all(send(), receive());
+      co_await when_all(ours.send(payload), receive());
     };
     accept_foreign({}, interop(), script, segment_bytes);
   }
@@ -221,9 +215,7 @@ class foreign_peer : public interop_test {};
 
 TEST_F(foreign_peer, of_the_first_revision_is_accepted_and_answered_in_it) {
   const bytes most(mpa::max_private_bytes, std::byte{9});
-  initiator_options how;
-  how.revision = 1;
-  how.private_data = most;
+  const initiator_options how{.revision = 1, .private_data = most};
   accept_foreign(how, {}, [&](raw_peer& raw, net::connection& ours, const parameters& agreed) -> task<> {
     EXPECT_EQ(agreed.revision, 1);
     EXPECT_TRUE(std::ranges::equal(ours.peer_private_data(), most));
@@ -239,8 +231,7 @@ TEST_F_TASK(foreign_peer, with_more_private_data_than_there_may_be_is_turned_awa
   request[19] = std::byte{1};  // 513
   raw_peer raw = raw_peer::connect(listener.address());
   raw.send_now(request);
-  const auto wait = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
-  co_await when_all(wait(), expect_service(listener));
+  co_await when_all(raw.receive_rest(), expect_service(listener));
 }
 
 TEST_F_TASK(foreign_peer, that_replies_with_more_private_data_than_there_may_be_breaks_the_protocol) {
@@ -371,9 +362,7 @@ TEST_F_TASK(foreign_peer, whose_first_frame_is_invalid_is_sent_none) {
 }
 
 TEST_F(foreign_peer, and_this_end_take_the_smaller_number_of_reads) {
-  initiator_options few;
-  few.ird = 1;
-  few.ord = 2;
+  const initiator_options few{.ird = 1, .ord = 2};
   accept_foreign(few, {}, [&](raw_peer&, net::connection& ours, const parameters& agreed) -> task<> {
     EXPECT_EQ(ours.capabilities().outgoing_reads, 1);
     EXPECT_EQ(ours.capabilities().incoming_reads, 2);
@@ -410,8 +399,7 @@ TEST_F(foreign_peer, that_will_not_negotiate_reads_leaves_this_end_its_own) {
 TEST_F(foreign_peer, gets_crcs_if_either_end_wants_them) {
   for (const bool theirs : {false, true}) {
     for (const bool mine : {false, true}) {
-      initiator_options how;
-      how.crc = theirs;
+      const initiator_options how{.crc = theirs};
       open_device({.iwarp = {.checksum = mine}});
       accept_foreign(how, {}, [&](raw_peer& raw, net::connection& peer, const parameters& agreed) -> task<> {
         EXPECT_EQ(agreed.crc, mine || theirs);
@@ -475,34 +463,29 @@ TEST_F_TASK(foreign_peer, that_can_only_send_as_its_ready_signal_may_and_it_is_n
 }
 
 TEST_F(foreign_peer, whose_messages_nobody_receives_holds_up_a_read_for_so_long_and_no_longer) {
-  net::connection_options ours;
-  ours.receive_depth = 1;
+  const net::connection_options ours{.receive_depth = 1};
   accept_foreign({}, ours, [&](raw_peer& raw, net::connection& peer, const parameters&) -> task<> {
     const bytes payload(10);
     for (int i = 0; i < 100; ++i) co_await raw.send_message(payload);
     auto memory = co_await pool().allocate(100);
     const mr::remote_region there(1, 0, 100, mr::usage::read_src);
-    auto reading = code_of(peer.read(memory, there.slice(0, 100)));
     const auto wait_too_long = [&]() -> task<> {
       co_await settle();
       EXPECT_EQ((co_await raw.receive_fpdu()).size(), untagged_header::bytes + read_request::bytes);
       jump(ours.overdue_after + 1s);
     };
-    auto waiting = wait_too_long();
-    const auto both = co_await when_all(std::move(reading), std::move(waiting));
+    const auto both = co_await when_all(code_of(peer.read(memory, there.slice(0, 100))), wait_too_long());
     EXPECT_EQ(std::get<0>(both), errc::not_receiving);
   });
 }
 
 TEST_F(foreign_peer, whose_messages_are_received_in_time_gets_its_answer_to_a_read_through) {
-  net::connection_options ours;
-  ours.receive_depth = 1;
+  const net::connection_options ours{.receive_depth = 1};
   accept_foreign({}, ours, [&](raw_peer& raw, net::connection& peer, const parameters&) -> task<> {
     const bytes payload(10);
     for (int i = 0; i < 100; ++i) co_await raw.send_message(payload);
     auto memory = co_await pool().allocate(100);
     const mr::remote_region there(1, 0, 100, mr::usage::read_src);
-    auto reading = code_of(peer.read(memory, there.slice(0, 100)));
     const auto answer_and_receive = [&]() -> task<> {
       const bytes asked = co_await raw.receive_fpdu();
       const auto sink = parse_read_request(std::span(asked).last<read_request::bytes>()).sink_stag;
@@ -513,8 +496,7 @@ TEST_F(foreign_peer, whose_messages_are_received_in_time_gets_its_answer_to_a_re
       jump(ours.overdue_after - 1s);
       for (int i = 0; i < 100; ++i) static_cast<void>(co_await peer.recv_or_throw());
     };
-    auto waiting = answer_and_receive();
-    const auto both = co_await when_all(std::move(reading), std::move(waiting));
+    const auto both = co_await when_all(code_of(peer.read(memory, there.slice(0, 100))), answer_and_receive());
     EXPECT_EQ(std::get<0>(both), std::error_code());
     jump(ours.overdue_after + 1s);  // the watch is over
     co_await settle();
@@ -525,15 +507,12 @@ TEST_F(foreign_peer, whose_messages_are_received_in_time_gets_its_answer_to_a_re
 
 // Nobody reads its socket meanwhile, so that nothing there tells.
 TEST_F(foreign_peer, that_dies_behind_messages_that_nobody_receives_is_noticed_by_whoever_waits_for_it) {
-  net::connection_options ours;
-  ours.receive_depth = 1;
-  ours.overdue_after = {};
+  const net::connection_options ours{.receive_depth = 1, .overdue_after = {}};
   accept_foreign({}, ours, [&](raw_peer& raw, net::connection& peer, const parameters&) -> task<> {
     const bytes payload(10);
     for (int i = 0; i < 100; ++i) co_await raw.send_message(payload);
     auto memory = co_await pool().allocate(100);
     const mr::remote_region there(1, 0, 100, mr::usage::read_src);
-    auto reading = failure_of(peer.read(memory, there.slice(0, 100)));
     const auto die = [&]() -> task<> {
       EXPECT_EQ((co_await raw.receive_fpdu()).size(), untagged_header::bytes + read_request::bytes);
       raw.reset();
@@ -542,8 +521,7 @@ TEST_F(foreign_peer, that_dies_behind_messages_that_nobody_receives_is_noticed_b
         co_await settle();
       }
     };
-    auto dying = die();
-    const auto both = co_await when_all(std::move(reading), std::move(dying));
+    const auto both = co_await when_all(failure_of(peer.read(memory, there.slice(0, 100))), die());
     EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::peer_vanished);
     EXPECT_TRUE(contains(std::get<0>(both), "reset"));
   });

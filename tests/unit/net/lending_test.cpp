@@ -4,21 +4,12 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/sleep.hpp>
 
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdint>
 #include <map>
-#include <memory>
-#include <optional>
 #include <random>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "kit/clock.hpp"
 #include "kit/idle_link.hpp"
+#include "kit/test.hpp"
 
 namespace weft::net {
 namespace {

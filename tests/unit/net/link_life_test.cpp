@@ -2,13 +2,7 @@
 #include <weft/net/link/link_life.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <memory>
-#include <system_error>
-#include <utility>
-#include <vector>
+#include "kit/test.hpp"
 
 namespace weft::net {
 namespace {

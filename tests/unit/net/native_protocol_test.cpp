@@ -2,12 +2,7 @@
 #include <weft/net/link/native_protocol.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <string>
-
+#include "kit/test.hpp"
 #include "runtime/support.hpp"
 
 namespace weft::net {
@@ -169,8 +164,7 @@ TEST(greeting, leaves_what_may_come_later_to_later_versions) {
 
 TEST(greeting_frame, has_room_for_the_users_bytes_and_not_for_more) {
   const std::string most(max_private_data, 'x');
-  connection_options options;
-  options.private_data = std::as_bytes(std::span(most));
+  connection_options options{.private_data = std::as_bytes(std::span(most))};
   EXPECT_EQ(greeting_frame(options, {}).data().size(), greeting::bytes + most.size());
   EXPECT_TRUE(std::ranges::equal(greeting_frame(options, {}).data().last(most.size()), options.private_data));
   const std::string more(max_private_data + 1, 'x');
@@ -186,8 +180,7 @@ std::vector<std::byte> packed(const trailer& end) {
 
 TEST(trailer, comes_out_as_it_went_in_behind_any_payload) {
   for (const std::size_t payload : {0u, 1u, 100u}) {
-    trailer end;
-    end.credits = 0x89ABCDEF;
+    const trailer end{.credits = 0x89ABCDEF};
     std::vector<std::byte> message(payload);
     const auto bytes = packed(end);
     EXPECT_EQ(bytes.size(), trailer::bytes);
@@ -203,10 +196,7 @@ TEST(trailer, comes_out_as_it_went_in_behind_any_payload) {
 
 TEST(trailer, brings_immediate_data_along_behind_any_payload) {
   for (const std::size_t payload : {0u, 1u, 100u}) {
-    trailer end;
-    end.kind = message_kind::data_with_immediate;
-    end.credits = 0x89ABCDEF;
-    end.immediate = 0x01234567;
+    const trailer end{.kind = message_kind::data_with_immediate, .credits = 0x89ABCDEF, .immediate = 0x01234567};
     std::vector<std::byte> message(payload);
     const auto bytes = packed(end);
     EXPECT_EQ(bytes.size(), trailer::max_bytes);
@@ -223,11 +213,10 @@ TEST(trailer, brings_immediate_data_along_behind_any_payload) {
 }
 
 TEST(trailer, tells_how_often_was_written_and_where) {
-  trailer end;
-  end.kind = message_kind::written;
-  end.credits = 0x89ABCDEF;
-  end.immediate = 0x01234567;
-  end.writes = trailer::most_writes - 1;
+  const trailer end{.kind = message_kind::written,
+                    .credits = 0x89ABCDEF,
+                    .immediate = 0x01234567,
+                    .writes = trailer::most_writes - 1};
   auto bytes = packed(end);
   EXPECT_EQ(bytes.size(), trailer::max_bytes);
   EXPECT_EQ(bytes[4], std::byte{7});
@@ -244,9 +233,7 @@ TEST(trailer, tells_how_often_was_written_and_where) {
 
 TEST(trailer, cut_at_any_byte_is_none) {
   for (const message_kind kind : {message_kind::data, message_kind::data_with_immediate, message_kind::written}) {
-    trailer end;
-    end.kind = kind;
-    end.writes = kind == message_kind::written ? 1 : 0;
+    const trailer end{.kind = kind, .writes = kind == message_kind::written ? 1U : 0U};
     const auto bytes = packed(end);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(trailer::unpack(std::span(bytes).last(size))) << size;
@@ -270,8 +257,7 @@ TEST(trailer, of_a_kind_that_nobody_knows_is_none) {
 TEST(trailer, of_a_control_message_has_no_payload_before_it) {
   for (const message_kind kind :
        {message_kind::credits, message_kind::close, message_kind::heartbeat, message_kind::counted}) {
-    trailer end;
-    end.kind = kind;
+    const trailer end{.kind = kind};
     auto bytes = packed(end);
     EXPECT_TRUE(trailer::unpack(bytes));
     bytes.insert(bytes.begin(), std::byte{0});

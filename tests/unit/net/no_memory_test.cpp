@@ -5,30 +5,16 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/runtime/scope.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdint>
-#include <cstring>
-#include <memory>
 #include <new>
-#include <set>
-#include <string>
-#include <system_error>
-#include <thread>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "../../rails/breakable.hpp"
 #include "failing_calls.hpp"
 #include "kit/descriptors.hpp"
+#include "kit/test.hpp"
 
 namespace weft::net {
 namespace {
@@ -164,8 +150,7 @@ class neighbours {
   }
 
   task<> be_refused(std::string address) {
-    connection_options asking;
-    asking.private_data = refusing;
+    const connection_options asking{.private_data = refusing};
     try {
       const auto peer = co_await device_.connect(address, asking);
       ADD_FAILURE() << "it was not refused";
@@ -178,8 +163,7 @@ class neighbours {
   // The second one joins where the first may have left too few receives.
   task<> share_receives(std::string address) {
     shared_receives both = co_await device_.share_receives({.receive_size = 64, .depth = 4});
-    connection_options sharing;
-    sharing.receives = &both;
+    const connection_options sharing{.receives = &both};
     auto first = co_await device_.connect(address, sharing);
     co_await talk(first, 10);
     auto second = co_await device_.connect(address, sharing);
@@ -285,9 +269,7 @@ bool meet_while_some_fail(std::int64_t first, std::int64_t count, driver_choice 
     int successes = 0;
     int most = 0;
     {
-      executor_options choice;
-      choice.driver = driver;
-      executor home(choice);
+      executor home({.driver = driver});
       neighbours those(both, over, between);
       most = those.most_successes();
       auto meeting = those.meet();
@@ -329,9 +311,7 @@ class without_memory : public testing::TestWithParam<circumstances> {};
 TEST_P(without_memory, connections_end_and_nothing_is_left) {
   const auto [driver, count, over] = GetParam();
   try {
-    executor_options choice;
-    choice.driver = driver;
-    const executor probe(choice);
+    const executor probe({.driver = driver});
     if (over == fabric::libfabric) static_cast<void>(open_device(over, {}, {}));
   } catch (const error& why) {
     GTEST_SKIP() << why.what();

@@ -6,12 +6,9 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <array>
 #include <ostream>
 #include <set>
 #include <tuple>
-#include <vector>
 
 #include "net/support.hpp"
 #include "stag_of.hpp"
@@ -243,7 +240,7 @@ TEST_P_TASK(provoked_at_set_up, a_terminate_with_its_cause_comes_back) {
   };
   const auto both = co_await when_all(failure_of(device().connect(listener.address())), serve());
   const auto& failure = std::get<0>(both);
-  EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << (failure ? failure->what() : "");
+  EXPECT_TRUE(failed_with(failure, errc::protocol_error));
 }
 
 // ---- and what is not provoked

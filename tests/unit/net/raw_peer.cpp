@@ -2,18 +2,12 @@
 #include "net/raw_peer.hpp"
 
 #include <weft/net/iwarp/mpa.hpp>
-#include <weft/runtime/io/io.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
 
 #include "runtime/support.hpp"
 
@@ -100,22 +94,20 @@ bytes greeting_bytes() {
 
 bytes request_frame(bool crc) {
   const bytes greeting = greeting_bytes();
-  mpa::frame frame;
-  frame.crc = crc;
-  frame.enhanced = mpa::enhanced_data{.ird = 16, .ord = 16, .peer_to_peer = true, .rtr_write = true};
-  frame.private_data = greeting;
+  const mpa::frame frame{.crc = crc,
+                         .enhanced = mpa::enhanced_data{.ird = 16, .ord = 16, .peer_to_peer = true, .rtr_write = true},
+                         .private_data = greeting};
   return frame_bytes(frame);
 }
 
 namespace {
 
 bytes reply_with(std::span<const std::byte> private_data, bool crc, bool rejected) {
-  mpa::frame frame;
-  frame.kind = mpa::frame_kind::reply;
-  frame.crc = crc;
-  frame.rejected = rejected;
-  frame.enhanced = mpa::enhanced_data{.ird = 16, .ord = 16, .peer_to_peer = true, .rtr_write = true};
-  frame.private_data = private_data;
+  const mpa::frame frame{.kind = mpa::frame_kind::reply,
+                         .crc = crc,
+                         .rejected = rejected,
+                         .enhanced = mpa::enhanced_data{.ird = 16, .ord = 16, .peer_to_peer = true, .rtr_write = true},
+                         .private_data = private_data};
   return frame_bytes(frame);
 }
 
@@ -140,9 +132,7 @@ raw_peer raw_peer::connect(std::string_view address, int segment_bytes, const ch
 }
 
 task<> raw_peer::set_up(std::span<const std::byte> private_data, bool crc) {
-  initiator_options how;
-  how.crc = crc;
-  how.private_data = private_data;
+  const initiator_options how{.crc = crc, .private_data = private_data};
   static_cast<void>(co_await set_up(how));
 }
 
@@ -211,8 +201,7 @@ task<> raw_peer::send_message(std::span<const std::byte> body) {
 }
 
 task<> raw_peer::send_message(std::span<const std::byte> payload, std::uint8_t kind, std::uint32_t credits) {
-  net::trailer end;
-  end.credits = credits;
+  const net::trailer end{.credits = credits};
   net::trailer::storage storage;
   const auto packed = end.pack(storage);
   packed[0] = static_cast<std::byte>(kind);
@@ -236,8 +225,7 @@ task<> raw_peer::read(std::uint32_t stag, std::uint64_t offset, std::uint32_t si
 
 bytes raw_peer::terminate(terminate_code code) const {
   std::array<std::byte, terminate_message::max_bytes> body;
-  terminate_message message;
-  message.code = code;
+  const terminate_message message{.code = code};
   const std::size_t size = encode(message, body);
   const bytes ulpdu = untagged({.opcode = opcode::terminate, .queue = terminate_queue}) + std::span(body).first(size);
   return fpdu(ulpdu);

@@ -8,14 +8,7 @@
 #include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices that reach peers of this machine through shared memory, and all others through a network.
 #include <weft/mr/pool.hpp>
-#include <weft/net/device.hpp>
 #include <weft/net/device/found_transport.hpp>
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/net/listener.hpp>
 #include <weft/net/shared_receives.hpp>
 #include <weft/net/shm/transport.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/when_all.hpp>
 
 #include <netinet/in.h>
-#include <sys/socket.h>
 
-#include <array>
 #include <filesystem>
-#include <optional>
-#include <thread>
 
 #include "kit/failing_system_calls.hpp"
 #include "kit/forwarding_transport.hpp"
@@ -102,9 +94,7 @@ class same_host : public testing::Test {
   }
   static task<> close(both& ends) { co_await when_all(ends.client.close(), ends.server.close()); }
   void run(const std::function<task<>()>& body, system_calls& calls = system_calls::kernel()) {
-    executor_options chosen;
-    chosen.system_calls = &calls;
-    executor home(chosen);
+    executor home({.system_calls = &calls});
     home.run(with_timeout(60s, body()));
   }
 };
@@ -171,8 +161,8 @@ TEST_F(same_host, an_address_that_another_program_has_is_not_listened_on_by_halv
   net::device network = net::device::open("iwarp");
   run([&]() -> task<> {
     auto taken = co_await network.listen("127.0.0.1:0");
-    const auto failure = co_await failure_of(device.listen(std::string(taken.address())));
-    EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
+    EXPECT_TRUE(
+        failed_with(co_await failure_of(device.listen(std::string(taken.address()))), std::errc::address_in_use));
   });
 }
 
@@ -183,7 +173,7 @@ TEST_F(same_host, an_address_that_another_program_has_in_shared_memory_alone_is_
   run([&]() -> task<> {
     auto taken = co_await memory.listen("127.0.0.1:0");
     const auto failure = co_await failure_of(device.listen(std::string(taken.address())));
-    EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
+    EXPECT_TRUE(failed_with(failure, std::errc::address_in_use));
     const std::string words = failure ? failure->what() : "";
     EXPECT_TRUE(words.ends_with("over shm,iwarp: over shm: bind the address: Address already in use")) << words;
   });

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a foreign peer is sent fits TCP's segments as they are now, RFC 5044 section 4.5.
 #include <weft/net/iwarp/mpa.hpp>
-#include <weft/net/iwarp/rdmap.hpp>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/socket.h>
-
-#include <array>
-#include <cstddef>
 
 #include "net/support.hpp"
 

@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -20,6 +19,15 @@ namespace weft::test {
 namespace {
 
 class listening : public net_test {};
+
+/// TEST_F_TASK of a net_test with a listener.
+#define TEST_F_LISTENING(fixture, name)                                                    \
+  TEST_F_SCRIPT(fixture, name, (net::listener & listener, [[maybe_unused]] scope & tasks), \
+                run(with_tasks([&](scope& tasks) -> task<> {                               \
+                  auto listener = co_await listen();                                       \
+                  co_await script(listener, tasks);                                        \
+                })))
+
 class connecting : public net_test {
  protected:
   using net_test::net_test;
@@ -37,20 +45,9 @@ class connecting : public net_test {
   }
 };
 
-/// Sockets that this process has open.
-std::size_t open_sockets() {
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with("socket:")) ++count;
-  }
-  return count;
-}
-
 const char* const http_request = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
 
-TEST_F_TASK(listening, a_browsers_request_is_turned_away_at_once) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_browsers_request_is_turned_away_at_once) {
   raw_peer browser = raw_peer::connect(listener.address());
   const bytes request = text(http_request);
   const auto talk = [&]() -> task<> {
@@ -60,8 +57,7 @@ TEST_F_TASK(listening, a_browsers_request_is_turned_away_at_once) {
   co_await when_all(talk(), expect_service(listener));
 }
 
-TEST_F_TASK(listening, a_request_cut_at_any_byte_is_dropped) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_request_cut_at_any_byte_is_dropped) {
   const bytes request = request_frame();
   for (std::size_t size = 0; size < request.size(); ++size) {
     raw_peer raw = raw_peer::connect(listener.address());
@@ -71,8 +67,7 @@ TEST_F_TASK(listening, a_request_cut_at_any_byte_is_dropped) {
   co_await expect_service(listener);
 }
 
-TEST_F_TASK(listening, a_request_reset_after_any_byte_is_dropped) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_request_reset_after_any_byte_is_dropped) {
   const bytes request = request_frame();
   for (std::size_t size = 0; size < request.size(); ++size) {
     raw_peer raw = raw_peer::connect(listener.address());
@@ -82,28 +77,24 @@ TEST_F_TASK(listening, a_request_reset_after_any_byte_is_dropped) {
   co_await expect_service(listener);
 }
 
-TEST_F_TASK(listening, a_request_with_any_byte_of_its_key_wrong_is_turned_away) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_request_with_any_byte_of_its_key_wrong_is_turned_away) {
   for (std::size_t i = 0; i < 16; ++i) {
     bytes request = request_frame();
     request[i] ^= std::byte{1};
     raw_peer raw = raw_peer::connect(listener.address());
     raw.send_now(request);
-    const auto wait = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
-    co_await when_all(wait(), expect_service(listener));
+    co_await when_all(raw.receive_rest(), expect_service(listener));
   }
 }
 
-TEST_F_TASK(listening, a_peer_that_says_nothing_keeps_nobody_waiting_and_is_dropped_in_time) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_peer_that_says_nothing_keeps_nobody_waiting_and_is_dropped_in_time) {
   raw_peer silent = raw_peer::connect(listener.address());
   co_await expect_service(listener);
   let_set_ups_time_out();
   EXPECT_TRUE((co_await silent.receive_rest()).empty());
 }
 
-TEST_F_TASK(listening, half_open_peers_and_failed_set_ups_are_counted) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, half_open_peers_and_failed_set_ups_are_counted) {
   raw_peer silent = raw_peer::connect(listener.address());
   raw_peer browser = raw_peer::connect(listener.address());
   co_await expect_service(listener);
@@ -124,8 +115,7 @@ TEST_F_TASK(listening, half_open_peers_and_failed_set_ups_are_counted) {
   EXPECT_NE(all.text().find("weft_set_ups_failed_total{device=\"here\",step=\"request\"} 2\n"), std::string::npos);
 }
 
-TEST_F_TASK(listening, set_ups_in_progress_and_peers_that_could_not_be_accepted_are_counted) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, set_ups_in_progress_and_peers_that_could_not_be_accepted_are_counted) {
   raw_peer raw = raw_peer::connect(listener.address());
   raw.send_now(request_frame());
   auto request = co_await listener.next();
@@ -153,10 +143,7 @@ TEST_F_TASK(connecting, failures_to_connect_are_counted) {
 
 // The honest one comes from the same address as all of them.
 TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_the_next_one) {
-  net::listener_options narrow;
-  narrow.max_half_open = 4;
-  narrow.set_up_timeout = 60s;
-  auto listener = co_await listen(narrow);
+  auto listener = co_await listen({.set_up_timeout = 60s, .max_half_open = 4});
   std::vector<raw_peer> silent;
   for (std::size_t i = 0; i < 20; ++i) silent.push_back(raw_peer::connect(listener.address()));
   co_await expect_service(listener);
@@ -165,10 +152,7 @@ TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_
 
 // Each place that it takes from then on is one of its own.
 TEST_F_TASK(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_another) {
-  net::listener_options narrow;
-  narrow.max_half_open = 4;
-  narrow.set_up_timeout = 60s;
-  auto listener = co_await listen(narrow);
+  auto listener = co_await listen({.set_up_timeout = 60s, .max_half_open = 4});
   raw_peer other = raw_peer::connect(listener.address());  // from 127.0.0.1, and first
   std::vector<raw_peer> silent;
   for (std::size_t i = 0; i < 30; ++i) silent.push_back(raw_peer::connect(listener.address(), 0, "127.0.0.2"));
@@ -183,10 +167,7 @@ TEST_F_TASK(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_an
 
 // 127.0.0.1 is the lower of the two.
 TEST_F_TASK(listening, of_addresses_with_equally_many_silent_peers_it_lets_the_oldest_peer_go) {
-  net::listener_options narrow;
-  narrow.max_half_open = 2;
-  narrow.set_up_timeout = 60s;
-  auto listener = co_await listen(narrow);
+  auto listener = co_await listen({.set_up_timeout = 60s, .max_half_open = 2});
   raw_peer oldest = raw_peer::connect(listener.address(), 0, "127.0.0.2");
   raw_peer younger = raw_peer::connect(listener.address());
   raw_peer newcomer = raw_peer::connect(listener.address(), 0, "127.0.0.3");
@@ -222,9 +203,7 @@ class silent_set_ups : public net_test {
   /// By listener::accept().
   task<> expect_service_among_them(net::listener_options how) {
     auto listener = co_await listen_to_them(how);
-    auto connecting = insist_on(std::string(listener.address()));
-    auto accepting = listener.accept(patient);
-    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    const auto both = co_await when_all(insist_on(std::string(listener.address())), listener.accept(patient));
     EXPECT_TRUE(std::get<1>(both).has_value());
   }
 
@@ -243,8 +222,7 @@ TEST_F_TASK(silent_set_ups, give_their_places_among_the_connections_to_those_who
 }
 
 TEST_F_TASK(silent_set_ups, give_the_receives_of_a_full_pool_to_those_who_come) {
-  net::device_options small;
-  small.pool.max_bytes = std::size_t{1} << 20;
+  const net::device_options small{.pool = {.max_bytes = std::size_t{1} << 20}};
   open_device(small);
   co_await expect_service_among_them({});
 }
@@ -263,15 +241,13 @@ TEST_F_TASK(silent_set_ups, of_programs_that_accept_requests_themselves_give_the
     while (auto request = co_await listener.next()) peers.spawn(accept_one(*std::move(request)));
     peers.request_stop();
   };
-  auto connecting = insist_on(std::string(listener.address()));
-  auto accepting = with_scope(on_failure::report, accept_all);
-  static_cast<void>(co_await when_all(std::move(connecting), std::move(accepting)));
+  static_cast<void>(
+      co_await when_all(insist_on(std::string(listener.address())), with_scope(on_failure::report, accept_all)));
   EXPECT_TRUE(accepted);
 }
 
 TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_takes_the_next_one_once_their_time_is_up) {
-  net::listener_options narrow;
-  narrow.max_half_open = 16;
+  const net::listener_options narrow{.max_half_open = 16};
   auto listener = co_await listen(narrow);
   const auto serve = [&]() -> task<> { co_await expect_service(listener); };
   std::vector<raw_peer> silent;
@@ -292,17 +268,16 @@ TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_takes_the_next_one_once
 }
 
 TEST_F_TASK(listening, beyond_the_half_open_limit_requests_that_nobody_takes_wait_in_the_kernel) {
-  net::listener_options narrow;
-  narrow.max_half_open = 4;
+  const net::listener_options narrow{.max_half_open = 4};
   auto listener = co_await listen(narrow);
   std::vector<raw_peer> all;
   for (int i = 0; i < 20; ++i) {
     all.push_back(raw_peer::connect(listener.address()));
     all.back().send_now(request_frame());
   }
-  const std::size_t before = open_sockets();
+  const std::size_t before = open_descriptors("socket:");
   for (int i = 0; i < 10; ++i) co_await settle();
-  EXPECT_LE(open_sockets() - before, narrow.max_half_open);
+  EXPECT_LE(open_descriptors("socket:") - before, narrow.max_half_open);
   for (int i = 0; i < 20; ++i) {
     auto request = co_await listener.next();
     EXPECT_TRUE(request);
@@ -313,20 +288,17 @@ TEST_F_TASK(listening, beyond_the_half_open_limit_requests_that_nobody_takes_wai
   }
 }
 
-TEST_F_TASK(listening, a_peer_that_is_accepted_and_says_nothing_more_ends_the_set_up_at_its_deadline) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_peer_that_is_accepted_and_says_nothing_more_ends_the_set_up_at_its_deadline) {
   raw_peer raw = raw_peer::connect(listener.address());
   raw.send_now(request_frame());
   auto request = co_await listener.next();
-  auto accepting = failure_of(request->accept());
   const auto wait = [&]() -> task<> {
     bytes reply(reply_frame().size() - greeting_bytes().size());
     co_await raw.receive(reply);
     let_set_ups_time_out();
     static_cast<void>(co_await raw.receive_rest());
   };
-  auto waiting = wait();
-  const auto both = co_await when_all(std::move(accepting), std::move(waiting));
+  const auto both = co_await when_all(failure_of(request->accept()), wait());
   EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::timed_out);
   EXPECT_TRUE(contains(std::get<0>(both), "wait for the ready-to-receive message"))
       << (std::get<0>(both) ? std::get<0>(both)->what() : "");
@@ -344,8 +316,7 @@ TEST_F_TASK(listening, destroying_it_ends_the_set_ups_in_flight) {
 
 // One more waits for the place of one of them to be cleared.
 TEST_F_TASK(listening, destroyed_while_it_is_full_of_silent_peers_it_leaves_nothing_behind) {
-  net::listener_options narrow;
-  narrow.max_half_open = 2;
+  const net::listener_options narrow{.max_half_open = 2};
   for (int turns = 0; turns < 20; ++turns) {
     std::vector<raw_peer> silent;
     std::optional<net::listener> listener(co_await listen(narrow));
@@ -375,8 +346,7 @@ TEST_F_TASK(listening, destroyed_right_after_a_peer_has_come_it_leaves_nothing_b
   }
 }
 
-TEST_F_TASK(listening, a_peer_that_goes_before_it_is_accepted_is_noticed_at_the_latest_on_the_connection) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_peer_that_goes_before_it_is_accepted_is_noticed_at_the_latest_on_the_connection) {
   raw_peer raw = raw_peer::connect(listener.address());
   raw.send_now(request_frame());
   auto request = co_await listener.next();
@@ -405,8 +375,7 @@ TEST_F_AGAINST_RAW(listening, what_a_weft_peer_does_not_say_it_can_do_is_refused
   const mr::remote_slice target(1, 0, 8, mr::usage::write_dst);
   const auto written = co_await failure_of(peer.write(note, target, {.immediate = 1}));
   EXPECT_TRUE(written && written->code() == errc::not_supported && !written->posted());
-  const auto swapped = co_await failure_of(peer.compare_swap(there, 1, 2));
-  EXPECT_TRUE(swapped && swapped->code() == errc::not_supported && contains(swapped, "compare_swap"));
+  EXPECT_TRUE(failed_with(co_await failure_of(peer.compare_swap(there, 1, 2)), errc::not_supported, "compare_swap"));
   raw.close();
 }
 
@@ -420,8 +389,7 @@ TEST_F_TASK(listening, what_a_weft_peer_says_it_can_do_is_used) {
   raw.close();
 }
 
-TEST_F_TASK(listening, a_foreign_peer_exchanges_plain_messages) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_foreign_peer_exchanges_plain_messages) {
   raw_peer raw = raw_peer::connect(listener.address());
   const bytes question = text("who are you?");
   auto both = co_await when_all(raw.set_up(question), accept(listener));
@@ -443,8 +411,7 @@ TEST_F_TASK(listening, a_foreign_peer_exchanges_plain_messages) {
   EXPECT_FALSE(co_await peer.recv());
 }
 
-TEST_F_TASK(listening, a_foreign_peer_may_send_more_than_there_are_receives_for) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, a_foreign_peer_may_send_more_than_there_are_receives_for) {
   raw_peer raw = raw_peer::connect(listener.address());
   const bytes nothing;
   auto both = co_await when_all(raw.set_up(nothing), accept(listener));
@@ -473,9 +440,7 @@ TEST_F_TASK(connecting, to_a_web_server_names_the_wrong_protocol) {
     co_await raw.send(answer);
     static_cast<void>(co_await raw.receive_rest());
   };
-  const auto failure = co_await connect_to(web_server);
-  EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-  EXPECT_TRUE(contains(failure, "MPA set-up")) << (failure ? failure->what() : "");
+  EXPECT_TRUE(failed_with(co_await connect_to(web_server), errc::protocol_error, "MPA set-up"));
 }
 
 TEST_F_TASK(connecting, to_a_server_that_says_nothing_ends_at_the_deadline_and_names_the_step) {
@@ -485,9 +450,7 @@ TEST_F_TASK(connecting, to_a_server_that_says_nothing_ends_at_the_deadline_and_n
     let_set_ups_time_out();
     static_cast<void>(co_await raw.receive_rest());
   };
-  const auto failure = co_await connect_to(silent);
-  EXPECT_TRUE(failure && failure->code() == errc::timed_out);
-  EXPECT_TRUE(contains(failure, "wait for the MPA reply")) << (failure ? failure->what() : "");
+  EXPECT_TRUE(failed_with(co_await connect_to(silent), errc::timed_out, "wait for the MPA reply"));
 }
 
 TEST_F_TASK(connecting, a_reply_cut_at_any_byte_is_told_as_the_peers_end) {
@@ -538,9 +501,7 @@ TEST_F_TASK(connecting, a_peer_that_wants_markers_is_refused) {
     co_await raw.send(reply);
     static_cast<void>(co_await raw.receive_rest());
   };
-  const auto failure = co_await connect_to(wants_markers);
-  EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-  EXPECT_TRUE(contains(failure, "markers"));
+  EXPECT_TRUE(failed_with(co_await connect_to(wants_markers), errc::protocol_error, "markers"));
 }
 
 TEST_F_TASK(connecting, a_rejection_shows_what_the_peer_says_about_it) {
@@ -550,7 +511,7 @@ TEST_F_TASK(connecting, a_rejection_shows_what_the_peer_says_about_it) {
     static_cast<void>(co_await raw.receive_rest());
   };
   const auto failure = co_await connect_to(reject);
-  EXPECT_TRUE(failure && failure->code() == errc::peer_rejected);
+  EXPECT_TRUE(failed_with(failure, errc::peer_rejected));
   EXPECT_TRUE(contains(failure, "77656674")) << (failure ? failure->what() : "");  // "weft", in hexadecimal digits
 }
 
@@ -602,8 +563,7 @@ std::multiset<int> traffic_classes(int family) {
   return found;
 }
 
-TEST_F_TASK(connecting, goes_out_from_the_address_and_port_that_it_is_told) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(connecting, goes_out_from_the_address_and_port_that_it_is_told) {
   for (const std::string_view source : {"127.0.0.2:0", "127.0.0.3:47111", "127.0.0.3:47111"}) {
     auto both =
         co_await when_all(device().connect(std::string(listener.address()), {.source = source}), accept(listener));
@@ -617,11 +577,10 @@ TEST_F_TASK(connecting, goes_out_from_the_address_and_port_that_it_is_told) {
 TEST_F_TASK(connecting, to_itself_is_to_find_that_nobody_listens) {
   const std::string own = raw_listener().address();  // which has gone
   const auto failure = co_await failure_of(device().connect(own, {.source = own}));
-  EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused) << (failure ? failure->what() : "none");
+  EXPECT_TRUE(failed_with(failure, std::errc::connection_refused));
 }
 
-TEST_F_TASK(connecting, from_an_address_that_is_not_this_machines_or_none_says_so_and_asks_nobody) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(connecting, from_an_address_that_is_not_this_machines_or_none_says_so_and_asks_nobody) {
   const std::string to = "connect to " + std::string(listener.address()) + " over iwarp: ";
   const std::pair<std::string_view, std::string> refused[] = {
       {"192.0.2.1:0", to + "bind the source address 192.0.2.1:0: Cannot assign requested address"},
@@ -762,16 +721,13 @@ class other_version : public net_test {
         static_cast<void>(co_await raw.answer(reply));
         static_cast<void>(co_await raw.receive_rest());
       };
-      auto serving = serve();
-      auto asking = failure_of(device().connect(listener.address()));
-      failure = std::get<0>(co_await when_all(std::move(asking), std::move(serving)));
+      failure = std::get<0>(co_await when_all(failure_of(device().connect(listener.address())), serve()));
     });
     return failure;
   }
 };
 
-TEST_F_TASK(other_version, of_a_client_is_an_error_that_names_it_and_the_client_is_told) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(other_version, of_a_client_is_an_error_that_names_it_and_the_client_is_told) {
   raw_peer raw = raw_peer::connect(listener.address());
   const bytes request = with_versions(request_frame(), 3, 2);
   const auto ask = [&]() -> task<bytes> {
@@ -782,8 +738,8 @@ TEST_F_TASK(other_version, of_a_client_is_an_error_that_names_it_and_the_client_
   const bytes told = text("weft: no common version");
   EXPECT_NE(std::ranges::search(std::get<0>(both), told).begin(), std::get<0>(both).end());
   const auto& failure = std::get<1>(both);
-  EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
-  EXPECT_TRUE(contains(failure, "the peer speaks versions 2 to 3 of weft's protocol, and this end version 1"));
+  EXPECT_TRUE(failed_with(failure, errc::protocol_error,
+                          "the peer speaks versions 2 to 3 of weft's protocol, and this end version 1"));
 }
 
 TEST_F(other_version, of_a_server_is_an_error_that_names_it) {
@@ -815,15 +771,13 @@ class accepting_in_want : private with_one_descriptor_short, public net_test {
   accepting_in_want() : net_test(calls) {}
 };
 
-TEST_F_TASK(accepting_in_want, is_counted_and_the_peer_is_accepted_later) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(accepting_in_want, is_counted_and_the_peer_is_accepted_later) {
   co_await expect_service(listener);
   EXPECT_EQ(device().statistics().accept_errors, 1u);
   EXPECT_EQ(device().statistics().accepts_failed, 0u);
 }
 
-TEST_F_TASK(listening, without_descriptors_it_tells_each_peer_so_and_takes_the_next_when_there_are_some) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(listening, without_descriptors_it_tells_each_peer_so_and_takes_the_next_when_there_are_some) {
   std::vector<raw_peer> peers;
   for (int i = 0; i < 4; ++i) {
     peers.push_back(raw_peer::connect(listener.address()));
@@ -850,12 +804,8 @@ TEST_F(listening, without_room_for_a_peers_receives_it_tells_the_peer_within_a_q
   open_device({.pool = {.max_bytes = 4 << 20, .arena_bytes = 1 << 20}});
   const auto body = [&](scope& tasks) -> task<> {
     const auto held = co_await pool().allocate(1 << 20, mr::budget::receive);
-    net::connection_options greedy;
-    greedy.receive_size = 60'000;
-    greedy.receive_depth = 26;
-    greedy.set_up_timeout = 400s;
-    net::connection_options half;
-    half.set_up_timeout = 200s;
+    const net::connection_options greedy{.receive_size = 60'000, .receive_depth = 26, .set_up_timeout = 400s};
+    const net::connection_options half{.set_up_timeout = 200s};
     auto listener = co_await listen();
     attempt connecting(tasks, device().connect(std::string(listener.address()), half));
     auto request = co_await listener.next();
@@ -872,9 +822,7 @@ TEST_F(listening, without_room_for_a_peers_receives_it_tells_the_peer_within_a_q
 }
 
 TEST_F_TASK(listening, with_as_many_connections_as_it_takes_it_tells_a_foreign_peer_so) {
-  net::listener_options narrow;
-  narrow.max_connections = 1;
-  auto listener = co_await listen(narrow);
+  auto listener = co_await listen({.max_connections = 1});
   const auto frame_of = [](net::iwarp::mpa::frame frame) {
     bytes out(net::iwarp::mpa::max_frame_bytes);
     out.resize(net::iwarp::mpa::encode_frame(frame, out));
@@ -903,8 +851,7 @@ TEST_F_TASK(connecting, to_a_server_without_descriptors_says_so) {
     static_cast<void>(co_await raw.receive_rest());
   };
   const auto failure = co_await connect_to(reject);
-  EXPECT_TRUE(failure && failure->code() == std::errc::too_many_files_open);
-  EXPECT_TRUE(contains(failure, "the peer has no descriptors left")) << (failure ? failure->what() : "");
+  EXPECT_TRUE(failed_with(failure, std::errc::too_many_files_open, "the peer has no descriptors left"));
 }
 
 // ---- names with several addresses
@@ -953,8 +900,7 @@ class names : private with_made_up_names, public connecting {
   [[nodiscard]] int connects() const noexcept { return calls.connects; }
 };
 
-TEST_F_TASK(names, are_tried_address_by_address_until_one_answers) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(names, are_tried_address_by_address_until_one_answers) {
   let_it_mean({deserted(), "[::1]:1", std::string(listener.address()), deserted()});
   const auto both = co_await when_all(device().connect("somewhere:1"), accept(listener));
   EXPECT_EQ(std::get<0>(both).peer(), listener.address());
@@ -968,7 +914,7 @@ TEST_F_TASK(names, of_which_no_address_answers_say_why_for_each) {
   const std::string refused = ": TCP connection: Connection refused";
   const std::string words = "nobody listens on somewhere:1 over iwarp: " + first + refused + "; " + second + refused;
   EXPECT_EQ(std::string(failure ? failure->what() : ""), words);
-  EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused);
+  EXPECT_TRUE(failed_with(failure, std::errc::connection_refused));
 }
 
 TEST_F_TASK(names, whose_first_address_is_no_iwarp_peer_are_found_at_the_second) {
@@ -985,17 +931,14 @@ TEST_F_TASK(names, whose_first_address_is_no_iwarp_peer_are_found_at_the_second)
   EXPECT_EQ(std::get<0>(all).peer(), listener.address());
 }
 
-TEST_F_TASK(names, whose_peer_rejects_are_not_asked_at_another_address) {
-  auto listener = co_await listen();
+TEST_F_LISTENING(names, whose_peer_rejects_are_not_asked_at_another_address) {
   auto other = co_await listen();
   let_it_mean({std::string(listener.address()), std::string(other.address())});
-  auto attempt = failure_of(device().connect("somewhere:1"));
   const auto reject = [&]() -> task<> {
     auto request = co_await listener.next();
     co_await request->reject();
   };
-  auto rejecting = reject();
-  const auto both = co_await when_all(std::move(attempt), std::move(rejecting));
+  const auto both = co_await when_all(failure_of(device().connect("somewhere:1")), reject());
   EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::peer_rejected);
 }
 
@@ -1008,8 +951,7 @@ TEST_F_TASK(names, whose_only_address_swallows_everything_end_at_the_deadline_an
   };
   const auto both = co_await when_all(failure_of(device().connect("somewhere:1")), wait());
   const auto& failure = std::get<0>(both);
-  EXPECT_TRUE(failure && failure->code() == errc::timed_out);
-  EXPECT_TRUE(contains(failure, "TCP connection")) << (failure ? failure->what() : "");
+  EXPECT_TRUE(failed_with(failure, errc::timed_out, "TCP connection"));
 }
 
 TEST_F_TASK(names, whose_first_address_swallows_everything_leave_the_second_its_share_of_the_time) {

@@ -6,13 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include <array>
-#include <atomic>
-#include <cstdint>
-#include <functional>
 #include <random>
-#include <thread>
-#include <vector>
 
 #include "net/support.hpp"
 
@@ -182,12 +176,9 @@ TEST_P(stream_test, brings_every_byte_in_order_whatever_the_pieces_and_then_the_
   constexpr std::size_t total = 400'000;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const auto script = [&](net::stream& a, net::stream& b) -> task<> {
-      auto writing = write_in_pieces(a, pool(), total, seed);
-      auto writing_back = write_in_pieces(b, pool(), total / 2, seed + 100);
-      auto reading = read_in_pieces(b, seed + 200);
-      auto reading_back = read_in_pieces(a, seed + 300);
       const auto done =
-          co_await when_all(std::move(writing), std::move(writing_back), std::move(reading), std::move(reading_back));
+          co_await when_all(write_in_pieces(a, pool(), total, seed), write_in_pieces(b, pool(), total / 2, seed + 100),
+                            read_in_pieces(b, seed + 200), read_in_pieces(a, seed + 300));
       EXPECT_EQ(std::get<2>(done), total);
       EXPECT_EQ(std::get<3>(done), total / 2);
       co_await a.close();
@@ -284,7 +275,6 @@ TEST_P_STREAMS(stream_test, an_end_of_the_writing_beside_a_write_is_refused_and_
 
 TEST_P_STREAMS(stream_test, can_be_aborted_while_it_closes, {.close_timeout = 1h}) {
   const content words = bytes_from(0, 8'000'000);
-  const auto write = [&]() -> task<> { static_cast<void>(co_await as_result(a.write(words))); };
   const auto end = [&]() -> task<> {
     co_await settle();
     a.close();
@@ -292,7 +282,7 @@ TEST_P_STREAMS(stream_test, can_be_aborted_while_it_closes, {.close_timeout = 1h
     a.abort();
     co_await a.close();
   };
-  co_await when_all(write(), end());
+  co_await when_all(as_result(a.write(words)), end());
   b.abort();
 }
 
@@ -547,13 +537,9 @@ class stream_and_messages_test : public net_test {
 
 TEST_F(stream_and_messages_test, what_comes_behind_the_end_is_not_read_and_bounded_by_the_credits) {
   const auto script = [&](net::stream& ours, net::connection& peer) -> task<> {
-    for (const std::size_t size : {3u, 0u}) {
-      co_await peer.send(co_await pool().allocate(size));
-    }
+    for (const std::size_t size : {3u, 0u}) co_await peer.send(co_await pool().allocate(size));
     const auto send_for_ever = [&]() -> task<> {
-      for (;;) {
-        co_await peer.send(co_await pool().allocate(100));
-      }
+      for (;;) co_await peer.send(co_await pool().allocate(100));
     };
     EXPECT_EQ(co_await code_of(with_timeout(100ms, send_for_ever())), errc::timed_out);
     EXPECT_LE(peer.statistics().sends.posted, net::connection_options().receive_depth);

@@ -2,22 +2,9 @@
 // What the tests of net share: a device, an executor, and peers made by hand.
 #pragma once
 
-#include <weft/net/connection.hpp>
-#include <weft/net/device.hpp>
-#include <weft/net/listener.hpp>
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
+#include <weft/weft.hpp>
 
 #include <deque>
-#include <optional>
-#include <string>
-#include <system_error>
-#include <vector>
 
 #include "kit/clock.hpp"
 #include "kit/descriptors.hpp"
@@ -68,9 +55,7 @@ class net_test : public testing::Test {
     const auto body = [&]() -> task<> {
       auto listener = co_await listen();
       raw_peer raw = raw_peer::connect(listener.address());
-      auto setting_up = raw.set_up(greeting, crc);
-      auto accepting = accept(listener, options);
-      auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+      auto both = co_await when_all(raw.set_up(greeting, crc), accept(listener, options));
       listener.close();
       co_await script(raw, std::get<1>(both));
     };
@@ -79,9 +64,7 @@ class net_test : public testing::Test {
 
   /// A peer of ours gets through: whatever others did has not hurt the listener.
   task<> expect_service(net::listener& listener) {
-    auto connecting = device().connect(std::string(listener.address()));
-    auto accepting = accept(listener);
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(device().connect(std::string(listener.address())), accept(listener));
     auto payload = co_await pool().allocate(10);
     co_await std::get<0>(both).send(std::move(payload));
     const auto message = co_await std::get<1>(both).recv_or_throw();
@@ -96,9 +79,7 @@ class net_test : public testing::Test {
 
  private:
   static executor_options on(clock& time, system_calls& calls) noexcept {
-    executor_options chosen;
-    chosen.clock = &time;
-    chosen.system_calls = &calls;
+    executor_options chosen{.clock = &time, .system_calls = &calls};
     return chosen;
   }
 

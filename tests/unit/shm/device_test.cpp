@@ -39,14 +39,10 @@ class shm_devices : public testing::Test {
  protected:
   /// What connects `from` with a listener of `to`.
   static std::string fabric_between(net::device& from, net::device& to, system_calls& calls) {
-    executor_options chosen;
-    chosen.system_calls = &calls;
-    executor home(chosen);
+    executor home({.system_calls = &calls});
     const auto body = [&]() -> task<std::string> {
       auto listener = co_await to.listen("127.0.0.1:0");
-      auto connecting = from.connect(std::string(listener.address()));
-      auto accepting = listener.accept();
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      auto both = co_await when_all(from.connect(std::string(listener.address())), listener.accept());
       std::string fabric(std::get<0>(both).fabric());
       std::get<0>(both).abort();
       co_return fabric;
@@ -73,15 +69,11 @@ TEST_F(shm_devices, listen_over_the_next_fabric_where_another_user_has_the_name)
   net::device both = net::device::open("shm,iwarp");
   net::device memory = net::device::open("shm");
   all_strangers calls;
-  executor_options chosen;
-  chosen.system_calls = &calls;
-  executor home(chosen);
+  executor home({.system_calls = &calls});
   const auto body = [&]() -> task<> {
     auto stranger = co_await memory.listen("127.0.0.1:0");
     auto listener = co_await both.listen(std::string(stranger.address()));
-    auto connecting = both.connect(std::string(listener.address()));
-    auto accepting = listener.accept();
-    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    auto ends = co_await when_all(both.connect(std::string(listener.address())), listener.accept());
     EXPECT_EQ(std::get<0>(ends).fabric(), "iwarp");
     std::get<0>(ends).abort();
   };

@@ -5,13 +5,18 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include <thread>
-
 #include "../../sim/loose_task.hpp"
+#include "kit/failing_system_calls.hpp"
 #include "shm/support.hpp"
 
 namespace weft::test {
 namespace {
+
+/// Before the base class of a fixture that is given them.
+template <class Calls>
+struct with_calls {
+  Calls calls;
+};
 
 using both_ends = std::tuple<net::new_link, std::unique_ptr<net::link>>;
 
@@ -20,20 +25,23 @@ class shm_set_up : public shm_test {
   using shm_test::shm_test;
 
   task<both_ends> connect_pair(net::link_listener& listener) {
-    auto connecting = connect(std::string(listener.address()));
-    auto accepting = accept(listener);
-    co_return co_await when_all(std::move(connecting), std::move(accepting));
+    co_return co_await when_all(connect(std::string(listener.address())), accept(listener));
   }
   [[nodiscard]] static std::string on_port_of(std::string_view host, const net::link_listener& listener) {
     return std::string(host) + std::string(listener.address().substr(listener.address().rfind(':')));
   }
   task<> expect_connection(std::string address, net::link_listener& listener) {
-    auto connecting = connect(std::move(address));
-    auto accepting = accept(listener);
-    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    const auto both = co_await when_all(connect(std::move(address)), accept(listener));
     EXPECT_TRUE(std::get<1>(both) != nullptr);
   }
 };
+
+#define TEST_F_LISTENING(fixture, name)                                                           \
+  TEST_F_SCRIPT(fixture, name, ([[maybe_unused]] std::unique_ptr<net::link_listener> & listener), \
+                run([&]() -> task<> {                                                             \
+                  auto listener = co_await listen();                                              \
+                  co_await script(listener);                                                      \
+                }))
 
 bool sends_to(const descriptor& from, const descriptor& at) {
   EXPECT_EQ(::send(from.fd(), "w", 1, MSG_NOSIGNAL), 1);
@@ -41,96 +49,73 @@ bool sends_to(const descriptor& from, const descriptor& at) {
   return ::poll(&state, 1, 0) == 1;
 }
 
-TEST_F(shm_set_up, gives_both_ends_the_same_memory_and_a_socket_to_each_other) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    both_ends both = co_await connect_pair(*listener);
-    shm::established& here = parts_of(*std::get<0>(both).link);
-    shm::established& there = parts_of(*std::get<1>(both));
-    here.memory.own().taken = 42;
-    EXPECT_EQ(there.memory.other().taken, 42u);
-    there.memory.own().written = 43;
-    EXPECT_EQ(here.memory.other().written, 43u);
-    EXPECT_TRUE(sends_to(here.socket, there.socket));
-    EXPECT_TRUE(sends_to(there.socket, here.socket));
-    EXPECT_EQ(here.memory.file(), -1);
-    EXPECT_EQ(there.memory.file(), -1);
-  });
+TEST_F_LISTENING(shm_set_up, gives_both_ends_the_same_memory_and_a_socket_to_each_other) {
+  both_ends both = co_await connect_pair(*listener);
+  shm::established& here = parts_of(*std::get<0>(both).link);
+  shm::established& there = parts_of(*std::get<1>(both));
+  here.memory.own().taken = 42;
+  EXPECT_EQ(there.memory.other().taken, 42u);
+  there.memory.own().written = 43;
+  EXPECT_EQ(here.memory.other().written, 43u);
+  EXPECT_TRUE(sends_to(here.socket, there.socket));
+  EXPECT_TRUE(sends_to(there.socket, here.socket));
+  EXPECT_EQ(here.memory.file(), -1);
+  EXPECT_EQ(there.memory.file(), -1);
 }
 
-TEST_F(shm_set_up, ends_for_both_when_one_goes) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    both_ends both = co_await connect_pair(*listener);
-    std::get<0>(both).link.reset();
-    descriptor& socket = parts_of(*std::get<1>(both)).socket;
-    pollfd state{.fd = socket.fd(), .events = POLLIN, .revents = 0};
-    EXPECT_EQ(::poll(&state, 1, 0), 1);
-    EXPECT_NE(state.revents & POLLHUP, 0);
-  });
+TEST_F_LISTENING(shm_set_up, ends_for_both_when_one_goes) {
+  both_ends both = co_await connect_pair(*listener);
+  std::get<0>(both).link.reset();
+  descriptor& socket = parts_of(*std::get<1>(both)).socket;
+  pollfd state{.fd = socket.fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&state, 1, 0), 1);
+  EXPECT_NE(state.revents & POLLHUP, 0);
 }
 
-TEST_F(shm_set_up, says_who_the_peer_is) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    both_ends both = co_await connect_pair(*listener);
-    EXPECT_EQ(std::get<0>(both).link->peer(), listener->address());
-    EXPECT_EQ(std::get<1>(both)->peer(), "process " + std::to_string(::getpid()));
-  });
+TEST_F_LISTENING(shm_set_up, says_who_the_peer_is) {
+  both_ends both = co_await connect_pair(*listener);
+  EXPECT_EQ(std::get<0>(both).link->peer(), listener->address());
+  EXPECT_EQ(std::get<1>(both)->peer(), "process " + std::to_string(::getpid()));
 }
 
-TEST_F(shm_set_up, carries_private_data_both_ways) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const std::string longest(56, 'x');
-    const auto serve = [&]() -> task<> {
-      auto request = co_await listener->next();
-      EXPECT_EQ(bytes(request->private_data().begin(), request->private_data().end()), bytes_of(longest));
-      const net::set_up_options options = how("answer");
-      static_cast<void>(co_await request->accept(options));
-    };
-    auto serving = serve();
-    auto asking = connect(std::string(listener->address()), how(longest));
-    const auto both = co_await when_all(std::move(asking), std::move(serving));
-    EXPECT_EQ(std::get<0>(both).peer_private_data, bytes_of("answer"));
-  });
+TEST_F_LISTENING(shm_set_up, carries_private_data_both_ways) {
+  const std::string longest(56, 'x');
+  const auto serve = [&]() -> task<> {
+    auto request = co_await listener->next();
+    EXPECT_EQ(bytes(request->private_data().begin(), request->private_data().end()), bytes_of(longest));
+    const net::set_up_options options = how("answer");
+    static_cast<void>(co_await request->accept(options));
+  };
+  const auto both = co_await when_all(connect(std::string(listener->address()), how(longest)), serve());
+  EXPECT_EQ(std::get<0>(both).peer_private_data, bytes_of("answer"));
 }
 
-TEST_F(shm_set_up, refuses_more_private_data_than_it_carries) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const std::string too_long(57, 'x');
-    const auto code = co_await code_of(connect(std::string(listener->address()), how(too_long)));
-    EXPECT_EQ(code, errc::invalid_argument);
-  });
+TEST_F_LISTENING(shm_set_up, refuses_more_private_data_than_it_carries) {
+  const std::string too_long(57, 'x');
+  EXPECT_EQ(co_await code_of(connect(std::string(listener->address()), how(too_long))), errc::invalid_argument);
 }
 
-TEST_F(shm_set_up, agrees_on_the_smaller_numbers_of_both_ends) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const auto serve = [&]() -> task<std::unique_ptr<net::link>> {
-      auto request = co_await listener->next();
-      net::set_up_options options = how();
-      options.incoming_reads = 3;
-      options.outgoing_reads = 40;
-      co_return co_await request->accept(options);
-    };
-    const auto small = shm::open_transport({.ring_bytes = std::size_t{16} << 10});
+TEST_F_LISTENING(shm_set_up, agrees_on_the_smaller_numbers_of_both_ends) {
+  const auto serve = [&]() -> task<std::unique_ptr<net::link>> {
+    auto request = co_await listener->next();
     net::set_up_options options = how();
-    options.incoming_reads = 30;
-    options.outgoing_reads = 4;
-    auto serving = serve();
-    auto asking = small->connect(listener->address(), options);
-    const auto both = co_await when_all(std::move(asking), std::move(serving));
-    const shm::established& here = parts_of(*std::get<0>(both).link);
-    const shm::established& there = parts_of(*std::get<1>(both));
-    EXPECT_EQ(here.incoming_reads, 30);
-    EXPECT_EQ(there.outgoing_reads, 30);
-    EXPECT_EQ(here.outgoing_reads, 3);
-    EXPECT_EQ(there.incoming_reads, 3);
-    EXPECT_EQ(here.memory.ring_bytes(), std::size_t{16} << 10);
-    EXPECT_EQ(there.memory.ring_bytes(), std::size_t{16} << 10);
-  });
+    options.incoming_reads = 3;
+    options.outgoing_reads = 40;
+    co_return co_await request->accept(options);
+  };
+  const auto small = shm::open_transport({.ring_bytes = std::size_t{16} << 10});
+  net::set_up_options options = how();
+  options.incoming_reads = 30;
+  options.outgoing_reads = 4;
+  const auto both = co_await when_all(small->connect(listener->address(), options), serve());
+  const shm::established& here = parts_of(*std::get<0>(both).link);
+  const shm::established& there = parts_of(*std::get<1>(both));
+  EXPECT_EQ(here.incoming_reads, 30);
+  EXPECT_EQ(there.outgoing_reads, 30);
+  EXPECT_EQ(here.outgoing_reads, 3);
+  EXPECT_EQ(there.incoming_reads, 3);
+  EXPECT_EQ(here.memory.ring_bytes(), std::size_t{16} << 10);
+  EXPECT_EQ(there.memory.ring_bytes(), std::size_t{16} << 10);
 }
 
 TEST_F(shm_set_up, refuses_rings_that_cannot_be) {
@@ -140,102 +125,70 @@ TEST_F(shm_set_up, refuses_rings_that_cannot_be) {
   }
 }
 
-TEST_F(shm_set_up, reaches_who_listens_on_all_addresses) {
-  run([&]() -> task<> {
-    auto listener = co_await listen("0.0.0.0:0");
-    co_await expect_connection(on_port_of("127.0.0.1", *listener), *listener);
-    co_await expect_connection(on_port_of("127.0.0.7", *listener), *listener);
-    co_await expect_connection(on_port_of("0.0.0.0", *listener), *listener);
-    auto any = co_await listen(":0");
-    co_await expect_connection(on_port_of("127.0.0.1", *any), *any);
-  });
+TEST_F_TASK(shm_set_up, reaches_who_listens_on_all_addresses) {
+  auto listener = co_await listen("0.0.0.0:0");
+  co_await expect_connection(on_port_of("127.0.0.1", *listener), *listener);
+  co_await expect_connection(on_port_of("127.0.0.7", *listener), *listener);
+  co_await expect_connection(on_port_of("0.0.0.0", *listener), *listener);
+  auto any = co_await listen(":0");
+  co_await expect_connection(on_port_of("127.0.0.1", *any), *any);
 }
 
-TEST_F(shm_set_up, tells_a_peer_on_another_machine_from_one_that_does_not_listen) {
-  run([&]() -> task<> {
-    const auto far = co_await failure_of(connect("192.0.2.1:7471"));
-    EXPECT_TRUE(far && far->code() == errc::wrong_device && contains(far, "the peer is on another machine"));
-    const auto silent = co_await code_of(connect("127.0.0.1:1"));
-    EXPECT_EQ(silent, std::errc::connection_refused);
-    const auto nothing = co_await code_of(connect("unix:/nonexistent/socket"));
-    EXPECT_EQ(nothing, std::errc::connection_refused);
-    const auto none = co_await code_of(connect("127.0.0.1"));
-    EXPECT_EQ(none, errc::invalid_address);
-    const auto empty = co_await code_of(connect("unix:"));
-    EXPECT_EQ(empty, errc::invalid_address);
-  });
+TEST_F_TASK(shm_set_up, tells_a_peer_on_another_machine_from_one_that_does_not_listen) {
+  EXPECT_TRUE(failed_with(co_await failure_of(connect("192.0.2.1:7471")), errc::wrong_device,
+                          "the peer is on another machine"));
+  EXPECT_EQ(co_await code_of(connect("127.0.0.1:1")), std::errc::connection_refused);
+  EXPECT_EQ(co_await code_of(connect("unix:/nonexistent/socket")), std::errc::connection_refused);
+  EXPECT_EQ(co_await code_of(connect("127.0.0.1")), errc::invalid_address);
+  EXPECT_EQ(co_await code_of(connect("unix:")), errc::invalid_address);
 }
 
-TEST_F(shm_set_up, from_an_address_of_another_machine_is_refused) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    net::set_up_options options = how();
-    options.source = "192.0.2.1:0";
-    const auto failure = co_await failure_of(connect(std::string(listener->address()), options));
-    EXPECT_TRUE(contains(failure, "bind the source address 192.0.2.1:0"));
-    options.source = "127.0.0.2:0";
-    auto connecting = connect(std::string(listener->address()), options);
-    auto accepting = accept(*listener);
-    co_await when_all(std::move(connecting), std::move(accepting));
-  });
+TEST_F_LISTENING(shm_set_up, from_an_address_of_another_machine_is_refused) {
+  net::set_up_options options = how();
+  options.source = "192.0.2.1:0";
+  const auto failure = co_await failure_of(connect(std::string(listener->address()), options));
+  EXPECT_TRUE(contains(failure, "bind the source address 192.0.2.1:0"));
+  options.source = "127.0.0.2:0";
+  co_await when_all(connect(std::string(listener->address()), options), accept(*listener));
 }
 
-TEST_F(shm_set_up, tells_the_connector_why_it_was_rejected) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const auto serve = [&]() -> task<> {
-      auto request = co_await listener->next();
-      co_await request->reject(bytes_of("no room"));
-    };
-    const std::string address(listener->address());
-    auto asking = failure_of(connect(address));
-    auto serving = serve();
-    const auto both = co_await when_all(std::move(asking), std::move(serving));
-    EXPECT_EQ(std::get<0>(both)->code(), errc::peer_rejected);
-    EXPECT_TRUE(contains(std::get<0>(both), "the peer says \"no room\""));
-  });
+TEST_F_LISTENING(shm_set_up, tells_the_connector_why_it_was_rejected) {
+  const auto serve = [&]() -> task<> {
+    auto request = co_await listener->next();
+    co_await request->reject(bytes_of("no room"));
+  };
+  const std::string address(listener->address());
+  const auto both = co_await when_all(failure_of(connect(address)), serve());
+  EXPECT_EQ(std::get<0>(both)->code(), errc::peer_rejected);
+  EXPECT_TRUE(contains(std::get<0>(both), "the peer says \"no room\""));
 }
 
-TEST_F(shm_set_up, that_is_dropped_or_that_the_listener_closes_over_is_rejected) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const std::string address(listener->address());
-    const auto drop = [&]() -> task<> { static_cast<void>(co_await listener->next()); };
-    auto asking = code_of(connect(address));
-    auto dropping = drop();
-    const auto both = co_await when_all(std::move(asking), std::move(dropping));
-    EXPECT_EQ(std::get<0>(both), errc::peer_rejected);
-    const auto close = [&]() -> task<> {
-      co_await sleep_for(20ms);  // it has come, and nobody has taken it
-      listener->close();
-    };
-    auto waiting = code_of(connect(address));
-    auto closing = close();
-    const auto rest = co_await when_all(std::move(waiting), std::move(closing));
-    EXPECT_EQ(std::get<0>(rest), errc::peer_rejected);
-    const auto late = co_await code_of(connect(address));
-    EXPECT_EQ(late, std::errc::connection_refused);
-  });
+TEST_F_LISTENING(shm_set_up, that_is_dropped_or_that_the_listener_closes_over_is_rejected) {
+  const std::string address(listener->address());
+  const auto drop = [&]() -> task<> { static_cast<void>(co_await listener->next()); };
+  const auto both = co_await when_all(code_of(connect(address)), drop());
+  EXPECT_EQ(std::get<0>(both), errc::peer_rejected);
+  const auto close = [&]() -> task<> {
+    co_await sleep_for(20ms);  // it has come, and nobody has taken it
+    listener->close();
+  };
+  const auto rest = co_await when_all(code_of(connect(address)), close());
+  EXPECT_EQ(std::get<0>(rest), errc::peer_rejected);
+  EXPECT_EQ(co_await code_of(connect(address)), std::errc::connection_refused);
 }
 
-TEST_F(shm_set_up, ends_in_time_where_nobody_accepts) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const auto wait = [&]() -> task<> {
-      co_await sleep_for(10ms);
-      jump(11s);
-      co_await settle();
-    };
-    const std::string address(listener->address());
-    auto asking = failure_of(connect(address));
-    auto waiting = wait();
-    const auto both = co_await when_all(std::move(asking), std::move(waiting));
-    EXPECT_EQ(std::get<0>(both)->code(), errc::timed_out);
-    EXPECT_TRUE(contains(std::get<0>(both), "wait for the answer"));
-    // It has gone, as whoever accepts it finds out.
-    const auto gone = co_await code_of(accept(*listener));
-    EXPECT_EQ(gone, errc::peer_vanished);
-  });
+TEST_F_LISTENING(shm_set_up, ends_in_time_where_nobody_accepts) {
+  const auto wait = [&]() -> task<> {
+    co_await sleep_for(10ms);
+    jump(11s);
+    co_await settle();
+  };
+  const std::string address(listener->address());
+  const auto both = co_await when_all(failure_of(connect(address)), wait());
+  EXPECT_EQ(std::get<0>(both)->code(), errc::timed_out);
+  EXPECT_TRUE(contains(std::get<0>(both), "wait for the answer"));
+  // It has gone, as whoever accepts it finds out.
+  EXPECT_EQ(co_await code_of(accept(*listener)), errc::peer_vanished);
 }
 
 TEST_F(shm_set_up, stopped_at_any_turn_leaves_nothing_behind) {
@@ -277,110 +230,81 @@ sim::loose_task accept_loosely(net::link_request& request, const net::set_up_opt
 }
 
 // The request is let go along with the task, as connection_request::accept() does it.
-TEST_F(shm_set_up, destroyed_while_its_peer_is_silent_closes_the_socket) {
-  run([&]() -> task<> {
-    auto listener = co_await listen_at_work();
-    const net::set_up_options options = how();
-    for (const int turns : {0, 1, 3, 20}) {
-      raw_end raw = raw_end::connect(name_of(*listener));
-      raw.send(hello_frame());
-      auto request = co_await listener->next();
-      {
-        const auto accepting = accept_loosely(*request, options);
-        accepting.start(home());
-        static_cast<void>(co_await raw.receive_frame());
-        for (int i = 0; i < turns || !accepting.at_rest(); ++i) co_await yield();
-        EXPECT_EQ(accepting.waits_for(), "a wait for readiness");
-      }
-      request.reset();
-      co_await raw.receive_to_the_end();
+TEST_F_TASK(shm_set_up, destroyed_while_its_peer_is_silent_closes_the_socket) {
+  auto listener = co_await listen_at_work();
+  const net::set_up_options options = how();
+  for (const int turns : {0, 1, 3, 20}) {
+    raw_end raw = raw_end::connect(name_of(*listener));
+    raw.send(hello_frame());
+    auto request = co_await listener->next();
+    {
+      const auto accepting = accept_loosely(*request, options);
+      accepting.start(home());
+      static_cast<void>(co_await raw.receive_frame());
+      for (int i = 0; i < turns || !accepting.at_rest(); ++i) co_await yield();
+      EXPECT_EQ(accepting.waits_for(), "a wait for readiness");
     }
-    co_await expect_service(*listener);
-  });
+    request.reset();
+    co_await raw.receive_to_the_end();
+  }
+  co_await expect_service(*listener);
 }
 
-TEST_F(shm_set_up, waited_for_by_several_goes_to_one_and_a_stop_loses_none) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    for (int i = 0; i < 3; ++i) {
-      const auto stopped = co_await code_of(with_timeout(1ms, listener->next()));
-      EXPECT_EQ(stopped, errc::timed_out);
-    }
-    const std::string address(listener->address());
-    auto first = accept(*listener);
-    auto second = accept(*listener);
-    auto one = connect(address);
-    auto other = connect(address);
-    const auto all = co_await when_all(std::move(first), std::move(second), std::move(one), std::move(other));
-    EXPECT_TRUE(std::get<0>(all) != nullptr && std::get<1>(all) != nullptr);
-  });
+TEST_F_LISTENING(shm_set_up, waited_for_by_several_goes_to_one_and_a_stop_loses_none) {
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(co_await code_of(with_timeout(1ms, listener->next())), errc::timed_out);
+  const std::string address(listener->address());
+  const auto all = co_await when_all(accept(*listener), accept(*listener), connect(address), connect(address));
+  EXPECT_TRUE(std::get<0>(all) != nullptr && std::get<1>(all) != nullptr);
 }
 
-TEST_F(shm_set_up, is_accepted_on_another_executor) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const auto hand_over = [&]() -> task<> {
-      auto request = co_await listener->next();
-      std::exception_ptr failure;
-      std::thread other([&] {
-        executor there;
-        try {
-          const auto serve = [&]() -> task<> {
-            const net::set_up_options options = how();
-            const auto link = co_await request->accept(options);
-          };
-          there.run(serve());
-        } catch (...) {
-          failure = std::current_exception();
-        }
-      });
-      co_await sleep_for(50ms);
-      other.join();
-      if (failure != nullptr) std::rethrow_exception(failure);
-    };
-    auto connecting = connect(std::string(listener->address()));
-    auto handing = hand_over();
-    co_await when_all(std::move(connecting), std::move(handing));
-  });
-}
-
-TEST_F(shm_set_up, is_over_for_who_waits_once_another_thread_closes_the_listener) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
+TEST_F_LISTENING(shm_set_up, is_accepted_on_another_executor) {
+  const auto hand_over = [&]() -> task<> {
+    auto request = co_await listener->next();
+    std::exception_ptr failure;
     std::thread other([&] {
-      std::this_thread::sleep_for(20ms);
-      listener->close();
+      executor there;
+      try {
+        const auto serve = [&]() -> task<> {
+          const net::set_up_options options = how();
+          const auto link = co_await request->accept(options);
+        };
+        there.run(serve());
+      } catch (...) {
+        failure = std::current_exception();
+      }
     });
-    const auto nobody = co_await listener->next();
-    EXPECT_EQ(nobody, nullptr);
+    co_await sleep_for(50ms);
     other.join();
+    if (failure != nullptr) std::rethrow_exception(failure);
+  };
+  co_await when_all(connect(std::string(listener->address())), hand_over());
+}
+
+TEST_F_LISTENING(shm_set_up, is_over_for_who_waits_once_another_thread_closes_the_listener) {
+  std::thread other([&] {
+    std::this_thread::sleep_for(20ms);
+    listener->close();
   });
+  EXPECT_EQ(co_await listener->next(), nullptr);
+  other.join();
 }
 
 // ---- where to listen
 
-TEST_F(shm_set_up, at_an_address_that_is_taken_or_anothers_is_refused) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const auto taken = co_await code_of(listen(std::string(listener->address())));
-    EXPECT_EQ(taken, std::errc::address_in_use);
-    const auto far = co_await code_of(listen("192.0.2.1:0"));
-    EXPECT_EQ(far, std::errc::address_not_available);
-    listener->close();
-    const std::string address(listener->address());
-    auto next = co_await listen(address);
-    EXPECT_EQ(next->address(), address);
-  });
+TEST_F_LISTENING(shm_set_up, at_an_address_that_is_taken_or_anothers_is_refused) {
+  EXPECT_EQ(co_await code_of(listen(std::string(listener->address()))), std::errc::address_in_use);
+  EXPECT_EQ(co_await code_of(listen("192.0.2.1:0")), std::errc::address_not_available);
+  listener->close();
+  const std::string address(listener->address());
+  auto next = co_await listen(address);
+  EXPECT_EQ(next->address(), address);
 }
 
-TEST_F(shm_set_up, at_port_0_has_one_that_tcp_has_free) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    EXPECT_NE(listener->address(), "127.0.0.1:0");
-    const auto where = co_await resolve(listener->address(), true);
-    const descriptor tcp = owned(::socket(AF_INET, SOCK_STREAM, 0));
-    EXPECT_EQ(::bind(tcp.fd(), where.front().data(), where.front().size()), 0);
-  });
+TEST_F_LISTENING(shm_set_up, at_port_0_has_one_that_tcp_has_free) {
+  EXPECT_NE(listener->address(), "127.0.0.1:0");
+  const auto where = co_await resolve(listener->address(), true);
+  const descriptor tcp = owned(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::bind(tcp.fd(), where.front().data(), where.front().size()), 0);
 }
 
 class shm_paths : public shm_set_up {
@@ -409,39 +333,30 @@ TEST_F(shm_paths, that_a_dead_listener_has_left_are_taken_over) {
   leave_a_dead_socket();
   ASSERT_TRUE(has_file());
   run([&]() -> task<> {
-    const auto refused = co_await code_of(connect(directory.address()));
-    EXPECT_EQ(refused, std::errc::connection_refused);
+    EXPECT_EQ(co_await code_of(connect(directory.address())), std::errc::connection_refused);
     auto listener = co_await listen(directory.address());
     co_await expect_service(*listener);
   });
 }
 
-TEST_F(shm_paths, of_a_listener_that_lives_are_not_taken_from_it) {
-  run([&]() -> task<> {
-    auto listener = co_await listen(directory.address());
-    const auto taken = co_await code_of(listen(directory.address()));
-    EXPECT_EQ(taken, std::errc::address_in_use);
-    co_await expect_service(*listener);
-  });
+TEST_F_TASK(shm_paths, of_a_listener_that_lives_are_not_taken_from_it) {
+  auto listener = co_await listen(directory.address());
+  EXPECT_EQ(co_await code_of(listen(directory.address())), std::errc::address_in_use);
+  co_await expect_service(*listener);
 }
 
 TEST_F(shm_paths, with_a_file_that_is_no_socket_are_left_alone) {
   std::filesystem::create_directory(directory.path() / "socket");
-  run([&]() -> task<> {
-    const auto taken = co_await code_of(listen(directory.address()));
-    EXPECT_EQ(taken, std::errc::address_in_use);
-  });
+  run([&]() -> task<> { EXPECT_EQ(co_await code_of(listen(directory.address())), std::errc::address_in_use); });
   EXPECT_TRUE(has_file());
 }
 
-TEST_F(shm_paths, that_have_become_anothers_are_not_removed) {
-  run([&]() -> task<> {
-    auto listener = co_await listen(directory.address());
-    std::filesystem::remove(directory.path() / "socket");
-    const descriptor other = owned(::open(directory.socket().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    listener->close();
-    EXPECT_TRUE(has_file());
-  });
+TEST_F_TASK(shm_paths, that_have_become_anothers_are_not_removed) {
+  auto listener = co_await listen(directory.address());
+  std::filesystem::remove(directory.path() / "socket");
+  const descriptor other = owned(::open(directory.socket().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  listener->close();
+  EXPECT_TRUE(has_file());
 }
 
 TEST_F(shm_paths, wanted_by_many_at_a_time_go_to_one) {
@@ -484,39 +399,29 @@ class obituaries : public system_calls {
   int kill(pid_t, int) noexcept override { return -ESRCH; }
 };
 
-struct with_obituaries {
-  obituaries calls;
-};
-
 // A process that was killed may listen for a moment longer: see holder_of().
-class shm_undead : private with_obituaries, public shm_set_up {
+class shm_undead : private with_calls<obituaries>, public shm_set_up {
  protected:
   shm_undead() : shm_set_up(calls) {}
   scratch_directory directory;
 };
 
-TEST_F(shm_undead, listeners_lose_their_path_to_the_next_and_leave_it_its_file) {
-  run([&]() -> task<> {
-    auto undead = co_await listen(directory.address());
-    auto next = co_await listen(directory.address());
-    undead->close();
-    co_await expect_service(*next);
-  });
+TEST_F_TASK(shm_undead, listeners_lose_their_path_to_the_next_and_leave_it_its_file) {
+  auto undead = co_await listen(directory.address());
+  auto next = co_await listen(directory.address());
+  undead->close();
+  co_await expect_service(*next);
 }
 
-TEST_F(shm_undead, listeners_keep_an_address_until_they_are_gone) {
-  run([&]() -> task<> {
-    auto undead = co_await listen();
-    const std::string address(undead->address());
-    const auto end = [&]() -> task<> {
-      co_await sleep_for(10ms);
-      undead->close();
-    };
-    auto ending = end();
-    auto listening = listen(address);
-    auto both = co_await when_all(std::move(listening), std::move(ending));
-    co_await expect_service(*std::get<0>(both));
-  });
+TEST_F_TASK(shm_undead, listeners_keep_an_address_until_they_are_gone) {
+  auto undead = co_await listen();
+  const std::string address(undead->address());
+  const auto end = [&]() -> task<> {
+    co_await sleep_for(10ms);
+    undead->close();
+  };
+  auto both = co_await when_all(listen(address), end());
+  co_await expect_service(*std::get<0>(both));
 }
 
 // ---- other users
@@ -542,11 +447,7 @@ class strangers : public system_calls {
   }
 };
 
-struct with_strangers {
-  strangers calls;
-};
-
-class shm_users : private with_strangers, public shm_set_up {
+class shm_users : private with_calls<strangers>, public shm_set_up {
  protected:
   shm_users() : shm_set_up(calls) {}
   void let_all_be_strangers() noexcept { calls.all = true; }
@@ -554,49 +455,37 @@ class shm_users : private with_strangers, public shm_set_up {
   scratch_directory directory;
 };
 
-TEST_F(shm_users, that_listen_under_an_address_and_are_others_get_nothing_from_us) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    let_all_be_strangers();
-    const auto failure = co_await failure_of(connect(std::string(listener->address())));
-    EXPECT_EQ(failure->code(), std::errc::permission_denied);
-    EXPECT_TRUE(contains(failure, "what listens there belongs to user"));
-  });
+TEST_F_LISTENING(shm_users, that_listen_under_an_address_and_are_others_get_nothing_from_us) {
+  let_all_be_strangers();
+  EXPECT_TRUE(failed_with(co_await failure_of(connect(std::string(listener->address()))), std::errc::permission_denied,
+                          "what listens there belongs to user"));
 }
 
-TEST_F(shm_users, that_are_others_are_passed_by_where_our_own_listens_at_all_addresses) {
-  run([&]() -> task<> {
-    const auto stranger = co_await listen();
-    const std::string address(stranger->address());
-    const auto own = co_await listen("0.0.0.0" + address.substr(address.rfind(':')));
-    let_those_at_loopback_be_strangers();
-    auto connecting = connect(address);
-    auto accepting = accept(*own);
-    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
-    EXPECT_TRUE(std::get<0>(both).link != nullptr && std::get<1>(both) != nullptr);
-  });
+TEST_F_TASK(shm_users, that_are_others_are_passed_by_where_our_own_listens_at_all_addresses) {
+  const auto stranger = co_await listen();
+  const std::string address(stranger->address());
+  const auto own = co_await listen("0.0.0.0" + address.substr(address.rfind(':')));
+  let_those_at_loopback_be_strangers();
+  const auto both = co_await when_all(connect(address), accept(*own));
+  EXPECT_TRUE(std::get<0>(both).link != nullptr && std::get<1>(both) != nullptr);
 }
 
-TEST_F(shm_users, that_connect_and_are_others_are_rejected_and_counted) {
-  run([&]() -> task<> {
-    auto listener = co_await listen_at_work();
-    let_all_be_strangers();
-    raw_end raw = raw_end::connect(name_of(*listener));
-    raw.send(hello_frame());
-    const shm::frame answer = co_await raw.receive_frame();
-    EXPECT_EQ(answer.kind, shm::frame_kind::reject);
-    EXPECT_EQ(answer.reason, shm::reject_reason::other_user);
-    co_await settle();
-    EXPECT_EQ(counts.requests_failed, 1u);
-  });
+TEST_F_TASK(shm_users, that_connect_and_are_others_are_rejected_and_counted) {
+  auto listener = co_await listen_at_work();
+  let_all_be_strangers();
+  raw_end raw = raw_end::connect(name_of(*listener));
+  raw.send(hello_frame());
+  const shm::frame answer = co_await raw.receive_frame();
+  EXPECT_EQ(answer.kind, shm::frame_kind::reject);
+  EXPECT_EQ(answer.reason, shm::reject_reason::other_user);
+  co_await settle();
+  EXPECT_EQ(counts.requests_failed, 1u);
 }
 
-TEST_F(shm_users, that_a_path_lets_in_may_be_others) {
-  run([&]() -> task<> {
-    auto listener = co_await listen(directory.address());
-    let_all_be_strangers();
-    co_await expect_service(*listener);
-  });
+TEST_F_TASK(shm_users, that_a_path_lets_in_may_be_others) {
+  auto listener = co_await listen(directory.address());
+  let_all_be_strangers();
+  co_await expect_service(*listener);
 }
 
 /// The exit status of a child that does this as another user.
@@ -653,49 +542,14 @@ TEST_F(shm_users, need_the_permissions_of_a_path) {
 
 // ---- what fails
 
-/// Fails the n-th of the calls that a set-up makes.
-class failing : public system_calls {
- public:
-  void fail_at(int call, int number) noexcept {
-    left_ = call;
-    number_ = number;
-  }
-  [[nodiscard]] bool has_failed() const noexcept { return left_ <= 0; }
+// Those that a set-up makes.
+constexpr system_call_set calls_of_a_set_up =
+    system_call::socket | system_call::bind | system_call::listen | system_call::connect | system_call::getsockname |
+    system_call::getsockopt | system_call::sendmsg | system_call::recvmsg | system_call::eventfd |
+    system_call::memfd_create | system_call::ftruncate | system_call::fcntl | system_call::fstat | system_call::lstat |
+    system_call::mmap_file;
 
-#define WEFT_TEST_CALL(type, name, parameters, arguments) \
-  type name parameters noexcept override { return --left_ == 0 ? -number_ : system_calls::name arguments; }
-  WEFT_TEST_CALL(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
-  WEFT_TEST_CALL(int, bind, (int fd, const sockaddr* address, unsigned length), (fd, address, length))
-  WEFT_TEST_CALL(int, listen, (int fd, int backlog), (fd, backlog))
-  WEFT_TEST_CALL(int, connect, (int fd, const sockaddr* address, unsigned length), (fd, address, length))
-  WEFT_TEST_CALL(int, getsockname, (int fd, sockaddr* address, unsigned* length), (fd, address, length))
-  WEFT_TEST_CALL(int, getsockopt, (int fd, int level, int name, void* value, unsigned* length),
-                 (fd, level, name, value, length))
-  WEFT_TEST_CALL(ssize_t, sendmsg, (int fd, const msghdr* message, int flags), (fd, message, flags))
-  WEFT_TEST_CALL(ssize_t, recvmsg, (int fd, msghdr* message, int flags), (fd, message, flags))
-  WEFT_TEST_CALL(int, eventfd, (unsigned initial, int flags), (initial, flags))
-  WEFT_TEST_CALL(int, memfd_create, (const char* name, unsigned flags), (name, flags))
-  WEFT_TEST_CALL(int, ftruncate, (int fd, off_t length), (fd, length))
-  WEFT_TEST_CALL(int, fcntl, (int fd, int command, int argument), (fd, command, argument))
-  WEFT_TEST_CALL(int, fstat, (int fd, struct stat* found), (fd, found))
-  WEFT_TEST_CALL(int, lstat, (const char* path, struct stat* found), (path, found))
-#undef WEFT_TEST_CALL
-  void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept override {
-    if (--left_ != 0) return system_calls::mmap_file(length, protection, flags, fd, offset, failure);
-    *failure = number_;
-    return nullptr;
-  }
-
- private:
-  int left_ = 0;
-  int number_ = 0;
-};
-
-struct with_failing_calls {
-  failing calls;
-};
-
-class shm_faults : private with_failing_calls, public shm_set_up {
+class shm_faults : private with_calls<failing_system_calls>, public shm_set_up {
  protected:
   shm_faults() : shm_set_up(calls) {}
 
@@ -706,39 +560,34 @@ class shm_faults : private with_failing_calls, public shm_set_up {
       co_await expect_service(*listener);
     });
     const std::size_t descriptors = open_descriptors();
-    int call = 1;
+    std::size_t call = 0;
     for (bool failed = true; failed; ++call) {
       run([&]() -> task<> {
-        calls.fail_at(call, number);
+        calls.fail({{.of = calls_of_a_set_up, .number = number, .after = call, .times = 1}});
         try {
           auto listener = co_await listen(address());
           const std::string where(listener->address());
-          auto asking = with_timeout(40ms, failure_of(connect(where)));
-          auto serving = with_timeout(40ms, code_of(accept(*listener)));
-          auto serving_or_not = code_of(std::move(serving));
-          auto asking_or_not = code_of(std::move(asking));
-          co_await when_all(std::move(asking_or_not), std::move(serving_or_not));
+          co_await when_all(code_of(with_timeout(40ms, failure_of(connect(where)))),
+                            code_of(with_timeout(40ms, code_of(accept(*listener)))));
           failed = calls.has_failed();
-          calls.fail_at(0, 0);
+          calls.fail({});
           co_await expect_service(*listener);
         } catch (const error&) {
           EXPECT_TRUE(calls.has_failed());
         }
-        calls.fail_at(0, 0);
+        calls.fail({});
       });
       EXPECT_EQ(open_descriptors(), descriptors) << "call " << call;
       if (HasFailure()) return;
     }
-    EXPECT_GT(call, 15);
+    EXPECT_GT(call, 14U);
   }
 
   scratch_directory directory;
 };
 
 TEST_F(shm_faults, of_any_call_leave_no_descriptor_and_the_next_set_up_goes_well) {
-  for (const int number : {ENOMEM, EMFILE}) {
-    expect_clean_failures([] { return std::string("127.0.0.1:0"); }, number);
-  }
+  for (const int number : {ENOMEM, EMFILE}) expect_clean_failures([] { return std::string("127.0.0.1:0"); }, number);
 }
 
 TEST_F(shm_faults, of_any_call_leave_no_file_either) {
@@ -755,37 +604,23 @@ class full_backlog : public system_calls {
   }
 };
 
-struct with_full_backlog {
-  full_backlog calls;
-};
-
-class shm_backlogs : private with_full_backlog, public shm_set_up {
+class shm_backlogs : private with_calls<full_backlog>, public shm_set_up {
  protected:
   shm_backlogs() : shm_set_up(calls) {}
   void keep_full() noexcept { calls.left = 1'000'000; }
 };
 
-TEST_F(shm_backlogs, that_are_full_are_waited_for) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    co_await expect_service(*listener);
-  });
-}
+TEST_F_LISTENING(shm_backlogs, that_are_full_are_waited_for) { co_await expect_service(*listener); }
 
-TEST_F(shm_backlogs, that_stay_full_are_waited_for_no_longer_than_there_is_time) {
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    keep_full();
-    const auto wait = [&]() -> task<> {
-      co_await sleep_for(10ms);
-      jump(11s);
-      co_await settle();
-    };
-    auto waiting = wait();
-    auto asking = code_of(connect(std::string(listener->address())));
-    const auto both = co_await when_all(std::move(asking), std::move(waiting));
-    EXPECT_EQ(std::get<0>(both), errc::timed_out);
-  });
+TEST_F_LISTENING(shm_backlogs, that_stay_full_are_waited_for_no_longer_than_there_is_time) {
+  keep_full();
+  const auto wait = [&]() -> task<> {
+    co_await sleep_for(10ms);
+    jump(11s);
+    co_await settle();
+  };
+  const auto both = co_await when_all(code_of(connect(std::string(listener->address()))), wait());
+  EXPECT_EQ(std::get<0>(both), errc::timed_out);
 }
 
 }  // namespace

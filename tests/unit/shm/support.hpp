@@ -6,34 +6,16 @@
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/handshake.hpp>
 #include <weft/net/shm/transport.hpp>
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/io/io.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/when_any.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "kit/descriptors.hpp"
 #include "net/support.hpp"
 #include "shm/link_in_tests.hpp"
 
@@ -42,15 +24,13 @@ namespace weft::test {
 namespace shm = net::shm;
 
 /// A directory that goes with all that is in it.
-class scratch_directory {
+class scratch_directory : private immovable {
  public:
   scratch_directory() {
     std::string pattern = (std::filesystem::temp_directory_path() / "weft-shm-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw system_error(errno, "mkdtemp");
     path_ = pattern;
   }
-  scratch_directory(const scratch_directory&) = delete;
-  scratch_directory& operator=(const scratch_directory&) = delete;
   ~scratch_directory() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -90,10 +70,7 @@ inline bytes packed(const shm::frame& what) {
 }
 
 inline shm::frame hello_frame() {
-  shm::frame made;
-  made.incoming_reads = 16;
-  made.outgoing_reads = 16;
-  made.ring_bytes = std::uint32_t{256} << 10;
+  shm::frame made{.incoming_reads = 16, .outgoing_reads = 16, .ring_bytes = std::uint32_t{256} << 10};
   return made;
 }
 
@@ -209,17 +186,13 @@ class shm_test : public testing::Test {
 
   task<std::unique_ptr<net::link_listener>> listen(std::string address = "127.0.0.1:0",
                                                    std::size_t max_half_open = 256) {
-    net::listen_options how;
-    how.set_up_timeout = 5s;
-    how.max_half_open = max_half_open;
-    how.counts = &counts;
+    const net::listen_options how{.set_up_timeout = 5s, .max_half_open = max_half_open, .counts = &counts};
     co_return co_await transport_->listen(address, how);
   }
   /// One that accepts peers although nobody waits for them: it does from the first next() on.
   task<std::unique_ptr<net::link_listener>> listen_at_work(std::size_t max_half_open = 256) {
     auto listener = co_await listen("127.0.0.1:0", max_half_open);
-    const auto nobody = co_await code_of(with_timeout(1ms, listener->next()));
-    EXPECT_EQ(nobody, errc::timed_out);
+    EXPECT_EQ(co_await code_of(with_timeout(1ms, listener->next())), errc::timed_out);
     co_return listener;
   }
   [[nodiscard]] net::set_up_options how(std::string_view data = {}) {
@@ -240,9 +213,7 @@ class shm_test : public testing::Test {
   }
   /// A peer of ours gets through: whatever others did has not hurt the listener.
   task<> expect_service(net::link_listener& listener) {
-    auto connecting = connect(std::string(listener.address()));
-    auto accepting = accept(listener);
-    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    const auto both = co_await when_all(connect(std::string(listener.address())), accept(listener));
     EXPECT_TRUE(std::get<0>(both).link != nullptr && std::get<1>(both) != nullptr);
   }
   [[nodiscard]] static shm::unix_name name_of(const net::link_listener& listener) {
@@ -262,9 +233,7 @@ class shm_test : public testing::Test {
 
  private:
   static executor_options on(clock& time, system_calls& calls) noexcept {
-    executor_options chosen;
-    chosen.clock = &time;
-    chosen.system_calls = &calls;
+    executor_options chosen{.clock = &time, .system_calls = &calls};
     return chosen;
   }
 

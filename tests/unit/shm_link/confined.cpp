@@ -14,17 +14,14 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#include <array>
-#include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <cstddef>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <stdexcept>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 namespace {

@@ -3,12 +3,7 @@
 // with little memory. The process is this program once more: see run_confined().
 #pragma once
 
-#include <sys/mman.h>
 #include <sys/syscall.h>
-
-#include <functional>
-#include <string>
-#include <string_view>
 
 #include "shm_link/support.hpp"
 
@@ -41,13 +36,11 @@ confinement where_memory_is_not_executed();
 std::string why_not(const confinement& how);
 
 /// A group of processes that may have little memory and no swap: a cgroup. It has to have no process left when it goes.
-class memory_group {
+class memory_group : private immovable {
  public:
   /// What the kernel does when one asks for more: it kills a process, or says that there is none.
   enum class shortage : bool { kills, is_said };
   explicit memory_group(shortage what);
-  memory_group(const memory_group&) = delete;
-  memory_group& operator=(const memory_group&) = delete;
   ~memory_group();
 
   /// Why there is none; empty if there is.
@@ -79,11 +72,9 @@ class memory_group {
 };
 
 /// A file that may become shorter, so that the kernel copies what goes there: process_vm_readv(2).
-class file_memory {
+class file_memory : private immovable {
  public:
   file_memory();
-  file_memory(const file_memory&) = delete;
-  file_memory& operator=(const file_memory&) = delete;
   ~file_memory() { ::munmap(place_, length); }
 
   [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(place_), length}; }
@@ -117,11 +108,9 @@ int run_confined(const orders& what);
 /// Rings of this length are more than memory_group::leave() leaves.
 inline constexpr std::size_t large_ring_bytes = shm::channel::max_ring_bytes;
 
-class confined_process {
+class confined_process : private immovable {
  public:
   confined_process(const orders& what, const confinement& how);
-  confined_process(const confined_process&) = delete;
-  confined_process& operator=(const confined_process&) = delete;
   ~confined_process();
 
   /// The next line that it says; empty at the end.

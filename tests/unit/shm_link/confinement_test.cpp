@@ -327,14 +327,13 @@ class memory_groups : public confined_peer {
       auto listener = co_await large.listen(host_and_port);
       confined_process there({"connects", "shm", std::string(listener.address()), "large_rings"}, group.inside());
       net::connection peer = co_await accept_connection(listener, {});
-      const std::string fabric = co_await there.line_after("over ");
-      EXPECT_EQ(fabric, "shm");
+      EXPECT_EQ(co_await there.line_after("over "), "shm");
       // Enough for what it needs besides, a few huge pages with it: at the limit, sanitizers see errors everywhere.
       group.leave(large_ring_bytes / 4 * 3);
       const auto serve_and_feed = [&](scope& feeding) -> task<> {
         if (group.says_so()) feeding.spawn(group.feed());
-        const auto code = co_await code_of(with_timeout(60s, serve(large, peer, memory)));
-        EXPECT_EQ(code, errc::peer_vanished) << group.state() << there.state();
+        EXPECT_EQ(co_await code_of(with_timeout(60s, serve(large, peer, memory))), errc::peer_vanished)
+            << group.state() << there.state();
         feeding.request_stop();
       };
       co_await with_scope(on_failure::stop_siblings, serve_and_feed);

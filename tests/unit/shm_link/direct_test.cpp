@@ -3,10 +3,8 @@
 #include <weft/mr/porting/refresh.hpp>
 #include <weft/mr/system/mapping.hpp>
 
-#include <atomic>
 #include <future>
 #include <semaphore>
-#include <thread>
 
 #include "kit/other_thread.hpp"
 #include "shm_link/support.hpp"
@@ -105,168 +103,154 @@ TEST_F(direct_memory, is_read_written_and_changed_while_its_owner_has_no_turn) {
   owner.join();
 }
 
-TEST_F(direct_memory, is_written_and_read_before_another_task_has_its_turn) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
-    auto word = co_await filled(8, 'w');
-    bool others_had_a_turn = false;
-    const auto other = [&]() -> task<> {
-      others_had_a_turn = true;
-      co_return;
-    };
-    const auto at_once = [&](scope& tasks) -> task<> {
-      co_await yield();
-      tasks.spawn(other());
-      co_await both.client.write(word, region.remote().slice(8, 8));
-      expect_filled(region.bytes().subspan(8, 8), 'w');
-      co_await both.client.read(word, region.remote().slice(0, 8));
-      expect_filled(word.bytes(), 0);
-      EXPECT_FALSE(word.in_use());
-      auto prepared = both.client.prepare(region.remote());
-      co_await prepared.read(word, 8);
-      expect_filled(word.bytes(), 'w');
-      co_await prepared.write(word, 16);
-      expect_filled(region.bytes().subspan(16, 8), 'w');
-      EXPECT_FALSE(word.in_use());
-      co_await both.client.send(word);
-      EXPECT_FALSE(others_had_a_turn);
-    };
-    co_await with_scope(on_failure::stop_siblings, at_once);
-    EXPECT_TRUE(others_had_a_turn);
-    end(both);
-  });
-}
-
-TEST_F(direct_memory, that_is_prepared_ends_where_it_ends) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
-    auto prepared = both.client.prepare(region.remote().slice(8, 16));
-    auto memory = co_await filled(8, 'w');
-    co_await prepared.write(memory, 8);
-    expect_filled(region.bytes().subspan(16, 8), 'w');
-    for (const std::uint64_t beyond : {std::uint64_t{9}, std::uint64_t{16}, std::uint64_t{17}, UINT64_MAX}) {
-      EXPECT_EQ(co_await code_of(prepared.write(memory, beyond)), errc::out_of_range);
-      EXPECT_EQ(co_await code_of(prepared.read(memory, beyond)), errc::out_of_range);
-    }
-    expect_filled(region.bytes().subspan(24, 8), 0);
-    auto readable =
-        both.client.prepare(mr::remote_slice(region.remote().key(), region.remote().address(), 8, usage::read_src));
-    EXPECT_EQ(co_await code_of(readable.write(memory)), errc::access_denied);
-    co_await readable.read(memory);
-    expect_filled(memory.bytes(), 0);
-    end(both);
-  });
-}
-
-TEST_F(direct_memory, that_is_prepared_is_used_by_memory_that_is_registered_for_it_and_free) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
+TEST_F_TASK(direct_memory, is_written_and_read_before_another_task_has_its_turn) {
+  auto region = co_await lend(device(), page);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  auto word = co_await filled(8, 'w');
+  bool others_had_a_turn = false;
+  const auto other = [&]() -> task<> {
+    others_had_a_turn = true;
+    co_return;
+  };
+  const auto at_once = [&](scope& tasks) -> task<> {
+    co_await yield();
+    tasks.spawn(other());
+    co_await both.client.write(word, region.remote().slice(8, 8));
+    expect_filled(region.bytes().subspan(8, 8), 'w');
+    co_await both.client.read(word, region.remote().slice(0, 8));
+    expect_filled(word.bytes(), 0);
+    EXPECT_FALSE(word.in_use());
     auto prepared = both.client.prepare(region.remote());
-    std::vector<std::byte> own(8, std::byte{'o'});
-    auto ours = co_await device().domain().register_memory(std::span(own), {.usage = usage::write_src});
-    co_await prepared.write(ours.slice());
-    expect_filled(region.bytes().first(8), 'o');
-    EXPECT_EQ(co_await code_of(prepared.read(ours.slice())), errc::access_denied);
-    EXPECT_EQ(co_await code_of(prepared.read(mr::slice(own, nullptr))), errc::invalid_argument);
-    auto elsewhere = net::device::open("shm");
-    auto others = co_await elsewhere.pool().allocate(8);
-    EXPECT_EQ(co_await code_of(prepared.read(others)), errc::wrong_device);
-    auto pinned = co_await filled(8, 'p');
-    {
-      const auto reader = mr::pin::share(pinned);
-      EXPECT_EQ(co_await code_of(prepared.read(pinned)), errc::buffer_in_use);
-      co_await prepared.write(pinned);
-    }
-    expect_filled(region.bytes().first(8), 'p');
-    co_await ours.release();
-    end(both);
-  });
+    co_await prepared.read(word, 8);
+    expect_filled(word.bytes(), 'w');
+    co_await prepared.write(word, 16);
+    expect_filled(region.bytes().subspan(16, 8), 'w');
+    EXPECT_FALSE(word.in_use());
+    co_await both.client.send(word);
+    EXPECT_FALSE(others_had_a_turn);
+  };
+  co_await with_scope(on_failure::stop_siblings, at_once);
+  EXPECT_TRUE(others_had_a_turn);
+  end(both);
 }
 
-TEST_F(direct_memory, takes_transfers_of_any_size_and_scatter_lists) {
-  run([&]() -> task<> {
-    constexpr std::size_t size = 3 << 20;
-    auto region = co_await lend(device(), size);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
-    std::vector<std::byte> from(size);
-    for (std::size_t i = 0; i < size; ++i) from[i] = static_cast<std::byte>(i * 31 + (i >> 12));
-    auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
-    auto there = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::read_dst});
+TEST_F_TASK(direct_memory, that_is_prepared_ends_where_it_ends) {
+  auto region = co_await lend(device(), page);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  auto prepared = both.client.prepare(region.remote().slice(8, 16));
+  auto memory = co_await filled(8, 'w');
+  co_await prepared.write(memory, 8);
+  expect_filled(region.bytes().subspan(16, 8), 'w');
+  for (const std::uint64_t beyond : {std::uint64_t{9}, std::uint64_t{16}, std::uint64_t{17}, UINT64_MAX}) {
+    EXPECT_EQ(co_await code_of(prepared.write(memory, beyond)), errc::out_of_range);
+    EXPECT_EQ(co_await code_of(prepared.read(memory, beyond)), errc::out_of_range);
+  }
+  expect_filled(region.bytes().subspan(24, 8), 0);
+  auto readable =
+      both.client.prepare(mr::remote_slice(region.remote().key(), region.remote().address(), 8, usage::read_src));
+  EXPECT_EQ(co_await code_of(readable.write(memory)), errc::access_denied);
+  co_await readable.read(memory);
+  expect_filled(memory.bytes(), 0);
+  end(both);
+}
+
+TEST_F_TASK(direct_memory, that_is_prepared_is_used_by_memory_that_is_registered_for_it_and_free) {
+  auto region = co_await lend(device(), page);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  auto prepared = both.client.prepare(region.remote());
+  std::vector<std::byte> own(8, std::byte{'o'});
+  auto ours = co_await device().domain().register_memory(std::span(own), {.usage = usage::write_src});
+  co_await prepared.write(ours.slice());
+  expect_filled(region.bytes().first(8), 'o');
+  EXPECT_EQ(co_await code_of(prepared.read(ours.slice())), errc::access_denied);
+  EXPECT_EQ(co_await code_of(prepared.read(mr::slice(own, nullptr))), errc::invalid_argument);
+  auto elsewhere = net::device::open("shm");
+  auto others = co_await elsewhere.pool().allocate(8);
+  EXPECT_EQ(co_await code_of(prepared.read(others)), errc::wrong_device);
+  auto pinned = co_await filled(8, 'p');
+  {
+    const auto reader = mr::pin::share(pinned);
+    EXPECT_EQ(co_await code_of(prepared.read(pinned)), errc::buffer_in_use);
+    co_await prepared.write(pinned);
+  }
+  expect_filled(region.bytes().first(8), 'p');
+  co_await ours.release();
+  end(both);
+}
+
+TEST_F_TASK(direct_memory, takes_transfers_of_any_size_and_scatter_lists) {
+  constexpr std::size_t size = 3 << 20;
+  auto region = co_await lend(device(), size);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  std::vector<std::byte> from(size);
+  for (std::size_t i = 0; i < size; ++i) from[i] = static_cast<std::byte>(i * 31 + (i >> 12));
+  auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
+  auto there = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::read_dst});
+  co_await both.client.write(ours.slice(), region.remote());
+  EXPECT_TRUE(std::equal(from.begin(), from.end(), region.bytes().begin()));
+  const mr::slice parts[] = {there.slice(0, 5), there.slice(5, 300'000), there.slice(300'005, size - 300'005)};
+  co_await both.client.read(parts, region.remote());
+  EXPECT_TRUE(std::equal(from.begin(), from.end(), there.bytes().begin()));
+  end(both);
+  co_await ours.release();
+  co_await there.release();
+}
+
+TEST_F_TASK(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_transfer) {
+  constexpr std::size_t size = 4 << 20;
+  auto region = co_await lend(device(), size);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::write_src});
+  int turns = 0;
+  bool written = false;
+  const auto write = [&]() -> task<> {
     co_await both.client.write(ours.slice(), region.remote());
-    EXPECT_TRUE(std::equal(from.begin(), from.end(), region.bytes().begin()));
-    const mr::slice parts[] = {there.slice(0, 5), there.slice(5, 300'000), there.slice(300'005, size - 300'005)};
-    co_await both.client.read(parts, region.remote());
-    EXPECT_TRUE(std::equal(from.begin(), from.end(), there.bytes().begin()));
-    end(both);
-    co_await ours.release();
-    co_await there.release();
-  });
-}
-
-TEST_F(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_transfer) {
-  run([&]() -> task<> {
-    constexpr std::size_t size = 4 << 20;
-    auto region = co_await lend(device(), size);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
-    auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::write_src});
-    int turns = 0;
-    bool written = false;
-    const auto write = [&]() -> task<> {
-      co_await both.client.write(ours.slice(), region.remote());
-      written = true;
-    };
-    const auto count = [&]() -> task<> {
-      while (!written) {
-        ++turns;
-        co_await yield();
-      }
-    };
-    co_await when_all(write(), count());
-    EXPECT_GT(turns, 8);
-    end(both);
-  });
-}
-
-TEST_F(direct_memory, is_atomic_with_what_its_owner_does) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
-    auto& word = *reinterpret_cast<std::uint64_t*>(region.data() + 16);
-    std::thread local([&word] {
-      for (int i = 0; i < 20'000; ++i) std::atomic_ref(word).fetch_add(1);
-    });
-    for (int i = 0; i < 20'000; ++i) co_await both.client.fetch_add(region.remote().slice(16, 8), 1);
-    local.join();
-    EXPECT_EQ(word, 40'000u);
-    end(both);
-  });
-}
-
-TEST_F(direct_memory, can_be_lent_to_one_peer_alone_and_to_several) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), 2 * page, usage::bind_window);
-    std::vector<pair> all;
-    std::vector<net::exposure> open;
-    for (int i = 0; i < 3; ++i) {
-      all.push_back(co_await connect_pair());
-      open.push_back(co_await all.back().server.expose(region.slice(page, page), usage::read_src | usage::write_dst));
-      co_await get_used_to(all.back().client, open.back().remote());
-      auto memory = co_await filled(100, static_cast<char>('a' + i));
-      co_await all.back().client.write(memory, open.back().remote().slice(100, 100));
-      expect_filled(region.bytes().subspan(page + 100, 100), static_cast<char>('a' + i));
+    written = true;
+  };
+  const auto count = [&]() -> task<> {
+    while (!written) {
+      ++turns;
+      co_await yield();
     }
-    for (auto& each : open) co_await each.revoke();
-    for (auto& each : all) end(each);
+  };
+  co_await when_all(write(), count());
+  EXPECT_GT(turns, 8);
+  end(both);
+}
+
+TEST_F_TASK(direct_memory, is_atomic_with_what_its_owner_does) {
+  auto region = co_await lend(device(), page);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  auto& word = *reinterpret_cast<std::uint64_t*>(region.data() + 16);
+  std::thread local([&word] {
+    for (int i = 0; i < 20'000; ++i) std::atomic_ref(word).fetch_add(1);
   });
+  for (int i = 0; i < 20'000; ++i) co_await both.client.fetch_add(region.remote().slice(16, 8), 1);
+  local.join();
+  EXPECT_EQ(word, 40'000u);
+  end(both);
+}
+
+TEST_F_TASK(direct_memory, can_be_lent_to_one_peer_alone_and_to_several) {
+  auto region = co_await lend(device(), 2 * page, usage::bind_window);
+  std::vector<pair> all;
+  std::vector<net::exposure> open;
+  for (int i = 0; i < 3; ++i) {
+    all.push_back(co_await connect_pair());
+    open.push_back(co_await all.back().server.expose(region.slice(page, page), usage::read_src | usage::write_dst));
+    co_await get_used_to(all.back().client, open.back().remote());
+    auto memory = co_await filled(100, static_cast<char>('a' + i));
+    co_await all.back().client.write(memory, open.back().remote().slice(100, 100));
+    expect_filled(region.bytes().subspan(page + 100, 100), static_cast<char>('a' + i));
+  }
+  for (auto& each : open) co_await each.revoke();
+  for (auto& each : all) end(each);
 }
 
 // ---- kernels that are busy, or have no descriptors
@@ -353,426 +337,385 @@ class direct_order : public against_manual_end {
 };
 WEFT_ON_BOTH_ENDS(direct_order);
 
-TEST_P(direct_order, waits_for_what_the_owner_has_been_asked_for_before) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const descriptor file = file_of();
-    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-    open(hand);
-    offer(hand, file.fd());
-    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
-    auto memory = co_await filled(8, 'd');
-    co_await victim.write(memory, place(other_key, 8));  // for the owner
-    static_cast<void>(co_await next(hand, record_kind::write));
-    const auto write = [&]() -> task<> {
-      co_await victim.write(memory, place(key, 8));
-      co_await victim.write(memory, place(key, 16).slice(8, 8));  // needs no other fence
+TEST_P_BY_HAND(direct_order, waits_for_what_the_owner_has_been_asked_for_before) {
+  const descriptor file = file_of();
+  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+  open(hand);
+  offer(hand, file.fd());
+  EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+  auto memory = co_await filled(8, 'd');
+  co_await victim.write(memory, place(other_key, 8));  // for the owner
+  static_cast<void>(co_await next(hand, record_kind::write));
+  const auto write = [&]() -> task<> {
+    co_await victim.write(memory, place(key, 8));
+    co_await victim.write(memory, place(key, 16).slice(8, 8));  // needs no other fence
+  };
+  const auto serve = [&]() -> task<> {
+    static_cast<void>(co_await next(hand, record_kind::fence));
+    co_await settle();
+    EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
+    hand.say({.kind = record_kind::fenced});
+  };
+  co_await when_all(write(), serve());
+  EXPECT_EQ(view.data()[0], std::byte{'d'});
+  EXPECT_EQ(view.data()[15], std::byte{'d'});
+  EXPECT_EQ(hand.take(), std::nullopt);
+}
+
+TEST_P_BY_HAND(direct_order, of_prepared_memory_is_that_of_all_operations) {
+  const descriptor file = file_of();
+  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+  auto prepared = victim.prepare(place(key, page));
+  open(hand);
+  offer(hand, file.fd());
+  EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+  auto memory = co_await filled(8, 'd');
+  co_await victim.write(memory, place(other_key, 8));  // for the owner
+  static_cast<void>(co_await next(hand, record_kind::write));
+  const auto write = [&]() -> task<> { co_await prepared.write(memory); };
+  const auto serve = [&]() -> task<> {
+    static_cast<void>(co_await next(hand, record_kind::fence));
+    co_await settle();
+    EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
+    hand.say({.kind = record_kind::fenced});
+  };
+  co_await when_all(write(), serve());
+  EXPECT_EQ(view.data()[0], std::byte{'d'});
+  co_await prepared.write(memory, 8);
+  EXPECT_EQ(view.data()[8], std::byte{'d'});
+  EXPECT_EQ(hand.take(), std::nullopt);
+}
+
+TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
+  const descriptor file = file_of();
+  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+  auto prepared = victim.prepare(place(key, page));
+  open(hand);
+  offer(hand, file.fd());
+  static_cast<void>(co_await next(hand, record_kind::taken));
+  auto memory = co_await filled(8, 'd');
+  co_await prepared.write(memory);
+  EXPECT_EQ(view.data()[0], std::byte{'d'});
+  hand.own().lent[0] = shm::end_words::shut;
+  co_await prepared.write(memory, 8);
+  EXPECT_EQ((co_await next(hand, record_kind::write)).address, 8u);
+  EXPECT_EQ(view.data()[8], std::byte{0});
+  hand.say({.kind = record_kind::withdrawn});
+  static_cast<void>(co_await next(hand, record_kind::returned));
+  // The next loan has the number of the first.
+  const descriptor second = file_of();
+  const auto second_view = mr::mapping::of_file({.descriptor = second.fd()}, page, system_calls::kernel());
+  open(hand);
+  offer(hand, second.fd(), {.key = other_key});
+  static_cast<void>(co_await next(hand, record_kind::taken));
+  co_await prepared.write(memory, 16);
+  EXPECT_EQ((co_await next(hand, record_kind::write)).address, 16u);
+  EXPECT_EQ(view.data()[16], std::byte{0});
+  EXPECT_EQ(second_view.data()[16], std::byte{0});
+}
+
+TEST_P_BY_HAND(direct_order, waits_for_answers_to_reads_of_other_memory) {
+  const descriptor file = file_of();
+  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+  open(hand);
+  offer(hand, file.fd());
+  static_cast<void>(co_await next(hand, record_kind::taken));
+  auto target = co_await filled(8, 'r');
+  auto memory = co_await filled(8, 'd');
+  const auto write = [&]() -> task<> { co_await victim.write(memory, place(key, 8)); };
+  const auto serve = [&]() -> task<> {
+    static_cast<void>(co_await next(hand, record_kind::read));
+    co_await settle();
+    EXPECT_EQ(view.data()[0], std::byte{0});
+    hand.put_whole({.kind = record_kind::answer}, bytes(8, std::byte{'a'}));
+    hand.publish();
+  };
+  auto reading = victim.read(target, place(other_key, 8));
+  const auto read = [&]() -> task<> { co_await std::move(reading); };
+  co_await when_all(read(), write(), serve());
+  EXPECT_EQ(view.data()[0], std::byte{'d'});
+  EXPECT_EQ(target.bytes()[0], std::byte{'a'});
+}
+
+TEST_P_BY_HAND(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_refuse) {
+  const descriptor file = file_of();
+  open(hand);
+  offer(hand, file.fd(), {.flags = record::readable, .total = 100, .address = 50}, {page, 200});
+  static_cast<void>(co_await next(hand, record_kind::taken));
+  auto memory = co_await filled(8, 'd');
+  const auto expect_asked = [&](std::uint64_t at, record_kind kind) -> task<> {
+    const mr::remote_slice where(key, at, 8, all_uses);
+    const auto use = [&]() -> task<> {
+      if (kind == record_kind::write) co_await victim.write(memory, where);
+      if (kind == record_kind::read) co_await victim.read(memory, where);
     };
     const auto serve = [&]() -> task<> {
-      static_cast<void>(co_await next(hand, record_kind::fence));
-      co_await settle();
-      EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
-      hand.say({.kind = record_kind::fenced});
+      const record asked = co_await next(hand, kind);
+      EXPECT_EQ(asked.address, at);
+      if (kind == record_kind::read) hand.put_whole({.kind = record_kind::answer}, bytes(8)), hand.publish();
     };
-    co_await when_all(write(), serve());
-    EXPECT_EQ(view.data()[0], std::byte{'d'});
-    EXPECT_EQ(view.data()[15], std::byte{'d'});
-    EXPECT_EQ(hand.take(), std::nullopt);
-  });
-}
-
-TEST_P(direct_order, of_prepared_memory_is_that_of_all_operations) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const descriptor file = file_of();
-    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-    auto prepared = victim.prepare(place(key, page));
-    open(hand);
-    offer(hand, file.fd());
-    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
-    auto memory = co_await filled(8, 'd');
-    co_await victim.write(memory, place(other_key, 8));  // for the owner
-    static_cast<void>(co_await next(hand, record_kind::write));
-    const auto write = [&]() -> task<> { co_await prepared.write(memory); };
-    const auto serve = [&]() -> task<> {
-      static_cast<void>(co_await next(hand, record_kind::fence));
-      co_await settle();
-      EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
-      hand.say({.kind = record_kind::fenced});
-    };
-    co_await when_all(write(), serve());
-    EXPECT_EQ(view.data()[0], std::byte{'d'});
-    co_await prepared.write(memory, 8);
-    EXPECT_EQ(view.data()[8], std::byte{'d'});
-    EXPECT_EQ(hand.take(), std::nullopt);
-  });
-}
-
-TEST_P(direct_order, of_prepared_memory_ends_with_its_loan) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const descriptor file = file_of();
-    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-    auto prepared = victim.prepare(place(key, page));
-    open(hand);
-    offer(hand, file.fd());
-    static_cast<void>(co_await next(hand, record_kind::taken));
-    auto memory = co_await filled(8, 'd');
-    co_await prepared.write(memory);
-    EXPECT_EQ(view.data()[0], std::byte{'d'});
-    hand.own().lent[0] = shm::end_words::shut;
-    co_await prepared.write(memory, 8);
-    EXPECT_EQ((co_await next(hand, record_kind::write)).address, 8u);
-    EXPECT_EQ(view.data()[8], std::byte{0});
-    hand.say({.kind = record_kind::withdrawn});
-    static_cast<void>(co_await next(hand, record_kind::returned));
-    // The next loan has the number of the first.
-    const descriptor second = file_of();
-    const auto second_view = mr::mapping::of_file({.descriptor = second.fd()}, page, system_calls::kernel());
-    open(hand);
-    offer(hand, second.fd(), {.key = other_key});
-    static_cast<void>(co_await next(hand, record_kind::taken));
-    co_await prepared.write(memory, 16);
-    EXPECT_EQ((co_await next(hand, record_kind::write)).address, 16u);
-    EXPECT_EQ(view.data()[16], std::byte{0});
-    EXPECT_EQ(second_view.data()[16], std::byte{0});
-  });
-}
-
-TEST_P(direct_order, waits_for_answers_to_reads_of_other_memory) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const descriptor file = file_of();
-    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-    open(hand);
-    offer(hand, file.fd());
-    static_cast<void>(co_await next(hand, record_kind::taken));
-    auto target = co_await filled(8, 'r');
-    auto memory = co_await filled(8, 'd');
-    const auto write = [&]() -> task<> { co_await victim.write(memory, place(key, 8)); };
-    const auto serve = [&]() -> task<> {
-      static_cast<void>(co_await next(hand, record_kind::read));
-      co_await settle();
-      EXPECT_EQ(view.data()[0], std::byte{0});
-      hand.put_whole({.kind = record_kind::answer}, bytes(8, std::byte{'a'}));
-      hand.publish();
-    };
-    auto reading = victim.read(target, place(other_key, 8));
-    const auto read = [&]() -> task<> { co_await std::move(reading); };
-    co_await when_all(read(), write(), serve());
-    EXPECT_EQ(view.data()[0], std::byte{'d'});
-    EXPECT_EQ(target.bytes()[0], std::byte{'a'});
-  });
-}
-
-TEST_P(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_refuse) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const descriptor file = file_of();
-    open(hand);
-    offer(hand, file.fd(), {.flags = record::readable, .total = 100, .address = 50}, {page, 200});
-    static_cast<void>(co_await next(hand, record_kind::taken));
-    auto memory = co_await filled(8, 'd');
-    const auto expect_asked = [&](std::uint64_t at, record_kind kind) -> task<> {
-      const mr::remote_slice where(key, at, 8, all_uses);
-      const auto use = [&]() -> task<> {
-        if (kind == record_kind::write) co_await victim.write(memory, where);
-        if (kind == record_kind::read) co_await victim.read(memory, where);
-      };
-      const auto serve = [&]() -> task<> {
-        const record asked = co_await next(hand, kind);
-        EXPECT_EQ(asked.address, at);
-        if (kind == record_kind::read) hand.put_whole({.kind = record_kind::answer}, bytes(8)), hand.publish();
-      };
-      co_await when_all(use(), serve());
-    };
-    co_await expect_asked(49, record_kind::read);
-    co_await expect_asked(143, record_kind::read);
-    co_await expect_asked(UINT64_MAX - 8, record_kind::read);
-    co_await expect_asked(50, record_kind::write);
-  });
+    co_await when_all(use(), serve());
+  };
+  co_await expect_asked(49, record_kind::read);
+  co_await expect_asked(143, record_kind::read);
+  co_await expect_asked(UINT64_MAX - 8, record_kind::read);
+  co_await expect_asked(50, record_kind::write);
 }
 
 // It takes several turns, and is the owner's to execute, or to refuse, from its beginning.
-TEST_P(direct_order, of_a_large_write_that_is_interrupted_is_that_of_a_new_one) {
+TEST_P_BY_HAND(direct_order, of_a_large_write_that_is_interrupted_is_that_of_a_new_one) {
   constexpr std::size_t size = 1 << 20;
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const descriptor file = file_of(size);
-    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, size, system_calls::kernel());
-    open(hand);
-    offer(hand, file.fd(), {.total = size}, {size, 0});
-    static_cast<void>(co_await next(hand, record_kind::taken));
-    std::vector<std::byte> from(size, std::byte{'d'});
-    auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
-    const auto write = [&]() -> task<> {
-      EXPECT_TRUE((co_await failure_of(victim.write(ours.slice(), place(key, size)))).has_value());
-    };
-    const auto serve = [&]() -> task<> {
-      while (view.data()[0] != std::byte{'d'}) co_await yield();
-      hand.own().lent[0] = shm::end_words::shut;
-      std::optional<record> said;
-      for (int i = 0; i < 1000 && (!said || said->kind == record_kind::prove); ++i) {
-        said = hand.take();
-        co_await yield();
-      }
-      EXPECT_TRUE(said && said->kind == record_kind::write && said->total == size);
-      EXPECT_EQ(view.data()[size - 1], std::byte{0});
-      victim.abort();
-    };
-    co_await when_all(write(), serve());
-    co_await ours.release();
-  });
+  const descriptor file = file_of(size);
+  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, size, system_calls::kernel());
+  open(hand);
+  offer(hand, file.fd(), {.total = size}, {size, 0});
+  static_cast<void>(co_await next(hand, record_kind::taken));
+  std::vector<std::byte> from(size, std::byte{'d'});
+  auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
+  const auto write = [&]() -> task<> {
+    EXPECT_TRUE((co_await failure_of(victim.write(ours.slice(), place(key, size)))).has_value());
+  };
+  const auto serve = [&]() -> task<> {
+    while (view.data()[0] != std::byte{'d'}) co_await yield();
+    hand.own().lent[0] = shm::end_words::shut;
+    std::optional<record> said;
+    for (int i = 0; i < 1000 && (!said || said->kind == record_kind::prove); ++i) {
+      said = hand.take();
+      co_await yield();
+    }
+    EXPECT_TRUE(said && said->kind == record_kind::write && said->total == size);
+    EXPECT_EQ(view.data()[size - 1], std::byte{0});
+    victim.abort();
+  };
+  co_await when_all(write(), serve());
+  co_await ours.release();
 }
 
 // Its memory stays with the connection until its turn has come.
-TEST_P(direct_order, of_an_operation_that_was_stopped_is_kept_without_its_caller) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const descriptor file = file_of();
-    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-    open(hand);
-    offer(hand, file.fd());
-    static_cast<void>(co_await next(hand, record_kind::taken));
-    auto memory = co_await filled(8, 'd');
-    co_await victim.write(memory, place(other_key, 8));  // for the owner
-    {
-      std::optional<mr::buffer> gone(co_await filled(8, 'g'));
-      const auto failure = co_await failure_of(with_timeout(1ms, victim.write(*gone, place(key, 8))));
-      EXPECT_TRUE(failure && failure->posted()) << (failure ? failure->what() : "none");
-      gone.reset();
-    }
-    std::vector<mr::buffer> others;
-    for (int i = 0; i < 100; ++i) others.push_back(co_await filled(8, 'o'));
-    EXPECT_EQ(view.data()[0], std::byte{0});
-    static_cast<void>(co_await next(hand, record_kind::fence));
-    hand.say({.kind = record_kind::fenced});
-    for (int i = 0; i < 1000 && view.data()[0] == std::byte{0}; ++i) co_await yield();
-    EXPECT_EQ(view.data()[0], std::byte{'g'});
-  });
+TEST_P_BY_HAND(direct_order, of_an_operation_that_was_stopped_is_kept_without_its_caller) {
+  const descriptor file = file_of();
+  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+  open(hand);
+  offer(hand, file.fd());
+  static_cast<void>(co_await next(hand, record_kind::taken));
+  auto memory = co_await filled(8, 'd');
+  co_await victim.write(memory, place(other_key, 8));  // for the owner
+  {
+    std::optional<mr::buffer> gone(co_await filled(8, 'g'));
+    const auto failure = co_await failure_of(with_timeout(1ms, victim.write(*gone, place(key, 8))));
+    EXPECT_TRUE(failure && failure->posted()) << (failure ? failure->what() : "none");
+    gone.reset();
+  }
+  std::vector<mr::buffer> others;
+  for (int i = 0; i < 100; ++i) others.push_back(co_await filled(8, 'o'));
+  EXPECT_EQ(view.data()[0], std::byte{0});
+  static_cast<void>(co_await next(hand, record_kind::fence));
+  hand.say({.kind = record_kind::fenced});
+  for (int i = 0; i < 1000 && view.data()[0] == std::byte{0}; ++i) co_await yield();
+  EXPECT_EQ(view.data()[0], std::byte{'g'});
 }
 
-TEST_F(direct_memory, whose_large_transfer_is_stopped_touches_borrowed_memory_no_more) {
-  run([&]() -> task<> {
-    constexpr std::size_t size = 64 << 20;
-    auto region = co_await lend(device(), size);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
-    auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size, std::byte{'x'}),
-                                                           {.usage = usage::write_src});
-    const auto write = [&]() -> task<> {
-      static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
-    };
-    const auto stop = [&]() -> task<> {
-      while (region.data()[0] != std::byte{'x'}) co_await yield();
-      both.client.abort();
-    };
-    co_await when_all(write(), stop());
-    co_await ours.release();  // errc::busy as long as anything uses it
-    const std::byte last = region.data()[size - 1];
-    EXPECT_EQ(last, std::byte{0}) << "it was not stopped in its middle";
-    for (int i = 0; i < 100; ++i) co_await yield();
-    EXPECT_EQ(region.data()[size - 1], last);
-    end(both);
-  });
+TEST_F_TASK(direct_memory, whose_large_transfer_is_stopped_touches_borrowed_memory_no_more) {
+  constexpr std::size_t size = 64 << 20;
+  auto region = co_await lend(device(), size);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size, std::byte{'x'}),
+                                                         {.usage = usage::write_src});
+  const auto write = [&]() -> task<> {
+    static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
+  };
+  const auto stop = [&]() -> task<> {
+    while (region.data()[0] != std::byte{'x'}) co_await yield();
+    both.client.abort();
+  };
+  co_await when_all(write(), stop());
+  co_await ours.release();  // errc::busy as long as anything uses it
+  const std::byte last = region.data()[size - 1];
+  EXPECT_EQ(last, std::byte{0}) << "it was not stopped in its middle";
+  for (int i = 0; i < 100; ++i) co_await yield();
+  EXPECT_EQ(region.data()[size - 1], last);
+  end(both);
 }
 
 // What the peer had asked for may still wait behind it.
-TEST_P(direct_order, is_told_of_by_an_end_that_has_finished) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const auto close = [&]() -> task<> { co_await victim.close(); };
-    const auto serve = [&]() -> task<> {
-      static_cast<void>(co_await next(hand, record_kind::finished));
-      hand.say({.kind = record_kind::fence});
-      std::optional<record> said;
-      for (int i = 0; i < 1000 && !(said = hand.take()); ++i) co_await yield();
-      EXPECT_TRUE(said && said->kind == record_kind::fenced) << "whoever waits for it waits for ever";
-      hand.say({.kind = record_kind::finished});
-    };
-    co_await when_all(close(), serve());
-  });
+TEST_P_BY_HAND(direct_order, is_told_of_by_an_end_that_has_finished) {
+  const auto close = [&]() -> task<> { co_await victim.close(); };
+  const auto serve = [&]() -> task<> {
+    static_cast<void>(co_await next(hand, record_kind::finished));
+    hand.say({.kind = record_kind::fence});
+    std::optional<record> said;
+    for (int i = 0; i < 1000 && !(said = hand.take()); ++i) co_await yield();
+    EXPECT_TRUE(said && said->kind == record_kind::fenced) << "whoever waits for it waits for ever";
+    hand.say({.kind = record_kind::finished});
+  };
+  co_await when_all(close(), serve());
 }
 
 // What is written directly is there before the message that comes behind it.
-TEST_F(direct_memory, that_was_written_is_there_when_a_later_message_has_come) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
-    for (unsigned i = 0; i < 200; ++i) {
-      auto memory = co_await filled(64, static_cast<char>(i));
-      co_await both.client.write(memory, region.remote().slice(0, 64));
-      if (i % 2 == 0) {
-        co_await both.client.write(memory, region.remote().slice(64, 64), {.immediate = i});
-      } else {
-        co_await both.client.send(memory);
-      }
-      const auto arrived = co_await both.server.recv_or_throw();
-      expect_filled(region.bytes().first(64), static_cast<char>(i));
-      if (i % 2 == 0) expect_filled(region.bytes().subspan(64, 64), static_cast<char>(i));
-      EXPECT_EQ(arrived.immediate.has_value(), i % 2 == 0);
+TEST_F_TASK(direct_memory, that_was_written_is_there_when_a_later_message_has_come) {
+  auto region = co_await lend(device(), page);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  for (unsigned i = 0; i < 200; ++i) {
+    auto memory = co_await filled(64, static_cast<char>(i));
+    co_await both.client.write(memory, region.remote().slice(0, 64));
+    if (i % 2 == 0) {
+      co_await both.client.write(memory, region.remote().slice(64, 64), {.immediate = i});
+    } else {
+      co_await both.client.send(memory);
     }
-    end(both);
-  });
+    const auto arrived = co_await both.server.recv_or_throw();
+    expect_filled(region.bytes().first(64), static_cast<char>(i));
+    if (i % 2 == 0) expect_filled(region.bytes().subspan(64, 64), static_cast<char>(i));
+    EXPECT_EQ(arrived.immediate.has_value(), i % 2 == 0);
+  }
+  end(both);
 }
 
 // ---- its end
 
-TEST_F(direct_memory, that_was_revoked_is_written_no_more) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page, usage::bind_window);
-    auto both = co_await connect_pair();
-    auto open = co_await both.server.expose(region.slice(), usage::read_src | usage::write_dst);
-    const mr::remote_region where = open.remote();
-    co_await get_used_to(both.client, where);
-    co_await open.revoke();
-    auto memory = co_await filled(64, 'x');
-    const auto failure = co_await failure_of([&]() -> task<> {
-      co_await both.client.write(memory, where.slice(0, 64));
-      co_await both.client.flush(where.slice(0, 64));
-    }());
-    EXPECT_TRUE(failure.has_value());
-    expect_filled(region.bytes(), 0);
-    end(both);
-  });
+TEST_F_TASK(direct_memory, that_was_revoked_is_written_no_more) {
+  auto region = co_await lend(device(), page, usage::bind_window);
+  auto both = co_await connect_pair();
+  auto open = co_await both.server.expose(region.slice(), usage::read_src | usage::write_dst);
+  const mr::remote_region where = open.remote();
+  co_await get_used_to(both.client, where);
+  co_await open.revoke();
+  auto memory = co_await filled(64, 'x');
+  const auto failure = co_await failure_of([&]() -> task<> {
+    co_await both.client.write(memory, where.slice(0, 64));
+    co_await both.client.flush(where.slice(0, 64));
+  }());
+  EXPECT_TRUE(failure.has_value());
+  expect_filled(region.bytes(), 0);
+  end(both);
 }
 
-TEST_F(direct_memory, that_was_released_is_given_back_by_peers_that_do_nothing) {
+TEST_F_TASK(direct_memory, that_was_released_is_given_back_by_peers_that_do_nothing) {
   const std::size_t before = mapped_files();
-  run([&]() -> task<> {
+  auto region = co_await lend(device(), page);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  co_await region.release();
+  for (int i = 0; i < 1000 && mapped_files() != before; ++i) co_await yield();
+  EXPECT_EQ(mapped_files(), before);
+  co_await expect_service(both);
+  end(both);
+}
+
+TEST_F_TASK(direct_memory, that_was_released_is_an_access_without_a_key) {
+  auto region = co_await lend(device(), page);
+  const mr::remote_region where = region.remote();
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, where);
+  co_await region.release();
+  auto target = co_await device().allocate(8);
+  EXPECT_TRUE(failed_with(co_await failure_of(both.client.read(target, where.slice(0, 8))), errc::remote_access));
+  end(both);
+}
+
+TEST_F_TASK(direct_memory, can_be_lent_and_ended_again_and_again) {
+  const std::size_t before = mapped_files();
+  auto both = co_await connect_pair();
+  for (int i = 0; i < 300; ++i) {  // more often than there are loans
     auto region = co_await lend(device(), page);
-    auto both = co_await connect_pair();
     co_await get_used_to(both.client, region.remote());
     co_await region.release();
-    for (int i = 0; i < 1000 && mapped_files() != before; ++i) co_await yield();
-    EXPECT_EQ(mapped_files(), before);
-    co_await expect_service(both);
-    end(both);
-  });
+  }
+  co_await expect_service(both);
+  end(both);
+  for (int i = 0; i < 50 && mapped_files() != before; ++i) co_await settle();
+  EXPECT_EQ(mapped_files(), before);
 }
 
-TEST_F(direct_memory, that_was_released_is_an_access_without_a_key) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page);
-    const mr::remote_region where = region.remote();
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, where);
-    co_await region.release();
-    auto target = co_await device().allocate(8);
-    const auto failure = co_await failure_of(both.client.read(target, where.slice(0, 8)));
-    EXPECT_TRUE(failure && failure->code() == errc::remote_access) << (failure ? failure->what() : "none");
-    end(both);
-  });
+TEST_F_TASK(direct_memory, of_which_there_is_more_than_there_are_loans_is_executed_by_its_owner) {
+  auto both = co_await connect_pair();
+  std::vector<mr::region> regions;
+  auto memory = co_await filled(64, 'x');
+  for (std::size_t i = 0; i < shm::max_loans + 5; ++i) {
+    regions.push_back(co_await lend(device(), page));
+    for (int round = 0; round < 5; ++round) {
+      co_await both.client.write(memory, regions.back().remote().slice(0, 64));
+      co_await both.client.flush(regions.back().remote().slice(0, 64));
+    }
+    expect_filled(regions.back().bytes().first(64), 'x');
+  }
+  for (auto& each : regions) co_await each.release();
+  end(both);
 }
 
-TEST_F(direct_memory, can_be_lent_and_ended_again_and_again) {
+TEST_F_TASK(direct_memory, goes_with_the_connections_that_had_it_mapped) {
   const std::size_t before = mapped_files();
-  run([&]() -> task<> {
+  auto region = co_await lend(device(), page);
+  for (const bool orderly : {true, false}) {
     auto both = co_await connect_pair();
-    for (int i = 0; i < 300; ++i) {  // more often than there are loans
-      auto region = co_await lend(device(), page);
-      co_await get_used_to(both.client, region.remote());
-      co_await region.release();
+    co_await get_used_to(both.client, region.remote());
+    if (orderly) {
+      co_await when_all(both.client.close(), both.server.close());
+    } else {
+      end(both);
+      for (int i = 0; i < 50 && mapped_files() != before + 1; ++i) co_await settle();
     }
-    co_await expect_service(both);
-    end(both);
-    for (int i = 0; i < 50 && mapped_files() != before; ++i) co_await settle();
-    EXPECT_EQ(mapped_files(), before);
-  });
-}
-
-TEST_F(direct_memory, of_which_there_is_more_than_there_are_loans_is_executed_by_its_owner) {
-  run([&]() -> task<> {
-    auto both = co_await connect_pair();
-    std::vector<mr::region> regions;
-    auto memory = co_await filled(64, 'x');
-    for (std::size_t i = 0; i < shm::max_loans + 5; ++i) {
-      regions.push_back(co_await lend(device(), page));
-      for (int round = 0; round < 5; ++round) {
-        co_await both.client.write(memory, regions.back().remote().slice(0, 64));
-        co_await both.client.flush(regions.back().remote().slice(0, 64));
-      }
-      expect_filled(regions.back().bytes().first(64), 'x');
-    }
-    for (auto& each : regions) co_await each.release();
-    end(both);
-  });
-}
-
-TEST_F(direct_memory, goes_with_the_connections_that_had_it_mapped) {
-  const std::size_t before = mapped_files();
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page);
-    for (const bool orderly : {true, false}) {
-      auto both = co_await connect_pair();
-      co_await get_used_to(both.client, region.remote());
-      if (orderly) {
-        auto one = both.client.close();
-        auto other = both.server.close();
-        co_await when_all(std::move(one), std::move(other));
-      } else {
-        end(both);
-        for (int i = 0; i < 50 && mapped_files() != before + 1; ++i) co_await settle();
-      }
-      EXPECT_EQ(mapped_files(), before + 1);
-    }
-    co_await region.release();
-    EXPECT_EQ(mapped_files(), before);
-  });
+    EXPECT_EQ(mapped_files(), before + 1);
+  }
+  co_await region.release();
+  EXPECT_EQ(mapped_files(), before);
 }
 
 // ---- what may be lent
 
-TEST_F(direct_memory, is_refused_of_memory_that_is_not_in_a_file_of_its_own) {
-  run([&]() -> task<> {
-    const mr::registration_options how{.usage = all_uses, .direct = true};
-    auto failure = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(page), how));
-    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
-    std::vector<std::byte> borrowed(page);
-    failure = co_await failure_of(device().domain().register_memory(std::span(borrowed), how));
-    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
-    mr::mapping memory = new_file(page);
-    const mr::registration_options both{.usage = all_uses, .disabled = true, .direct = true};
-    failure = co_await failure_of(device().domain().register_memory(std::move(memory), both));
-    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
-    auto region = co_await lend(device(), page);
-    failure = co_await failure_of(region.reregister({.usage = usage::read_src}));
-    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
-    failure = co_await failure_of(mr::porting::refresh(region));
-    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
-  });
+TEST_F_TASK(direct_memory, is_refused_of_memory_that_is_not_in_a_file_of_its_own) {
+  const mr::registration_options how{.usage = all_uses, .direct = true};
+  auto failure = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(page), how));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
+  std::vector<std::byte> borrowed(page);
+  failure = co_await failure_of(device().domain().register_memory(std::span(borrowed), how));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
+  mr::mapping memory = new_file(page);
+  const mr::registration_options both{.usage = all_uses, .disabled = true, .direct = true};
+  failure = co_await failure_of(device().domain().register_memory(std::move(memory), both));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
+  auto region = co_await lend(device(), page);
+  failure = co_await failure_of(region.reregister({.usage = usage::read_src}));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
+  failure = co_await failure_of(mr::porting::refresh(region));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
 }
 
-TEST_F(direct_memory, for_readers_can_be_written_by_none_of_them) {
-  run([&]() -> task<> {
-    auto failure = co_await failure_of(lend(device(), page, usage::read_src));
-    EXPECT_TRUE(failure && contains(*failure, "peers that may only read it could write the file"))
-        << (failure ? failure->what() : "none");
-    failure = co_await failure_of(lend(device(), page, usage::write_dst, mr::file_access::read_only));
-    EXPECT_TRUE(failure && contains(*failure, "the file is sealed against writing"))
-        << (failure ? failure->what() : "none");
+TEST_F_TASK(direct_memory, for_readers_can_be_written_by_none_of_them) {
+  auto failure = co_await failure_of(lend(device(), page, usage::read_src));
+  EXPECT_TRUE(failure && contains(*failure, "peers that may only read it could write the file"))
+      << (failure ? failure->what() : "none");
+  failure = co_await failure_of(lend(device(), page, usage::write_dst, mr::file_access::read_only));
+  EXPECT_TRUE(failure && contains(*failure, "the file is sealed against writing"))
+      << (failure ? failure->what() : "none");
 
-    auto region = co_await lend(device(), page, usage::read_src, mr::file_access::read_only);
-    std::fill(region.bytes().begin(), region.bytes().end(), std::byte{'r'});
-    int why = 0;
-    void* const view = system_calls::kernel().mmap_file(page, PROT_READ | PROT_WRITE, MAP_SHARED,
-                                                        region.slice().record()->file.descriptor, 0, &why);
-    EXPECT_EQ(view, nullptr);
-    EXPECT_EQ(why, EPERM);
-    auto both = co_await connect_pair();
-    co_await get_used_to(both.client, region.remote());
-    auto target = co_await device().allocate(64);
-    co_await both.client.read(target, region.remote().slice(64, 64));
-    expect_filled(target.bytes(), 'r');
-    end(both);
-  });
+  auto region = co_await lend(device(), page, usage::read_src, mr::file_access::read_only);
+  std::fill(region.bytes().begin(), region.bytes().end(), std::byte{'r'});
+  int why = 0;
+  void* const view = system_calls::kernel().mmap_file(page, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                                      region.slice().record()->file.descriptor, 0, &why);
+  EXPECT_EQ(view, nullptr);
+  EXPECT_EQ(why, EPERM);
+  auto both = co_await connect_pair();
+  co_await get_used_to(both.client, region.remote());
+  auto target = co_await device().allocate(64);
+  co_await both.client.read(target, region.remote().slice(64, 64));
+  expect_filled(target.bytes(), 'r');
+  end(both);
 }
 
-TEST_F(direct_memory, is_not_lent_where_a_window_lets_a_peer_only_read_what_it_could_write) {
-  run([&]() -> task<> {
-    auto region = co_await lend(device(), page, usage::bind_window);
-    auto both = co_await connect_pair();
-    auto open = co_await both.server.expose(region.slice(), usage::read_src);
-    const std::size_t before = mapped_files();
-    auto word = co_await device().allocate(8);
-    for (int i = 0; i < 100; ++i) co_await both.client.read(word, open.remote().slice(0, 8));
-    EXPECT_EQ(mapped_files(), before);
-    co_await open.revoke();
-    end(both);
-  });
+TEST_F_TASK(direct_memory, is_not_lent_where_a_window_lets_a_peer_only_read_what_it_could_write) {
+  auto region = co_await lend(device(), page, usage::bind_window);
+  auto both = co_await connect_pair();
+  auto open = co_await both.server.expose(region.slice(), usage::read_src);
+  const std::size_t before = mapped_files();
+  auto word = co_await device().allocate(8);
+  for (int i = 0; i < 100; ++i) co_await both.client.read(word, open.remote().slice(0, 8));
+  EXPECT_EQ(mapped_files(), before);
+  co_await open.revoke();
+  end(both);
 }
 
 // ---- peers that break the rules
@@ -814,18 +757,16 @@ TEST_P(hostile_offer, of_a_range_that_is_not_in_the_file) {
 }
 
 // A file without pages costs its owner nothing, and whoever maps it addresses.
-TEST_P(hostile_offer, of_more_than_the_machine_has_is_declined) {
-  against([&](manual_end& hand, net::connection&) -> task<> {
-    constexpr std::uint64_t length = std::uint64_t{1} << 45;
-    const descriptor file = file_of(length);
-    open(hand);
-    offer(hand, file.fd(), {.total = length}, {length, 0});
-    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, record::declined);
-    const descriptor small = file_of();
-    open(hand, 1);
-    offer(hand, small.fd(), {.key = other_key, .number = 1});
-    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
-  });
+TEST_P_BY_HAND(hostile_offer, of_more_than_the_machine_has_is_declined) {
+  constexpr std::uint64_t length = std::uint64_t{1} << 45;
+  const descriptor file = file_of(length);
+  open(hand);
+  offer(hand, file.fd(), {.total = length}, {length, 0});
+  EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, record::declined);
+  const descriptor small = file_of();
+  open(hand, 1);
+  offer(hand, small.fd(), {.key = other_key, .number = 1});
+  EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
 }
 
 TEST_P(hostile_offer, under_a_number_that_there_is_not_or_that_is_in_use) {
@@ -866,22 +807,20 @@ TEST_P(hostile_offer, that_was_never_made_has_no_answer_and_no_end) {
 }
 
 // A gate that says neither is shut.
-TEST_P(hostile_offer, whose_words_change_all_the_time_is_used_or_left_alone) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const descriptor file = file_of();
-    open(hand);
-    offer(hand, file.fd());
-    static_cast<void>(co_await next(hand, record_kind::taken));
-    auto memory = co_await filled(8, 'd');
-    co_await victim.write(memory, place(key, 8));
-    EXPECT_EQ(hand.take(), std::nullopt);
-    hand.own().lent[0] = 7;
-    co_await victim.write(memory, place(key, 8));
-    static_cast<void>(co_await next(hand, record_kind::write));
-    hand.own().lent[0] = shm::end_words::open;  // too late: the mapping has gone
-    co_await victim.write(memory, place(key, 8));
-    static_cast<void>(co_await next(hand, record_kind::write));
-  });
+TEST_P_BY_HAND(hostile_offer, whose_words_change_all_the_time_is_used_or_left_alone) {
+  const descriptor file = file_of();
+  open(hand);
+  offer(hand, file.fd());
+  static_cast<void>(co_await next(hand, record_kind::taken));
+  auto memory = co_await filled(8, 'd');
+  co_await victim.write(memory, place(key, 8));
+  EXPECT_EQ(hand.take(), std::nullopt);
+  hand.own().lent[0] = 7;
+  co_await victim.write(memory, place(key, 8));
+  static_cast<void>(co_await next(hand, record_kind::write));
+  hand.own().lent[0] = shm::end_words::open;  // too late: the mapping has gone
+  co_await victim.write(memory, place(key, 8));
+  static_cast<void>(co_await next(hand, record_kind::write));
 }
 
 class lent_to_hostile : public direct_order {
@@ -915,187 +854,171 @@ class lent_to_hostile : public direct_order {
 };
 WEFT_ON_BOTH_ENDS(lent_to_hostile);
 
-TEST_P(lent_to_hostile, peers_is_revoked_when_they_are_outside_whatever_they_say) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto lent = co_await borrow_page(hand, victim);
-    co_await lent.open.revoke();  // although nothing has been said
-    EXPECT_EQ(hand.other().lent[lent.number], shm::end_words::shut);
-    EXPECT_EQ((co_await next(hand, record_kind::withdrawn)).number, lent.number);
-    hand.say({.kind = record_kind::returned, .number = lent.number});
-    co_await settle();
-    co_await lent.region.release();
-  });
+TEST_P_BY_HAND(lent_to_hostile, peers_is_revoked_when_they_are_outside_whatever_they_say) {
+  auto lent = co_await borrow_page(hand, victim);
+  co_await lent.open.revoke();  // although nothing has been said
+  EXPECT_EQ(hand.other().lent[lent.number], shm::end_words::shut);
+  EXPECT_EQ((co_await next(hand, record_kind::withdrawn)).number, lent.number);
+  hand.say({.kind = record_kind::returned, .number = lent.number});
+  co_await settle();
+  co_await lent.region.release();
 }
 
-TEST_P(lent_to_hostile, peers_is_not_revoked_before_they_are_outside) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto lent = co_await borrow_page(hand, victim);
-    hand.own().turn = 1;
-    bool revoked = false;
-    const auto revoke = [&]() -> task<> {
-      co_await lent.open.revoke();
-      revoked = true;
-    };
-    const auto leave = [&]() -> task<> {
-      static_cast<void>(co_await next(hand, record_kind::withdrawn));
-      co_await settle();
-      EXPECT_FALSE(revoked) << "the peer is in the middle of an access";
-      hand.own().turn = 2;
-      hand.say({.kind = record_kind::returned, .number = lent.number});
-    };
-    co_await when_all(revoke(), leave());
-    EXPECT_TRUE(revoked);
-    co_await lent.region.release();
-  });
-}
-
-TEST_P(lent_to_hostile, peers_is_not_given_back_by_the_end_of_the_connection_before_they_are_outside) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto lent = co_await borrow_page(hand, victim);
-    hand.own().turn = 1;
-    int over = 0;
-    const auto count = [&over](auto what) -> task<> {
-      static_cast<void>(co_await std::move(what));
-      ++over;
-    };
-    const auto leave = [&]() -> task<> {
-      victim.abort();
-      EXPECT_EQ(hand.other().lent[lent.number], shm::end_words::shut);
-      co_await hand.socket().receive_to_the_end();  // it is told of the end all the same
-      co_await settle();
-      EXPECT_EQ(over, 0) << "the peer is in the middle of an access";
-      hand.own().turn = 2;
-      hand.wake();
-    };
-    co_await when_all(count(lent.open.ended()), count(victim.close()), leave());
-    EXPECT_EQ(over, 2);
+TEST_P_BY_HAND(lent_to_hostile, peers_is_not_revoked_before_they_are_outside) {
+  auto lent = co_await borrow_page(hand, victim);
+  hand.own().turn = 1;
+  bool revoked = false;
+  const auto revoke = [&]() -> task<> {
     co_await lent.open.revoke();
-    co_await lent.region.release();
-  });
+    revoked = true;
+  };
+  const auto leave = [&]() -> task<> {
+    static_cast<void>(co_await next(hand, record_kind::withdrawn));
+    co_await settle();
+    EXPECT_FALSE(revoked) << "the peer is in the middle of an access";
+    hand.own().turn = 2;
+    hand.say({.kind = record_kind::returned, .number = lent.number});
+  };
+  co_await when_all(revoke(), leave());
+  EXPECT_TRUE(revoked);
+  co_await lent.region.release();
 }
 
-TEST_P(lent_to_hostile, peers_that_is_revoked_already_is_not_given_back_by_the_end_of_the_connection_either) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto lent = co_await borrow_page(hand, victim);
-    hand.own().turn = 1;
-    bool revoked = false;
-    const auto revoke = [&]() -> task<> {
-      co_await lent.open.revoke();
-      revoked = true;
-    };
-    const auto leave = [&]() -> task<> {
-      static_cast<void>(co_await next(hand, record_kind::withdrawn));
-      victim.abort();
-      co_await settle();
-      EXPECT_FALSE(revoked) << "the peer is in the middle of an access";
-      hand.own().turn = 2;
-      hand.wake();
-    };
-    co_await when_all(revoke(), leave());
-    EXPECT_TRUE(revoked);
-    co_await lent.region.release();
-  });
-}
-
-TEST_P(lent_to_hostile, peers_comes_back_from_those_that_die_inside) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto lent = co_await borrow_page(hand, victim);
-    hand.own().turn = 1;
-    const auto revoke = [&]() -> task<> { co_await lent.open.revoke(); };
-    const auto die = [&]() -> task<> {
-      victim.abort();
-      co_await settle();
-      ::shutdown(hand.socket().fd(), SHUT_RDWR);  // as the kernel does for a process that is no more
-    };
-    co_await when_all(revoke(), die());
-    co_await lent.region.release();
-  });
-}
-
-TEST_P(lent_to_hostile, peers_that_stay_inside_of_a_connection_that_has_ended_keep_a_region_no_longer_than_others) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto region = co_await lend(device(), page);
-    const auto where = region.remote();
-    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
-    hand.own().turn = 1;
+TEST_P_BY_HAND(lent_to_hostile, peers_is_not_given_back_by_the_end_of_the_connection_before_they_are_outside) {
+  auto lent = co_await borrow_page(hand, victim);
+  hand.own().turn = 1;
+  int over = 0;
+  const auto count = [&over](auto what) -> task<> {
+    static_cast<void>(co_await std::move(what));
+    ++over;
+  };
+  const auto leave = [&]() -> task<> {
     victim.abort();
-    EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
-    co_await region.release();
+    EXPECT_EQ(hand.other().lent[lent.number], shm::end_words::shut);
+    co_await hand.socket().receive_to_the_end();  // it is told of the end all the same
+    co_await settle();
+    EXPECT_EQ(over, 0) << "the peer is in the middle of an access";
     hand.own().turn = 2;
     hand.wake();
-  });
+  };
+  co_await when_all(count(lent.open.ended()), count(victim.close()), leave());
+  EXPECT_EQ(over, 2);
+  co_await lent.open.revoke();
+  co_await lent.region.release();
 }
 
-TEST_P(lent_to_hostile, peers_that_stay_inside_do_not_keep_a_region_for_ever) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto region = co_await lend(device(), page);
-    static_cast<void>(victim);
-    const auto where = region.remote();
-    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
-    hand.own().turn = 1;
-    co_await region.release();
-    EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
-    EXPECT_EQ((co_await next(hand, record_kind::withdrawn)).number, number);
-    hand.own().turn = 2;
-    hand.say({.kind = record_kind::returned, .number = number});
+TEST_P_BY_HAND(lent_to_hostile, peers_that_is_revoked_already_is_not_given_back_by_the_end_of_the_connection_either) {
+  auto lent = co_await borrow_page(hand, victim);
+  hand.own().turn = 1;
+  bool revoked = false;
+  const auto revoke = [&]() -> task<> {
+    co_await lent.open.revoke();
+    revoked = true;
+  };
+  const auto leave = [&]() -> task<> {
+    static_cast<void>(co_await next(hand, record_kind::withdrawn));
+    victim.abort();
     co_await settle();
-  });
+    EXPECT_FALSE(revoked) << "the peer is in the middle of an access";
+    hand.own().turn = 2;
+    hand.wake();
+  };
+  co_await when_all(revoke(), leave());
+  EXPECT_TRUE(revoked);
+  co_await lent.region.release();
+}
+
+TEST_P_BY_HAND(lent_to_hostile, peers_comes_back_from_those_that_die_inside) {
+  auto lent = co_await borrow_page(hand, victim);
+  hand.own().turn = 1;
+  const auto revoke = [&]() -> task<> { co_await lent.open.revoke(); };
+  const auto die = [&]() -> task<> {
+    victim.abort();
+    co_await settle();
+    ::shutdown(hand.socket().fd(), SHUT_RDWR);  // as the kernel does for a process that is no more
+  };
+  co_await when_all(revoke(), die());
+  co_await lent.region.release();
+}
+
+TEST_P_BY_HAND(lent_to_hostile,
+               peers_that_stay_inside_of_a_connection_that_has_ended_keep_a_region_no_longer_than_others) {
+  auto region = co_await lend(device(), page);
+  const auto where = region.remote();
+  const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+  hand.own().turn = 1;
+  victim.abort();
+  EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
+  co_await region.release();
+  hand.own().turn = 2;
+  hand.wake();
+}
+
+TEST_P_BY_HAND(lent_to_hostile, peers_that_stay_inside_do_not_keep_a_region_for_ever) {
+  auto region = co_await lend(device(), page);
+  static_cast<void>(victim);
+  const auto where = region.remote();
+  const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+  hand.own().turn = 1;
+  co_await region.release();
+  EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
+  EXPECT_EQ((co_await next(hand, record_kind::withdrawn)).number, number);
+  hand.own().turn = 2;
+  hand.say({.kind = record_kind::returned, .number = number});
+  co_await settle();
 }
 
 // Two files in its socket, and it could not tell which is whose.
-TEST_P(lent_to_hostile, peers_are_offered_nothing_before_they_have_answered_to_what_has_been_revoked_meanwhile) {
-  against([&](manual_end& hand, net::connection&) -> task<> {
-    auto first = co_await lend(device(), page);
-    auto second = co_await lend(device(), page);
-    const auto read = [&hand](const mr::region& what) {
-      const auto where = what.remote();
-      hand.say({.kind = record_kind::read,
-                .total = 8,
-                .address = where.address(),
-                .key = static_cast<std::uint32_t>(where.key())});
-    };
-    read(first);
-    const record made = co_await next(hand, record_kind::offer);
-    co_await first.release();
-    static_cast<void>(co_await next(hand, record_kind::withdrawn));
-    read(second);
-    std::optional<record> said;
-    while (!(said = hand.take())) co_await yield();
-    EXPECT_EQ(said->kind, record_kind::answer) << "there are two files in the socket";
-    if (said->kind != record_kind::answer) co_return;
-    hand.say({.kind = record_kind::taken, .number = made.number});
-    EXPECT_EQ((co_await next(hand, record_kind::offer)).key, static_cast<std::uint32_t>(second.remote().key()));
-    hand.say({.kind = record_kind::returned, .number = made.number});
-    co_await second.release();
-  });
+TEST_P_BY_HAND(lent_to_hostile,
+               peers_are_offered_nothing_before_they_have_answered_to_what_has_been_revoked_meanwhile) {
+  auto first = co_await lend(device(), page);
+  auto second = co_await lend(device(), page);
+  const auto read = [&hand](const mr::region& what) {
+    const auto where = what.remote();
+    hand.say({.kind = record_kind::read,
+              .total = 8,
+              .address = where.address(),
+              .key = static_cast<std::uint32_t>(where.key())});
+  };
+  read(first);
+  const record made = co_await next(hand, record_kind::offer);
+  co_await first.release();
+  static_cast<void>(co_await next(hand, record_kind::withdrawn));
+  read(second);
+  std::optional<record> said;
+  while (!(said = hand.take())) co_await yield();
+  EXPECT_EQ(said->kind, record_kind::answer) << "there are two files in the socket";
+  if (said->kind != record_kind::answer) co_return;
+  hand.say({.kind = record_kind::taken, .number = made.number});
+  EXPECT_EQ((co_await next(hand, record_kind::offer)).key, static_cast<std::uint32_t>(second.remote().key()));
+  hand.say({.kind = record_kind::returned, .number = made.number});
+  co_await second.release();
 }
 
-TEST_P(lent_to_hostile, peers_that_decline_are_served_as_before) {
-  against([&](manual_end& hand, net::connection&) -> task<> {
-    auto region = co_await lend(device(), page);
-    const auto where = region.remote();
-    const record ask{.kind = record_kind::read,
-                     .total = 8,
-                     .address = where.address(),
-                     .key = static_cast<std::uint32_t>(where.key())};
+TEST_P_BY_HAND(lent_to_hostile, peers_that_decline_are_served_as_before) {
+  auto region = co_await lend(device(), page);
+  const auto where = region.remote();
+  const record ask{.kind = record_kind::read,
+                   .total = 8,
+                   .address = where.address(),
+                   .key = static_cast<std::uint32_t>(where.key())};
+  hand.say(ask);
+  const record made = co_await next(hand, record_kind::offer);
+  static_cast<void>(co_await next(hand, record_kind::answer));
+  hand.say({.kind = record_kind::taken, .flags = record::declined, .number = made.number});
+  for (int i = 0; i < 100; ++i) {
     hand.say(ask);
-    const record made = co_await next(hand, record_kind::offer);
-    static_cast<void>(co_await next(hand, record_kind::answer));
-    hand.say({.kind = record_kind::taken, .flags = record::declined, .number = made.number});
-    for (int i = 0; i < 100; ++i) {
-      hand.say(ask);
-      for (;;) {
-        const auto found = hand.take();
-        if (!found) co_await yield();
-        if (found) {
-          EXPECT_EQ(found->kind, record_kind::answer);
-        }
-        if (found) break;
+    for (;;) {
+      const auto found = hand.take();
+      if (!found) co_await yield();
+      if (found) {
+        EXPECT_EQ(found->kind, record_kind::answer);
       }
-      hand.release();
+      if (found) break;
     }
-    co_await region.release();
-  });
+    hand.release();
+  }
+  co_await region.release();
 }
 
 }  // namespace

@@ -4,9 +4,6 @@
 
 #include <sys/uio.h>
 
-#include <array>
-#include <atomic>
-
 #include "shm_link/support.hpp"
 
 namespace weft::test {
@@ -78,14 +75,12 @@ class far_payload : private far_kernel, public shm_link_test {
   }
 };
 
-TEST_F(far_payload, arrives_as_it_was_and_in_its_place_among_others) {
-  run([&]() -> task<> {
-    auto both = co_await connect_pair(wide);
-    co_await expect_delivery(both);
-    EXPECT_GT(kernel_.copies, 20);
-    both.client.abort();
-    both.server.abort();
-  });
+TEST_F_TASK(far_payload, arrives_as_it_was_and_in_its_place_among_others) {
+  auto both = co_await connect_pair(wide);
+  co_await expect_delivery(both);
+  EXPECT_GT(kernel_.copies, 20);
+  both.client.abort();
+  both.server.abort();
 }
 
 TEST_F(far_payload, goes_through_the_ring_where_the_kernel_forbids_copies) {
@@ -102,71 +97,62 @@ TEST_F(far_payload, goes_through_the_ring_where_the_kernel_forbids_copies) {
   }
 }
 
-TEST_F(far_payload, that_may_be_copied_no_more_ends_the_connection_in_words) {
-  run([&]() -> task<> {
-    auto both = co_await connect_pair(wide);
-    co_await expect_delivery(both);
-    kernel_.refusal = -EPERM;
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(large),
-                                                             {.usage = usage::write_dst | usage::write_src});
-    const auto sent = co_await failure_of(both.client.write(region.slice(), region.remote()));
-    EXPECT_TRUE(sent.has_value());
-    const auto failure = co_await failure_of(both.server.recv_or_throw());
-    EXPECT_TRUE(failure && contains(*failure, "could be read, and can no more"))
-        << (failure ? failure->what() : "none");
-    both.client.abort();
-    both.server.abort();
-  });
+TEST_F_TASK(far_payload, that_may_be_copied_no_more_ends_the_connection_in_words) {
+  auto both = co_await connect_pair(wide);
+  co_await expect_delivery(both);
+  kernel_.refusal = -EPERM;
+  auto region = co_await device().domain().register_memory(std::vector<std::byte>(large),
+                                                           {.usage = usage::write_dst | usage::write_src});
+  EXPECT_TRUE((co_await failure_of(both.client.write(region.slice(), region.remote()))).has_value());
+  const auto failure = co_await failure_of(both.server.recv_or_throw());
+  EXPECT_TRUE(failure && contains(*failure, "could be read, and can no more")) << (failure ? failure->what() : "none");
+  both.client.abort();
+  both.server.abort();
 }
 
-TEST_F(far_payload, of_a_sender_that_breaks_off_is_no_message) {
-  run([&]() -> task<> {
-    auto both = co_await connect_pair(wide);
-    co_await expect_delivery(both);
-    for (int i = 0; i < 4; ++i) {
-      auto again = co_await connect_pair(wide);
-      {
-        auto first = co_await device().allocate(200'000);
-        auto second = co_await device().allocate(200'000);
-        const auto send = [&]() -> task<> {
-          co_await again.client.send(std::move(first));
-          for (int turns = 0; turns < i; ++turns) co_await yield();
-          static_cast<void>(co_await failure_of(again.client.send(std::move(second))));
-        };
-        const auto cut = [&]() -> task<> {
-          static_cast<void>(co_await again.server.recv_or_throw());
-          again.client.abort();
-          const auto failure = co_await failure_of(again.server.recv_or_throw());
-          if (failure) {
-            EXPECT_EQ(failure->code(), errc::peer_vanished) << failure->what();
-          }
-        };
-        co_await when_all(send(), cut());
-      }
-      again.server.abort();
+TEST_F_TASK(far_payload, of_a_sender_that_breaks_off_is_no_message) {
+  auto both = co_await connect_pair(wide);
+  co_await expect_delivery(both);
+  for (int i = 0; i < 4; ++i) {
+    auto again = co_await connect_pair(wide);
+    {
+      auto first = co_await device().allocate(200'000);
+      auto second = co_await device().allocate(200'000);
+      const auto send = [&]() -> task<> {
+        co_await again.client.send(std::move(first));
+        for (int turns = 0; turns < i; ++turns) co_await yield();
+        static_cast<void>(co_await failure_of(again.client.send(std::move(second))));
+      };
+      const auto cut = [&]() -> task<> {
+        static_cast<void>(co_await again.server.recv_or_throw());
+        again.client.abort();
+        const auto failure = co_await failure_of(again.server.recv_or_throw());
+        if (failure) {
+          EXPECT_TRUE(failed_with(failure, errc::peer_vanished));
+        }
+      };
+      co_await when_all(send(), cut());
     }
-    both.client.abort();
-    both.server.abort();
-  });
+    again.server.abort();
+  }
+  both.client.abort();
+  both.server.abort();
 }
 
 // As for payloads in the ring: it is the owner who has cut it.
-TEST_F(far_payload, into_a_file_that_has_become_shorter_is_an_access_out_of_bounds) {
-  run([&]() -> task<> {
-    auto both = co_await connect_pair(wide);
-    co_await expect_delivery(both);
-    const descriptor file = new_memory(large, 0);
-    const mr::backing_file whole{.descriptor = file.fd()};
-    auto region = co_await device().domain().register_memory(mr::mapping::of_file(whole, large, kernel_),
-                                                             {.usage = usage::write_dst});
-    auto ours = co_await device().domain().register_memory(std::vector<std::byte>(large), {.usage = usage::write_src});
-    EXPECT_EQ(::ftruncate(file.fd(), 4096), 0);
-    static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
-    const auto failure = co_await failure_of(both.client.recv_or_throw());
-    EXPECT_TRUE(failure && failure->code() == errc::remote_access) << (failure ? failure->what() : "none");
-    both.client.abort();
-    both.server.abort();
-  });
+TEST_F_TASK(far_payload, into_a_file_that_has_become_shorter_is_an_access_out_of_bounds) {
+  auto both = co_await connect_pair(wide);
+  co_await expect_delivery(both);
+  const descriptor file = new_memory(large, 0);
+  const mr::backing_file whole{.descriptor = file.fd()};
+  auto region = co_await device().domain().register_memory(mr::mapping::of_file(whole, large, kernel_),
+                                                           {.usage = usage::write_dst});
+  auto ours = co_await device().domain().register_memory(std::vector<std::byte>(large), {.usage = usage::write_src});
+  EXPECT_EQ(::ftruncate(file.fd(), 4096), 0);
+  static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
+  EXPECT_TRUE(failed_with(co_await failure_of(both.client.recv_or_throw()), errc::remote_access));
+  both.client.abort();
+  both.server.abort();
 }
 
 // ---- peers that break the rules
@@ -229,33 +215,29 @@ TEST_P(hostile_far_payload, of_pieces_that_make_no_sense) {
   expect_refusal({{8, 1000}}, 1000, "a payload that is not in the memory of its sender");
 }
 
-TEST_P(hostile_far_payload, whose_process_is_another_by_now_is_not_believed) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    std::uint64_t word = 7;
-    const auto at = reinterpret_cast<std::uintptr_t>(&word);
-    prove(hand, {at, word});
-    EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
-    word = 8;
-    const bytes payload(1000);
-    const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
-    say_far(hand, {&piece, 1}, piece.bytes);
-    const auto failure = co_await end_of(victim);
-    EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
-  });
+TEST_P_BY_HAND(hostile_far_payload, whose_process_is_another_by_now_is_not_believed) {
+  std::uint64_t word = 7;
+  const auto at = reinterpret_cast<std::uintptr_t>(&word);
+  prove(hand, {at, word});
+  EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
+  word = 8;
+  const bytes payload(1000);
+  const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
+  say_far(hand, {&piece, 1}, piece.bytes);
+  const auto failure = co_await end_of(victim);
+  EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
 }
 
-TEST_P(hostile_far_payload, that_was_let_go_of_is_not_believed) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const std::uint64_t word = 7;
-    prove(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
-    EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
-    hand.own().payloads = shm::end_words::let_go;
-    const bytes payload(1000);
-    const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
-    say_far(hand, {&piece, 1}, piece.bytes);
-    const auto failure = co_await end_of(victim);
-    EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
-  });
+TEST_P_BY_HAND(hostile_far_payload, that_was_let_go_of_is_not_believed) {
+  const std::uint64_t word = 7;
+  prove(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
+  EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
+  hand.own().payloads = shm::end_words::let_go;
+  const bytes payload(1000);
+  const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
+  say_far(hand, {&piece, 1}, piece.bytes);
+  const auto failure = co_await end_of(victim);
+  EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
 }
 
 // The peer, a program by hand, may copy at any time until it has said that it has done so.
@@ -290,57 +272,48 @@ class sender_that_stops : public hostile_far_payload {
 };
 WEFT_ON_BOTH_ENDS(sender_that_stops);
 
-TEST_P(sender_that_stops, keeps_a_buffer_of_the_pool_until_the_peer_has_it) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    co_await allow(hand, victim);
-    std::optional<mr::buffer> memory(co_await filled(size, 'm'));
-    const auto send = [&]() -> task<> {
-      const auto failure = co_await failure_of(with_timeout(1ms, victim.send(*memory)));
-      EXPECT_TRUE(failure.has_value());
-      memory.reset();
-    };
-    const auto seen = co_await when_all(send(), far_memory(hand));
-    const std::span<const std::byte> there = std::get<1>(seen);
-    std::vector<mr::buffer> others;
-    for (int i = 0; i < 8; ++i) others.push_back(co_await filled(size, 'o'));
-    EXPECT_EQ(std::count(there.begin(), there.end(), std::byte{'m'}), static_cast<std::ptrdiff_t>(there.size()));
-    hand.say({.kind = record_kind::copied});
-    co_await settle();
-  });
+TEST_P_BY_HAND(sender_that_stops, keeps_a_buffer_of_the_pool_until_the_peer_has_it) {
+  co_await allow(hand, victim);
+  std::optional<mr::buffer> memory(co_await filled(size, 'm'));
+  const auto send = [&]() -> task<> {
+    EXPECT_TRUE((co_await failure_of(with_timeout(1ms, victim.send(*memory)))).has_value());
+    memory.reset();
+  };
+  const auto seen = co_await when_all(send(), far_memory(hand));
+  const std::span<const std::byte> there = std::get<1>(seen);
+  std::vector<mr::buffer> others;
+  for (int i = 0; i < 8; ++i) others.push_back(co_await filled(size, 'o'));
+  EXPECT_EQ(std::count(there.begin(), there.end(), std::byte{'m'}), static_cast<std::ptrdiff_t>(there.size()));
+  hand.say({.kind = record_kind::copied});
+  co_await settle();
 }
 
-TEST_P(sender_that_stops, lets_go_of_memory_that_it_has_borrowed_when_it_has_said_so) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    co_await allow(hand, victim);
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::send});
-    EXPECT_EQ(hand.other().payloads, shm::end_words::kept);
-    const auto send = [&]() -> task<> {
-      const auto failure = co_await failure_of(with_timeout(1ms, victim.send(region.slice())));
-      EXPECT_TRUE(failure.has_value());
-    };
-    co_await send();
-    EXPECT_EQ(hand.other().payloads, shm::end_words::let_go);
-    co_await region.release();
-  });
+TEST_P_BY_HAND(sender_that_stops, lets_go_of_memory_that_it_has_borrowed_when_it_has_said_so) {
+  co_await allow(hand, victim);
+  auto region = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::send});
+  EXPECT_EQ(hand.other().payloads, shm::end_words::kept);
+  const auto send = [&]() -> task<> {
+    EXPECT_TRUE((co_await failure_of(with_timeout(1ms, victim.send(region.slice())))).has_value());
+  };
+  co_await send();
+  EXPECT_EQ(hand.other().payloads, shm::end_words::let_go);
+  co_await region.release();
 }
 
 // It goes on to receive what its peer sends until that has finished, too.
-TEST_P(hostile_far_payload, is_confirmed_by_an_end_that_has_finished) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const std::uint64_t word = 7;
-    prove(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
-    static_cast<void>(co_await next(hand, record_kind::proven));
-    const bytes payload(1000);
-    const auto close = [&]() -> task<> { co_await victim.close(); };
-    const auto serve = [&]() -> task<> {
-      static_cast<void>(co_await next(hand, record_kind::finished));
-      const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
-      say_far(hand, {&piece, 1}, piece.bytes);
-      static_cast<void>(co_await next(hand, record_kind::copied));
-      hand.say({.kind = record_kind::finished});
-    };
-    co_await when_all(close(), serve());
-  });
+TEST_P_BY_HAND(hostile_far_payload, is_confirmed_by_an_end_that_has_finished) {
+  const std::uint64_t word = 7;
+  prove(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
+  static_cast<void>(co_await next(hand, record_kind::proven));
+  const bytes payload(1000);
+  const auto serve = [&]() -> task<> {
+    static_cast<void>(co_await next(hand, record_kind::finished));
+    const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
+    say_far(hand, {&piece, 1}, piece.bytes);
+    static_cast<void>(co_await next(hand, record_kind::copied));
+    hand.say({.kind = record_kind::finished});
+  };
+  co_await when_all(victim.close(), serve());
 }
 
 TEST_P(hostile_far_payload, that_was_never_sent_is_not_taken_for_copied) {

@@ -116,17 +116,15 @@ TEST_P(hostile_ring, with_atomic_operations_without_their_operands) {
   }
 }
 
-TEST_P(hostile_ring, goes_on_with_a_message_in_pieces_of_any_size_even_none) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    hand.put(send_of(20, 0));
-    hand.put({.kind = record_kind::more});
-    hand.put_whole({.kind = record_kind::more}, ten);
-    hand.put({.kind = record_kind::more});
-    hand.put_whole({.kind = record_kind::more}, ten);
-    hand.publish();
-    const auto arrived = co_await victim.recv_or_throw();
-    EXPECT_EQ(arrived.size(), 20u);
-  });
+TEST_P_BY_HAND(hostile_ring, goes_on_with_a_message_in_pieces_of_any_size_even_none) {
+  hand.put(send_of(20, 0));
+  hand.put({.kind = record_kind::more});
+  hand.put_whole({.kind = record_kind::more}, ten);
+  hand.put({.kind = record_kind::more});
+  hand.put_whole({.kind = record_kind::more}, ten);
+  hand.publish();
+  const auto arrived = co_await victim.recv_or_throw();
+  EXPECT_EQ(arrived.size(), 20u);
 }
 
 TEST_P(hostile_ring, with_a_record_that_goes_on_beyond_the_end_of_the_ring) {
@@ -169,15 +167,13 @@ TEST_P(hostile_ring, that_has_published_parts_of_a_line) {
   }
 }
 
-TEST_P(hostile_ring, that_takes_back_what_it_has_published) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    hand.send(ten);
-    static_cast<void>(co_await victim.recv_or_throw());
-    hand.claim_written(0);
-    const auto failure = co_await end_of(victim);
-    EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
-    EXPECT_EQ(last_words(hand), "the peer has published more than there is room for");
-  });
+TEST_P_BY_HAND(hostile_ring, that_takes_back_what_it_has_published) {
+  hand.send(ten);
+  static_cast<void>(co_await victim.recv_or_throw());
+  hand.claim_written(0);
+  const auto failure = co_await end_of(victim);
+  EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+  EXPECT_EQ(last_words(hand), "the peer has published more than there is room for");
 }
 
 /// The end notices what its peer has taken when it writes itself.
@@ -193,7 +189,7 @@ class hostile_taker : public against_manual_end {
       co_await victim.send(parts);
       hand.claim_taken(claim);
       const auto sent = co_await failure_of(victim.send(parts));
-      EXPECT_TRUE(sent && sent->code() == errc::protocol_error) << (sent ? sent->what() : "none");
+      EXPECT_TRUE(failed_with(sent, errc::protocol_error));
       if (!sent) co_return;
       const auto failure = co_await end_of(victim);
       EXPECT_TRUE(contains(failure, "the peer's read position is beyond what was written")) << failure.what();
@@ -215,40 +211,35 @@ TEST_P(hostile_taker, of_parts_of_a_line) {
 }
 
 // It waits for answers then, and does not write.
-TEST_P(hostile_taker, of_what_was_not_there_is_noticed_while_reads_wait_for_their_turn) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
-    const auto read = [&]() -> task<> {
-      auto target = co_await filled(10, 'r');
-      const auto failure = co_await failure_of(victim.read(target, source));
-      EXPECT_EQ(failure->code(), errc::protocol_error) << failure->what();
-    };
-    const auto ask = [&](scope& tasks) -> task<> {
-      for (int i = 0; i < 17; ++i) tasks.spawn(read(), "a reader");
-      co_await settle();
-      hand.claim_taken(std::uint64_t{1} << 40);
-      const auto failure = co_await end_of(victim);
-      EXPECT_TRUE(contains(failure, "the peer's read position is beyond what was written")) << failure.what();
-    };
-    co_await with_scope(on_failure::report, ask);
-  });
+TEST_P_BY_HAND(hostile_taker, of_what_was_not_there_is_noticed_while_reads_wait_for_their_turn) {
+  const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
+  const auto read = [&]() -> task<> {
+    auto target = co_await filled(10, 'r');
+    EXPECT_TRUE(failed_with(co_await failure_of(victim.read(target, source)), errc::protocol_error));
+  };
+  const auto ask = [&](scope& tasks) -> task<> {
+    for (int i = 0; i < 17; ++i) tasks.spawn(read(), "a reader");
+    co_await settle();
+    hand.claim_taken(std::uint64_t{1} << 40);
+    const auto failure = co_await end_of(victim);
+    EXPECT_TRUE(contains(failure, "the peer's read position is beyond what was written")) << failure.what();
+  };
+  co_await with_scope(on_failure::report, ask);
 }
 
-TEST_P(hostile_ring, whose_attention_is_nonsense_or_changes_all_the_time) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    for (const std::uint32_t nonsense : {0U, 1U, 2U, 7U, 0x8000'0000U, 0xffff'ffffU}) {
-      hand.own().attention = nonsense;
-      hand.other().attention = nonsense;
-      hand.send(ten);
-      const auto arrived = co_await victim.recv_or_throw();
-      EXPECT_EQ(arrived.size(), 10u);
-      auto answer = co_await filled(10, 'x');
-      co_await victim.send(std::move(answer));
-      const auto said = hand.take();
-      EXPECT_TRUE(said && said->kind == record_kind::send && said->total == 10);
-      hand.release();
-    }
-  });
+TEST_P_BY_HAND(hostile_ring, whose_attention_is_nonsense_or_changes_all_the_time) {
+  for (const std::uint32_t nonsense : {0U, 1U, 2U, 7U, 0x8000'0000U, 0xffff'ffffU}) {
+    hand.own().attention = nonsense;
+    hand.other().attention = nonsense;
+    hand.send(ten);
+    const auto arrived = co_await victim.recv_or_throw();
+    EXPECT_EQ(arrived.size(), 10u);
+    auto answer = co_await filled(10, 'x');
+    co_await victim.send(std::move(answer));
+    const auto said = hand.take();
+    EXPECT_TRUE(said && said->kind == record_kind::send && said->total == 10);
+    hand.release();
+  }
 }
 
 // ---- answers to our requests
@@ -265,12 +256,9 @@ class hostile_answer : public against_manual_end {
         while (!hand.take()) co_await yield();
         script(hand);
       };
-      auto serving = serve();
-      auto reading = failure_of(victim.read(target, source));
-      const auto both = co_await when_all(std::move(reading), std::move(serving));
+      const auto both = co_await when_all(failure_of(victim.read(target, source)), serve());
       const std::optional<error>& failure = std::get<0>(both);
-      EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << (failure ? failure->what() : "none");
-      EXPECT_TRUE(contains(failure, words)) << (failure ? failure->what() : "none");
+      EXPECT_TRUE(failed_with(failure, errc::protocol_error, words));
       EXPECT_EQ(last_words(hand), words);
     });
   }
@@ -297,23 +285,19 @@ TEST_P(hostile_answer, of_the_wrong_kind) {
       "an answer to nothing");
 }
 
-TEST_P(hostile_answer, given_twice) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto target = co_await filled(8, 'r');
-    const mr::remote_slice source(0x1234, 0, 8, mr::usage::read_src);
-    const auto serve = [&]() -> task<> {
-      while (!hand.take()) co_await yield();
-      hand.put_whole({.kind = record_kind::answer}, bytes(8));
-      hand.put_whole({.kind = record_kind::answer}, bytes(8));
-      hand.publish();
-    };
-    auto serving = serve();
-    auto reading = code_of(victim.read(target, source));
-    const auto both = co_await when_all(std::move(reading), std::move(serving));
-    EXPECT_EQ(std::get<0>(both), std::error_code());
-    const auto failure = co_await end_of(victim);
-    EXPECT_TRUE(contains(failure, "an answer to nothing")) << failure.what();
-  });
+TEST_P_BY_HAND(hostile_answer, given_twice) {
+  auto target = co_await filled(8, 'r');
+  const mr::remote_slice source(0x1234, 0, 8, mr::usage::read_src);
+  const auto serve = [&]() -> task<> {
+    while (!hand.take()) co_await yield();
+    hand.put_whole({.kind = record_kind::answer}, bytes(8));
+    hand.put_whole({.kind = record_kind::answer}, bytes(8));
+    hand.publish();
+  };
+  const auto both = co_await when_all(code_of(victim.read(target, source)), serve());
+  EXPECT_EQ(std::get<0>(both), std::error_code());
+  const auto failure = co_await end_of(victim);
+  EXPECT_TRUE(contains(failure, "an answer to nothing")) << failure.what();
 }
 
 // ---- access to our memory
@@ -419,51 +403,45 @@ TEST_P(hostile_access, that_revokes_keys_which_are_not_its_own) {
       "invalidate");
 }
 
-TEST_P(hostile_access, by_a_write_that_goes_on_after_its_memory_was_taken_away) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto memory = co_await filled(exposed_bytes, 'm');
-    auto open = co_await victim.expose(std::move(memory), mr::usage::write_dst);
-    hand.put_whole(access_to(record_kind::write, stag_of(open.remote()), open.remote().address(), 20), ten);
-    hand.publish();
-    co_await settle();
-    auto back = co_await open.revoke();
-    std::fill(back.bytes().begin(), back.bytes().end(), std::byte{'n'});
-    hand.put_whole({.kind = record_kind::more}, ten);
-    hand.publish();
-    const auto failure = co_await end_of(victim);
-    EXPECT_EQ(failure.code(), errc::connection_failed) << failure.what();
-    EXPECT_TRUE(std::ranges::all_of(back.bytes(), [](std::byte one) { return one == std::byte{'n'}; }));
-  });
+TEST_P_BY_HAND(hostile_access, by_a_write_that_goes_on_after_its_memory_was_taken_away) {
+  auto memory = co_await filled(exposed_bytes, 'm');
+  auto open = co_await victim.expose(std::move(memory), mr::usage::write_dst);
+  hand.put_whole(access_to(record_kind::write, stag_of(open.remote()), open.remote().address(), 20), ten);
+  hand.publish();
+  co_await settle();
+  auto back = co_await open.revoke();
+  std::fill(back.bytes().begin(), back.bytes().end(), std::byte{'n'});
+  hand.put_whole({.kind = record_kind::more}, ten);
+  hand.publish();
+  const auto failure = co_await end_of(victim);
+  EXPECT_EQ(failure.code(), errc::connection_failed) << failure.what();
+  EXPECT_TRUE(std::ranges::all_of(back.bytes(), [](std::byte one) { return one == std::byte{'n'}; }));
 }
 
-TEST_P(hostile_access, by_more_reads_than_were_agreed_on) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto memory = co_await filled(exposed_bytes, 'm');
-    const auto open = co_await victim.expose(std::move(memory), mr::usage::read_src);
-    for (int i = 0; i < 17; ++i) {
-      hand.put(access_to(record_kind::read, stag_of(open.remote()), open.remote().address(), 10));
-    }
-    hand.publish();
-    const auto failure = co_await end_of(victim);
-    EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
-    EXPECT_TRUE(contains(failure, "more reads than were agreed on")) << failure.what();
-  });
+TEST_P_BY_HAND(hostile_access, by_more_reads_than_were_agreed_on) {
+  auto memory = co_await filled(exposed_bytes, 'm');
+  const auto open = co_await victim.expose(std::move(memory), mr::usage::read_src);
+  for (int i = 0; i < 17; ++i) {
+    hand.put(access_to(record_kind::read, stag_of(open.remote()), open.remote().address(), 10));
+  }
+  hand.publish();
+  const auto failure = co_await end_of(victim);
+  EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+  EXPECT_TRUE(contains(failure, "more reads than were agreed on")) << failure.what();
 }
 
-TEST_P(hostile_access, that_reads_again_and_again_and_never_takes_an_answer) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    auto memory = co_await filled(100'000, 'm');
-    const auto open = co_await victim.expose(std::move(memory), mr::usage::read_src);
-    for (int i = 0; i < 16; ++i) {
-      hand.put(access_to(record_kind::read, stag_of(open.remote()), open.remote().address(), 100'000));
-    }
-    hand.send(ten);
-    const auto arrived = co_await victim.recv_or_throw();  // comes in all the same
-    EXPECT_EQ(arrived.size(), 10u);
-    const std::uint64_t before = home().statistics().turns;
-    co_await sleep_for(20ms);
-    EXPECT_LT(home().statistics().turns, before + 20);
-  });
+TEST_P_BY_HAND(hostile_access, that_reads_again_and_again_and_never_takes_an_answer) {
+  auto memory = co_await filled(100'000, 'm');
+  const auto open = co_await victim.expose(std::move(memory), mr::usage::read_src);
+  for (int i = 0; i < 16; ++i) {
+    hand.put(access_to(record_kind::read, stag_of(open.remote()), open.remote().address(), 100'000));
+  }
+  hand.send(ten);
+  const auto arrived = co_await victim.recv_or_throw();  // comes in all the same
+  EXPECT_EQ(arrived.size(), 10u);
+  const std::uint64_t before = home().statistics().turns;
+  co_await sleep_for(20ms);
+  EXPECT_LT(home().statistics().turns, before + 20);
 }
 
 // ---- ends
@@ -511,9 +489,7 @@ TEST_P(hostile_ring, that_breaks_off_in_the_middle_of_a_message_and_of_our_reque
         hand.put_whole({.kind = record_kind::answer}, bytes(5));
         hand.publish();
       };
-      auto serving = serve();
-      auto reading = failure_of(victim.read(target, source));
-      const auto both = co_await when_all(std::move(reading), std::move(serving));
+      const auto both = co_await when_all(failure_of(victim.read(target, source)), serve());
       EXPECT_TRUE(std::get<0>(both));
       const auto failure = co_await end_of(victim);
       EXPECT_NE(failure.code(), errc::peer_closed) << failure.what();
@@ -533,58 +509,50 @@ TEST_P(hostile_ring, that_goes_on_after_its_end) {
         hand.put_whole({.kind = kind}, bytes(16));
         hand.publish();
       };
-      auto serving = serve();
-      auto reading = failure_of(victim.read(target, source));
-      const auto both = co_await when_all(std::move(reading), std::move(serving));
+      const auto both = co_await when_all(failure_of(victim.read(target, source)), serve());
       EXPECT_TRUE(contains(std::get<0>(both), rule)) << (std::get<0>(both) ? std::get<0>(both)->what() : "none");
     });
   }
 }
 
-TEST_P(hostile_ring, that_ends_twice) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    hand.put({.kind = record_kind::finished});
-    hand.put({.kind = record_kind::finished});
-    hand.publish();
-    const auto failure = co_await end_of(victim);
-    EXPECT_TRUE(failure.code() == errc::protocol_error || failure.code() == errc::peer_closed) << failure.what();
-  });
+TEST_P_BY_HAND(hostile_ring, that_ends_twice) {
+  hand.put({.kind = record_kind::finished});
+  hand.put({.kind = record_kind::finished});
+  hand.publish();
+  const auto failure = co_await end_of(victim);
+  EXPECT_TRUE(failure.code() == errc::protocol_error || failure.code() == errc::peer_closed) << failure.what();
 }
 
 // ---- the socket
 
-TEST_P(hostile_ring, whose_socket_is_flooded_with_wake_ups_for_nothing) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    for (int round = 0; round < 50; ++round) {
-      for (int i = 0; i < 1000; ++i) static_cast<void>(::send(hand.socket().fd(), "w", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
-      co_await settle();
-    }
-    const bytes large(100'000);
-    static_cast<void>(::send(hand.socket().fd(), large.data(), large.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
-    static_cast<void>(::send(hand.socket().fd(), large.data(), 0, MSG_DONTWAIT | MSG_NOSIGNAL));
-    hand.send(ten);
-    const auto arrived = co_await victim.recv_or_throw();
-    EXPECT_EQ(arrived.size(), 10u);
-    hand.socket().close();
-    const auto failure = co_await end_of(victim);
-    EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
-  });
+TEST_P_BY_HAND(hostile_ring, whose_socket_is_flooded_with_wake_ups_for_nothing) {
+  for (int round = 0; round < 50; ++round) {
+    for (int i = 0; i < 1000; ++i) static_cast<void>(::send(hand.socket().fd(), "w", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
+    co_await settle();
+  }
+  const bytes large(100'000);
+  static_cast<void>(::send(hand.socket().fd(), large.data(), large.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+  static_cast<void>(::send(hand.socket().fd(), large.data(), 0, MSG_DONTWAIT | MSG_NOSIGNAL));
+  hand.send(ten);
+  const auto arrived = co_await victim.recv_or_throw();
+  EXPECT_EQ(arrived.size(), 10u);
+  hand.socket().close();
+  const auto failure = co_await end_of(victim);
+  EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
 }
 
-TEST_P(hostile_ring, that_sends_descriptors_leaves_no_more_than_one_of_them_open) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    co_await settle();  // the listener has gone
-    const descriptor file = new_memory(4096, 0);
-    const footprint before = co_await settled_footprint();
-    for (int round = 0; round < 200; ++round) {
-      hand.socket().send(ten, std::vector<int>(3, file.fd()));
-      co_await settle();
-      EXPECT_LE(footprint().descriptors, before.descriptors + 1);  // that of an offer that may come
-    }
-    hand.send(ten);
-    const auto arrived = co_await victim.recv_or_throw();
-    EXPECT_EQ(arrived.size(), 10u);
-  });
+TEST_P_BY_HAND(hostile_ring, that_sends_descriptors_leaves_no_more_than_one_of_them_open) {
+  co_await settle();  // the listener has gone
+  const descriptor file = new_memory(4096, 0);
+  const footprint before = co_await settled_footprint();
+  for (int round = 0; round < 200; ++round) {
+    hand.socket().send(ten, std::vector<int>(3, file.fd()));
+    co_await settle();
+    EXPECT_LE(footprint().descriptors, before.descriptors + 1);  // that of an offer that may come
+  }
+  hand.send(ten);
+  const auto arrived = co_await victim.recv_or_throw();
+  EXPECT_EQ(arrived.size(), 10u);
 }
 
 TEST_P(hostile_ring, whose_socket_is_shut_down_without_a_word) {
@@ -600,47 +568,43 @@ TEST_P(hostile_ring, whose_socket_is_shut_down_without_a_word) {
   }
 }
 
-TEST_P(hostile_ring, whose_socket_takes_no_wake_ups_hurts_only_itself) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    ::shutdown(hand.socket().fd(), SHUT_RD);
-    hand.own().attention = shm::end_words::asleep;
-    auto message = co_await filled(10, 'x');
-    co_await victim.send(std::move(message));
+TEST_P_BY_HAND(hostile_ring, whose_socket_takes_no_wake_ups_hurts_only_itself) {
+  ::shutdown(hand.socket().fd(), SHUT_RD);
+  hand.own().attention = shm::end_words::asleep;
+  auto message = co_await filled(10, 'x');
+  co_await victim.send(std::move(message));
+  hand.send(ten);
+  const auto arrived = co_await victim.recv_or_throw();
+  EXPECT_EQ(arrived.size(), 10u);
+}
+
+TEST_P_BY_HAND(hostile_ring, that_is_never_emptied_holds_back_its_own_messages_only) {
+  std::size_t sent = 0;
+  std::optional<std::error_code> outcome;
+  const auto fill = [&]() -> task<> {
+    for (;; ++sent) {
+      auto message = co_await filled(60'000, 'x');
+      co_await victim.send(std::move(message));
+    }
+  };
+  const auto attempt = [&]() -> task<> { outcome = co_await code_of(fill()); };
+  const auto watch = [&]() -> task<> {
+    for (std::size_t before = sent + 1; before != sent;) {
+      before = sent;
+      co_await settle();
+    }
+    EXPECT_GE(sent, 3u);
+    EXPECT_FALSE(outcome);
     hand.send(ten);
     const auto arrived = co_await victim.recv_or_throw();
     EXPECT_EQ(arrived.size(), 10u);
-  });
-}
-
-TEST_P(hostile_ring, that_is_never_emptied_holds_back_its_own_messages_only) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    std::size_t sent = 0;
-    std::optional<std::error_code> outcome;
-    const auto fill = [&]() -> task<> {
-      for (;; ++sent) {
-        auto message = co_await filled(60'000, 'x');
-        co_await victim.send(std::move(message));
-      }
-    };
-    const auto attempt = [&]() -> task<> { outcome = co_await code_of(fill()); };
-    const auto watch = [&]() -> task<> {
-      for (std::size_t before = sent + 1; before != sent;) {
-        before = sent;
-        co_await settle();
-      }
-      EXPECT_GE(sent, 3u);
-      EXPECT_FALSE(outcome);
-      hand.send(ten);
-      const auto arrived = co_await victim.recv_or_throw();
-      EXPECT_EQ(arrived.size(), 10u);
-      const std::uint64_t turns = home().statistics().turns;
-      co_await sleep_for(20ms);
-      EXPECT_LT(home().statistics().turns, turns + 20);
-      victim.abort();
-    };
-    co_await when_all(attempt(), watch());
-    EXPECT_TRUE(outcome && *outcome == errc::closed) << (outcome ? outcome->message() : "none");
-  });
+    const std::uint64_t turns = home().statistics().turns;
+    co_await sleep_for(20ms);
+    EXPECT_LT(home().statistics().turns, turns + 20);
+    victim.abort();
+  };
+  co_await when_all(attempt(), watch());
+  EXPECT_TRUE(outcome && *outcome == errc::closed) << (outcome ? outcome->message() : "none");
 }
 
 TEST_P(hostile_ring, that_takes_the_pages_of_the_channel_away) {
@@ -665,32 +629,30 @@ TEST_P(hostile_ring, that_takes_the_pages_of_the_channel_away) {
 }
 
 // Both draw from the same receives; there are fewer of them than messages.
-TEST_P(hostile_ring, that_ends_while_it_waits_for_receives_of_others_leaves_these_to_them) {
-  run([&]() -> task<> {
-    auto shared = co_await device().share_receives({.receive_size = 64, .depth = 4});
-    const net::connection_options how{.profile = net::profile::interop, .receives = &shared};
-    auto one = co_await connect_by_hand(accepts(), bytes(), how);
-    auto other = co_await connect_by_hand(accepts(), bytes(), how);
-    auto& [one_hand, one_victim] = one;
-    auto& [other_hand, other_victim] = other;
-    for (int i = 0; i < 20; ++i) {
-      one_hand.send(ten);
-      other_hand.send(ten);
-    }
-    co_await settle();
-    one_hand.socket().close();
-    one_victim.abort();
-    co_await settle();
-    for (int i = 0; i < 20; ++i) {
-      const auto arrived = co_await other_victim.recv_or_throw();
-      EXPECT_EQ(arrived.size(), 10u);
-    }
-    other_hand.claim_written(UINT64_MAX);
-    const auto failure = co_await end_of(other_victim);
-    EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
-    other_victim.abort();
-    co_await settle();
-  });
+TEST_P_TASK(hostile_ring, that_ends_while_it_waits_for_receives_of_others_leaves_these_to_them) {
+  auto shared = co_await device().share_receives({.receive_size = 64, .depth = 4});
+  const net::connection_options how{.profile = net::profile::interop, .receives = &shared};
+  auto one = co_await connect_by_hand(accepts(), bytes(), how);
+  auto other = co_await connect_by_hand(accepts(), bytes(), how);
+  auto& [one_hand, one_victim] = one;
+  auto& [other_hand, other_victim] = other;
+  for (int i = 0; i < 20; ++i) {
+    one_hand.send(ten);
+    other_hand.send(ten);
+  }
+  co_await settle();
+  one_hand.socket().close();
+  one_victim.abort();
+  co_await settle();
+  for (int i = 0; i < 20; ++i) {
+    const auto arrived = co_await other_victim.recv_or_throw();
+    EXPECT_EQ(arrived.size(), 10u);
+  }
+  other_hand.claim_written(UINT64_MAX);
+  const auto failure = co_await end_of(other_victim);
+  EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+  other_victim.abort();
+  co_await settle();
 }
 
 // ---- time of check, time of use
@@ -777,9 +739,7 @@ TEST(silent_shm_set_ups, give_their_places_in_accept_to_those_who_come) {
       crowd.back().send(hello);
     }
     const net::connection_options patient{.set_up_timeout = std::chrono::minutes(10)};
-    auto connecting = device.connect(address, patient);
-    auto accepting = listener.accept(patient);
-    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    const auto both = co_await when_all(device.connect(address, patient), listener.accept(patient));
     EXPECT_TRUE(std::get<1>(both).has_value());
   };
   home.run(body());

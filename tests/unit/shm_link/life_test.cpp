@@ -6,13 +6,11 @@ namespace weft::test {
 namespace {
 
 /// The owner of a link.
-class hasty_owner final : public net::link_events {
+class hasty_owner final : public net::link_events, private immovable {
  public:
   explicit hasty_owner(std::unique_ptr<net::link> link) : link_(std::move(link)) {
     link_->start(*this, {.send_depth = 8, .receive_depth = 8});
   }
-  hasty_owner(const hasty_owner&) = delete;
-  hasty_owner& operator=(const hasty_owner&) = delete;
   ~hasty_owner() { EXPECT_TRUE(link_ == nullptr); }
 
   void abort() noexcept {
@@ -66,9 +64,7 @@ class hasty_link : public shm_link_test {
     std::unique_ptr<hasty_owner> owner;
   };
   task<both> connect_to(net::link_listener& listener) {
-    auto connecting = manual_end::connect(name_of(listener), bytes());
-    auto accepting = accept(listener);
-    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    auto ends = co_await when_all(manual_end::connect(name_of(listener), bytes()), accept(listener));
     co_return both{std::make_unique<manual_end>(std::move(std::get<0>(ends))),
                    std::make_unique<hasty_owner>(std::move(std::get<1>(ends)))};
   }

@@ -2,17 +2,9 @@
 // Peers in a process of their own, which is this program once more: see run_role().
 #pragma once
 
-#include <fcntl.h>
 #include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <csignal>
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "shm_link/support.hpp"
 
@@ -67,14 +59,12 @@ class progress {
 inline constexpr std::size_t busy_tasks = 6;
 task<> keep_busy(net::device& device, net::connection& peer, const mr::remote_slice& memory, progress& done);
 
-class other_process {
+class other_process : private immovable {
  public:
   other_process(std::string role, std::string address) : role_(std::move(role)), address_(std::move(address)) {
     std::array<char*, 4> arguments = {program_.data(), role_.data(), address_.data(), nullptr};
     EXPECT_EQ(::posix_spawn(&id_, program_.c_str(), nullptr, nullptr, arguments.data(), environ), 0);
   }
-  other_process(const other_process&) = delete;
-  other_process& operator=(const other_process&) = delete;
   ~other_process() { kill(); }
 
   [[nodiscard]] pid_t id() const noexcept { return id_; }

@@ -72,8 +72,7 @@ TEST_F(shm_process, that_has_died_has_left_what_it_had_sent) {
   with_peer("say_numbers", [&](other_process& there, net::connection& peer) -> task<> {
     EXPECT_TRUE(WIFSIGNALED(there.wait()));
     co_await expect_numbers(peer, native_numbers);
-    const auto code = co_await code_of(peer.recv_or_throw());
-    EXPECT_EQ(code, errc::peer_vanished);
+    EXPECT_EQ(co_await code_of(peer.recv_or_throw()), errc::peer_vanished);
   });
 }
 
@@ -82,8 +81,7 @@ TEST_F(shm_process, that_has_died_has_left_messages_for_which_there_was_no_recei
     EXPECT_TRUE(WIFSIGNALED(there.wait()));
     co_await settle();
     co_await expect_numbers(peer, many_numbers);
-    const auto code = co_await code_of(peer.recv_or_throw());
-    EXPECT_EQ(code, errc::peer_vanished);
+    EXPECT_EQ(co_await code_of(peer.recv_or_throw()), errc::peer_vanished);
   };
   with_peer("say_many_numbers", numbers, {.profile = net::profile::interop});
 }
@@ -92,8 +90,7 @@ TEST_F(shm_process, that_has_died_does_not_keep_its_peer_from_closing) {
   const auto close = [&](other_process& there, net::connection& peer) -> task<> {
     EXPECT_TRUE(WIFSIGNALED(there.wait()));
     co_await settle();
-    const auto first = co_await code_of(peer.recv_or_throw());
-    EXPECT_EQ(first, std::error_code());
+    EXPECT_EQ(co_await code_of(peer.recv_or_throw()), std::error_code());
     co_await peer.close();
   };
   with_peer("say_numbers", close);
@@ -148,9 +145,7 @@ TEST_F(shm_process, stopped_under_load_costs_nothing_goes_on_and_can_be_killed_m
         done.at(done.count() + 500, [&] { there.kill(); });
         there.go_on();
       };
-      auto working = keep_busy(device(), peer, memory.theirs, done);
-      auto thawing = thaw();
-      co_await when_all(std::move(working), std::move(thawing));
+      co_await when_all(keep_busy(device(), peer, memory.theirs, done), thaw());
       EXPECT_EQ(done.failures.size(), busy_tasks);
       for (const error& each : done.failures) EXPECT_EQ(each.code(), errc::peer_vanished) << each.what();
     });
@@ -159,21 +154,17 @@ TEST_F(shm_process, stopped_under_load_costs_nothing_goes_on_and_can_be_killed_m
 
 // ---- children of fork(2)
 
-TEST_F(shm_process, whose_copy_was_forked_has_no_channel_in_that_and_goes_on_when_it_goes) {
-  run([&]() -> task<> {
-    pair both = co_await connect_pair();
-    co_await expect_service(both);
-    EXPECT_EQ(mapped_channels(), 2u);
-    const pid_t child = ::fork();
-    if (child == 0) ::_exit(mapped_channels() == 0 ? 0 : 1);
-    int status = -1;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    co_await expect_service(both);
-    auto closing_one = both.client.close();
-    auto closing_other = both.server.close();
-    co_await when_all(std::move(closing_one), std::move(closing_other));
-  });
+TEST_F_TASK(shm_process, whose_copy_was_forked_has_no_channel_in_that_and_goes_on_when_it_goes) {
+  pair both = co_await connect_pair();
+  co_await expect_service(both);
+  EXPECT_EQ(mapped_channels(), 2u);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(mapped_channels() == 0 ? 0 : 1);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  co_await expect_service(both);
+  co_await when_all(both.client.close(), both.server.close());
 }
 
 TEST_F(shm_process, that_has_died_is_heard_of_although_a_program_that_it_started_lives_on) {
@@ -186,8 +177,7 @@ TEST_F(shm_process, that_has_died_is_heard_of_although_a_program_that_it_started
   with_peer("leave_a_child", [&](other_process& there, net::connection& peer) -> task<> {
     EXPECT_TRUE(WIFSIGNALED(there.wait()));
     static_cast<void>(co_await peer.recv_or_throw());
-    const auto code = co_await code_of(peer.recv_or_throw());
-    EXPECT_EQ(code, errc::peer_vanished);
+    EXPECT_EQ(co_await code_of(peer.recv_or_throw()), errc::peer_vanished);
   });
   ASSERT_EQ(::dup2(former.fd(), STDIN_FILENO), STDIN_FILENO);
 }

@@ -5,7 +5,6 @@
 #include <weft/net/shm/channel.hpp>
 #include <weft/net/shm/record.hpp>
 
-#include <algorithm>
 #include <fstream>
 #include <tuple>
 
@@ -168,9 +167,7 @@ class manual_end {
         in_.advance(in_.until_wrap());
         continue;
       }
-      if (payload != nullptr) {
-        payload->assign(in_.place() + sizeof header, in_.place() + sizeof header + header.bytes);
-      }
+      if (payload != nullptr) payload->assign(in_.place() + sizeof header, in_.place() + sizeof header + header.bytes);
       in_.advance(shm::ring_bytes_of(header.bytes));
       return header;
     }
@@ -209,9 +206,8 @@ class shm_link_test : public shm_test {
   };
   task<pair> connect_pair(net::connection_options how = {}) {
     auto listener = co_await device_.listen("127.0.0.1:0");
-    auto connecting = device_.connect(std::string(listener.address()), how);
-    auto accepting = accept_connection(listener, how);
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both =
+        co_await when_all(device_.connect(std::string(listener.address()), how), accept_connection(listener, how));
     co_return pair{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
   }
   static task<net::connection> accept_connection(net::listener& from, net::connection_options how) {
@@ -242,15 +238,13 @@ class shm_link_test : public shm_test {
     if (accepts) {
       auto listener = co_await device_.listen("127.0.0.1:0");
       const auto where = parse_host_and_port(listener.address());
-      auto connecting = manual_end::connect(abstract_name(static_cast<std::uint16_t>(std::stoi(where.port))), greeting);
-      auto accepting = accept_connection(listener, how);
-      co_return co_await when_all(std::move(connecting), std::move(accepting));
+      co_return co_await when_all(
+          manual_end::connect(abstract_name(static_cast<std::uint16_t>(std::stoi(where.port))), greeting),
+          accept_connection(listener, how));
     }
     const scratch_directory directory;
     raw_acceptor listener(shm::unix_name::of_path(directory.socket()));
-    auto accepting = manual_end::accept(listener, greeting);
-    auto connecting = device_.connect(directory.address(), how);
-    co_return co_await when_all(std::move(accepting), std::move(connecting));
+    co_return co_await when_all(manual_end::accept(listener, greeting), device_.connect(directory.address(), how));
   }
 
  private:
@@ -319,6 +313,13 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
     return "none";
   }
 };
+
+/// TEST_P of such a fixture, whose body is a coroutine with the peer, `hand`, and our end, `victim`. What follows the
+/// name goes to against().
+#define TEST_P_BY_HAND(suite, name, ...)                                                                               \
+  TEST_P_SCRIPT(suite, name,                                                                                           \
+                ([[maybe_unused]] ::weft::test::manual_end & hand, [[maybe_unused]] ::weft::net::connection & victim), \
+                against(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
 
 #define WEFT_ON_BOTH_ENDS(fixture)                                                   \
   INSTANTIATE_TEST_SUITE_P(shm, fixture, testing::Values("accepting", "connecting"), \

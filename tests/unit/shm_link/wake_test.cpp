@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends that sleep, and ends that are kept busy: one packet wakes a sleeping one, none is lost, and waiting costs
 // nothing.
-#include <atomic>
-#include <thread>
 
 #include "shm_link/support.hpp"
 
@@ -25,71 +23,64 @@ class shm_wake_up : public against_manual_end {
 };
 WEFT_ON_BOTH_ENDS(shm_wake_up);
 
-TEST_P(shm_wake_up, comes_once_to_an_end_that_sleeps_and_never_to_one_that_is_awake) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    for (int round = 0; round < 100; ++round) {
-      for (int i = 0; i < 3; ++i) co_await send(peer);
-      EXPECT_EQ(hand.wake_ups(), 0u);
-      hand.own().attention = shm::end_words::asleep;
-      for (int i = 0; i < 3; ++i) co_await send(peer);
-      EXPECT_EQ(hand.wake_ups(), 1u);
-      EXPECT_EQ(hand.own().attention, shm::end_words::awake);
-      while (hand.take()) continue;
-      hand.release();
-    }
-  });
-}
+#define TEST_P_TO_PEER(suite, name) \
+  TEST_P_SCRIPT(suite, name, ([[maybe_unused]] manual_end & hand, net::connection & peer), against(WEFT_SCRIPT))
 
-TEST_P(shm_wake_up, comes_when_as_much_room_was_made_as_an_end_may_wait_for) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
+TEST_P_TO_PEER(shm_wake_up, comes_once_to_an_end_that_sleeps_and_never_to_one_that_is_awake) {
+  for (int round = 0; round < 100; ++round) {
+    for (int i = 0; i < 3; ++i) co_await send(peer);
+    EXPECT_EQ(hand.wake_ups(), 0u);
     hand.own().attention = shm::end_words::asleep;
-    const std::uint64_t taken = hand.other().taken;
-    while (hand.other().taken == taken) {
-      EXPECT_EQ(hand.wake_ups(), 0u);
-      hand.send(bytes(100));
-      static_cast<void>(co_await peer.recv_or_throw());
-    }
+    for (int i = 0; i < 3; ++i) co_await send(peer);
     EXPECT_EQ(hand.wake_ups(), 1u);
-    EXPECT_GE(hand.other().taken - taken, hand.out().capacity() / 4);
-  });
+    EXPECT_EQ(hand.own().attention, shm::end_words::awake);
+    while (hand.take()) continue;
+    hand.release();
+  }
 }
 
-TEST_P(shm_wake_up, finds_room_although_the_system_gives_sockets_the_least_that_there_is) {
-  against([&](manual_end& hand, net::connection&) -> task<> {
-    const int least = 1;  // the kernel makes of it what no setting can go below
-    EXPECT_EQ(::setsockopt(hand.socket().fd(), SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
-    for (int round = 0; round < 50; ++round) {
-      EXPECT_EQ(::send(hand.socket().fd(), "w", 1, MSG_DONTWAIT | MSG_NOSIGNAL), 1) << round;
-      co_await sleep_for(1ms);  // so that the executor sleeps, and hears its sockets when it wakes
-    }
-  });
-}
-
-TEST_P(shm_wake_up, is_asked_for_by_an_end_whose_executor_sleeps) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    co_await sleep_for(1ms);
-    std::size_t sleeping = 0;
-    for (int round = 0; round < 20; ++round) {
-      std::thread other([&] {
-        while (hand.other().attention != shm::end_words::asleep) std::this_thread::yield();
-        ++sleeping;
-        hand.send(bytes(100));
-      });
-      static_cast<void>(co_await peer.recv_or_throw());
-      other.join();
-    }
-    EXPECT_EQ(sleeping, 20u);
-  });
-}
-
-TEST_P(shm_wake_up, is_not_needed_while_nothing_happens) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    co_await expect_idle();
+TEST_P_TO_PEER(shm_wake_up, comes_when_as_much_room_was_made_as_an_end_may_wait_for) {
+  hand.own().attention = shm::end_words::asleep;
+  const std::uint64_t taken = hand.other().taken;
+  while (hand.other().taken == taken) {
+    EXPECT_EQ(hand.wake_ups(), 0u);
     hand.send(bytes(100));
     static_cast<void>(co_await peer.recv_or_throw());
-    co_await send(peer);
-    co_await expect_idle();
-  });
+  }
+  EXPECT_EQ(hand.wake_ups(), 1u);
+  EXPECT_GE(hand.other().taken - taken, hand.out().capacity() / 4);
+}
+
+TEST_P_BY_HAND(shm_wake_up, finds_room_although_the_system_gives_sockets_the_least_that_there_is) {
+  const int least = 1;  // the kernel makes of it what no setting can go below
+  EXPECT_EQ(::setsockopt(hand.socket().fd(), SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_EQ(::send(hand.socket().fd(), "w", 1, MSG_DONTWAIT | MSG_NOSIGNAL), 1) << round;
+    co_await sleep_for(1ms);  // so that the executor sleeps, and hears its sockets when it wakes
+  }
+}
+
+TEST_P_TO_PEER(shm_wake_up, is_asked_for_by_an_end_whose_executor_sleeps) {
+  co_await sleep_for(1ms);
+  std::size_t sleeping = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::thread other([&] {
+      while (hand.other().attention != shm::end_words::asleep) std::this_thread::yield();
+      ++sleeping;
+      hand.send(bytes(100));
+    });
+    static_cast<void>(co_await peer.recv_or_throw());
+    other.join();
+  }
+  EXPECT_EQ(sleeping, 20u);
+}
+
+TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_nothing_happens) {
+  co_await expect_idle();
+  hand.send(bytes(100));
+  static_cast<void>(co_await peer.recv_or_throw());
+  co_await send(peer);
+  co_await expect_idle();
 }
 
 TEST_P(shm_wake_up, is_not_needed_for_a_message_that_is_there_when_a_task_asks_for_one) {
@@ -126,50 +117,45 @@ TEST_P(shm_wake_up, is_not_asked_for_by_an_end_whose_tasks_take_messages_between
 }
 
 // The peer has taken everything, so that there is more room than before, and that is not what is waited for.
-TEST_P(shm_wake_up, is_not_needed_while_more_reads_wait_than_may_be_outstanding) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
-    const auto read = [&]() -> task<> {
-      auto target = co_await filled(10, 'r');
-      const auto failure = co_await failure_of(peer.read(target, source));
-      EXPECT_EQ(failure->code(), errc::closed) << failure->what();
-    };
-    const auto look_on = [&](scope& tasks) -> task<> {
-      for (int i = 0; i < 20; ++i) tasks.spawn(read(), "a reader");
-      co_await settle();
-      int asked = 0;
-      while (hand.take()) ++asked;
-      EXPECT_EQ(asked, 16);
-      hand.release();
-      co_await expect_idle();
-      peer.abort();
-    };
-    co_await with_scope(on_failure::report, look_on);
-  });
+TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_more_reads_wait_than_may_be_outstanding) {
+  const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
+  const auto read = [&]() -> task<> {
+    auto target = co_await filled(10, 'r');
+    EXPECT_TRUE(failed_with(co_await failure_of(peer.read(target, source)), errc::closed));
+  };
+  const auto look_on = [&](scope& tasks) -> task<> {
+    for (int i = 0; i < 20; ++i) tasks.spawn(read(), "a reader");
+    co_await settle();
+    int asked = 0;
+    while (hand.take()) ++asked;
+    EXPECT_EQ(asked, 16);
+    hand.release();
+    co_await expect_idle();
+    peer.abort();
+  };
+  co_await with_scope(on_failure::report, look_on);
 }
 
-TEST_P(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_answers) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    co_await send(peer);
-    co_await send(peer);
-    auto target = co_await filled(10, 'r');
-    const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
-    const auto read = [&]() -> task<> { static_cast<void>(co_await failure_of(peer.read(target, source))); };
-    const auto close = [&]() -> task<> { co_await peer.close(); };
-    const auto look_on = [&](scope& tasks) -> task<> {
-      tasks.spawn(read(), "the reader");
-      co_await settle();
-      tasks.spawn(close(), "the end");
-      co_await settle();
-      while (hand.take()) continue;
-      hand.release();
-      co_await expect_idle();
-      hand.put_whole({.kind = record_kind::answer}, bytes(10));
-      hand.put({.kind = record_kind::finished});
-      hand.publish();
-    };
-    co_await with_scope(on_failure::report, look_on);
-  });
+TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_answers) {
+  co_await send(peer);
+  co_await send(peer);
+  auto target = co_await filled(10, 'r');
+  const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
+  const auto read = [&]() -> task<> { static_cast<void>(co_await failure_of(peer.read(target, source))); };
+  const auto close = [&]() -> task<> { co_await peer.close(); };
+  const auto look_on = [&](scope& tasks) -> task<> {
+    tasks.spawn(read(), "the reader");
+    co_await settle();
+    tasks.spawn(close(), "the end");
+    co_await settle();
+    while (hand.take()) continue;
+    hand.release();
+    co_await expect_idle();
+    hand.put_whole({.kind = record_kind::answer}, bytes(10));
+    hand.put({.kind = record_kind::finished});
+    hand.publish();
+  };
+  co_await with_scope(on_failure::report, look_on);
 }
 
 // ---- ends that are left to their sockets
@@ -189,33 +175,29 @@ class cold_end : public against_manual_end {
 };
 WEFT_ON_BOTH_ENDS(cold_end);
 
-TEST_P(cold_end, hears_messages_beside_a_busy_executor) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    for (int round = 0; round < 5; ++round) {
-      co_await let_cool(hand);
-      hand.send(bytes(100));
-      bool done = false;
-      const auto receive = [&]() -> task<> {
-        static_cast<void>(co_await peer.recv_or_throw());
-        done = true;
-      };
-      co_await when_all(receive(), keep_awake(done));
-    }
-  });
-}
-
-TEST_P(cold_end, hears_that_its_peer_is_gone_beside_a_busy_executor) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
+TEST_P_TO_PEER(cold_end, hears_messages_beside_a_busy_executor) {
+  for (int round = 0; round < 5; ++round) {
     co_await let_cool(hand);
-    hand.socket().close();
+    hand.send(bytes(100));
     bool done = false;
     const auto receive = [&]() -> task<> {
-      const auto failure = co_await end_of(peer);
-      EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+      static_cast<void>(co_await peer.recv_or_throw());
       done = true;
     };
     co_await when_all(receive(), keep_awake(done));
-  });
+  }
+}
+
+TEST_P_TO_PEER(cold_end, hears_that_its_peer_is_gone_beside_a_busy_executor) {
+  co_await let_cool(hand);
+  hand.socket().close();
+  bool done = false;
+  const auto receive = [&]() -> task<> {
+    const auto failure = co_await end_of(peer);
+    EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+    done = true;
+  };
+  co_await when_all(receive(), keep_awake(done));
 }
 
 TEST_P(cold_end, hears_of_room_that_it_waits_for) {
@@ -242,18 +224,16 @@ TEST_P(cold_end, hears_of_room_that_it_waits_for) {
   against(script);
 }
 
-TEST_P(cold_end, ends_for_a_peer_that_breaks_the_rules) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    co_await let_cool(hand);
-    hand.claim_written(UINT64_MAX);
-    bool done = false;
-    const auto receive = [&]() -> task<> {
-      const auto failure = co_await end_of(peer);
-      EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
-      done = true;
-    };
-    co_await when_all(receive(), keep_awake(done));
-  });
+TEST_P_TO_PEER(cold_end, ends_for_a_peer_that_breaks_the_rules) {
+  co_await let_cool(hand);
+  hand.claim_written(UINT64_MAX);
+  bool done = false;
+  const auto receive = [&]() -> task<> {
+    const auto failure = co_await end_of(peer);
+    EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+    done = true;
+  };
+  co_await when_all(receive(), keep_awake(done));
 }
 
 // ---- many ends on one executor
@@ -262,38 +242,36 @@ class shm_fairness : public against_manual_end {};
 WEFT_ON_BOTH_ENDS(shm_fairness);
 
 // Each has more for us in each turn than one turn takes.
-TEST_P(shm_fairness, lets_others_have_their_turns_beside_peers_that_never_pause) {
-  run([&]() -> task<> {
-    pair others = co_await connect_pair();
-    std::vector<std::tuple<manual_end, net::connection>> busy;
-    for (int i = 0; i < 8; ++i) busy.push_back(co_await connect_by_hand(accepts(), bytes(), {}));
-    for (auto& [hand, victim] : busy) {
-      hand.put({.kind = record_kind::send, .total = 10});
+TEST_P_TASK(shm_fairness, lets_others_have_their_turns_beside_peers_that_never_pause) {
+  pair others = co_await connect_pair();
+  std::vector<std::tuple<manual_end, net::connection>> busy;
+  for (int i = 0; i < 8; ++i) busy.push_back(co_await connect_by_hand(accepts(), bytes(), {}));
+  for (auto& [hand, victim] : busy) {
+    hand.put({.kind = record_kind::send, .total = 10});
+    hand.publish();
+  }
+  const auto refill = [&](manual_end& hand) {
+    while (hand.own().written - hand.other().taken < 100'000) {
+      for (int i = 0; i < 100; ++i) hand.put({.kind = record_kind::more});
       hand.publish();
     }
-    const auto refill = [&](manual_end& hand) {
-      while (hand.own().written - hand.other().taken < 100'000) {
-        for (int i = 0; i < 100; ++i) hand.put({.kind = record_kind::more});
-        hand.publish();
-      }
-    };
-    bool served = false;
-    const auto flood = [&]() -> task<> {
-      for (int turn = 0; turn < 2000 && !served; ++turn) {
-        for (auto& [hand, victim] : busy) refill(hand);
-        co_await yield();
-      }
-      EXPECT_TRUE(served);
-      for (auto& [hand, victim] : busy) victim.abort();
-    };
-    const auto serve = [&]() -> task<> {
-      for (int i = 0; i < 10; ++i) co_await expect_service(others);
-      served = true;
-    };
-    co_await when_all(flood(), serve());
-    others.client.abort();
-    others.server.abort();
-  });
+  };
+  bool served = false;
+  const auto flood = [&]() -> task<> {
+    for (int turn = 0; turn < 2000 && !served; ++turn) {
+      for (auto& [hand, victim] : busy) refill(hand);
+      co_await yield();
+    }
+    EXPECT_TRUE(served);
+    for (auto& [hand, victim] : busy) victim.abort();
+  };
+  const auto serve = [&]() -> task<> {
+    for (int i = 0; i < 10; ++i) co_await expect_service(others);
+    served = true;
+  };
+  co_await when_all(flood(), serve());
+  others.client.abort();
+  others.server.abort();
 }
 
 // ---- two executors, in threads of their own
@@ -314,10 +292,7 @@ class shm_threads : public testing::TestWithParam<poll_policy> {
   template <class Script>
   static std::uint64_t on_an_executor(Script script) {
     counting_calls calls;
-    executor_options chosen;
-    chosen.policy = GetParam();
-    chosen.system_calls = &calls;
-    executor home(chosen);
+    executor home({.policy = GetParam(), .system_calls = &calls});
     home.run(with_timeout(100s, script()));
     return calls.sent;
   }
@@ -387,8 +362,7 @@ TEST_P(shm_threads, lose_no_wake_up_in_a_long_exchange_of_messages) {
 TEST_P(shm_threads, lose_no_wake_up_when_both_rings_fill_up) {
   constexpr int rounds = sanitized ? 100 : 500;
   const scratch_directory directory;
-  net::device_options small;
-  small.shm.ring_bytes = std::size_t{16} << 10;
+  const net::device_options small{.shm = {.ring_bytes = std::size_t{16} << 10}};
   net::device device = net::device::open("shm", small);
   const net::connection_options how{.receive_size = 30'000};
   const auto send_all = [&](net::connection& peer, std::uint64_t seed) -> task<> {

@@ -3,19 +3,12 @@
 #include <weft/net/software/key_list.hpp>
 #include <weft/net/software/key_table.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <random>
 #include <set>
-#include <thread>
-#include <vector>
+
+#include "kit/test.hpp"
 
 namespace weft::net::software {
 namespace {

@@ -60,9 +60,7 @@ TEST_F(key_table_test, copies_exactly_the_bytes_of_an_access) {
 
 TEST_F(key_table_test, an_unknown_key_opens_nothing) {
   const std::uint32_t stag = table.insert(memory, 0, both);
-  for (unsigned bit = 0; bit < 32; ++bit) {
-    EXPECT_EQ(write(stag ^ (1U << bit), 0, 1), access_status::invalid_stag);
-  }
+  for (unsigned bit = 0; bit < 32; ++bit) EXPECT_EQ(write(stag ^ (1U << bit), 0, 1), access_status::invalid_stag);
   table.erase(stag);
   EXPECT_EQ(write(stag, 0, 1), access_status::invalid_stag);
   EXPECT_EQ(memory[0], std::byte{0});

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/software/receive_queue.hpp>
 
-#include <gtest/gtest.h>
-
-#include <array>
-#include <vector>
+#include "kit/test.hpp"
 
 namespace weft::net::software {
 namespace {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/device.hpp>
 #include <weft/net/device/found_transport.hpp>
-#include <weft/net/fabrics.hpp>
 #include <weft/net/link/peer_words.hpp>
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/description.hpp>
@@ -9,20 +7,13 @@
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/transport.hpp>
 #include <weft/net/verbs/words.hpp>
-#include <weft/runtime/error.hpp>
-
-#include <gtest/gtest.h>
+#include <weft/weft.hpp>
 
 #include <stdlib.h>
 
-#include <array>
-#include <cstring>
-#include <filesystem>
 #include <numeric>
-#include <optional>
-#include <string>
-#include <vector>
 
+#include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
 
@@ -389,11 +380,7 @@ TEST(traits, know_rxe_by_its_vendor_and_not_by_its_name) {
 
 class verbs_domain : public ::testing::Test {
  protected:
-  mr::registration add(mr::usage uses) {
-    mr::registration_options options;
-    options.usage = uses;
-    return memory_domain->register_now(memory, options);
-  }
+  mr::registration add(mr::usage uses) { return memory_domain->register_now(memory, {.usage = uses}); }
 
   fake_libraries libraries{{"rxe0"}};
   std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
@@ -607,9 +594,7 @@ TEST(words, tell_a_vanished_peer_from_a_refused_access_and_from_one_that_does_no
 }
 
 TEST(words, tell_why_a_peer_has_rejected) {
-  cm_event what;
-  what.type = RDMA_CM_EVENT_REJECTED;
-  what.status = 8;
+  cm_event what{.type = RDMA_CM_EVENT_REJECTED, .status = 8};
   EXPECT_EQ(failure_of(what, "RDMA connection").code().value(), ECONNREFUSED);
   what.status = 28;
   EXPECT_EQ(failure_of(what, "RDMA connection").code(), errc::peer_rejected);

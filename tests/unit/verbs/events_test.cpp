@@ -3,20 +3,11 @@
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/net/verbs/words.hpp>
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_all.hpp>
 
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <latch>
-#include <optional>
-#include <string>
-#include <thread>
-#include <vector>
-
+#include "kit/failure.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
 
@@ -62,19 +53,19 @@ class device_events : public ::testing::Test {
   std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
 };
 
-TEST_F(device_events, reach_whoever_uses_the_device_and_are_acknowledged) {
-  run([&](executor_state& shared) -> task<> {
-    hearer one;
-    hearer other;
-    const executor_state::user first(shared, one);
-    const executor_state::user second(shared, other);
-    libraries.raise(device_event(IBV_EVENT_DEVICE_FATAL));
-    co_await one.came.wait();
-    co_await other.came.wait();
-    EXPECT_EQ(one.heard, std::vector{IBV_EVENT_DEVICE_FATAL});
-    EXPECT_EQ(other.heard, one.heard);
-    EXPECT_EQ(libraries.acknowledgements, 1);
-  });
+#define TEST_F_SHARING(fixture, name) TEST_F_SCRIPT(fixture, name, (executor_state & shared), run(WEFT_SCRIPT))
+
+TEST_F_SHARING(device_events, reach_whoever_uses_the_device_and_are_acknowledged) {
+  hearer one;
+  hearer other;
+  const executor_state::user first(shared, one);
+  const executor_state::user second(shared, other);
+  libraries.raise(device_event(IBV_EVENT_DEVICE_FATAL));
+  co_await one.came.wait();
+  co_await other.came.wait();
+  EXPECT_EQ(one.heard, std::vector{IBV_EVENT_DEVICE_FATAL});
+  EXPECT_EQ(other.heard, one.heard);
+  EXPECT_EQ(libraries.acknowledgements, 1);
 }
 
 TEST_F(device_events, that_one_executor_has_taken_reach_the_others) {
@@ -98,21 +89,19 @@ TEST_F(device_events, that_one_executor_has_taken_reach_the_others) {
   there.join();
 }
 
-TEST_F(device_events, about_a_port_are_remembered_until_it_is_back_and_end_nothing) {
-  run([&](executor_state& shared) -> task<> {
-    hearer here;
-    const executor_state::user user(shared, here);
-    EXPECT_FALSE(home->audience().is_down(1));
-    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
-    co_await here.came.wait();
-    EXPECT_TRUE(home->audience().is_down(1));
-    EXPECT_FALSE(home->audience().is_down(2));
-    EXPECT_FALSE(failure_of(IBV_EVENT_PORT_ERR, "rxe0"));
-    here.came.reset();
-    libraries.raise(device_event(IBV_EVENT_PORT_ACTIVE, 1));
-    co_await here.came.wait();
-    EXPECT_FALSE(home->audience().is_down(1));
-  });
+TEST_F_SHARING(device_events, about_a_port_are_remembered_until_it_is_back_and_end_nothing) {
+  hearer here;
+  const executor_state::user user(shared, here);
+  EXPECT_FALSE(home->audience().is_down(1));
+  libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+  co_await here.came.wait();
+  EXPECT_TRUE(home->audience().is_down(1));
+  EXPECT_FALSE(home->audience().is_down(2));
+  EXPECT_FALSE(failure_of(IBV_EVENT_PORT_ERR, "rxe0"));
+  here.came.reset();
+  libraries.raise(device_event(IBV_EVENT_PORT_ACTIVE, 1));
+  co_await here.came.wait();
+  EXPECT_FALSE(home->audience().is_down(1));
 }
 
 TEST_F(device_events, about_a_port_are_remembered_in_their_order_whoever_takes_them) {
@@ -136,28 +125,24 @@ TEST_F(device_events, about_a_port_are_remembered_in_their_order_whoever_takes_t
   EXPECT_FALSE(home->audience().is_down(1));
 }
 
-TEST_F(device_events, that_come_while_nobody_uses_the_device_wait_and_wake_nobody) {
-  run([&](executor_state& shared) -> task<> {
-    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
-    for (int i = 0; i < 20; ++i) co_await yield();
-    EXPECT_EQ(libraries.asked, 0);
-    hearer late;
-    const executor_state::user user(shared, late);
-    co_await late.came.wait();
-    EXPECT_TRUE(home->audience().is_down(1));
-  });
+TEST_F_SHARING(device_events, that_come_while_nobody_uses_the_device_wait_and_wake_nobody) {
+  libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+  for (int i = 0; i < 20; ++i) co_await yield();
+  EXPECT_EQ(libraries.asked, 0);
+  hearer late;
+  const executor_state::user user(shared, late);
+  co_await late.came.wait();
+  EXPECT_TRUE(home->audience().is_down(1));
 }
 
-TEST_F(device_events, of_a_device_that_was_taken_away_are_its_failure_and_are_not_asked_for_again) {
-  run([&](executor_state& shared) -> task<> {
-    hearer here;
-    const executor_state::user user(shared, here);
-    libraries.take_away(EIO);
-    co_await here.came.wait();
-    for (int i = 0; i < 50; ++i) co_await yield();
-    EXPECT_EQ(here.heard, std::vector{IBV_EVENT_DEVICE_FATAL});
-    EXPECT_EQ(libraries.asked, 1);
-  });
+TEST_F_SHARING(device_events, of_a_device_that_was_taken_away_are_its_failure_and_are_not_asked_for_again) {
+  hearer here;
+  const executor_state::user user(shared, here);
+  libraries.take_away(EIO);
+  co_await here.came.wait();
+  for (int i = 0; i < 50; ++i) co_await yield();
+  EXPECT_EQ(here.heard, std::vector{IBV_EVENT_DEVICE_FATAL});
+  EXPECT_EQ(libraries.asked, 1);
 }
 
 struct failed_sink final : completion_sink {
@@ -170,86 +155,76 @@ struct failed_sink final : completion_sink {
   }
 };
 
-TEST_F(device_events, of_a_completion_queue_fail_its_users_and_nobody_else) {
-  run([&](executor_state& shared) -> task<> {
-    hearer here;
-    const executor_state::user user(shared, here);
-    completion_queue* const full = co_await shared.reserve(900);
-    completion_queue* const other = co_await shared.reserve(900);
-    EXPECT_NE(full, other);
-    failed_sink overrun;
-    failed_sink fine;
-    const std::uint64_t one = full->attach(overrun);
-    const std::uint64_t two = other->attach(fine);
-    ibv_async_event event{};
-    event.event_type = IBV_EVENT_CQ_ERR;
-    event.element.cq = full->get();
-    libraries.raise(event);
-    co_await overrun.came.wait();
-    EXPECT_NE(std::string_view(overrun.failure->what()).find("rxe0 has lost completions"), std::string_view::npos);
-    EXPECT_FALSE(fine.failure);
-    EXPECT_TRUE(here.heard.empty());
-    full->detach(one);
-    other->detach(two);
-    shared.release(*full, 900);
-    shared.release(*other, 900);
-  });
+TEST_F_SHARING(device_events, of_a_completion_queue_fail_its_users_and_nobody_else) {
+  hearer here;
+  const executor_state::user user(shared, here);
+  completion_queue* const full = co_await shared.reserve(900);
+  completion_queue* const other = co_await shared.reserve(900);
+  EXPECT_NE(full, other);
+  failed_sink overrun;
+  failed_sink fine;
+  const std::uint64_t one = full->attach(overrun);
+  const std::uint64_t two = other->attach(fine);
+  ibv_async_event event{};
+  event.event_type = IBV_EVENT_CQ_ERR;
+  event.element.cq = full->get();
+  libraries.raise(event);
+  co_await overrun.came.wait();
+  EXPECT_NE(std::string_view(overrun.failure->what()).find("rxe0 has lost completions"), std::string_view::npos);
+  EXPECT_FALSE(fine.failure);
+  EXPECT_TRUE(here.heard.empty());
+  full->detach(one);
+  other->detach(two);
+  shared.release(*full, 900);
+  shared.release(*other, 900);
 }
 
 using completion_queue_room = device_events;
 
-TEST_F(completion_queue_room, is_never_found_in_one_that_has_failed) {
-  run([&](executor_state& shared) -> task<> {
-    completion_queue* const failed = co_await shared.reserve(100);
-    failed_sink early;
-    const std::uint64_t tag = failed->attach(early);
-    libraries.failures = {{"poll_cq", EIO}};
-    failed->drain();
-    EXPECT_TRUE(early.failure);
-    failed_sink late;
-    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(failed->attach(late)); }), errc::connection_failed);
-    completion_queue* const next = co_await shared.reserve(100);
-    EXPECT_NE(next, failed);
-    failed->detach(tag);
-    shared.release(*failed, 100);
-    shared.release(*next, 100);
-  });
+TEST_F_SHARING(completion_queue_room, is_never_found_in_one_that_has_failed) {
+  completion_queue* const failed = co_await shared.reserve(100);
+  failed_sink early;
+  const std::uint64_t tag = failed->attach(early);
+  libraries.failures = {{"poll_cq", EIO}};
+  failed->drain();
+  EXPECT_TRUE(early.failure);
+  failed_sink late;
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(failed->attach(late)); }), errc::connection_failed);
+  completion_queue* const next = co_await shared.reserve(100);
+  EXPECT_NE(next, failed);
+  failed->detach(tag);
+  shared.release(*failed, 100);
+  shared.release(*next, 100);
 }
 
-TEST_F(completion_queue_room, that_many_ask_for_at_once_is_found_in_one_queue) {
-  run([&](executor_state& shared) -> task<> {
-    auto first = shared.reserve(100);
-    auto second = shared.reserve(100);
-    auto third = shared.reserve(900);  // of a thousand
-    const auto [one, two, three] = co_await when_all(std::move(first), std::move(second), std::move(third));
-    EXPECT_EQ(one, two);
-    EXPECT_NE(one, three);
-    shared.release(*one, 200);
-    shared.release(*three, 900);
-  });
+TEST_F_SHARING(completion_queue_room, that_many_ask_for_at_once_is_found_in_one_queue) {
+  auto third = shared.reserve(900);  // of a thousand
+  const auto [one, two, three] = co_await when_all(shared.reserve(100), shared.reserve(100), std::move(third));
+  EXPECT_EQ(one, two);
+  EXPECT_NE(one, three);
+  shared.release(*one, 200);
+  shared.release(*three, 900);
 }
 
-TEST_F(device_events, of_a_queue_pair_reach_its_owner_only_while_there_is_one) {
-  run([&](executor_state& shared) -> task<> {
-    hearer bystander;
-    const executor_state::user user(shared, bystander);
-    hearer owner;
-    const auto target = std::make_shared<async_target>(shared.owner(), owner);
-    ibv_qp pair{};
-    pair.qp_context = target.get();
-    ibv_async_event event{};
-    event.event_type = IBV_EVENT_QP_FATAL;
-    event.element.qp = &pair;
-    libraries.raise(event);
-    co_await owner.came.wait();
-    EXPECT_EQ(owner.heard, std::vector{IBV_EVENT_QP_FATAL});
-    target->end();
-    libraries.raise(event);
-    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
-    co_await bystander.came.wait();
-    EXPECT_EQ(owner.heard.size(), 1u);
-    EXPECT_EQ(bystander.heard, std::vector{IBV_EVENT_PORT_ERR});
-  });
+TEST_F_SHARING(device_events, of_a_queue_pair_reach_its_owner_only_while_there_is_one) {
+  hearer bystander;
+  const executor_state::user user(shared, bystander);
+  hearer owner;
+  const auto target = std::make_shared<async_target>(shared.owner(), owner);
+  ibv_qp pair{};
+  pair.qp_context = target.get();
+  ibv_async_event event{};
+  event.event_type = IBV_EVENT_QP_FATAL;
+  event.element.qp = &pair;
+  libraries.raise(event);
+  co_await owner.came.wait();
+  EXPECT_EQ(owner.heard, std::vector{IBV_EVENT_QP_FATAL});
+  target->end();
+  libraries.raise(event);
+  libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+  co_await bystander.came.wait();
+  EXPECT_EQ(owner.heard.size(), 1u);
+  EXPECT_EQ(bystander.heard, std::vector{IBV_EVENT_PORT_ERR});
 }
 
 TEST(words, of_device_events_name_the_device_and_the_cause) {
@@ -314,82 +289,76 @@ class shared_queue : public device_events {
   std::array<receive_work, depth> works{};
 };
 
-TEST_F(shared_queue, gives_each_receive_to_the_queue_pair_that_has_taken_it) {
-  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
-    taker one;
-    taker other;
-    queue.attach(17, one);
-    queue.attach(5, other);
-    complete(0, 5);
-    complete(1, 17);
-    complete(2, 5);
-    queue.completions().drain();
-    EXPECT_EQ(one.taken, std::vector{&works[1]});
-    EXPECT_EQ(other.taken, (std::vector{&works[0], &works[2]}));
-    queue.detach(17);
-    queue.detach(5);
-    co_return;
-  });
+#define TEST_F_ON_QUEUE(fixture, name)                                                            \
+  TEST_F_SCRIPT(fixture, name, ([[maybe_unused]] executor_state & shared, receive_queue & queue), \
+                with_queue(WEFT_SCRIPT))
+
+TEST_F_ON_QUEUE(shared_queue, gives_each_receive_to_the_queue_pair_that_has_taken_it) {
+  taker one;
+  taker other;
+  queue.attach(17, one);
+  queue.attach(5, other);
+  complete(0, 5);
+  complete(1, 17);
+  complete(2, 5);
+  queue.completions().drain();
+  EXPECT_EQ(one.taken, std::vector{&works[1]});
+  EXPECT_EQ(other.taken, (std::vector{&works[0], &works[2]}));
+  queue.detach(17);
+  queue.detach(5);
+  co_return;
 }
 
-TEST_F(shared_queue, posts_again_what_comes_for_a_queue_pair_that_is_gone) {
-  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
-    taker gone;
-    queue.attach(17, gone);
-    queue.detach(17);
-    complete(1, 17);
-    queue.completions().drain();
-    EXPECT_TRUE(gone.taken.empty());
-    EXPECT_EQ(libraries.posted.size(), depth + 1u);
-    EXPECT_EQ(libraries.posted.back(), libraries.posted[1]);
-    co_return;
-  });
+TEST_F_ON_QUEUE(shared_queue, posts_again_what_comes_for_a_queue_pair_that_is_gone) {
+  taker gone;
+  queue.attach(17, gone);
+  queue.detach(17);
+  complete(1, 17);
+  queue.completions().drain();
+  EXPECT_TRUE(gone.taken.empty());
+  EXPECT_EQ(libraries.posted.size(), depth + 1u);
+  EXPECT_EQ(libraries.posted.back(), libraries.posted[1]);
+  co_return;
 }
 
-TEST_F(shared_queue, does_not_take_what_an_earlier_queue_pair_has_left_for_that_of_the_next_of_its_number) {
-  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
-    complete(0, 17);
-    taker next;
-    queue.attach(17, next);
-    EXPECT_TRUE(next.taken.empty());
-    complete(1, 17);
-    queue.completions().drain();
-    EXPECT_EQ(next.taken, std::vector{&works[1]});
-    queue.detach(17);
-    co_return;
-  });
+TEST_F_ON_QUEUE(shared_queue, does_not_take_what_an_earlier_queue_pair_has_left_for_that_of_the_next_of_its_number) {
+  complete(0, 17);
+  taker next;
+  queue.attach(17, next);
+  EXPECT_TRUE(next.taken.empty());
+  complete(1, 17);
+  queue.completions().drain();
+  EXPECT_EQ(next.taken, std::vector{&works[1]});
+  queue.detach(17);
+  co_return;
 }
 
-TEST_F(shared_queue, that_cannot_be_posted_to_fails_those_who_use_it_and_those_who_will) {
-  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
-    taker user;
-    queue.attach(17, user);
-    libraries.post_failure = ENOMEM;
-    queue.post(works[0]);
-    EXPECT_EQ(user.failure->code().value(), ENOMEM);
-    taker late;
-    EXPECT_EQ(test::code_thrown_by([&] { queue.attach(18, late); }).value(), ENOMEM);
-    queue.detach(17);
-    co_return;
-  });
+TEST_F_ON_QUEUE(shared_queue, that_cannot_be_posted_to_fails_those_who_use_it_and_those_who_will) {
+  taker user;
+  queue.attach(17, user);
+  libraries.post_failure = ENOMEM;
+  queue.post(works[0]);
+  EXPECT_EQ(user.failure->code().value(), ENOMEM);
+  taker late;
+  EXPECT_EQ(test::code_thrown_by([&] { queue.attach(18, late); }).value(), ENOMEM);
+  queue.detach(17);
+  co_return;
 }
 
-TEST_F(shared_queue, that_the_device_reports_as_failed_fails_those_who_use_it) {
-  with_queue([&](executor_state& shared, receive_queue& queue) -> task<> {
-    hearer here;
-    const executor_state::user watching(shared, here);
-    taker user;
-    queue.attach(17, user);
-    ibv_async_event event{};
-    event.element.srq = queue.get();
-    event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
-    libraries.raise(event);
-    event.event_type = IBV_EVENT_SRQ_ERR;
-    libraries.raise(event);
-    co_await user.failed.wait();
-    EXPECT_NE(std::string_view(user.failure->what()).find("rxe0"), std::string_view::npos);
-    queue.detach(17);
-  });
+TEST_F_ON_QUEUE(shared_queue, that_the_device_reports_as_failed_fails_those_who_use_it) {
+  hearer here;
+  const executor_state::user watching(shared, here);
+  taker user;
+  queue.attach(17, user);
+  ibv_async_event event{};
+  event.element.srq = queue.get();
+  event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
+  libraries.raise(event);
+  event.event_type = IBV_EVENT_SRQ_ERR;
+  libraries.raise(event);
+  co_await user.failed.wait();
+  EXPECT_NE(std::string_view(user.failure->what()).find("rxe0"), std::string_view::npos);
+  queue.detach(17);
 }
 
 // Of a device that the kernel has taken away, nothing can be destroyed: the libraries keep it.
@@ -412,28 +381,12 @@ TEST_F(shared_queue, that_cannot_be_destroyed_tells_of_nothing_when_its_owner_ha
 
 TEST_F(shared_queue, is_refused_where_the_device_has_none_or_none_so_deep) {
   run([&](executor_state& shared) -> task<> {
-    const auto code_for = [&](std::uint16_t wanted) -> task<std::error_code> {
-      try {
-        static_cast<void>(co_await receive_queue::make(shared, wanted));
-      } catch (const error& why) {
-        co_return why.code();
-      }
-      co_return std::error_code();
-    };
-    auto deep = code_for(9);
-    const auto too_deep = co_await std::move(deep);
-    EXPECT_EQ(too_deep, errc::invalid_argument);
+    EXPECT_EQ(co_await test::code_of(receive_queue::make(shared, 9)), errc::invalid_argument);
   });
   libraries.limits.max_srq = 0;
   home = std::make_shared<device>(libraries, "");
   run([&](executor_state& shared) -> task<> {
-    std::error_code code;
-    try {
-      static_cast<void>(co_await receive_queue::make(shared, 1));
-    } catch (const error& why) {
-      code = why.code();
-    }
-    EXPECT_EQ(code, errc::not_supported);
+    EXPECT_EQ(co_await test::code_of(receive_queue::make(shared, 1)), errc::not_supported);
   });
   EXPECT_EQ(libraries.shared_queues, 0);
 }

@@ -7,18 +7,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
-#include <cstdint>
-#include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -6,29 +6,15 @@
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/transport.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
-
-#include <gtest/gtest.h>
 
 #include <linux/capability.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <filesystem>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
-
+#include "kit/tell.hpp"
+#include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "rxe.hpp"
 
@@ -37,18 +23,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class verbs_memory : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name)) {
-      GTEST_SKIP() << "this machine has no RDMA device " << device_name;
-    }
-  }
-};
+class verbs_memory : public rxe_test {};
 
 // root may lock as much memory as there is: this thread may not, as long as this lives. A thread of its own, for the
 // kernel serves an RDMA device's descriptor only to those who have the credentials with which it was opened.
-class limited_memory {
+class limited_memory : private test::immovable {
  public:
   explicit limited_memory(rlim_t bytes) {
     ::getrlimit(RLIMIT_MEMLOCK, &before_);
@@ -59,8 +38,6 @@ class limited_memory {
     fewer[CAP_TO_INDEX(CAP_IPC_LOCK)].effective &= ~CAP_TO_MASK(CAP_IPC_LOCK);
     ::syscall(SYS_capset, &header_, fewer.data());
   }
-  limited_memory(const limited_memory&) = delete;
-  limited_memory& operator=(const limited_memory&) = delete;
   ~limited_memory() {
     ::syscall(SYS_capset, &header_, rights_.data());
     ::setrlimit(RLIMIT_MEMLOCK, &before_);
@@ -137,10 +114,7 @@ class first_type_libraries final : public rdma_calls {
 };
 
 task<> send_key(net::device& home, connection& peer, const mr::remote_region& open) {
-  auto hello = co_await home.pool().allocate(mr::remote_region::max_packed_bytes);
-  const auto packed = open.pack();
-  std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-  co_await peer.send(std::move(hello));
+  co_await test::tell(peer, home.pool(), open);
 }
 
 // Opens a window twice: what has been revoked lets nobody in.
@@ -189,9 +163,7 @@ TEST_F(verbs_memory, windows_of_type_1_serve_where_there_are_no_others) {
   net::device home = net::device::open(open_transport(device_name, libraries, {.allow_shared_windows = true}));
   const auto root = [&]() -> task<> {
     net::listener from = co_await home.listen(any_address);
-    auto serving = open_and_revoke(home, from);
-    auto asking = write_before_and_after(home, std::string(from.address()));
-    co_await when_all(std::move(serving), std::move(asking));
+    co_await when_all(open_and_revoke(home, from), write_before_and_after(home, std::string(from.address())));
   };
   executor running;
   running.run(with_timeout(60s, root()));
@@ -203,8 +175,7 @@ task<> fail_to_open(net::device& home, net::listener& from, first_type_libraries
   auto peer = co_await request->accept();
   libraries.refuse = true;
   auto memory = co_await home.pool().allocate(64);
-  const auto refused = co_await as_result(peer.expose(std::move(memory), open_wide));
-  EXPECT_FALSE(refused);
+  EXPECT_FALSE(co_await as_result(peer.expose(std::move(memory), open_wide)));
   const auto ended = co_await as_result(peer.recv());
   EXPECT_EQ(ended ? 0 : ended.error().code().value(), ENOMEM);
 }
@@ -229,9 +200,7 @@ TEST_F(verbs_memory, windows_of_type_1_open_memory_to_every_peer_and_so_are_aske
   net::device home = net::device::open(open_transport(device_name, libraries));
   const auto root = [&]() -> task<> {
     net::listener from = co_await home.listen(any_address);
-    auto serving = try_to_open(home, from);
-    auto asking = wait_for_the_end(home, std::string(from.address()));
-    co_await when_all(std::move(serving), std::move(asking));
+    co_await when_all(try_to_open(home, from), wait_for_the_end(home, std::string(from.address())));
   };
   executor running;
   running.run(with_timeout(60s, root()));
@@ -243,9 +212,7 @@ TEST_F(verbs_memory, a_window_of_type_1_that_cannot_be_bound_strands_nobody) {
   net::device home = net::device::open(open_transport(device_name, libraries, {.allow_shared_windows = true}));
   const auto root = [&]() -> task<> {
     net::listener from = co_await home.listen(any_address);
-    auto serving = fail_to_open(home, from, libraries);
-    auto asking = wait_for_the_end(home, std::string(from.address()));
-    co_await when_all(std::move(serving), std::move(asking));
+    co_await when_all(fail_to_open(home, from, libraries), wait_for_the_end(home, std::string(from.address())));
   };
   executor running;
   running.run(with_timeout(60s, root()));

@@ -1,31 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the interfaces of RDMA devices make easy to get wrong, on the Soft-RoCE device of the virtual machine
 // (tests/vm).
-#include <weft/net/device.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/transport.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <filesystem>
 #include <future>
 #include <map>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "kit/other_thread.hpp"
+#include "kit/tell.hpp"
+#include "kit/test.hpp"
 #include "rxe.hpp"
 
 namespace weft::net::verbs {
@@ -33,14 +19,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class verbs_pitfalls : public ::testing::Test {
+class verbs_pitfalls : public rxe_test {
  protected:
-  void SetUp() override {
-    if (!std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name)) {
-      GTEST_SKIP() << "this machine has no RDMA device " << device_name;
-    }
-  }
-
   /// Runs `client(connection, remote)` against a peer that exposes 4096 bytes and then waits for the end.
   template <class Client>
   static void run(rdma_calls& libraries, Client client) {
@@ -50,17 +30,13 @@ class verbs_pitfalls : public ::testing::Test {
       auto peer = co_await request->accept();
       auto memory = co_await home.pool().allocate(4096);
       const auto open = co_await peer.expose(std::move(memory), open_wide);
-      auto hello = co_await home.pool().allocate(mr::remote_region::max_packed_bytes);
-      const auto packed = open.remote().pack();
-      std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-      co_await peer.send(std::move(hello));
+      co_await test::tell(peer, home.pool(), open.remote());
       static_cast<void>(co_await as_result(peer.recv()));
       static_cast<void>(co_await as_result(peer.close()));  // before the exposure ends
     };
     const auto asking = [&home, &client](net::listener& from) -> task<> {
       auto peer = co_await home.connect(std::string(from.address()));
-      const auto hello = co_await peer.recv_or_throw();
-      const auto there = mr::remote_region::unpack(hello.bytes());
+      const auto there = co_await test::hear_region(peer);
       co_await client(home, peer, there);
     };
     const auto root = [&]() -> task<> {
@@ -84,8 +60,7 @@ TEST_F(verbs_pitfalls, a_full_completion_queue_gets_a_sibling_and_none_takes_mor
     EXPECT_FALSE(first->has_room(1));
     completion_queue* const second = co_await shared.reserve(1);
     EXPECT_NE(second, first);
-    const auto too_many = co_await as_result(shared.reserve(static_cast<std::uint32_t>(opened->limits().max_cqe) + 1));
-    EXPECT_FALSE(too_many);
+    EXPECT_FALSE(co_await as_result(shared.reserve(static_cast<std::uint32_t>(opened->limits().max_cqe) + 1)));
     shared.release(*first, 1 + rest);
     shared.release(*second, 1);
   }(home));

@@ -7,14 +7,9 @@
 #include <weft/net/verbs/domain.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
-#include <sys/eventfd.h>
 
-#include <array>
-#include <string>
-
+#include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
 
@@ -62,9 +57,8 @@ class verbs_registration : public ::testing::Test {
 };
 
 TEST_F(verbs_registration, registers_for_peers_at_their_iova_and_for_us_where_the_memory_is) {
-  mr::registration_options options;
-  options.usage = mr::usage::recv | mr::usage::read_src | mr::usage::bind_window;
-  options.iova = 0x70000000;
+  const mr::registration_options options{.usage = mr::usage::recv | mr::usage::read_src | mr::usage::bind_window,
+                                         .iova = 0x70000000};
   mr::registration made = memory_domain->register_now(memory, options);
   EXPECT_EQ(made.address, *options.iova);
   const std::vector<fake_libraries::registration> both = {{*options.iova, IBV_ACCESS_REMOTE_READ},

@@ -1,45 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a link waits for a device that says nothing, and who destroys a queue pair: on a device that exists only
 // here, and by a clock that the test turns.
-#include <weft/mr/pool.hpp>
 #include <weft/net/connection/lending.hpp>
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/system/clock.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <functional>
 #include <initializer_list>
 #include <latch>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <semaphore>
 #include <set>
-#include <system_error>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "../../sim/loose_task.hpp"
 #include "failing_calls.hpp"
 #include "kit/clock.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/test.hpp"
 #include "verbs/fake_device.hpp"
 
 namespace weft::net::verbs {
@@ -196,10 +173,7 @@ work_request request_of(work_kind kind, std::uint16_t slot, std::size_t bytes) {
   record.registration.local_key = 1;
   static std::deque<mr::slice> slices;
   slices.emplace_back(std::span<std::byte>(memory, bytes), &record);
-  work_request work;
-  work.slot = slot;
-  work.kind = kind;
-  work.segments = {&slices.back(), 1};
+  work_request work{.slot = slot, .kind = kind, .segments = {&slices.back(), 1}};
   return work;
 }
 
@@ -217,14 +191,10 @@ class verbs_silence : public ::testing::Test {
   template <class Script>
   void with_link(Script script, std::chrono::milliseconds patience = dead_peer_after) {
     const auto root = [&]() -> task<> {
-      auto made = make_endpoint(executor_state::of(home));
-      auto pair = co_await std::move(made);
+      auto pair = co_await make_endpoint(executor_state::of(home));
       const agreement agreed{.incoming_reads = 1, .outgoing_reads = 1, .dead_peer_after = patience};
       rdma_link link(std::move(pair), memory, "peer", agreed, false);
-      link_parameters parameters;
-      parameters.send_depth = 8;
-      parameters.receive_depth = 1;
-      parameters.landing = landing;
+      const link_parameters parameters{.send_depth = 8, .receive_depth = 1, .landing = landing};
       link.start(events, parameters);
       co_await let_pass(0ms);
       if (at_start) at_start();
@@ -234,10 +204,7 @@ class verbs_silence : public ::testing::Test {
       if (!events.gone.is_set()) link.abort("the test is over");
       co_await events.gone.wait();
     };
-    executor_options chosen;
-    chosen.clock = &time;
-    chosen.workers = workers_;
-    executor running(chosen);
+    executor running({.workers = workers_, .clock = &time});
     running.run(root());
     EXPECT_EQ(libraries.pairs, 0);
   }
@@ -294,6 +261,13 @@ class verbs_silence : public ::testing::Test {
   witness events{time};
 };
 
+// Whose bodies are scripts.
+#define TEST_F_ON_LINK(fixture, name) \
+  TEST_F_SCRIPT(fixture, name, ([[maybe_unused]] rdma_link & link), with_link(WEFT_SCRIPT))
+#define TEST_F_BEHIND_MESSAGE(fixture, name) \
+  TEST_F_SCRIPT(fixture, name, (rdma_link & link), behind_a_message(WEFT_SCRIPT))
+#define TEST_F_LENDING(fixture, name) TEST_F_SCRIPT(fixture, name, (rdma_link & link), with_lender(WEFT_SCRIPT))
+
 TEST_F(verbs_silence, is_borne_for_as_long_as_was_promised_wherever_in_between_two_looks_it_begins) {
   for (const duration before : {duration(0ms), duration(1ms), duration(100ms), duration(between_looks - 1ms)}) {
     events.ended_at.reset();
@@ -311,16 +285,14 @@ TEST_F(verbs_silence, is_borne_for_as_long_as_was_promised_wherever_in_between_t
   }
 }
 
-TEST_F(verbs_silence, of_an_idle_peer_is_asked_about_and_borne_for_as_long_again) {
-  with_link([&](rdma_link&) -> task<> {
-    const std::size_t before = libraries.doorbells.size();
-    co_await let_pass(between_looks);
-    EXPECT_EQ(libraries.doorbells.size(), before + 1);  // a sign of life is asked for
-    const time_point asked = time.now();
-    co_await let_pass(10 * dead_peer_after);
-    EXPECT_EQ(events.why, errc::peer_vanished);
-    EXPECT_EQ(events.ended_at.value_or(asked) - asked, dead_peer_after);
-  });
+TEST_F_ON_LINK(verbs_silence, of_an_idle_peer_is_asked_about_and_borne_for_as_long_again) {
+  const std::size_t before = libraries.doorbells.size();
+  co_await let_pass(between_looks);
+  EXPECT_EQ(libraries.doorbells.size(), before + 1);  // a sign of life is asked for
+  const time_point asked = time.now();
+  co_await let_pass(10 * dead_peer_after);
+  EXPECT_EQ(events.why, errc::peer_vanished);
+  EXPECT_EQ(events.ended_at.value_or(asked) - asked, dead_peer_after);
 }
 
 TEST_F(verbs_silence, may_last_for_ever) {
@@ -339,73 +311,61 @@ TEST_F(verbs_silence, may_last_for_ever) {
       std::chrono::milliseconds::max());
 }
 
-TEST_F(verbs_silence, of_a_small_request_lasts_as_long_as_the_large_one_that_tells_of_it) {
-  with_link([&](rdma_link& link) -> task<> {
-    auto small = request_of(work_kind::write, 0, 64);
-    auto large = request_of(work_kind::write, 1, std::size_t{1} << 30);
-    post(link, {&small, &large});
-    co_await let_pass(10 * dead_peer_after);
-    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
-    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
-    EXPECT_FALSE(events.ended_at);
-    libraries.answer_all();
-    co_await let_pass(0ms);
-    EXPECT_EQ(events.done, 2u);
-  });
+TEST_F_ON_LINK(verbs_silence, of_a_small_request_lasts_as_long_as_the_large_one_that_tells_of_it) {
+  auto small = request_of(work_kind::write, 0, 64);
+  auto large = request_of(work_kind::write, 1, std::size_t{1} << 30);
+  post(link, {&small, &large});
+  co_await let_pass(10 * dead_peer_after);
+  EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+  EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+  EXPECT_FALSE(events.ended_at);
+  libraries.answer_all();
+  co_await let_pass(0ms);
+  EXPECT_EQ(events.done, 2u);
 }
 
-TEST_F(verbs_silence, of_a_sign_of_life_lasts_as_long_as_the_large_request_that_tells_of_it) {
-  with_link([&](rdma_link& link) -> task<> {
-    auto large = request_of(work_kind::read, 0, std::size_t{1} << 30);
-    const std::size_t before = libraries.doorbells.size();
-    const auto behind_the_sign = [&]() -> task<> {
-      co_await sleep_for(between_looks);  // as long as the link's timer, so both are due in one turn
-      post(link, {&large});
-    };
-    auto posting = behind_the_sign();
-    auto passing = let_pass(10 * dead_peer_after);
-    co_await when_all(std::move(posting), std::move(passing));
-    EXPECT_EQ(libraries.doorbells.size(), before + 1);
-    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
-    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
-    EXPECT_FALSE(events.ended_at);
-  });
+TEST_F_ON_LINK(verbs_silence, of_a_sign_of_life_lasts_as_long_as_the_large_request_that_tells_of_it) {
+  auto large = request_of(work_kind::read, 0, std::size_t{1} << 30);
+  const std::size_t before = libraries.doorbells.size();
+  const auto behind_the_sign = [&]() -> task<> {
+    co_await sleep_for(between_looks);  // as long as the link's timer, so both are due in one turn
+    post(link, {&large});
+  };
+  co_await when_all(behind_the_sign(), let_pass(10 * dead_peer_after));
+  EXPECT_EQ(libraries.doorbells.size(), before + 1);
+  EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+  EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+  EXPECT_FALSE(events.ended_at);
 }
 
-TEST_F(verbs_silence, of_a_small_request_lasts_as_long_as_the_message_behind_it_waits_for_a_receive) {
-  with_link([&](rdma_link& link) -> task<> {
-    auto small = request_of(work_kind::write, 0, 64);
-    auto message = request_of(work_kind::send, 1, 64);
-    post(link, {&small, &message});
-    co_await let_pass(10 * dead_peer_after);
-    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
-    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
-    EXPECT_FALSE(events.ended_at);
-  });
+TEST_F_ON_LINK(verbs_silence, of_a_small_request_lasts_as_long_as_the_message_behind_it_waits_for_a_receive) {
+  auto small = request_of(work_kind::write, 0, 64);
+  auto message = request_of(work_kind::send, 1, 64);
+  post(link, {&small, &message});
+  co_await let_pass(10 * dead_peer_after);
+  EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+  EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+  EXPECT_FALSE(events.ended_at);
 }
 
-TEST_F(verbs_silence, of_a_request_that_tells_of_itself_is_not_excused_by_what_is_behind_it) {
-  with_link([&](rdma_link& link) -> task<> {
-    auto small = request_of(work_kind::write, 0, 64);
-    auto large = request_of(work_kind::write, 1, std::size_t{1} << 30);
-    auto message = request_of(work_kind::send, 2, 64);
-    post(link, {&small});
-    const time_point posted = time.now();
-    co_await let_pass(1ms);
-    post(link, {&large, &message});
-    co_await let_pass(10 * dead_peer_after);
-    EXPECT_EQ(events.why, errc::peer_vanished);
-    EXPECT_LE(events.ended_at.value_or(posted) - posted, dead_peer_after + between_looks);
-  });
+TEST_F_ON_LINK(verbs_silence, of_a_request_that_tells_of_itself_is_not_excused_by_what_is_behind_it) {
+  auto small = request_of(work_kind::write, 0, 64);
+  auto large = request_of(work_kind::write, 1, std::size_t{1} << 30);
+  auto message = request_of(work_kind::send, 2, 64);
+  post(link, {&small});
+  const time_point posted = time.now();
+  co_await let_pass(1ms);
+  post(link, {&large, &message});
+  co_await let_pass(10 * dead_peer_after);
+  EXPECT_EQ(events.why, errc::peer_vanished);
+  EXPECT_LE(events.ended_at.value_or(posted) - posted, dead_peer_after + between_looks);
 }
 
 // Soft-RoCE breaks the connection off where the answer to a read of nothing was lost, and it is asked again.
-TEST_F(verbs_silence, is_broken_by_something_that_may_be_lost_on_its_way_and_back) {
-  with_link([&](rdma_link&) -> task<> {
-    co_await let_pass(10 * dead_peer_after);
-    EXPECT_FALSE(libraries.opcodes.empty());
-    for (const ibv_wr_opcode each : libraries.opcodes) EXPECT_EQ(each, IBV_WR_RDMA_WRITE);
-  });
+TEST_F_ON_LINK(verbs_silence, is_broken_by_something_that_may_be_lost_on_its_way_and_back) {
+  co_await let_pass(10 * dead_peer_after);
+  EXPECT_FALSE(libraries.opcodes.empty());
+  for (const ibv_wr_opcode each : libraries.opcodes) EXPECT_EQ(each, IBV_WR_RDMA_WRITE);
 }
 
 // Some networks lose packets without payload.
@@ -473,8 +433,7 @@ class verbs_binding : public verbs_silence {
   /// Whether a window gets bound in so long.
   task<std::error_code> expose(rdma_link& link, std::chrono::milliseconds limit) {
     const mr::slice all(bytes_, &region_);
-    auto exposing = link.expose(all, mr::usage::write_dst, nullptr);
-    const auto made = co_await as_result(with_timeout(limit, std::move(exposing)));
+    const auto made = co_await as_result(with_timeout(limit, link.expose(all, mr::usage::write_dst, nullptr)));
     co_return made ? std::error_code() : made.error().code();
   }
 
@@ -499,33 +458,27 @@ class verbs_binding : public verbs_silence {
 };
 
 // The window may be bound at any moment, so it cannot be let go: the link has to end.
-TEST_F(verbs_binding, that_has_begun_is_waited_for_until_shortly_after_a_stop) {
-  behind_a_message([&](rdma_link& link) -> task<> {
-    const time_point start = time.now();
-    const auto [why, passed] = co_await when_all(expose(link, 100ms), let_pass(5000ms));
-    EXPECT_EQ(why, errc::timed_out);
-    EXPECT_EQ(events.why, errc::closed);
-    EXPECT_LE(events.ended_at.value_or(time_point::max()) - start, 1200ms);
-  });
+TEST_F_BEHIND_MESSAGE(verbs_binding, that_has_begun_is_waited_for_until_shortly_after_a_stop) {
+  const time_point start = time.now();
+  const auto [why, passed] = co_await when_all(expose(link, 100ms), let_pass(5000ms));
+  EXPECT_EQ(why, errc::timed_out);
+  EXPECT_EQ(events.why, errc::closed);
+  EXPECT_LE(events.ended_at.value_or(time_point::max()) - start, 1200ms);
 }
 
-TEST_F(verbs_binding, that_waits_for_its_turn_is_stopped_at_once_and_harms_nobody) {
-  behind_a_message([&](rdma_link& link) -> task<> {
-    const auto let_go = [&]() -> task<> {
-      co_await let_pass(200ms);
-      EXPECT_FALSE(events.ended_at);
-      libraries.answer_all();
-    };
-    std::vector<task<std::error_code>> exposing;
-    for (unsigned i = 0; i != bind_requests; ++i) exposing.push_back(expose(link, 10'000ms));
-    exposing.push_back(expose(link, 100ms));
-    auto all = when_all(std::move(exposing));
-    auto letting = let_go();
-    const auto [codes, gone] = co_await when_all(std::move(all), std::move(letting));
-    for (unsigned i = 0; i != bind_requests; ++i) EXPECT_EQ(codes[i], std::error_code());
-    EXPECT_EQ(codes.back(), errc::timed_out);
+TEST_F_BEHIND_MESSAGE(verbs_binding, that_waits_for_its_turn_is_stopped_at_once_and_harms_nobody) {
+  const auto let_go = [&]() -> task<> {
+    co_await let_pass(200ms);
     EXPECT_FALSE(events.ended_at);
-  });
+    libraries.answer_all();
+  };
+  std::vector<task<std::error_code>> exposing;
+  for (unsigned i = 0; i != bind_requests; ++i) exposing.push_back(expose(link, 10'000ms));
+  exposing.push_back(expose(link, 100ms));
+  const auto [codes, gone] = co_await when_all(when_all(std::move(exposing)), let_go());
+  for (unsigned i = 0; i != bind_requests; ++i) EXPECT_EQ(codes[i], std::error_code());
+  EXPECT_EQ(codes.back(), errc::timed_out);
+  EXPECT_FALSE(events.ended_at);
 }
 
 // The loop of another library, which will call step() when it sees fit.
@@ -540,10 +493,7 @@ TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever
   std::unique_ptr<endpoint> pair;
   other_loop outside;
   executor guest;
-  const auto root = [&]() -> task<> {
-    auto made = make_endpoint(executor_state::of(home));
-    pair = co_await std::move(made);
-  };
+  const auto root = [&]() -> task<> { pair = co_await make_endpoint(executor_state::of(home)); };
   guest.run(root());
   core_of(guest).drive_from(&outside);
   const std::uint64_t turns = guest.statistics().turns;
@@ -558,21 +508,16 @@ TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever
 }
 
 // From here to its end, no allocation succeeds on any thread.
-class no_memory {
+class no_memory : private test::immovable {
  public:
   no_memory() noexcept { test::fail_call(1, 1'000'000); }
-  no_memory(const no_memory&) = delete;
-  no_memory& operator=(const no_memory&) = delete;
   ~no_memory() { test::fail_call(0); }
 };
 
 TEST_F(verbs_disposal, needs_no_memory_wherever_it_begins) {
   executor running;
   std::unique_ptr<endpoint> pair;
-  const auto make = [&]() -> task<> {
-    auto made = make_endpoint(executor_state::of(home));
-    pair = co_await std::move(made);
-  };
+  const auto make = [&]() -> task<> { pair = co_await make_endpoint(executor_state::of(home)); };
   const auto dispose_here = [&]() -> task<> {
     const no_memory at_all;
     endpoint::dispose(std::move(pair));
@@ -595,17 +540,15 @@ TEST_F(verbs_disposal, needs_no_memory_wherever_it_begins) {
 }
 
 // Nor does it wait for what a device that has failed does not flush.
-TEST_F(verbs_disposal, of_a_link_needs_no_memory) {
-  with_link([&](rdma_link& link) -> task<> {
-    auto work = request_of(work_kind::write, 0, 64);
-    post(link, {&work});
-    co_await let_pass(0ms);
-    libraries.completions.reserve(64);
-    const no_memory at_all;
-    link.abort("there is no memory");
-    while (!events.gone.is_set()) co_await yield();
-    EXPECT_EQ(events.why, errc::closed);
-  });
+TEST_F_ON_LINK(verbs_disposal, of_a_link_needs_no_memory) {
+  auto work = request_of(work_kind::write, 0, 64);
+  post(link, {&work});
+  co_await let_pass(0ms);
+  libraries.completions.reserve(64);
+  const no_memory at_all;
+  link.abort("there is no memory");
+  while (!events.gone.is_set()) co_await yield();
+  EXPECT_EQ(events.why, errc::closed);
 }
 
 TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
@@ -618,11 +561,8 @@ TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
     return 0;
   };
   const auto root = [&]() -> task<> {
-    auto made = make_endpoint(executor_state::of(home));
-    auto pair = co_await std::move(made);
-    auto keeping = keep_window(*pair, 17);
-    co_await std::move(keeping);
-    const auto destroy = [&]() -> task<> { co_await pair->destroy(); };
+    auto pair = co_await make_endpoint(executor_state::of(home));
+    co_await keep_window(*pair, 17);
     const auto take_back = [&]() -> task<> {
       begun.wait();  // a worker is at it
       told who;
@@ -630,7 +570,7 @@ TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
       co_await who.revoked_event.wait();
       EXPECT_TRUE(gone);
     };
-    co_await when_all(destroy(), take_back());
+    co_await when_all(pair->destroy(), take_back());
   };
   executor running;
   running.run(root());
@@ -643,10 +583,8 @@ TEST_F(verbs_disposal, of_a_window_that_stays_open_to_other_peers_ends_the_proce
   const auto take_back = [&] {
     libraries.on_dealloc = [] { return -EBUSY; };
     const auto root = [&]() -> task<> {
-      auto made = make_endpoint(executor_state::of(home));
-      auto pair = co_await std::move(made);
-      auto keeping = keep_window(*pair, 17);
-      co_await std::move(keeping);
+      auto pair = co_await make_endpoint(executor_state::of(home));
+      co_await keep_window(*pair, 17);
       told who;
       pair->windows().revoke(17, who);
       co_await who.revoked_event.wait();
@@ -662,8 +600,7 @@ TEST_F(verbs_disposal, of_a_window_that_stays_open_to_other_peers_ends_the_proce
 TEST_F(verbs_disposal, of_a_queue_pair_that_stays_keeps_it_from_memory_or_ends_the_process) {
   const auto set_up_in_vain = [&] {
     const auto root = [&]() -> task<> {
-      auto made = make_endpoint(executor_state::of(home));
-      auto pair = co_await std::move(made);
+      auto pair = co_await make_endpoint(executor_state::of(home));
       co_await pair->destroy();
     };
     executor running;
@@ -713,15 +650,12 @@ class verbs_revocation : public verbs_silence {
       libraries.answer_all();
     };
     libraries.opcodes.push_back(IBV_WR_SEND);  // another one than that before
-    auto exposing = link.expose(what, mr::usage::write_dst, nullptr);
-    auto answering = answer();
-    const auto [made, answered] = co_await when_all(std::move(exposing), std::move(answering));
+    const auto [made, answered] = co_await when_all(link.expose(what, mr::usage::write_dst, nullptr), answer());
     co_return made;
   }
   task<lending*> lend(rdma_link& link, mr::region& from) {
     auto lent = std::make_unique<lending>(keys_, time_point::max());
-    auto opening = open(link, from.slice());
-    const exposed_place remote = co_await std::move(opening);
+    const exposed_place remote = co_await open(link, from.slice());
     EXPECT_TRUE(keys_->opened(*lent, remote.key, from.size()));
     lent->hold(mr::region_pin(from.slice()));
     last_key_ = static_cast<std::uint32_t>(remote.key);
@@ -729,8 +663,7 @@ class verbs_revocation : public verbs_silence {
   }
   task<lending*> lend(rdma_link& link, mr::buffer own) {
     auto lent = std::make_unique<lending>(keys_, time_point::max());
-    auto opening = open(link, own.slice());
-    const exposed_place remote = co_await std::move(opening);
+    const exposed_place remote = co_await open(link, own.slice());
     EXPECT_TRUE(keys_->opened(*lent, remote.key, own.size()));
     lent->hold(std::move(own));
     last_key_ = static_cast<std::uint32_t>(remote.key);
@@ -801,9 +734,7 @@ TEST_F(verbs_revocation, of_a_window_lets_the_executor_go_on_and_keeps_its_regio
 }
 
 TEST_F(verbs_revocation, of_an_exposure_lets_the_executor_go_on_and_keeps_its_buffer) {
-  mr::pool_options small;
-  small.huge_pages = false;
-  mr::pool pool(memory, small);
+  mr::pool pool(memory, {.huge_pages = false});
   enum class way : std::uint8_t { dropped, taken_back, retired };
   for (const way how : {way::dropped, way::taken_back, way::retired}) {
     with_lender([&](rdma_link& link) -> task<> {
@@ -840,9 +771,7 @@ TEST_F(verbs_revocation, of_an_exposure_lets_the_executor_go_on_and_keeps_its_bu
 }
 
 TEST_F(verbs_revocation, that_a_task_waits_for_which_is_destroyed_keeps_the_buffer_until_it_is_over) {
-  mr::pool_options small;
-  small.huge_pages = false;
-  mr::pool pool(memory, small);
+  mr::pool pool(memory, {.huge_pages = false});
   with_lender([&](rdma_link& link) -> task<> {
     auto own = co_await pool.allocate(64);
     lending* const lent = co_await lend(link, std::move(own));
@@ -866,82 +795,74 @@ TEST_F(verbs_revocation, that_a_task_waits_for_which_is_destroyed_keeps_the_buff
 }
 
 // A worker destroys what the connection has, and is at its window when the owner lets go.
-TEST_F(verbs_revocation, behind_the_end_of_the_connection_lets_the_executor_go_on_as_well) {
-  with_lender([&](rdma_link& link) -> task<> {
-    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
-    lending* const lent = co_await lend(link, region);
-    link.abort("it has ended");
-    co_await until_begun();
-    link_keys::end(lent);
-    bool released = false;
-    const auto release = [&]() -> task<> {
-      co_await region.release();
-      released = true;
-    };
-    const auto watch = [&]() -> task<> {
-      for (int i = 0; i < turns; ++i) co_await yield();
-      EXPECT_FALSE(released);
-      EXPECT_FALSE(events.gone.is_set());
-      EXPECT_EQ(libraries.pairs, 1);  // it goes behind its windows
-      let_return();
-    };
-    co_await when_all(release(), watch());
-    EXPECT_EQ(begun_, 1);
-  });
+TEST_F_LENDING(verbs_revocation, behind_the_end_of_the_connection_lets_the_executor_go_on_as_well) {
+  auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+  lending* const lent = co_await lend(link, region);
+  link.abort("it has ended");
+  co_await until_begun();
+  link_keys::end(lent);
+  bool released = false;
+  const auto release = [&]() -> task<> {
+    co_await region.release();
+    released = true;
+  };
+  const auto watch = [&]() -> task<> {
+    for (int i = 0; i < turns; ++i) co_await yield();
+    EXPECT_FALSE(released);
+    EXPECT_FALSE(events.gone.is_set());
+    EXPECT_EQ(libraries.pairs, 1);  // it goes behind its windows
+    let_return();
+  };
+  co_await when_all(release(), watch());
+  EXPECT_EQ(begun_, 1);
 }
 
-TEST_F(verbs_revocation, that_is_under_way_is_waited_for_by_the_end_of_the_connection) {
-  with_lender([&](rdma_link& link) -> task<> {
-    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
-    link_keys::end(co_await lend(link, region));
-    co_await until_begun();
-    link.abort("it has ended");
-    for (int i = 0; i < turns; ++i) co_await yield();
-    EXPECT_FALSE(events.gone.is_set());
-    EXPECT_EQ(libraries.pairs, 1);
-    let_return();
-    co_await events.gone.wait();
-    co_await region.release();
-    EXPECT_EQ(begun_, 1);
-  });
+TEST_F_LENDING(verbs_revocation, that_is_under_way_is_waited_for_by_the_end_of_the_connection) {
+  auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+  link_keys::end(co_await lend(link, region));
+  co_await until_begun();
+  link.abort("it has ended");
+  for (int i = 0; i < turns; ++i) co_await yield();
+  EXPECT_FALSE(events.gone.is_set());
+  EXPECT_EQ(libraries.pairs, 1);
+  let_return();
+  co_await events.gone.wait();
+  co_await region.release();
+  EXPECT_EQ(begun_, 1);
 }
 
 // Its memory is destroyed with the owner.
-TEST_F(verbs_revocation, of_the_last_window_of_a_region_that_has_been_closed_ends_before_its_memory_does) {
-  with_lender([&](rdma_link& link) -> task<> {
-    std::atomic<bool> gone = false;
-    using owned = std::array<std::byte, 64>;
-    const auto destroy = [&gone](owned* item) {
-      gone = true;
-      delete item;
-    };
-    std::shared_ptr<owned> owner(new owned(), destroy);
-    std::optional<mr::region> region = co_await memory->register_memory(std::move(owner), for_windows);
-    lending* const lent = co_await lend(link, *region);
-    link_keys::end(lent);
-    co_await until_begun();
-    region.reset();
-    for (int i = 0; i < turns; ++i) co_await yield();
-    EXPECT_FALSE(gone);
-    let_return();
-    while (!gone) co_await yield();
-  });
+TEST_F_LENDING(verbs_revocation, of_the_last_window_of_a_region_that_has_been_closed_ends_before_its_memory_does) {
+  std::atomic<bool> gone = false;
+  using owned = std::array<std::byte, 64>;
+  const auto destroy = [&gone](owned* item) {
+    gone = true;
+    delete item;
+  };
+  std::shared_ptr<owned> owner(new owned(), destroy);
+  std::optional<mr::region> region = co_await memory->register_memory(std::move(owner), for_windows);
+  lending* const lent = co_await lend(link, *region);
+  link_keys::end(lent);
+  co_await until_begun();
+  region.reset();
+  for (int i = 0; i < turns; ++i) co_await yield();
+  EXPECT_FALSE(gone);
+  let_return();
+  while (!gone) co_await yield();
 }
 
-TEST_F(verbs_revocation, that_the_device_refuses_ends_the_connection_before_the_memory_is_let_go) {
-  with_lender([&](rdma_link& link) -> task<> {
-    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
-    recall back(co_await lend(link, region));
-    co_await until_begun();
-    EXPECT_EQ(libraries.broken, 0);
-    let_return(-EBUSY);
-    co_await back.wait();
-    EXPECT_GE(libraries.broken, 1);
-    EXPECT_EQ(events.why, errc::connection_failed);
-    result_ = 0;
-    co_await events.gone.wait();
-    co_await region.release();
-  });
+TEST_F_LENDING(verbs_revocation, that_the_device_refuses_ends_the_connection_before_the_memory_is_let_go) {
+  auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+  recall back(co_await lend(link, region));
+  co_await until_begun();
+  EXPECT_EQ(libraries.broken, 0);
+  let_return(-EBUSY);
+  co_await back.wait();
+  EXPECT_GE(libraries.broken, 1);
+  EXPECT_EQ(events.why, errc::connection_failed);
+  result_ = 0;
+  co_await events.gone.wait();
+  co_await region.release();
 }
 
 /// Workers that begin nothing for as long as they are held.
@@ -1026,8 +947,7 @@ class verbs_reuse : public verbs_revocation {
   [[nodiscard]] bool in_use() const { return pool_->statistics().send.in_use_bytes != 0; }
   task<lending*> lend_buffer(rdma_link& link) {
     auto own = co_await pool_->allocate(64);
-    auto lent = lend(link, std::move(own));
-    co_return co_await std::move(lent);
+    co_return co_await lend(link, std::move(own));
   }
   /// Until the device has a request to invalidate a key.
   task<> until_invalidating() {
@@ -1048,34 +968,30 @@ class verbs_reuse : public verbs_revocation {
   std::optional<mr::pool> pool_;
 };
 
-TEST_F(verbs_reuse, takes_no_worker_and_gives_the_peer_another_key) {
-  with_lender([&](rdma_link& link) -> task<> {
-    link_keys::end(co_await lend_buffer(link));
-    const std::uint32_t first = last_key_;
-    co_await until_invalidating();
-    co_await take_turns();
-    EXPECT_TRUE(in_use()) << "the peer may still be in it";
-    libraries.answer_all();
-    while (in_use()) co_await yield();
-    const std::size_t made = libraries.windows();
-    for (int i = 0; i < 20; ++i) co_await lend_and_revoke(link);
-    EXPECT_EQ(libraries.windows(), made);
-    EXPECT_NE(last_key_, first);
-    EXPECT_EQ(begun_, 0);
-  });
+TEST_F_LENDING(verbs_reuse, takes_no_worker_and_gives_the_peer_another_key) {
+  link_keys::end(co_await lend_buffer(link));
+  const std::uint32_t first = last_key_;
+  co_await until_invalidating();
+  co_await take_turns();
+  EXPECT_TRUE(in_use()) << "the peer may still be in it";
+  libraries.answer_all();
+  while (in_use()) co_await yield();
+  const std::size_t made = libraries.windows();
+  for (int i = 0; i < 20; ++i) co_await lend_and_revoke(link);
+  EXPECT_EQ(libraries.windows(), made);
+  EXPECT_NE(last_key_, first);
+  EXPECT_EQ(begun_, 0);
 }
 
 // Its keys differ in their last eight bits.
-TEST_F(verbs_reuse, ends_before_a_window_has_a_key_twice) {
-  with_lender([&](rdma_link& link) -> task<> {
-    let_return();
-    std::set<std::uint32_t> keys;
-    for (int i = 0; i < 600; ++i) {
-      co_await lend_and_revoke(link);
-      EXPECT_TRUE(keys.insert(last_key_).second) << last_key_ << " after " << i;
-    }
-    EXPECT_LT(libraries.windows(), 10u);
-  });
+TEST_F_LENDING(verbs_reuse, ends_before_a_window_has_a_key_twice) {
+  let_return();
+  std::set<std::uint32_t> keys;
+  for (int i = 0; i < 600; ++i) {
+    co_await lend_and_revoke(link);
+    EXPECT_TRUE(keys.insert(last_key_).second) << last_key_ << " after " << i;
+  }
+  EXPECT_LT(libraries.windows(), 10u);
 }
 
 TEST_F(verbs_reuse, keeps_a_few_windows_and_leaves_the_others_to_a_worker) {
@@ -1104,70 +1020,62 @@ TEST_F(verbs_reuse, keeps_a_few_windows_and_leaves_the_others_to_a_worker) {
   EXPECT_EQ(begun_, 12);  // the end of the link lets go of the rest
 }
 
-TEST_F(verbs_reuse, is_not_tried_behind_a_message_that_waits_for_the_peer) {
-  with_lender([&](rdma_link& link) -> task<> {
-    lending* const lent = co_await lend_buffer(link);
-    wait_for_peer(link);
-    link_keys::end(lent);
-    co_await until_begun();
-    let_return();
-    while (in_use()) co_await yield();
-    EXPECT_EQ(std::count(libraries.opcodes.begin(), libraries.opcodes.end(), IBV_WR_LOCAL_INV), 0);
-  });
+TEST_F_LENDING(verbs_reuse, is_not_tried_behind_a_message_that_waits_for_the_peer) {
+  lending* const lent = co_await lend_buffer(link);
+  wait_for_peer(link);
+  link_keys::end(lent);
+  co_await until_begun();
+  let_return();
+  while (in_use()) co_await yield();
+  EXPECT_EQ(std::count(libraries.opcodes.begin(), libraries.opcodes.end(), IBV_WR_LOCAL_INV), 0);
 }
 
 // Else the request would be known to be done only with what is posted behind it, which the peer may keep waiting.
-TEST_F(verbs_reuse, is_told_of_before_a_message_that_waits_for_the_peer) {
-  with_lender([&](rdma_link& link) -> task<> {
-    lending* const lent = co_await lend_buffer(link);
-    link_keys::end(lent);
-    wait_for_peer(link);
-    co_await take_turns();
-    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
-    EXPECT_NE(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
-  });
+TEST_F_LENDING(verbs_reuse, is_told_of_before_a_message_that_waits_for_the_peer) {
+  lending* const lent = co_await lend_buffer(link);
+  link_keys::end(lent);
+  wait_for_peer(link);
+  co_await take_turns();
+  EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+  EXPECT_NE(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
 }
 
 // The message may say that there is a receive, and one that the peer sends for it must find it.
-TEST_F(verbs_reuse, does_not_bring_a_message_before_the_receive_that_was_posted_ahead_of_it) {
-  with_lender([&](rdma_link& link) -> task<> {
-    auto message = request_of(work_kind::send, 0, 64);
-    receive_work receive{.slot = 0, .memory = message.segments.front()};
-    events.on_received = [&](receive_work& work) {
-      link.post_receive(work);
-      post(link, {&message});
-    };
-    link.post_receive(receive);
-    co_await take_turns();
-    lending* const lent = co_await lend_buffer(link);
-    const std::size_t before = libraries.opcodes.size();
-    libraries.bring_message();
-    link_keys::end(lent);
-    co_await take_turns();
-    EXPECT_EQ(libraries.opcodes.size(), before + 2);
-    EXPECT_EQ(libraries.sent_before_receive.size(), 2u);
-    EXPECT_EQ(libraries.sent_before_receive.back(), before);
-    libraries.answer_all();
-    while (in_use()) co_await yield();
-    events.on_received = nullptr;
-    let_return();
-    link.abort("the test is over");
-    co_await events.gone.wait();  // before what is received into goes
-  });
+TEST_F_LENDING(verbs_reuse, does_not_bring_a_message_before_the_receive_that_was_posted_ahead_of_it) {
+  auto message = request_of(work_kind::send, 0, 64);
+  receive_work receive{.slot = 0, .memory = message.segments.front()};
+  events.on_received = [&](receive_work& work) {
+    link.post_receive(work);
+    post(link, {&message});
+  };
+  link.post_receive(receive);
+  co_await take_turns();
+  lending* const lent = co_await lend_buffer(link);
+  const std::size_t before = libraries.opcodes.size();
+  libraries.bring_message();
+  link_keys::end(lent);
+  co_await take_turns();
+  EXPECT_EQ(libraries.opcodes.size(), before + 2);
+  EXPECT_EQ(libraries.sent_before_receive.size(), 2u);
+  EXPECT_EQ(libraries.sent_before_receive.back(), before);
+  libraries.answer_all();
+  while (in_use()) co_await yield();
+  events.on_received = nullptr;
+  let_return();
+  link.abort("the test is over");
+  co_await events.gone.wait();  // before what is received into goes
 }
 
-TEST_F(verbs_reuse, leaves_what_the_device_does_not_invalidate_to_a_worker_and_ends_the_connection) {
-  with_lender([&](rdma_link& link) -> task<> {
-    link_keys::end(co_await lend_buffer(link));
-    co_await until_invalidating();
-    libraries.answer_all(IBV_WC_MW_BIND_ERR);
-    co_await until_begun();
-    EXPECT_TRUE(events.ended_at);
-    EXPECT_TRUE(in_use());
-    let_return();
-    while (in_use()) co_await yield();
-    EXPECT_EQ(begun_, 1);
-  });
+TEST_F_LENDING(verbs_reuse, leaves_what_the_device_does_not_invalidate_to_a_worker_and_ends_the_connection) {
+  link_keys::end(co_await lend_buffer(link));
+  co_await until_invalidating();
+  libraries.answer_all(IBV_WC_MW_BIND_ERR);
+  co_await until_begun();
+  EXPECT_TRUE(events.ended_at);
+  EXPECT_TRUE(in_use());
+  let_return();
+  while (in_use()) co_await yield();
+  EXPECT_EQ(begun_, 1);
 }
 
 TEST_F(verbs_reuse, that_the_end_of_the_link_comes_between_keeps_the_buffer_until_a_worker_is_done) {
@@ -1236,8 +1144,7 @@ TEST_F(verbs_reuse, of_a_window_whose_binding_is_destroyed_at_any_turn_leaves_no
       auto own = co_await pool_->allocate(64);
       bool went_on = false;
       const auto expose = [&]() -> sim::loose_task {
-        auto opening = link.expose(own.slice(), mr::usage::write_dst, nullptr);
-        static_cast<void>(co_await std::move(opening));
+        static_cast<void>(co_await link.expose(own.slice(), mr::usage::write_dst, nullptr));
         went_on = true;
       };
       {
@@ -1260,25 +1167,21 @@ TEST_F(verbs_reuse, of_a_window_whose_binding_is_destroyed_at_any_turn_leaves_no
 }
 
 // The owner of a region may let go of it on the spot, and cannot wait for a completion there.
-TEST_F(verbs_reuse, is_for_buffers_and_leaves_regions_to_workers) {
-  with_lender([&](rdma_link& link) -> task<> {
-    let_return();
-    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
-    link_keys::end(co_await lend(link, region));
-    co_await region.release();
-    EXPECT_EQ(begun_, 1);
-  });
+TEST_F_LENDING(verbs_reuse, is_for_buffers_and_leaves_regions_to_workers) {
+  let_return();
+  auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+  link_keys::end(co_await lend(link, region));
+  co_await region.release();
+  EXPECT_EQ(begun_, 1);
 }
 
 // It shows nothing of the peer.
-TEST_F(verbs_reuse, is_no_sign_of_the_peers_life) {
-  with_lender([&](rdma_link& link) -> task<> {
-    const std::size_t before = libraries.doorbells.size();
-    co_await lend_and_revoke(link);
-    EXPECT_EQ(libraries.doorbells.size(), before + 2);
-    co_await let_pass(between_looks);
-    EXPECT_EQ(libraries.doorbells.size(), before + 3) << "a sign of life was not asked for";
-  });
+TEST_F_LENDING(verbs_reuse, is_no_sign_of_the_peers_life) {
+  const std::size_t before = libraries.doorbells.size();
+  co_await lend_and_revoke(link);
+  EXPECT_EQ(libraries.doorbells.size(), before + 2);
+  co_await let_pass(between_looks);
+  EXPECT_EQ(libraries.doorbells.size(), before + 3) << "a sign of life was not asked for";
 }
 
 }  // namespace
