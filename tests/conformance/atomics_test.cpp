@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fetch_add and compare_swap on a peer's memory.
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstring>
 #include <future>
-#include <thread>
 
 #include "kit/other_thread.hpp"
 #include "peers.hpp"
@@ -51,8 +46,7 @@ WEFT_ON_EVERY_TRANSPORT(atomics);
 TEST_P_ATOMICS(atomics, a_fetch_add_yields_what_was_there_and_adds) {
   const auto open = co_await expose_words(server, 3);
   const auto where = open.remote().slice(8, 8);
-  const auto first = co_await client.fetch_add(where, 5);
-  EXPECT_EQ(first, 0u);
+  EXPECT_EQ(co_await client.fetch_add(where, 5), 0u);
   const auto second = co_await client.fetch_add(where, ~std::uint64_t{0});
   EXPECT_EQ(second, 5u);
   const auto third = co_await client.fetch_add(where, std::uint64_t{1} << 63);
@@ -64,13 +58,10 @@ TEST_P_ATOMICS(atomics, a_fetch_add_yields_what_was_there_and_adds) {
 
 TEST_P_ATOMICS(atomics, a_compare_swap_changes_what_was_expected_and_nothing_else) {
   const auto open = co_await expose_words(server, 1);
-  const auto failed = co_await client.compare_swap(open.remote(), 1, 2);
-  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(co_await client.compare_swap(open.remote(), 1, 2), 0u);
   EXPECT_EQ(word_at(open.memory().bytes(), 0), 0u);
-  const auto swapped = co_await client.compare_swap(open.remote(), 0, 0x0123456789abcdef);
-  EXPECT_EQ(swapped, 0u);
-  const auto now = co_await client.fetch_add(open.remote(), 0);
-  EXPECT_EQ(now, 0x0123456789abcdefu);
+  EXPECT_EQ(co_await client.compare_swap(open.remote(), 0, 0x0123456789abcdef), 0u);
+  EXPECT_EQ(co_await client.fetch_add(open.remote(), 0), 0x0123456789abcdefu);
 }
 
 TEST_P_ATOMICS(atomics, start_in_posting_order_with_reads_writes_and_sends_and_complete_in_it) {
@@ -82,8 +73,7 @@ TEST_P_ATOMICS(atomics, start_in_posting_order_with_reads_writes_and_sends_and_c
     auto sink = co_await zeroed(pool(), 80000);
     switch (number % 4) {
       case 0: {
-        const auto before = co_await client.fetch_add(open.remote().slice(79992, 8), 1);
-        EXPECT_EQ(before, number / 4);
+        EXPECT_EQ(co_await client.fetch_add(open.remote().slice(79992, 8), 1), number / 4);
         break;
       }
       case 1:
@@ -105,16 +95,12 @@ TEST_P_ATOMICS(atomics, start_in_posting_order_with_reads_writes_and_sends_and_c
 }
 
 TEST_P(atomics, share_the_limit_of_outstanding_reads) {
-  auto two_at_a_time = options();
-  two_at_a_time.incoming_reads = 2;
+  const auto two_at_a_time = options({.incoming_reads = 2});
   between_atomic_peers(
       [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
         const auto open = co_await expose_words(server, 1);
         std::uint64_t done = 0;
-        const auto add = [&]() -> task<> {
-          const auto before = co_await client.fetch_add(open.remote(), 1);
-          EXPECT_EQ(before, done++);
-        };
+        const auto add = [&]() -> task<> { EXPECT_EQ(co_await client.fetch_add(open.remote(), 1), done++); };
         for (int i = 0; i < 50; ++i) tasks.spawn(add());
         while (done < 50) co_await yield();
         EXPECT_EQ(word_at(open.memory().bytes(), 0), 50u);
@@ -141,8 +127,7 @@ TEST_P_ATOMICS(atomics, that_cannot_work_are_refused_before_they_are_posted) {
 }
 
 TEST_P(atomics, are_refused_where_the_peer_takes_no_reads) {
-  auto none = options();
-  none.incoming_reads = 0;
+  const auto none = options({.incoming_reads = 0});
   between_atomic_peers(
       [&](net::connection& client, net::connection& server, scope&) -> task<> {
         const auto open = co_await expose_words(server, 1);
@@ -174,11 +159,9 @@ TEST_P(atomics, are_refused_by_the_peer_whatever_we_believe) {
 TEST_P(atomics, work_on_registered_memory_of_the_users_own) {
   if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   between_atomic_peers([&](net::connection& client, net::connection&, scope&) -> task<> {
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::atomic_dst;
+    const mr::registration_options purpose{.usage = mr::usage::atomic_dst};
     auto region = co_await device().domain().register_memory(std::vector<std::uint64_t>(4), purpose);
-    const auto before = co_await client.fetch_add(region.remote().slice(24, 8), 7);
-    EXPECT_EQ(before, 0u);
+    EXPECT_EQ(co_await client.fetch_add(region.remote().slice(24, 8), 7), 0u);
     EXPECT_EQ(word_at(region.bytes(), 24), 7u);
     co_await region.release();
   });
@@ -197,8 +180,7 @@ TEST_P_ATOMICS(atomics, stopped_return_at_once_and_leave_the_connection_alone) {
 }
 
 TEST_P(atomics, stopped_while_they_wait_for_a_slot_have_not_happened) {
-  auto narrow = options();
-  narrow.send_depth = 1;
+  const auto narrow = options({.send_depth = 1});
   between_atomic_peers(
       [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
         const auto open = co_await expose_words(server, 1);
@@ -219,8 +201,7 @@ TEST_P(atomics, stopped_while_they_wait_for_a_slot_have_not_happened) {
 TEST_P_ATOMICS(atomics, an_operation_that_was_never_awaited_does_nothing) {
   const auto open = co_await expose_words(server, 1);
   { const auto forgotten = client.fetch_add(open.remote(), 1); }
-  const auto before = co_await client.fetch_add(open.remote(), 1);
-  EXPECT_EQ(before, 0u);
+  EXPECT_EQ(co_await client.fetch_add(open.remote(), 1), 0u);
 }
 
 TEST_P(atomics, of_many_executors_and_of_the_process_itself_lose_no_step) {
@@ -229,8 +210,7 @@ TEST_P(atomics, of_many_executors_and_of_the_process_itself_lose_no_step) {
   }
   constexpr std::uint64_t steps = 2000;
   constexpr std::uint64_t clients = 2;
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::atomic_dst;
+  const mr::registration_options purpose{.usage = mr::usage::atomic_dst};
   alignas(8) std::uint64_t counter = 0;
   std::promise<std::string> address;
   std::optional<mr::remote_region> where;

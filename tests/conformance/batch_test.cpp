@@ -2,10 +2,6 @@
 // Several operations awaited as one.
 #include <weft/runtime/core/stop_shield.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-
 #include "peers.hpp"
 
 namespace weft::test {
@@ -57,9 +53,7 @@ TEST_P_WINDOWS(batches, larger_than_the_queue_go_through_it_in_order, options({.
   }
   co_await client.batch(members);
   co_await client.flush(there.remote());
-  for (unsigned i = 0; i < 40; ++i) {
-    EXPECT_TRUE(holds(there.memory().bytes().subspan(i, 1), (i + 1) % 40)) << i;
-  }
+  for (unsigned i = 0; i < 40; ++i) EXPECT_TRUE(holds(there.memory().bytes().subspan(i, 1), (i + 1) % 40)) << i;
 }
 
 TEST_P_WINDOWS(batches, that_wait_for_credits_hold_back_what_follows, options(), options({.receive_depth = 1})) {
@@ -221,8 +215,7 @@ TEST_P_BETWEEN(batches, stopped_while_they_wait_for_credits_send_nothing_more, o
 }
 
 TEST_P_WINDOWS(batches, stopped_with_borrowed_memory_end_the_connection_and_only_then_return) {
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::write_src;
+  const mr::registration_options purpose{.usage = mr::usage::write_src};
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
   const auto there = co_await expose_zeros(server, long_transfer);
   auto source = co_await filled(pool(), 8, 1);
@@ -277,8 +270,7 @@ TEST_P_BETWEEN(batches, of_atomics_yield_the_value_of_each) {
   EXPECT_EQ(members[1].value(), 5u);
   EXPECT_EQ(members[2].value(), 9u);
   EXPECT_EQ(members[3].value(), 9u);
-  const std::uint64_t last = co_await client.fetch_add(word, 1);
-  EXPECT_EQ(last, 10u);
+  EXPECT_EQ(co_await client.fetch_add(word, 1), 10u);
 }
 
 TEST_P_BETWEEN(batches, may_mix_atomics_with_other_operations) {
@@ -313,8 +305,7 @@ TEST_P_BETWEEN(batches, of_atomics_that_are_refused_or_stopped_have_no_value) {
   co_await all.end();
   for (const auto& each : stopped) EXPECT_EQ(code_of_value(each), errc::canceled);
   co_await client.flush(there.remote());
-  const std::uint64_t now = co_await client.fetch_add(word, 0);
-  EXPECT_EQ(now, 2u);
+  EXPECT_EQ(co_await client.fetch_add(word, 0), 2u);
 }
 
 TEST_P_WINDOWS(batches, with_a_member_that_was_moved_from_are_refused) {

@@ -2,9 +2,7 @@
 // Stopping operations: at once, without losing a message, and never with memory that the transport still uses.
 #include <weft/runtime/core/stop_shield.hpp>
 
-#include <algorithm>
-#include <array>
-
+#include "kit/tell.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -48,9 +46,7 @@ TEST_P_BETWEEN(cancellation, a_stopped_recv_in_the_middle_of_others_leaves_their
   co_await settle();
   b.stop();
   co_await b.end();
-  for (int i = 0; i < 2; ++i) {
-    co_await client.send(co_await filled(pool(), 1, 1));
-  }
+  for (int i = 0; i < 2; ++i) co_await client.send(co_await filled(pool(), 1, 1));
   co_await c.end();
   EXPECT_EQ(got, (std::vector<unsigned>{1, 3}));
 }
@@ -87,7 +83,7 @@ TEST_P_BETWEEN(cancellation, a_stop_before_the_operation_begins_posts_nothing) {
     auto failure = co_await failure_of(client.send(payload));
     EXPECT_TRUE(failure && failure->code() == errc::canceled && !failure->posted());
     failure = co_await failure_of(server.recv());
-    EXPECT_TRUE(failure && failure->code() == errc::canceled);
+    EXPECT_TRUE(failed_with(failure, errc::canceled));
   };
   attempt trying(tasks, stopped_before());
   co_await trying.end();
@@ -170,8 +166,7 @@ TEST_P_WINDOWS(cancellation, a_buffer_given_to_a_stopped_write_returns_to_the_po
 }
 
 TEST_P_WINDOWS(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connection_and_only_then_returns) {
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::write_src;
+  const mr::registration_options purpose{.usage = mr::usage::write_src};
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
   const auto there = co_await expose_zeros(server, long_transfer);
   attempt writing(tasks, client.write(region.slice(), there.remote()));
@@ -191,8 +186,7 @@ TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_un
   if (!has_windows()) GTEST_SKIP() << no_windows;
   for (const bool reads : {false, true}) {
     between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-      mr::registration_options purpose;
-      purpose.usage = mr::usage::write_src | mr::usage::read_dst;
+      const mr::registration_options purpose{.usage = mr::usage::write_src | mr::usage::read_dst};
       auto one = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer / 2), purpose);
       auto other = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer / 2), purpose);
       const std::array<mr::slice, 2> parts = {one.slice(), other.slice()};
@@ -215,8 +209,7 @@ TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_un
 }
 
 TEST_P_WINDOWS(cancellation, stopping_a_read_into_borrowed_memory_ends_the_connection_and_only_then_returns) {
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::read_dst;
+  const mr::registration_options purpose{.usage = mr::usage::read_dst};
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
   const auto there = co_await expose_zeros(server, long_transfer);
   attempt reading(tasks, client.read(region.slice(), there.remote()));
@@ -250,26 +243,22 @@ TEST_P_BETWEEN(cancellation, an_operation_that_runs_out_of_time_says_so) {
   EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
 }
 
-TEST_P(cancellation, the_stop_of_a_scope_ends_everything_in_it) {
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto receive_for_ever = [](net::connection& at) -> task<> {
-      while (co_await at.recv()) {
-      }
-    };
-    const auto send_for_ever = [&](net::connection& from) -> task<> {
-      for (;;) {
-        co_await from.send(co_await filled(pool(), 100, 1));
-      }
-    };
-    const auto body = [&](scope& tasks) -> task<> {
-      tasks.spawn(receive_for_ever(server));
-      tasks.spawn(send_for_ever(client));
-      tasks.spawn(send_for_ever(server));  // until there are no more credits
-      co_await settle();
-      tasks.request_stop();
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-  });
+TEST_P_BETWEEN(cancellation, the_stop_of_a_scope_ends_everything_in_it) {
+  const auto receive_for_ever = [](net::connection& at) -> task<> {
+    while (co_await at.recv()) {
+    }
+  };
+  const auto send_for_ever = [&](net::connection& from) -> task<> {
+    for (;;) co_await from.send(co_await filled(pool(), 100, 1));
+  };
+  const auto body = [&](scope& tasks) -> task<> {
+    tasks.spawn(receive_for_ever(server));
+    tasks.spawn(send_for_ever(client));
+    tasks.spawn(send_for_ever(server));  // until there are no more credits
+    co_await settle();
+    tasks.request_stop();
+  };
+  co_await with_scope(on_failure::stop_siblings, body);
 }
 
 // A whole exchange, from the set-up to the close, that can be stopped anywhere.
@@ -292,10 +281,7 @@ class exchange {
     auto memory = co_await zeroed(device_.pool(), 100'000);
     auto open =
         co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
-    auto hello = co_await device_.pool().allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = open.remote().pack();
-    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-    co_await peer.send(std::move(hello));
+    co_await tell(peer, device_.pool(), open.remote());
     while (auto message = co_await peer.recv()) {
       if (message->invalidated_key) continue;
       co_await peer.send(std::move(message->payload), {.immediate = message->immediate, .solicited = true});
@@ -307,8 +293,7 @@ class exchange {
 
   task<> ask(std::string address) {
     net::connection peer = co_await device_.connect(std::move(address), options_);
-    const auto hello = co_await peer.recv_or_throw();
-    const auto there = mr::remote_region::unpack(hello.bytes());
+    const auto there = co_await hear_region(peer);
     auto source = co_await filled(device_.pool(), 100'000, 1);
     co_await peer.write(source, there);
     std::array checked{peer.flush(there), peer.read(source, there)};
@@ -332,8 +317,7 @@ class exchange {
   static task<> change_and_restore(net::connection& peer, mr::remote_slice word) {
     if (!peer.capabilities().atomics) co_return;
     const std::uint64_t before = co_await peer.fetch_add(word, 1);
-    const std::uint64_t changed = co_await peer.compare_swap(word, before + 1, before);
-    EXPECT_EQ(changed, before + 1);
+    EXPECT_EQ(co_await peer.compare_swap(word, before + 1, before), before + 1);
   }
 
   net::device& device_;

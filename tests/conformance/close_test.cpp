@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a connection ends: in order, in death, and what is left to be had from it afterwards.
-#include <array>
 #include <deque>
-#include <optional>
-#include <stdexcept>
 
 #include "../sim/loose_task.hpp"
 #include "peers.hpp"
@@ -16,8 +13,7 @@ WEFT_ON_EVERY_TRANSPORT(closing);
 
 TEST_P_BETWEEN(closing, in_order_is_seen_as_the_end_of_messages) {
   attempt closing_it(tasks, client.close());
-  const auto end = co_await server.recv();
-  EXPECT_FALSE(end);
+  EXPECT_FALSE(co_await server.recv());
   EXPECT_FALSE(co_await server.recv());
   EXPECT_EQ(co_await code_of(server.recv_or_throw()), errc::peer_closed);
   auto payload = co_await filled(pool(), 1, 1);
@@ -86,10 +82,7 @@ TEST_P_BETWEEN(closing, a_connection_that_an_abort_has_ended_is_not_open) {
 // Nothing of the connection is there any more when the memory comes.
 TEST_P(closing, is_outlived_by_tasks_that_wait_for_memory_to_send_bytes_and_by_those_that_are_destroyed) {
   constexpr std::size_t mib = std::size_t{1} << 20;
-  mr::pool_options tight;
-  tight.max_bytes = 4 * mib;
-  tight.arena_bytes = mib;
-  open_device(tight);
+  open_device({.max_bytes = 4 * mib, .arena_bytes = mib});
   const auto waiting = [&] { return pool().statistics().send.waiting; };
   const auto script = [&]() -> task<> {
     connected ends = co_await connect_pair(options(), options());
@@ -127,9 +120,7 @@ TEST_P(closing, is_outlived_by_tasks_that_wait_for_memory_to_send_bytes_and_by_t
 }
 
 TEST_P_BETWEEN(closing, lets_every_message_before_it_through) {
-  for (unsigned i = 0; i < 10; ++i) {
-    co_await client.send(co_await filled(pool(), 100, i));
-  }
+  for (unsigned i = 0; i < 10; ++i) co_await client.send(co_await filled(pool(), 100, i));
   attempt closing_it(tasks, client.close());
   co_await closing_it.end();
   for (unsigned i = 0; i < 10; ++i) {
@@ -154,17 +145,14 @@ TEST_P_BETWEEN(closing, sends_what_was_posted_and_what_waits_for_credits, option
     const auto message = co_await server.recv();
     EXPECT_TRUE(message && holds(message->bytes(), i)) << i;
   }
-  const auto end = co_await server.recv();
-  EXPECT_FALSE(end);
+  EXPECT_FALSE(co_await server.recv());
   co_await closing_it.end();
   EXPECT_EQ(sent, 20u);
 }
 
 TEST_P(closing, goes_on_when_the_last_operation_that_waits_for_credits_is_stopped) {
-  auto shallow = options();
-  shallow.receive_depth = 1;
-  auto patient = options();
-  patient.close_timeout = std::chrono::hours(1);
+  const auto shallow = options({.receive_depth = 1});
+  const auto patient = options({.close_timeout = std::chrono::hours(1)});
   for (const bool by_batch : {false, true}) {
     between_busy_peers(
         [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
@@ -192,10 +180,8 @@ TEST_P(closing, goes_on_when_the_last_operation_that_waits_for_credits_is_stoppe
 }
 
 TEST_P(closing, in_the_background_goes_on_when_the_task_of_the_last_operation_that_waits_for_credits_is_destroyed) {
-  auto shallow = options();
-  shallow.receive_depth = 1;
-  auto patient = options();
-  patient.close_timeout = std::chrono::hours(1);
+  const auto shallow = options({.receive_depth = 1});
+  const auto patient = options({.close_timeout = std::chrono::hours(1)});
   const auto script = [&]() -> task<> {
     connected ends = co_await connect_pair(patient, shallow);
     auto first = co_await filled(pool(), 10, 1);
@@ -212,8 +198,7 @@ TEST_P(closing, in_the_background_goes_on_when_the_task_of_the_last_operation_th
     }
     const auto message = co_await ends.server.recv();
     EXPECT_TRUE(message && holds(message->bytes(), 1));
-    const auto end = co_await ends.server.recv();
-    EXPECT_FALSE(end);
+    EXPECT_FALSE(co_await ends.server.recv());
   };
   run(script);
 }
@@ -226,8 +211,7 @@ TEST_P_WINDOWS(closing, finishes_a_large_write_first) {
   attempt writing(tasks, client.write(source, there.remote()));
   co_await yield();
   attempt closing_it(tasks, client.close());
-  const auto end = co_await server.recv();
-  EXPECT_FALSE(end);
+  EXPECT_FALSE(co_await server.recv());
   EXPECT_TRUE(holds(there.memory().bytes(), 1));
   co_await closing_it.end();
   EXPECT_TRUE(writing.succeeded() && closing_it.succeeded());
@@ -243,9 +227,7 @@ TEST_P_BETWEEN(closing, may_be_begun_on_both_sides_at_once) {
 
 TEST_P(closing, on_both_sides_while_the_sends_of_both_wait_for_credits_needs_no_time_limit) {
   for (const auto depth : std::to_array<std::uint16_t>({1, 2, 5})) {
-    auto shallow = options();
-    shallow.receive_depth = depth;
-    shallow.close_timeout = std::chrono::hours(1);
+    const auto shallow = options({.receive_depth = depth, .close_timeout = std::chrono::hours(1)});
     between_busy_peers(
         [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
           std::deque<attempt> sends;
@@ -277,8 +259,7 @@ TEST_P_BETWEEN(closing, ends_waiting_receives_and_refuses_what_comes_after) {
   EXPECT_EQ(co_await code_of(client.send(payload)), errc::closed);
   EXPECT_EQ(co_await code_of(client.recv()), errc::closed);
   EXPECT_EQ(co_await code_of(client.expose(std::move(payload), mr::usage::read_src)), errc::closed);
-  const auto end = co_await server.recv();
-  EXPECT_FALSE(end);
+  EXPECT_FALSE(co_await server.recv());
   co_await closing_it.end();
 }
 
@@ -332,9 +313,7 @@ TEST_P_BETWEEN(closing, a_dead_peer_is_not_taken_for_a_closed_one) {
 }
 
 TEST_P_WINDOWS(closing, messages_of_a_peer_that_died_afterwards_are_still_to_be_had) {
-  for (unsigned i = 0; i < 3; ++i) {
-    co_await client.send(co_await filled(pool(), 10, i));
-  }
+  for (unsigned i = 0; i < 3; ++i) co_await client.send(co_await filled(pool(), 10, i));
   const auto at_server = co_await server.expose(co_await zeroed(pool(), 1), mr::usage::read_src);
   co_await client.flush(at_server.remote());  // they are there
   client.abort();
@@ -408,8 +387,7 @@ TEST_P_BETWEEN(closing, a_task_of_a_scope_that_fails_aborts) {
     sessions.spawn(serve(std::move(client)));
     co_return;
   };
-  auto sessions = with_scope(on_failure::report, all);
-  attempt serving(tasks, std::move(sessions));
+  attempt serving(tasks, with_scope(on_failure::report, all));
   // A provider may tell of the peer's end before it tells that the message has left.
   static_cast<void>(co_await code_of(server.send_bytes("a question")));
   EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
@@ -454,12 +432,10 @@ TEST_P_TASK(closing, moving_a_connection_over_another_closes_that_one) {
   auto first = co_await connect_pair();
   auto second = co_await connect_pair();
   first.client = std::move(second.client);
-  const auto end = co_await first.server.recv();
-  EXPECT_FALSE(end);
+  EXPECT_FALSE(co_await first.server.recv());
   auto payload = co_await filled(pool(), 1, 1);
   co_await first.client.send(payload);
-  const auto message = co_await second.server.recv();
-  EXPECT_TRUE(message);
+  EXPECT_TRUE(co_await second.server.recv());
 }
 
 net::connection_options with_endless_times() {
@@ -471,13 +447,11 @@ net::connection_options with_endless_times() {
 
 TEST_P_BETWEEN(closing, with_every_time_as_long_as_can_be_is_as_orderly, with_endless_times(), with_endless_times()) {
   co_await client.send(co_await filled(pool(), 5, 1));
-  auto ending = client.close();
   const auto serve = [&]() -> task<> {
     EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
     EXPECT_FALSE(co_await server.recv());
   };
-  auto serving = serve();
-  co_await when_all(std::move(ending), std::move(serving));
+  co_await when_all(client.close(), serve());
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an operation costs: no allocation, few system calls; and an idle connection costs nothing.
-#include <array>
 #include <future>
-#include <thread>
-#include <vector>
 
 #include "kit/other_thread.hpp"
 #include "peers.hpp"
@@ -103,9 +100,7 @@ class counting_calls final : public system_calls {
 TEST_P(cost, a_batch_of_small_operations_is_one_system_call) {
   if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is told is no system call of ours";
   counting_calls calls;
-  executor_options counted;
-  counted.system_calls = &calls;
-  open_executor(counted);
+  open_executor({.system_calls = &calls});
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::write_dst | mr::usage::read_src);
     auto source = co_await filled(pool(), 64, 1);
@@ -128,9 +123,7 @@ TEST_P(cost, what_the_tasks_of_a_turn_have_posted_is_one_system_call) {
   if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is told is no system call of ours";
   constexpr std::uint16_t senders = 32;
   counting_calls calls;
-  executor_options counted;
-  counted.system_calls = &calls;
-  open_executor(counted);
+  open_executor({.system_calls = &calls});
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
     auto source = co_await filled(pool(), 64, 1);
     const auto send = [&]() -> task<> { co_await client.send(source); };
@@ -146,8 +139,7 @@ TEST_P(cost, what_the_tasks_of_a_turn_have_posted_is_one_system_call) {
       for (std::size_t i = 0; i < senders; ++i) static_cast<void>(co_await server.recv_or_throw());
     }
   };
-  net::connection_options deep = options();
-  deep.receive_depth = 2 * senders;
+  const auto deep = options({.receive_depth = 2 * senders});
   between_peers(script, deep, deep);
   open_executor({});  // the other one goes before what it calls
 }
@@ -157,9 +149,7 @@ TEST_P(cost, answers_to_messages_that_came_together_are_one_system_call) {
   constexpr std::size_t messages = 8;
   constexpr std::size_t rounds = 10;
   counting_calls calls;
-  executor_options counted;
-  counted.system_calls = &calls;
-  open_executor(counted);
+  open_executor({.system_calls = &calls});
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
     auto source = co_await filled(pool(), 64, 1);
     const auto answer = [&]() -> task<> { co_await server.send(source); };
@@ -190,9 +180,7 @@ std::uint64_t kernel_entries() { return executor_core::current()->io().kernel_en
 
 TEST_P(cost, a_look_in_vain_at_a_connection_takes_no_turn_of_the_executor) {
   if (!GetParam().over_tcp) GTEST_SKIP() << "the executor polls a device";
-  executor_options spinning;
-  spinning.policy = poll_policy::spin;
-  spinning.max_spin = std::chrono::milliseconds(2);
+  const executor_options spinning{.policy = poll_policy::spin, .max_spin = std::chrono::milliseconds(2)};
   open_executor(spinning);
   between_peers([&](net::connection&, net::connection&) -> task<> {
     co_await settle();
@@ -213,8 +201,7 @@ TEST_P(cost, a_look_in_vain_at_a_connection_takes_no_turn_of_the_executor) {
 }
 
 executor_options sleepy() {
-  executor_options chosen;
-  chosen.policy = poll_policy::sleep;
+  const executor_options chosen{.policy = poll_policy::sleep};
   return chosen;
 }
 
@@ -227,9 +214,7 @@ TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
     std::uint64_t before = 0;
     for (unsigned i = 0; i < rounds + 100; ++i) {
       if (i == 100) before = kernel_entries();
-      if (begins) {
-        co_await peer.send(co_await pool().allocate(32));
-      }
+      if (begins) co_await peer.send(co_await pool().allocate(32));
       auto message = co_await peer.recv_or_throw();
       if (!begins) co_await peer.send(std::move(message.payload));
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Back-pressure: credits, the receive budget, and what waits for what.
-#include <algorithm>
 #include <deque>
 
 #include "peers.hpp"
@@ -31,9 +30,7 @@ TEST_P_WINDOWS(credits, a_receiver_that_does_not_drain_stops_its_sender_at_recei
   EXPECT_EQ(sent, 5u);
   EXPECT_FALSE(sending.ended());
 
-  for (unsigned i = 0; i < 12; ++i) {
-    EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
-  }
+  for (unsigned i = 0; i < 12; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
   co_await sending.end();
   EXPECT_TRUE(sending.succeeded()) << sending.words();
 }
@@ -84,15 +81,12 @@ TEST_P_WINDOWS(credits, a_send_that_waits_for_them_holds_back_what_was_posted_af
 
 TEST_P(credits, come_back_without_a_message_of_the_receivers_own) {
   for (const std::uint16_t depth : std::initializer_list<std::uint16_t>{1, 2, 3, 16}) {
-    auto shallow = options();
-    shallow.receive_depth = depth;
+    const auto shallow = options({.receive_depth = depth});
     between_busy_peers(
         [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
           unsigned sent = 0;
           attempt sending(tasks, send_many(client, 200, sent));
-          for (unsigned i = 0; i < 200; ++i) {
-            EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
-          }
+          for (unsigned i = 0; i < 200; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
           co_await sending.end();
           EXPECT_TRUE(sending.succeeded());
         },
@@ -116,16 +110,9 @@ TEST_P_BETWEEN(credits, both_sides_may_send_at_each_others_limit_without_a_deadl
 }
 
 TEST_P(credits, kept_payloads_count_against_the_receive_budget_until_they_are_let_go) {
-  mr::pool_options tight;
-  tight.max_bytes = std::size_t{4} << 20;
-  tight.arena_bytes = std::size_t{1} << 20;
-  open_device(tight);
-  auto large = options();
-  large.receive_size = 100'000;
-  large.receive_depth = 4;
-  auto small = options();
-  small.receive_size = 64;
-  small.receive_depth = 1;
+  open_device({.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20});
+  const auto large = options({.receive_size = 100'000, .receive_depth = 4});
+  const auto small = options({.receive_size = 64, .receive_depth = 1});
   between_busy_peers(
       [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
         unsigned sent = 0;
@@ -155,10 +142,7 @@ TEST_P(credits, kept_payloads_count_against_the_receive_budget_until_they_are_le
 }
 
 TEST_P(credits, an_exhausted_receive_budget_leaves_the_send_budget_alone) {
-  mr::pool_options tight;
-  tight.max_bytes = std::size_t{4} << 20;
-  tight.arena_bytes = std::size_t{1} << 20;
-  open_device(tight);
+  open_device({.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20});
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     std::vector<mr::buffer> hoard;
     while (auto more = pool().try_allocate(16 << 10, mr::budget::receive)) hoard.push_back(*std::move(more));
@@ -170,16 +154,9 @@ TEST_P(credits, an_exhausted_receive_budget_leaves_the_send_budget_alone) {
 }
 
 TEST_P(credits, a_connection_that_waits_for_receive_memory_can_be_closed) {
-  mr::pool_options tight;
-  tight.max_bytes = std::size_t{4} << 20;
-  tight.arena_bytes = std::size_t{1} << 20;
-  open_device(tight);
-  auto large = options();
-  large.receive_size = 180'000;
-  large.receive_depth = 3;
-  auto small = options();
-  small.receive_size = 64;
-  small.receive_depth = 1;
+  open_device({.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20});
+  const auto large = options({.receive_size = 180'000, .receive_depth = 3});
+  const auto small = options({.receive_size = 64, .receive_depth = 1});
   between_busy_peers(
       [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
         unsigned sent = 0;

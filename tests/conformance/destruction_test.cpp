@@ -3,11 +3,6 @@
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <thread>
-
 #include "../sim/loose_task.hpp"
 #include "peers.hpp"
 
@@ -47,8 +42,7 @@ class destruction : public peers {
   }
 
   static net::connection_options hasty() {
-    auto chosen = options();
-    chosen.close_timeout = 1ms;
+    const auto chosen = options({.close_timeout = 1ms});
     return chosen;
   }
 
@@ -94,6 +88,15 @@ class destruction : public peers {
     }
   }
 
+  /// Where the device can.
+  task<> share_receives(holdings& all, net::connection_options& how) {
+    try {
+      all.queue.emplace(co_await device().share_receives({.depth = 3}));
+      how.receives = &*all.queue;
+    } catch (const error& why) {
+      EXPECT_EQ(why.code(), errc::not_supported);
+    }
+  }
   task<> hold_connections(holdings& all, net::connection_options how) {
     auto ends = co_await connect_pair(how, how);
     all.client.emplace(std::move(ends.client));
@@ -108,8 +111,8 @@ class destruction : public peers {
   }
 
   task<> hold_a_window(holdings& all) {
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::bind_window | mr::usage::write_src | mr::usage::read_dst;
+    const mr::registration_options purpose{.usage =
+                                               mr::usage::bind_window | mr::usage::write_src | mr::usage::read_dst};
     all.region.emplace(co_await device().domain().register_memory(std::vector<std::byte>(some), purpose));
     const mr::slice whole = all.region->slice();
     all.bound.emplace(co_await all.server->expose(whole, everything));
@@ -154,10 +157,7 @@ class attempts {
   std::size_t begun_ = 0;
 };
 
-task<> await_batch(net::connection& at, std::vector<net::transfer> members) {
-  auto all = at.batch(members);
-  co_await std::move(all);
-}
+task<> await_batch(net::connection& at, std::vector<net::transfer> members) { co_await at.batch(members); }
 
 TEST_P(destruction, of_connections_and_memory_in_any_order_with_every_operation_in_flight) {
   constexpr std::array<release, 6> steps = {drop<&holdings::source>, drop<&holdings::sink>,   drop<&holdings::open>,
@@ -226,20 +226,13 @@ TEST_P(destruction, of_regions_windows_listeners_and_queues_in_any_order_with_op
     operations.add(device().connect(std::string(all.listener->address()), hasty()));
     if (closes) operations.add(client.close());
   };
-  executor_options shuffled;
-  shuffled.ready_order_seed = 1;
-  open_executor(shuffled);
+  open_executor({.ready_order_seed = 1});
   in_every_order(steps, [&](const std::array<release, 6>& order, std::size_t number) {
     run([&]() -> task<> {
       const auto body = [&](scope& tasks) -> task<> {
         holdings all;
         auto how = hasty();
-        try {
-          all.queue.emplace(co_await device().share_receives({.depth = 3}));
-          how.receives = &*all.queue;
-        } catch (const error& why) {
-          EXPECT_EQ(why.code(), errc::not_supported);
-        }
+        co_await share_receives(all, how);
         all.listener.emplace(co_await device().listen(GetParam().any_address));
         co_await hold_connections(all, how);
         co_await hold_a_window(all);
@@ -262,19 +255,12 @@ TEST_P(destruction, of_what_is_left_after_the_last_run_in_any_order) {
     holdings all;
     run([&]() -> task<> {
       auto how = hasty();
-      try {
-        all.queue.emplace(co_await device().share_receives({.depth = 3}));
-        how.receives = &*all.queue;
-      } catch (const error& why) {
-        EXPECT_EQ(why.code(), errc::not_supported);
-      }
+      co_await share_receives(all, how);
       all.listener.emplace(co_await device().listen(GetParam().any_address));
       co_await hold_connections(all, how);
       co_await hold_memory(all);
       co_await hold_a_window(all);
-      for (int i = 0; i < 3; ++i) {
-        co_await all.client->send(co_await filled(pool(), 100, 1));
-      }
+      for (int i = 0; i < 3; ++i) co_await all.client->send(co_await filled(pool(), 100, 1));
     });
     const bool elsewhere = number % 2 != 0;
     for (const release step : order) elsewhere ? std::thread(step, std::ref(all)).join() : step(all);
@@ -285,7 +271,7 @@ TEST_P(destruction, of_what_is_left_after_the_last_run_in_any_order) {
 }
 
 /// A coroutine that is destroyed while it is suspended, with all that it awaits.
-class abandoned {
+class abandoned : private immovable {
  public:
   class promise_type final : public detail::promise_base {
    public:
@@ -299,8 +285,6 @@ class abandoned {
     void return_void() const noexcept { ADD_FAILURE() << "it is destroyed before it can end"; }
   };
 
-  abandoned(const abandoned&) = delete;
-  abandoned& operator=(const abandoned&) = delete;
   ~abandoned() { detail::promise_base::destroy_chain(promise_); }
 
   void start() { executor_core::current()->ready(promise_); }
@@ -380,8 +364,7 @@ TEST_P_TASK(destruction, of_a_task_that_turns_a_peer_away_at_any_turn_leaves_the
   const auto next = [&]() -> task<> {
     for (bool met = false; !met;) {  // those that were left behind come first
       auto request = co_await listener.next();
-      auto accepting = request->accept(options());
-      const auto failure = co_await failure_of(std::move(accepting));
+      const auto failure = co_await failure_of(request->accept(options()));
       met = !failure;
     }
   };
@@ -396,8 +379,7 @@ sim::loose_task fail_or_succeed(Operation operation) {
 // Whatever the other end has seen of it, the next peer is served.
 TEST_P(destruction, of_a_task_that_sets_a_connection_up_at_any_turn_leaves_nothing_of_it) {
   std::array<std::byte, 1> mark{std::byte{1}};
-  auto marked = options();
-  marked.private_data = mark;
+  const auto marked = options({.private_data = mark});
   const auto serve = [&](net::listener& listener) -> task<> {
     for (bool met = false; !met;) {  // those that were left behind come first
       auto request = co_await listener.next();
@@ -439,8 +421,7 @@ TEST_P(destruction, of_a_task_that_is_suspended_on_borrowed_memory_ends_the_prog
     between_peers([&](net::connection& client, net::connection& server) -> task<> {
       const auto open = co_await server.expose(co_await zeroed(pool(), large), everything);
       const auto there = open.remote();
-      mr::registration_options purpose;
-      purpose.usage = mr::usage::write_src | mr::usage::read_dst;
+      const mr::registration_options purpose{.usage = mr::usage::write_src | mr::usage::read_dst};
       const auto region = co_await device().domain().register_memory(std::vector<std::byte>(large), purpose);
       auto operation = suspend_on(reads ? client.read(region.slice(), there) : client.write(region.slice(), there));
       operation.start();

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that the processor must not touch, at either end of every operation.
-#include <weft/mr/cuda.hpp>
 #include <weft/mr/cuda/driver.hpp>
-#include <weft/mr/device_copy.hpp>
-#include <weft/mr/device_memory.hpp>
 #include <weft/mr/porting/porting.hpp>
+#include <weft/weft.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <numeric>
 #include <random>
 
@@ -47,8 +42,7 @@ class device_memory : public peers {
   }
 
   [[nodiscard]] static net::connection_options staged() {
-    net::connection_options all = options();
-    all.device_memory = true;
+    const auto all = options({.device_memory = true});
     return all;
   }
   template <class Script>
@@ -198,12 +192,11 @@ TEST_P_DEVICE_MEMORY(device_memory, is_in_place_when_a_later_message_arrives) {
   const mr::region here = co_await on_device(3 * slot, 5);
   mr::buffer word = co_await filled(pool(), 16, 1);
   std::array all{client.write(here.slice(), there.remote()), client.send(word)};
-  const auto both = [&]() -> task<> { co_await client.batch(all); };
   const auto look = [&]() -> task<> {
     static_cast<void>(co_await server.recv_or_throw());
     EXPECT_TRUE(has(there, 5));
   };
-  co_await when_all(both(), look());
+  co_await when_all(client.batch(all), look());
 }
 
 TEST_P_DEVICE_MEMORY(device_memory, brings_immediate_data_once_it_is_in_place) {
@@ -633,9 +626,7 @@ class device_memory_in_a_crowd : public device_memory {
   };
   static plan draw(std::mt19937& random) {
     const auto below = [&](unsigned bound) { return std::uniform_int_distribution<unsigned>(0, bound - 1)(random); };
-    plan made;
-    made.kind = static_cast<what>(below(4));
-    made.from_device = below(2) == 0;
+    plan made{.kind = static_cast<what>(below(4)), .from_device = below(2) == 0};
     made.to_device = !made.from_device || below(2) == 0;
     made.stops = below(8) == 0;
     made.bytes = below(4) == 0 ? below(3 * slot) : below(9000) + 1;

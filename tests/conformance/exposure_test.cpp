@@ -3,11 +3,7 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <array>
-#include <span>
-#include <string>
-
+#include "kit/tell.hpp"
 #include "peers.hpp"
 #include "stag_of.hpp"
 
@@ -25,10 +21,7 @@ WEFT_ON_EVERY_TRANSPORT(exposures);
 
 TEST_P_WINDOWS(exposures, travel_to_the_peer_in_a_message) {
   const auto open = co_await expose_zeros(server, 1000);
-  auto note = co_await pool().allocate(mr::remote_region::max_packed_bytes);
-  const auto packed = open.remote().pack();
-  std::copy(packed.begin(), packed.end(), note.bytes().begin());
-  co_await server.send(std::move(note));
+  co_await tell(server, pool(), open.remote());
 
   const auto message = co_await client.recv_or_throw();
   const auto there = mr::remote_region::unpack(message.bytes());
@@ -79,7 +72,7 @@ TEST_P_WINDOWS(exposures, that_a_peer_uses_too_late_are_named_and_nothing_else_i
   std::array both{client.write(source, gone), client.read(sink, open.remote())};
   static_cast<void>(co_await failure_of(client.batch(both)));
   const auto innocent = both[1].failure();
-  EXPECT_TRUE(innocent && innocent->code() == errc::connection_failed) << (innocent ? innocent->what() : "nothing");
+  EXPECT_TRUE(failed_with(innocent, errc::connection_failed));
   EXPECT_TRUE(innocent && std::string(innocent->what()).find("with another key") != std::string::npos);
   if (!GetParam().tells_of_revoked_keys) co_return;
   const std::string name = fmt::format("{:#010x}", gone.key());
@@ -189,31 +182,25 @@ TEST_P(exposures, may_outlive_their_connection) {
   run(take_back);
 }
 
-TEST_P(exposures, end_with_their_connection) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  const auto body = [&]() -> task<> {
-    std::optional<net::exposure> open;
-    {
-      auto ended = co_await connect_pair();
-      open.emplace(co_await expose_zeros(ended.server, 1000));
-      co_await when_all(ended.client.close(), ended.server.close());
-    }
-    auto next = co_await connect_pair();
-    auto source = co_await filled(pool(), 1000, 1);
-    static_cast<void>(co_await failure_of(next.client.write(source, open->remote())));
-    EXPECT_EQ(co_await code_of(next.client.recv()), errc::remote_access);
-    EXPECT_TRUE(is_zero(open->memory().bytes()));
-  };
-  run(body);
+TEST_P_WINDOWS_TASK(exposures, end_with_their_connection) {
+  std::optional<net::exposure> open;
+  {
+    auto ended = co_await connect_pair();
+    open.emplace(co_await expose_zeros(ended.server, 1000));
+    co_await when_all(ended.client.close(), ended.server.close());
+  }
+  auto next = co_await connect_pair();
+  auto source = co_await filled(pool(), 1000, 1);
+  static_cast<void>(co_await failure_of(next.client.write(source, open->remote())));
+  EXPECT_EQ(co_await code_of(next.client.recv()), errc::remote_access);
+  EXPECT_TRUE(is_zero(open->memory().bytes()));
 }
 
 TEST_P_BETWEEN(exposures, for_uses_that_no_peer_has_are_refused) {
   for (const mr::usage uses : {mr::usage::none, mr::usage::send, mr::usage::bind_window | mr::usage::write_dst}) {
-    const auto code = co_await code_of(server.expose(co_await pool().allocate(8), uses));
-    EXPECT_EQ(code, errc::not_supported);
+    EXPECT_EQ(co_await code_of(server.expose(co_await pool().allocate(8), uses)), errc::not_supported);
   }
-  const auto code = co_await code_of(server.expose(co_await pool().allocate(0), open_wide));
-  EXPECT_EQ(code, errc::zero_length);
+  EXPECT_EQ(co_await code_of(server.expose(co_await pool().allocate(0), open_wide)), errc::zero_length);
 }
 
 TEST_P_BETWEEN(exposures, can_be_given_back_by_the_peer_with_a_message) {
@@ -255,8 +242,7 @@ TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) 
   const auto body = [&]() -> task<> {
     auto other = co_await connect_pair();
     const auto open = co_await expose_zeros(other.server, 10);
-    mr::registration_options purpose;
-    purpose.usage = open_wide;
+    const mr::registration_options purpose{.usage = open_wide};
     const auto region = co_await device().domain().register_memory(std::vector<std::byte>(10), purpose);
     auto note = co_await filled(pool(), 10, 1);
     std::vector<std::uint32_t> keys = {test::stag_of(region.remote()), test::stag_of(open.remote()) ^ 0xFFF};
@@ -372,24 +358,20 @@ TEST_P_WINDOWS(exposures, that_the_peer_is_done_with_before_they_are_retired_sta
   EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
 }
 
-TEST_P(exposures, that_are_retired_come_home_with_the_end_of_their_connection) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  const auto body = [&]() -> task<> {
-    for (const bool in_order : {true, false}) {
-      auto ends = co_await connect_pair();
-      auto open = co_await expose_zeros(ends.server, 1000);
-      auto late = co_await expose_zeros(ends.server, 1000);
-      open.retire();
-      if (!in_order) ends.client.abort();
-      co_await when_all(ends.client.close(), ends.server.close());
-      EXPECT_EQ(ends.server.statistics().retired + ends.server.statistics().retired_bytes, 0u);
-      EXPECT_NE(pool().statistics().send.in_use_bytes, 0u);
-      late.retire();
-      EXPECT_EQ(ends.server.statistics().retired, 0u);
-      EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
-    }
-  };
-  run(body);
+TEST_P_WINDOWS_TASK(exposures, that_are_retired_come_home_with_the_end_of_their_connection) {
+  for (const bool in_order : {true, false}) {
+    auto ends = co_await connect_pair();
+    auto open = co_await expose_zeros(ends.server, 1000);
+    auto late = co_await expose_zeros(ends.server, 1000);
+    open.retire();
+    if (!in_order) ends.client.abort();
+    co_await when_all(ends.client.close(), ends.server.close());
+    EXPECT_EQ(ends.server.statistics().retired + ends.server.statistics().retired_bytes, 0u);
+    EXPECT_NE(pool().statistics().send.in_use_bytes, 0u);
+    late.retire();
+    EXPECT_EQ(ends.server.statistics().retired, 0u);
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
+  }
 }
 
 TEST_P_WINDOWS(exposures, that_are_empty_have_nothing_to_retire) {
@@ -402,8 +384,7 @@ TEST_P_WINDOWS(exposures, that_are_empty_have_nothing_to_retire) {
   moved.retire();
   moved.retire();
   EXPECT_EQ(server.statistics().retired, 1u);
-  const auto back = co_await moved.revoke();
-  EXPECT_FALSE(back);
+  EXPECT_FALSE(co_await moved.revoke());
 }
 
 // What a program does that gives its peer a time to answer in.
@@ -444,12 +425,10 @@ TEST_P_WINDOWS(exposures_until_a_time, are_taken_back_by_themselves) {
   auto open = co_await server.expose(std::move(memory), open_wide, {.until = soon()});
   const mr::remote_region there = open.remote();
   pass_a_while();
-  const auto how = co_await open.ended();
-  EXPECT_EQ(how, net::exposure_end::deadline);
+  EXPECT_EQ(co_await open.ended(), net::exposure_end::deadline);
   EXPECT_EQ(open.ended_by(), net::exposure_end::deadline);
   EXPECT_EQ(open.memory().size(), 1000u);
-  const auto again = co_await open.ended();
-  EXPECT_EQ(again, net::exposure_end::deadline);
+  EXPECT_EQ(co_await open.ended(), net::exposure_end::deadline);
   auto back = co_await open.revoke();
   EXPECT_EQ(open.ended_by(), net::exposure_end::deadline);
   EXPECT_EQ(back.size(), 1000u);
@@ -475,50 +454,40 @@ TEST_P_WINDOWS(exposures_until_a_time, are_open_before) {
 }
 
 TEST_P_WINDOWS(exposures_until_a_time, let_their_region_go_then) {
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::bind_window;
+  const mr::registration_options purpose{.usage = mr::usage::bind_window};
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
   auto part = co_await server.expose(region.slice(8, 8), open_wide, {.until = soon()});
   pass_a_while();
-  const auto how = co_await part.ended();
-  EXPECT_EQ(how, net::exposure_end::deadline);
+  EXPECT_EQ(co_await part.ended(), net::exposure_end::deadline);
   co_await region.release();
-  const auto nothing = co_await part.revoke();
-  EXPECT_FALSE(nothing);
+  EXPECT_FALSE(co_await part.revoke());
 }
 
 TEST_P_WINDOWS(exposures_until_a_time, that_has_passed_are_refused) {
   for (const time_point when : {time_point::min(), time_point(), home().now()}) {
     const auto failure = co_await failure_of(server.expose(co_await zeroed(pool(), 10), open_wide, {.until = when}));
-    EXPECT_TRUE(failure && failure->code() == errc::timed_out) << (failure ? failure->what() : "nothing");
+    EXPECT_TRUE(failed_with(failure, errc::timed_out));
   }
   auto note = co_await filled(pool(), 10, 1);
   co_await client.send(note);
   EXPECT_EQ((co_await server.recv_or_throw()).size(), 10u);
 }
 
-TEST_P(exposures, say_that_they_have_ended_with_their_connection) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  const auto body = [&]() -> task<> {
-    for (const bool in_order : {true, false}) {
-      auto ends = co_await connect_pair();
-      auto memory = co_await zeroed(pool(), 10);
-      auto open = co_await ends.server.expose(std::move(memory), open_wide, {.until = home().now() + forever});
-      const auto waiting = [&]() -> task<> {
-        const auto how = co_await open.ended();
-        EXPECT_EQ(how, net::exposure_end::connection);
-      };
-      const auto closing = [&]() -> task<> {
-        if (!in_order) ends.client.abort();
-        co_await when_all(ends.client.close(), ends.server.close());
-      };
-      co_await when_all(waiting(), closing());
-      const auto back = co_await open.revoke();
-      EXPECT_EQ(back.size(), 10u);
-      EXPECT_EQ(open.ended_by(), net::exposure_end::connection);
-    }
-  };
-  run(body);
+TEST_P_WINDOWS_TASK(exposures, say_that_they_have_ended_with_their_connection) {
+  for (const bool in_order : {true, false}) {
+    auto ends = co_await connect_pair();
+    auto memory = co_await zeroed(pool(), 10);
+    auto open = co_await ends.server.expose(std::move(memory), open_wide, {.until = home().now() + forever});
+    const auto waiting = [&]() -> task<> { EXPECT_EQ(co_await open.ended(), net::exposure_end::connection); };
+    const auto closing = [&]() -> task<> {
+      if (!in_order) ends.client.abort();
+      co_await when_all(ends.client.close(), ends.server.close());
+    };
+    co_await when_all(waiting(), closing());
+    const auto back = co_await open.revoke();
+    EXPECT_EQ(back.size(), 10u);
+    EXPECT_EQ(open.ended_by(), net::exposure_end::connection);
+  }
 }
 
 TEST_P_BETWEEN(exposures, say_that_the_peer_has_given_them_back) {
@@ -526,8 +495,7 @@ TEST_P_BETWEEN(exposures, say_that_the_peer_has_given_them_back) {
   auto open = co_await server.expose(co_await zeroed(pool(), 10), open_wide, {.until = home().now() + forever});
   auto note = co_await filled(pool(), 10, 1);
   co_await client.send(note, {.invalidate = open.remote().key()});
-  const auto how = co_await open.ended();
-  EXPECT_EQ(how, net::exposure_end::peer);
+  EXPECT_EQ(co_await open.ended(), net::exposure_end::peer);
   static_cast<void>(co_await server.recv_or_throw());
   const auto back = co_await open.revoke();
   EXPECT_EQ(back.size(), 10u);

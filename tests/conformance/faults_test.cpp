@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // System calls that fail, one after another, in the whole life of a connection: an error that names what happened,
 // nothing left behind, and no waiting for what will not come.
-#include <algorithm>
-#include <array>
-#include <cerrno>
 
 #include "kit/failing_system_calls.hpp"
+#include "kit/tell.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -23,18 +21,14 @@ class faults : public peers {
   task<> serve(net::listener& listener) {
     auto peer = co_await accept_one(listener, options());
     const auto open = co_await peer.expose(co_await zeroed(pool(), 50'000), mr::usage::write_dst | mr::usage::read_src);
-    auto hello = co_await pool().allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = open.remote().pack();
-    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-    co_await peer.send(std::move(hello));
+    co_await tell(peer, pool(), open.remote());
     while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
     co_await peer.close();
   }
 
   task<> ask(std::string address) {
     auto peer = co_await device().connect(std::move(address), options());
-    const auto hello = co_await peer.recv_or_throw();
-    const auto there = mr::remote_region::unpack(hello.bytes());
+    const auto there = co_await hear_region(peer);
     auto source = co_await filled(pool(), 50'000, 1);
     co_await peer.write(source, there);
     auto copy = co_await zeroed(pool(), 50'000);
@@ -69,9 +63,7 @@ class faults : public peers {
     const std::size_t descriptors = open_descriptors();
     for (std::size_t which = 0;; ++which) {
       failing_system_calls calls{{.of = transfers, .number = number, .after = which, .times = 1}};
-      executor_options faulty;
-      faulty.system_calls = &calls;
-      open_executor(faulty);
+      open_executor({.system_calls = &calls});
       std::array<std::optional<error>, 2> failures;
       run([&]() -> task<> { failures = co_await exchange(); });
       for (const auto& failure : failures) {

@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "late_writer.hpp"
 
-#include <weft/mr/shared_words.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/weft.hpp>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstdio>
-#include <exception>
-#include <optional>
-#include <span>
-#include <stdexcept>
-#include <string_view>
-#include <thread>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 namespace {
@@ -69,12 +58,10 @@ bool holds_only(std::span<const std::byte> memory, std::byte what) {
 
 // ---- the end that writes ----
 
-class writer {
+class writer : private immovable {
  public:
   writer(const device_maker& open, const late_writing& how, std::string address)
       : open_(open), how_(how), address_(std::move(address)), thread_([this] { work(); }) {}
-  writer(const writer&) = delete;
-  writer& operator=(const writer&) = delete;
   ~writer() {
     stop();
     thread_.join();
@@ -221,8 +208,7 @@ class owner {
   // What a program registers for remote use is open to all connections of the device.
   task<> lend_region(net::connection peer) {
     std::vector<std::byte> memory(how_.bytes);
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::write_dst;
+    const mr::registration_options purpose{.usage = mr::usage::write_dst};
     auto region = co_await device_.register_memory(std::span<std::byte>(memory), purpose);
     co_await tell(peer, region.remote());
     const bool was_written = co_await until_written(memory, nullptr);

@@ -4,12 +4,7 @@
 
 #include <weft/net/device.hpp>
 
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

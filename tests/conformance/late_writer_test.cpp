@@ -7,15 +7,9 @@
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "kit/forwarding_link.hpp"
 #include "kit/forwarding_transport.hpp"
+#include "kit/test.hpp"
 
 namespace weft::test {
 namespace {
@@ -48,10 +42,7 @@ std::unique_ptr<net::transport> open_with(defects what) {
 
 std::vector<late_writing_result> try_with(defects what) {
   const auto open = [what] { return net::device::open(open_with(what), {}); };
-  late_writing how;
-  how.address = "127.0.0.1";
-  how.rounds = 3;
-  how.connections = 2;
+  const late_writing how{.address = "127.0.0.1", .rounds = 3, .connections = 2};
   return write_late(open, how);
 }
 
@@ -79,8 +70,7 @@ TEST(late_writer, finds_writes_that_land_late_where_keys_stay) {
 }
 
 TEST(late_writer, does_not_take_silence_for_proof) {
-  late_writing_result silent;
-  silent.way = "by revoke()";
+  late_writing_result silent{.way = "by revoke()"};
   silent.times = silent.times_unwritten = 6;
   EXPECT_FALSE(print_late_writing({silent}));
   silent.times_unwritten = 5;

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many writes, or reads, that are one operation.
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <numeric>
 #include <random>
 
@@ -146,9 +143,7 @@ TEST_P_WINDOWS(lists, notify_the_peer_once_when_everything_is_in_place) {
   const auto note = co_await server.recv_or_throw();
   EXPECT_EQ(note.immediate, 42u);
   EXPECT_EQ(note.size(), 0u);
-  for (const net::block_pair& each : pairs) {
-    EXPECT_TRUE(is_block(there.memory().bytes(), each.remote, each.local));
-  }
+  for (const net::block_pair& each : pairs) EXPECT_TRUE(is_block(there.memory().bytes(), each.remote, each.local));
   co_await pushing.end();
   EXPECT_TRUE(pushing.succeeded()) << pushing.words();
   co_await client.send(co_await filled(pool(), 1, 1));
@@ -191,9 +186,7 @@ TEST_P_WINDOWS(lists, longer_than_the_queue_are_followed_by_what_is_awaited_late
   attempt pushing(tasks, client.write(all));
   attempt following(tasks, client.send(note));
   EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 3));
-  for (const net::block_pair& each : pairs) {
-    EXPECT_TRUE(is_block(there.memory().bytes(), each.remote, each.local));
-  }
+  for (const net::block_pair& each : pairs) EXPECT_TRUE(is_block(there.memory().bytes(), each.remote, each.local));
   co_await pushing.end();
   co_await following.end();
   EXPECT_TRUE(pushing.succeeded() && following.succeeded()) << pushing.words() << following.words();
@@ -248,7 +241,7 @@ TEST_P_WINDOWS(lists, with_an_element_that_cannot_be_are_refused_whole) {
     const std::array<net::list_part, 3> parts{good, bad, good};
     auto push = client.write(parts);
     const auto failure = co_await failure_of(end_of(push));
-    EXPECT_TRUE(failure && failure->code() == code) << (failure ? failure->what() : "nothing");
+    EXPECT_TRUE(failed_with(failure, code));
     EXPECT_TRUE(failure && !failure->posted());
     EXPECT_TRUE(failure && std::string_view(failure->what()).find("element 1 of a list of 3") != std::string::npos)
         << (failure ? failure->what() : "nothing");

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The conformance suite; installed as weft-conformance, so that users can run it on a device of theirs.
 #include <CLI/CLI.hpp>
-#include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdio>
-#include <exception>
-#include <string>
 
 #include "late_writer.hpp"
 #include "peers.hpp"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages: sizes, order, and what is refused before anything is posted.
-#include <algorithm>
-#include <array>
 
 #include "peers.hpp"
 
@@ -60,7 +58,7 @@ TEST_P_BETWEEN(messages, too_large_for_the_peer_are_refused_before_they_are_post
   EXPECT_EQ(client.capabilities().max_send_bytes, 100u);
   auto large = co_await filled(pool(), 101, 1);
   const auto failure = co_await failure_of(client.send(large));
-  EXPECT_TRUE(failure && failure->code() == errc::message_too_large);
+  EXPECT_TRUE(failed_with(failure, errc::message_too_large));
   EXPECT_FALSE(failure && failure->posted());
   EXPECT_FALSE(large.in_use());
 
@@ -72,9 +70,7 @@ TEST_P_BETWEEN(messages, too_large_for_the_peer_are_refused_before_they_are_post
 TEST_P_BETWEEN(messages, arrive_in_the_order_of_their_sends) {
   constexpr unsigned count = 500;
   const auto send_all = [&]() -> task<> {
-    for (unsigned i = 0; i < count; ++i) {
-      co_await client.send(co_await filled(pool(), i % 97, i));
-    }
+    for (unsigned i = 0; i < count; ++i) co_await client.send(co_await filled(pool(), i % 97, i));
   };
   attempt sending(tasks, send_all());
   for (unsigned i = 0; i < count; ++i) {
@@ -104,14 +100,10 @@ TEST_P_BETWEEN(messages, posted_together_arrive_in_the_order_of_posting_and_comp
 TEST_P_BETWEEN(messages, go_both_ways_at_once) {
   constexpr unsigned count = 300;
   const auto send_all = [&](net::connection& from) -> task<> {
-    for (unsigned i = 0; i < count; ++i) {
-      co_await from.send(co_await filled(pool(), 4096, i));
-    }
+    for (unsigned i = 0; i < count; ++i) co_await from.send(co_await filled(pool(), 4096, i));
   };
   const auto receive_all = [&](net::connection& at) -> task<> {
-    for (unsigned i = 0; i < count; ++i) {
-      EXPECT_TRUE(holds((co_await at.recv_or_throw()).bytes(), i)) << i;
-    }
+    for (unsigned i = 0; i < count; ++i) EXPECT_TRUE(holds((co_await at.recv_or_throw()).bytes(), i)) << i;
   };
   attempt a(tasks, send_all(client));
   attempt b(tasks, send_all(server));
@@ -184,15 +176,13 @@ TEST_P(messages, from_memory_of_another_device_are_refused) {
 }
 
 TEST_P_BETWEEN(messages, from_memory_that_is_not_registered_for_sending_are_refused) {
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::recv;
+  const mr::registration_options purpose{.usage = mr::usage::recv};
   const auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
   EXPECT_EQ(co_await code_of(client.send(region.slice())), errc::access_denied);
 }
 
 TEST_P_BETWEEN(messages, from_registered_memory_of_the_users_own_arrive) {
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::send;
+  const mr::registration_options purpose{.usage = mr::usage::send};
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
   fill(region.bytes(), 8);
   co_await client.send(region.slice());
@@ -211,9 +201,7 @@ TEST_P_BETWEEN(messages, may_share_one_buffer) {
   auto payload = co_await filled(pool(), 64, 9);
   attempt first(tasks, client.send(payload));
   attempt second(tasks, client.send(payload));
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 9));
-  }
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 9));
   co_await first.end();
   co_await second.end();
   EXPECT_TRUE(first.succeeded() && second.succeeded());
@@ -225,9 +213,7 @@ TEST_P_BETWEEN(messages, may_share_a_buffer_that_goes_with_the_last_of_them) {
   attempt first(tasks, client.send(payload));
   attempt second(tasks, client.send(payload));
   payload = mr::shared_buffer();
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 9));
-  }
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 9));
   co_await first.end();
   co_await second.end();
   EXPECT_TRUE(first.succeeded() && second.succeeded());
@@ -241,9 +227,7 @@ TEST_P_BETWEEN(messages, receivers_are_served_in_the_order_of_their_coming) {
   };
   for (unsigned i = 0; i < 5; ++i) tasks.spawn(receive(i));
   co_await settle();
-  for (unsigned i = 0; i < 5; ++i) {
-    co_await client.send(co_await filled(pool(), 50, i));
-  }
+  for (unsigned i = 0; i < 5; ++i) co_await client.send(co_await filled(pool(), 50, i));
   while (order.size() < 5) co_await yield();
   EXPECT_EQ(order, (std::vector<unsigned>{0, 1, 2, 3, 4}));
 }
@@ -313,9 +297,7 @@ TEST_P_BETWEEN(messages, with_immediate_data_wait_for_credits_like_others, optio
   attempt sending(tasks, send_all());
   co_await settle();
   EXPECT_FALSE(sending.ended());
-  for (std::uint32_t i = 0; i < 100; ++i) {
-    EXPECT_EQ((co_await server.recv_or_throw()).immediate, i);
-  }
+  for (std::uint32_t i = 0; i < 100; ++i) EXPECT_EQ((co_await server.recv_or_throw()).immediate, i);
   co_await sending.end();
   EXPECT_TRUE(sending.succeeded()) << sending.words();
 }

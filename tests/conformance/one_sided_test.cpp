@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes, reads and flushes.
-#include <algorithm>
-#include <array>
 
 #include "peers.hpp"
 
@@ -212,25 +210,20 @@ TEST_P_WINDOWS(one_sided, both_sides_write_and_read_at_once) {
   EXPECT_TRUE(a.succeeded() && b.succeeded()) << a.words() << b.words();
 }
 
-TEST_P(one_sided, memory_of_the_users_own_serves_as_source_sink_and_target) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    mr::registration_options for_us;
-    for_us.usage = mr::usage::write_src | mr::usage::read_dst;
-    mr::registration_options for_peers;
-    for_peers.usage = open_wide;
-    auto here = co_await device().domain().register_memory(std::vector<std::byte>(10000), for_us);
-    auto there = co_await device().domain().register_memory(std::vector<std::byte>(10000), for_peers);
-    fill(here.bytes(), 1);
-    co_await client.write(here.slice(), there.remote());
-    fill(here.bytes(), 2);
-    co_await client.read(here.slice(0, 5000), there.remote().slice(0, 5000));
-    EXPECT_TRUE(holds(there.bytes(), 1));
-    EXPECT_TRUE(holds(here.bytes().first(5000), 1));
-    co_await here.release();
-    co_await there.release();
-    static_cast<void>(server);
-  });
+TEST_P_REGIONS(one_sided, memory_of_the_users_own_serves_as_source_sink_and_target) {
+  const mr::registration_options for_us{.usage = mr::usage::write_src | mr::usage::read_dst};
+  const mr::registration_options for_peers{.usage = open_wide};
+  auto here = co_await device().domain().register_memory(std::vector<std::byte>(10000), for_us);
+  auto there = co_await device().domain().register_memory(std::vector<std::byte>(10000), for_peers);
+  fill(here.bytes(), 1);
+  co_await client.write(here.slice(), there.remote());
+  fill(here.bytes(), 2);
+  co_await client.read(here.slice(0, 5000), there.remote().slice(0, 5000));
+  EXPECT_TRUE(holds(there.bytes(), 1));
+  EXPECT_TRUE(holds(here.bytes().first(5000), 1));
+  co_await here.release();
+  co_await there.release();
+  static_cast<void>(server);
 }
 
 TEST_P_WINDOWS(one_sided, what_the_peer_has_not_allowed_is_refused_before_it_is_posted) {
@@ -283,8 +276,7 @@ TEST_P_WINDOWS(one_sided, a_scatter_list_may_change_once_its_operation_has_been_
     co_return;
   };
   auto reading = read();  // first, so that it is under way when the list changes
-  auto changing = change();
-  co_await when_all(std::move(reading), std::move(changing));
+  co_await when_all(std::move(reading), change());
   EXPECT_TRUE(holds(whole.bytes(), 6));
 }
 
@@ -394,8 +386,7 @@ TEST_P(one_sided, local_memory_of_another_device_of_the_wrong_purpose_or_moved_f
     const auto wrong_device = co_await code_of(client.write(foreign, target.remote()));
     EXPECT_EQ(wrong_device, errc::wrong_device);
 
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::send;
+    const mr::registration_options purpose{.usage = mr::usage::send};
     const auto region = co_await device().domain().register_memory(std::vector<std::byte>(8), purpose);
     EXPECT_EQ(co_await code_of(client.write(region.slice(), target.remote())), errc::access_denied);
     EXPECT_EQ(co_await code_of(client.read(region.slice(), target.remote())), errc::access_denied);

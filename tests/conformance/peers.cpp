@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peers.hpp"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <ostream>
 #include <set>
 
@@ -196,7 +194,7 @@ task<> peers::expect_late(net::connection& client, net::connection& server) {
 
 // A busy machine may take longer to close than users have to wait.
 net::connection_options peers::options(net::connection_options chosen) {
-  chosen.close_timeout = forever;
+  if (chosen.close_timeout == net::connection_options().close_timeout) chosen.close_timeout = forever;
   return chosen;
 }
 

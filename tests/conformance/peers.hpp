@@ -3,27 +3,10 @@
 #pragma once
 
 #include <weft/net/link/transport.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cstddef>
-#include <cstdint>
 #include <iosfwd>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "kit/attempt.hpp"
 #include "kit/buffers.hpp"
@@ -109,6 +92,19 @@ void PrintTo(const transport_kind& kind, std::ostream* out);
 #define TEST_P_WINDOWS(suite, name, ...)                                                          \
   TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!has_windows()) GTEST_SKIP() << no_windows; \
                 between_busy_peers(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
+
+/// The same, skipped where no region is open to all peers.
+#define TEST_P_REGIONS(suite, name)                                                                      \
+  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!opens_regions()) GTEST_SKIP() << no_open_regions; \
+                between_busy_peers(WEFT_SCRIPT))
+
+/// TEST_P_TASK, skipped where peers cannot be let into buffers; and with a device of such a pool.
+#define TEST_P_WINDOWS_TASK(suite, name)                                                                               \
+  TEST_P_SCRIPT(suite, name, ([[maybe_unused]] ::weft::scope & tasks), if (!has_windows()) GTEST_SKIP() << no_windows; \
+                run(::weft::test::with_tasks(WEFT_SCRIPT)))
+#define TEST_P_ON_DEVICE(suite, name, pool_options)                                               \
+  TEST_P_SCRIPT(suite, name, ([[maybe_unused]] ::weft::scope & tasks), open_device(pool_options); \
+                run(::weft::test::with_tasks(WEFT_SCRIPT)))
 
 #define WEFT_ENDS_AND_TASKS                                                                              \
   ([[maybe_unused]] ::weft::net::connection & client, [[maybe_unused]] ::weft::net::connection & server, \

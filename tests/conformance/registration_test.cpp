@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registered memory that peers know by other addresses than its own, or that changes while it is registered.
 #include <weft/mr/porting/porting.hpp>
-#include <weft/runtime/scope.hpp>
 
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "peers.hpp"
 
@@ -29,9 +21,8 @@ class registrations : public peers {
  protected:
   [[nodiscard]] bool has_iova() { return device().domain().capabilities().iova; }
 
-  task<mr::region> registered(mr::registration_options options) {
-    auto memory = std::make_unique<pages>();
-    co_return co_await device().domain().register_memory(std::move(memory), options);
+  task<mr::region> register_pages(mr::registration_options options) {
+    co_return co_await device().domain().register_memory(std::make_unique<pages>(), options);
   }
 
   /// Peers write to it and read from it, and so do we, from `offset` on.
@@ -42,7 +33,7 @@ class registrations : public peers {
     co_await peer.flush(region.remote().slice(offset, length));
     EXPECT_TRUE(holds(region.bytes().subspan(offset), 1));
 
-    auto other = co_await registered({.usage = all_uses});
+    auto other = co_await register_pages({.usage = all_uses});
     co_await peer.write(region.slice(offset, length), other.remote().slice(offset, length));
     co_await peer.flush(other.remote());
     EXPECT_TRUE(holds(other.bytes().subspan(offset), 1));
@@ -57,7 +48,7 @@ TEST_P(registrations, at_an_iova_serve_peers_there_and_us_at_their_own_address) 
   if (!has_iova()) GTEST_SKIP() << "this device does not heed an iova";
   between_peers([&](net::connection& client, net::connection&) -> task<> {
     constexpr std::uint64_t iova = 0x7000'0000'0000;
-    auto region = co_await registered({.usage = all_uses, .iova = iova});
+    auto region = co_await register_pages({.usage = all_uses, .iova = iova});
     EXPECT_EQ(region.remote().address(), iova);
     co_await serves_both_sides(client, region, 0);
     co_await serves_both_sides(client, region, 4100);
@@ -67,24 +58,21 @@ TEST_P(registrations, at_an_iova_serve_peers_there_and_us_at_their_own_address) 
 TEST_P(registrations, that_start_at_zero_serve_peers_there_and_us_at_their_own_address) {
   if (!has_iova()) GTEST_SKIP() << "this device does not heed an iova";
   between_peers([&](net::connection& client, net::connection&) -> task<> {
-    auto region = co_await registered({.usage = all_uses, .zero_based = true});
+    auto region = co_await register_pages({.usage = all_uses, .zero_based = true});
     EXPECT_EQ(region.remote().address(), 0u);
     co_await serves_both_sides(client, region, 0);
     co_await serves_both_sides(client, region, 1);
   });
 }
 
-TEST_P(registrations, made_anew_serve_what_they_are_for_now) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    auto region = co_await registered({.usage = local_uses});
-    co_await region.reregister({.usage = all_uses});
-    co_await serves_both_sides(client, region, 0);
-    if (!has_iova()) co_return;
-    co_await region.reregister({.usage = all_uses, .iova = 0x7000'0000'0000});
-    EXPECT_EQ(region.remote().address(), 0x7000'0000'0000u);
-    co_await serves_both_sides(client, region, 4100);
-  });
+TEST_P_REGIONS(registrations, made_anew_serve_what_they_are_for_now) {
+  auto region = co_await register_pages({.usage = local_uses});
+  co_await region.reregister({.usage = all_uses});
+  co_await serves_both_sides(client, region, 0);
+  if (!has_iova()) co_return;
+  co_await region.reregister({.usage = all_uses, .iova = 0x7000'0000'0000});
+  EXPECT_EQ(region.remote().address(), 0x7000'0000'0000u);
+  co_await serves_both_sides(client, region, 4100);
 }
 
 TEST_P(registrations, made_anew_elsewhere_leave_the_old_place_alone) {
@@ -92,8 +80,7 @@ TEST_P(registrations, made_anew_elsewhere_leave_the_old_place_alone) {
   pages before{};
   pages after{};
   between_peers([&](net::connection& client, net::connection&) -> task<> {
-    mr::registration_options options;
-    options.usage = all_uses;
+    const mr::registration_options options{.usage = all_uses};
     auto region = co_await device().domain().register_memory(std::span<std::byte>(before), options);
     co_await region.reregister(std::span<std::byte>(after), options);
     co_await serves_both_sides(client, region, 0);
@@ -106,7 +93,7 @@ TEST_P(registrations, at_an_iova_can_bear_windows) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   if (!device().domain().capabilities().iova) GTEST_SKIP() << "this device has no iova";
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto region = co_await registered({.usage = all_uses | mr::usage::bind_window, .iova = 0x7000'0000'0000});
+    auto region = co_await register_pages({.usage = all_uses | mr::usage::bind_window, .iova = 0x7000'0000'0000});
     const auto part = co_await server.expose(region.slice(100, 50), mr::usage::write_dst | mr::usage::read_src);
     auto source = co_await filled(pool(), 50, 1);
     co_await client.write(source, part.remote());
@@ -123,8 +110,7 @@ TEST_P(registrations, of_several_ranges_serve_peers_as_one) {
     std::vector<std::byte> memory(std::size_t{1} << 20);
     const std::span all(memory);
     const std::span<std::byte> ranges[] = {all.subspan(700'001, 300'000), all.subspan(0, 13), all.subspan(50, 699'000)};
-    mr::registration_options options;
-    options.usage = all_uses;
+    const mr::registration_options options{.usage = all_uses};
     auto region = co_await device().domain().register_memory(ranges, options);
     EXPECT_EQ(region.size(), 999'013u);
     std::vector<std::byte> pattern(region.size());
@@ -153,8 +139,7 @@ TEST_P(registrations, of_several_ranges_are_refused_where_the_device_takes_one) 
     const auto memory = std::make_unique<pages>();
     const std::span<std::byte> all(*memory);
     const std::span<std::byte> ranges[] = {all.first(4096), all.last(4096)};
-    mr::registration_options options;
-    options.usage = all_uses;
+    const mr::registration_options options{.usage = all_uses};
     std::error_code code;
     try {
       auto region = co_await device().domain().register_memory(ranges, options);
@@ -165,38 +150,32 @@ TEST_P(registrations, of_several_ranges_are_refused_where_the_device_takes_one) 
   });
 }
 
-TEST_P(registrations, that_count_tell_a_coroutine_of_the_writes_of_peers_once_they_are_in_place) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    auto region = co_await registered({.usage = all_uses, .disabled = true});
-    const mr::porting::write_counter counter;
-    mr::porting::bind(region, counter);
-    co_await mr::porting::enable(region);
-    bool last_was_there = false;
-    const auto watch = [&]() -> task<> {
-      const std::uint64_t seen = co_await mr::porting::remote_writes(region, 3);
-      EXPECT_GE(seen, 3u);
-      last_was_there = holds(region.bytes().first(3000), 1);
-    };
-    const auto body = [&](scope& all) -> task<> {
-      all.spawn(watch());
-      auto source = co_await filled(pool(), 3000, 1);
-      for (std::size_t i = 0; i < 3; ++i) {
-        co_await client.write(source, region.remote().slice(0, 3000));
-      }
-    };
-    co_await with_scope(on_failure::stop_siblings, body);
-    EXPECT_TRUE(last_was_there);
-    EXPECT_EQ(counter.value(), 3u);
-    co_await mr::porting::remote_writes(region, 3);  // there already
-    co_await region.release();
-  });
+TEST_P_REGIONS(registrations, that_count_tell_a_coroutine_of_the_writes_of_peers_once_they_are_in_place) {
+  auto region = co_await register_pages({.usage = all_uses, .disabled = true});
+  const mr::porting::write_counter counter;
+  mr::porting::bind(region, counter);
+  co_await mr::porting::enable(region);
+  bool last_was_there = false;
+  const auto watch = [&]() -> task<> {
+    EXPECT_GE(co_await mr::porting::remote_writes(region, 3), 3u);
+    last_was_there = holds(region.bytes().first(3000), 1);
+  };
+  const auto body = [&](scope& all) -> task<> {
+    all.spawn(watch());
+    auto source = co_await filled(pool(), 3000, 1);
+    for (std::size_t i = 0; i < 3; ++i) co_await client.write(source, region.remote().slice(0, 3000));
+  };
+  co_await with_scope(on_failure::stop_siblings, body);
+  EXPECT_TRUE(last_was_there);
+  EXPECT_EQ(counter.value(), 3u);
+  co_await mr::porting::remote_writes(region, 3);  // there already
+  co_await region.release();
 }
 
 TEST_P(registrations, that_are_disabled_are_closed_to_peers) {
   if (!device().domain().capabilities().gates) GTEST_SKIP() << "regions of this device have no key before that";
   between_peers([&](net::connection& client, net::connection&) -> task<> {
-    auto region = co_await registered({.usage = all_uses, .disabled = true});
+    auto region = co_await register_pages({.usage = all_uses, .disabled = true});
     auto source = co_await filled(pool(), 10, 1);
     std::error_code code;
     try {
@@ -216,9 +195,7 @@ TEST_P(registrations, are_refreshed_after_other_pages_were_mapped_there) {
   ASSERT_NE(place, MAP_FAILED);
   between_peers([&](net::connection& client, net::connection&) -> task<> {
     const std::span<std::byte> range(static_cast<std::byte*>(place), bytes);
-    mr::registration_options options;
-    options.usage = all_uses;
-    auto region = co_await device().domain().register_memory(range, options);
+    auto region = co_await device().domain().register_memory(range, {.usage = all_uses});
     EXPECT_EQ(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
     co_await mr::porting::refresh(region);
     co_await serves_both_sides(client, region, 0);
@@ -228,15 +205,13 @@ TEST_P(registrations, are_refreshed_after_other_pages_were_mapped_there) {
 }
 
 /// Pages of a file in memory, which can be protected and cut off.
-class file_pages {
+class file_pages : private immovable {
  public:
   explicit file_pages(std::size_t length) : file_(::memfd_create("pages", MFD_CLOEXEC)), length_(length) {
     EXPECT_EQ(::ftruncate(file_, static_cast<off_t>(length)), 0);
     place_ = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     EXPECT_NE(place_, MAP_FAILED);
   }
-  file_pages(const file_pages&) = delete;
-  file_pages& operator=(const file_pages&) = delete;
   ~file_pages() {
     ::munmap(place_, length_);
     ::close(file_);

@@ -5,10 +5,8 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
 #include "peers.hpp"
 
@@ -37,10 +35,7 @@ class scale : public peers {
 
   /// Small receives, so that the pool is not what limits their number.
   static net::connection_options small() {
-    auto chosen = options();
-    chosen.receive_size = 256;
-    chosen.receive_depth = 4;
-    chosen.set_up_timeout = 60s;
+    auto chosen = options({.receive_size = 256, .receive_depth = 4, .set_up_timeout = 60s});
     chosen.dead_peer_after = 0ms;  // nobody is asked for a sign of life meanwhile
     return chosen;
   }
@@ -60,9 +55,7 @@ class scale : public peers {
   }
 
   task<> close_all(std::vector<connected>& all) {
-    for (connected& ends : all) {
-      co_await when_all(ends.client.close(), ends.server.close());
-    }
+    for (connected& ends : all) co_await when_all(ends.client.close(), ends.server.close());
   }
 
   [[nodiscard]] std::size_t keys() { return static_cast<net::software::domain&>(device().domain()).keys().size(); }

@@ -4,11 +4,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
-
-#include <array>
-#include <cstring>
 
 #include "peers.hpp"
 
@@ -110,14 +106,13 @@ TEST_P(set_up, a_listener_for_every_address_takes_both_families) {
 
 TEST_P_TASK(set_up, an_address_in_use_is_refused_to_a_second_listener) {
   const auto first = co_await listen();
-  const auto failure = co_await failure_of(device().listen(std::string(first.address())));
-  EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
+  EXPECT_TRUE(
+      failed_with(co_await failure_of(device().listen(std::string(first.address()))), std::errc::address_in_use));
 }
 
 TEST_P_TASK(set_up, a_listener_that_does_not_answer_costs_the_set_up_timeout) {
   const auto listener = co_await listen();  // and nobody calls next()
-  auto hasty = options();
-  hasty.set_up_timeout = 20ms;
+  const auto hasty = options({.set_up_timeout = 20ms});
   EXPECT_TRUE(failed_with(co_await failure_of(connect(listener, hasty)), errc::timed_out));
 }
 
@@ -180,10 +175,8 @@ TEST_P_TASK(set_up, private_data_goes_both_ways) {
   auto listener = co_await listen();
   const std::string question(28, 'q');
   const std::string answer = "a";
-  auto asking = options();
-  asking.private_data = bytes_of(question);
-  auto answering = options();
-  answering.private_data = bytes_of(answer);
+  const auto asking = options({.private_data = bytes_of(question)});
+  const auto answering = options({.private_data = bytes_of(answer)});
   const auto serve = [&]() -> task<net::connection> {
     auto request = co_await listener.next();
     EXPECT_EQ(text_of(request->private_data()), question);
@@ -200,12 +193,8 @@ TEST_P(set_up, profiles_meet_as_what_both_of_them_speak) {
   const std::string answer(28, 'a');
   for (const auto asking : {net::profile::native, net::profile::interop}) {
     for (const auto answering : {net::profile::native, net::profile::interop}) {
-      auto client_options = options();
-      client_options.profile = asking;
-      client_options.private_data = bytes_of(question);
-      auto server_options = options();
-      server_options.profile = answering;
-      server_options.private_data = bytes_of(answer);
+      const auto client_options = options({.profile = asking, .private_data = bytes_of(question)});
+      const auto server_options = options({.profile = answering, .private_data = bytes_of(answer)});
       const bool native = asking == net::profile::native && answering == net::profile::native;
       between_peers(
           [&](net::connection& client, net::connection& server) -> task<> {
@@ -238,8 +227,7 @@ TEST_P(set_up, profiles_meet_as_what_both_of_them_speak) {
 TEST_P_TASK(set_up, too_much_private_data_is_refused) {
   auto listener = co_await listen();
   const std::string much(29, 'x');
-  auto asking = options();
-  asking.private_data = bytes_of(much);
+  const auto asking = options({.private_data = bytes_of(much)});
   EXPECT_EQ(co_await code_of(connect(listener, asking)), errc::invalid_argument);
   attempt connecting(tasks, connect(listener));
   auto request = co_await listener.next();
@@ -250,31 +238,25 @@ TEST_P_TASK(set_up, too_much_private_data_is_refused) {
 
 TEST_P_TASK(set_up, options_that_make_no_sense_are_refused) {
   auto listener = co_await listen();
-  auto deaf = options();
-  deaf.receive_depth = 0;
+  const auto deaf = options({.receive_depth = 0});
   EXPECT_EQ(co_await code_of(connect(listener, deaf)), errc::invalid_argument);
-  auto dumb = options();
-  dumb.send_depth = 0;
+  const auto dumb = options({.send_depth = 0});
   EXPECT_EQ(co_await code_of(connect(listener, dumb)), errc::invalid_argument);
-  auto deep = options();
-  deep.send_depth = net::max_depth + 1;
+  const auto deep = options({.send_depth = net::max_depth + 1});
   EXPECT_EQ(co_await code_of(connect(listener, deep)), errc::invalid_argument);
-  auto huge = options();
-  huge.receive_size = 0xFFFFFFFF;
+  const auto huge = options({.receive_size = 0xFFFFFFFF});
   EXPECT_EQ(co_await code_of(connect(listener, huge)), errc::invalid_argument);
 }
 
 TEST_P_TASK(set_up, times_without_end_are_no_end) {
-  auto patient = options();
-  patient.set_up_timeout = std::chrono::milliseconds::max();
-  patient.dead_peer_after = std::chrono::milliseconds::max();
+  const auto patient = options(
+      {.set_up_timeout = std::chrono::milliseconds::max(), .dead_peer_after = std::chrono::milliseconds::max()});
   auto listener = co_await listen({.set_up_timeout = std::chrono::milliseconds::max()});
   static_cast<void>(co_await when_all(accept_one(listener, patient), connect(listener, patient)));
 }
 
 TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
-  auto deep = options();
-  deep.receive_size = 1;
+  auto deep = options({.receive_size = 1});
   // A device has limits of its own: with Soft-RoCE one completion queue takes both.
   deep.receive_depth = GetParam().deepest_queue;
   deep.send_depth = deep.receive_depth;
@@ -292,48 +274,38 @@ TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
 constexpr std::size_t mib = std::size_t{1} << 20;
 
 mr::pool_options tight() {
-  mr::pool_options chosen;
-  chosen.max_bytes = 4 * mib;
-  chosen.arena_bytes = mib;
+  const mr::pool_options chosen{.max_bytes = 4 * mib, .arena_bytes = mib};
   return chosen;
 }
 
-TEST_P(set_up, receive_buffers_that_cannot_be_had_are_waited_for_no_longer_than_the_set_up_may_take) {
-  open_device(tight());
-  const auto body = [&](scope& tasks) -> task<> {
-    const auto held = co_await pool().allocate(mib, mr::budget::receive);
-    auto listener = co_await listen();
-    auto greedy = options();
-    greedy.receive_size = 60'000;
-    greedy.receive_depth = 26;
-    greedy.set_up_timeout = 20ms;
-    const auto failure = co_await failure_of(connect(listener, greedy));
-    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
-    const std::string words = failure ? failure->what() : "";
-    EXPECT_NE(words.find(fmt::format("wait for {} receive buffers of 60012 bytes, of the 2097152 that the pool has: "
-                                     "1048576 of at most 2097152 bytes are in use",
-                                     receives_of(greedy))),
-              std::string::npos)
-        << words;
+TEST_P_ON_DEVICE(set_up, receive_buffers_that_cannot_be_had_are_waited_for_no_longer_than_the_set_up_may_take,
+                 tight()) {
+  const auto held = co_await pool().allocate(mib, mr::budget::receive);
+  auto listener = co_await listen();
+  const auto greedy = options({.receive_size = 60'000, .receive_depth = 26, .set_up_timeout = 20ms});
+  const auto failure = co_await failure_of(connect(listener, greedy));
+  EXPECT_TRUE(failed_with(failure, errc::timed_out));
+  const std::string words = failure ? failure->what() : "";
+  EXPECT_NE(words.find(fmt::format("wait for {} receive buffers of 60012 bytes, of the 2097152 that the pool has: "
+                                   "1048576 of at most 2097152 bytes are in use",
+                                   receives_of(greedy))),
+            std::string::npos)
+      << words;
 
-    attempt connecting(tasks, connect(listener));
-    auto request = co_await listener.next();
-    EXPECT_TRUE(failed_with(co_await failure_of(request->accept(greedy)), errc::timed_out));
-    co_await connecting.end();
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  attempt connecting(tasks, connect(listener));
+  auto request = co_await listener.next();
+  EXPECT_TRUE(failed_with(co_await failure_of(request->accept(greedy)), errc::timed_out));
+  co_await connecting.end();
 }
 
 TEST_P(set_up, receive_buffers_that_the_pool_can_never_have_are_refused_at_once) {
   open_device(tight());
   run([&]() -> task<> {
     auto listener = co_await listen();
-    auto greedy = options();
-    greedy.receive_size = 300'000;
-    greedy.receive_depth = 100;
-    greedy.set_up_timeout = std::chrono::milliseconds::max();
+    const auto greedy =
+        options({.receive_size = 300'000, .receive_depth = 100, .set_up_timeout = std::chrono::milliseconds::max()});
     const auto failure = co_await failure_of(connect(listener, greedy));
-    EXPECT_TRUE(failure && failure->code() == errc::no_memory);
+    EXPECT_TRUE(failed_with(failure, errc::no_memory));
     const std::string words = failure ? failure->what() : "";
     EXPECT_NE(words.find(fmt::format("{} receive buffers of 300012 bytes, of the 2097152 that the pool has for "
                                      "receives: there is room for 6",
@@ -343,76 +315,62 @@ TEST_P(set_up, receive_buffers_that_the_pool_can_never_have_are_refused_at_once)
   });
 }
 
-TEST_P(set_up, that_fail_for_want_of_receives_tell_the_peer) {
-  open_device(tight());
-  const auto body = [&](scope& tasks) -> task<> {
-    auto listener = co_await listen();
-    const auto turn_away = [&](net::connection_options how, errc reason) -> task<> {
-      attempt connecting(tasks, connect(listener));
-      auto request = co_await listener.next();
-      EXPECT_TRUE(failed_with(co_await failure_of(request->accept(how)), reason));
-      co_await connecting.end();
-      EXPECT_EQ(connecting.code(), std::errc::no_buffer_space);
-      EXPECT_NE(connecting.words().find("the peer has no receives left"), std::string::npos) << connecting.words();
-    };
-    auto greedy = options();
-    greedy.receive_size = 300'000;
-    greedy.receive_depth = 100;
-    co_await turn_away(greedy, errc::no_memory);
-    const auto held = co_await pool().allocate(mib, mr::budget::receive);
-    greedy.receive_size = 60'000;
-    greedy.receive_depth = 26;
-    greedy.set_up_timeout = 20ms;
-    co_await turn_away(greedy, errc::timed_out);
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
-}
-
-TEST_P(set_up, that_want_more_than_twice_the_receives_that_the_pool_can_have_are_refused_at_once) {
-  open_device(tight());
-  const auto body = [&](scope& tasks) -> task<> {
-    const auto held = co_await pool().allocate(mib, mr::budget::receive);
-    auto small = options();
-    small.receive_size = 64;
-    small.receive_depth = 2;
-    auto greedy = options();
-    greedy.receive_size = 60'000;
-    greedy.receive_depth = 26;
-    greedy.set_up_timeout = std::chrono::milliseconds::max();
-    auto listener = co_await listen();
-    attempt connecting(tasks, connect(listener, small));  // before anybody waits for the pool
+TEST_P_ON_DEVICE(set_up, that_fail_for_want_of_receives_tell_the_peer, tight()) {
+  auto listener = co_await listen();
+  const auto turn_away = [&](net::connection_options how, errc reason) -> task<> {
+    attempt connecting(tasks, connect(listener));
     auto request = co_await listener.next();
-    const auto try_to_connect = [&]() -> task<> { static_cast<void>(co_await code_of(connect(listener, small))); };
-    for (int i = 0; i < 3; ++i) tasks.spawn(try_to_connect());
-    auto one = co_await listener.next();
-    auto other = co_await listener.next();
-    auto late = co_await listener.next();
-    const auto until_two_wait = [&]() -> task<> {
-      while (pool().statistics().receive.waiting != 2) co_await yield();
-    };
-    attempt first(tasks, one->accept(greedy));
-    attempt second(tasks, other->accept(greedy));
-    co_await until_two_wait();
-
-    const auto refused = co_await failure_of(request->accept(greedy));
-    EXPECT_TRUE(refused && refused->code() == errc::no_memory);
-    const std::string words = refused ? refused->what() : "";
-    EXPECT_NE(words.find("for 1 such connections at a time, and as many already wait for receives"), std::string::npos)
-        << words;
+    EXPECT_TRUE(failed_with(co_await failure_of(request->accept(how)), reason));
     co_await connecting.end();
     EXPECT_EQ(connecting.code(), std::errc::no_buffer_space);
-
-    first.stop();
-    co_await first.end();
-    attempt third(tasks, late->accept(greedy));
-    co_await until_two_wait();
-    second.stop();
-    third.stop();
-    co_await second.end();
-    co_await third.end();
-    EXPECT_EQ(third.code(), errc::canceled);
+    EXPECT_NE(connecting.words().find("the peer has no receives left"), std::string::npos) << connecting.words();
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  auto greedy = options({.receive_size = 300'000, .receive_depth = 100});
+  co_await turn_away(greedy, errc::no_memory);
+  const auto held = co_await pool().allocate(mib, mr::budget::receive);
+  greedy.receive_size = 60'000;
+  greedy.receive_depth = 26;
+  greedy.set_up_timeout = 20ms;
+  co_await turn_away(greedy, errc::timed_out);
+}
+
+TEST_P_ON_DEVICE(set_up, that_want_more_than_twice_the_receives_that_the_pool_can_have_are_refused_at_once, tight()) {
+  const auto held = co_await pool().allocate(mib, mr::budget::receive);
+  const auto small = options({.receive_size = 64, .receive_depth = 2});
+  const auto greedy =
+      options({.receive_size = 60'000, .receive_depth = 26, .set_up_timeout = std::chrono::milliseconds::max()});
+  auto listener = co_await listen();
+  attempt connecting(tasks, connect(listener, small));  // before anybody waits for the pool
+  auto request = co_await listener.next();
+  const auto try_to_connect = [&]() -> task<> { static_cast<void>(co_await code_of(connect(listener, small))); };
+  for (int i = 0; i < 3; ++i) tasks.spawn(try_to_connect());
+  auto one = co_await listener.next();
+  auto other = co_await listener.next();
+  auto late = co_await listener.next();
+  const auto until_two_wait = [&]() -> task<> {
+    while (pool().statistics().receive.waiting != 2) co_await yield();
+  };
+  attempt first(tasks, one->accept(greedy));
+  attempt second(tasks, other->accept(greedy));
+  co_await until_two_wait();
+
+  const auto refused = co_await failure_of(request->accept(greedy));
+  EXPECT_TRUE(failed_with(refused, errc::no_memory));
+  const std::string words = refused ? refused->what() : "";
+  EXPECT_NE(words.find("for 1 such connections at a time, and as many already wait for receives"), std::string::npos)
+      << words;
+  co_await connecting.end();
+  EXPECT_EQ(connecting.code(), std::errc::no_buffer_space);
+
+  first.stop();
+  co_await first.end();
+  attempt third(tasks, late->accept(greedy));
+  co_await until_two_wait();
+  second.stop();
+  third.stop();
+  co_await second.end();
+  co_await third.end();
+  EXPECT_EQ(third.code(), errc::canceled);
 }
 
 TEST_P_TASK(set_up, beyond_the_connections_that_a_listener_takes_are_told_so_until_one_has_closed) {
@@ -427,7 +385,7 @@ TEST_P_TASK(set_up, beyond_the_connections_that_a_listener_takes_are_told_so_unt
   const auto come_too_early = [&]() -> task<net::connection> {
     for (int i = 0; i < 2; ++i) {
       const auto failure = co_await failure_of(connect(listener));
-      EXPECT_TRUE(failure && failure->code() == std::errc::no_buffer_space);
+      EXPECT_TRUE(failed_with(failure, std::errc::no_buffer_space));
       const std::string words = failure ? failure->what() : "";
       EXPECT_NE(words.find("the peer has its maximum of connections"), std::string::npos) << words;
     }
@@ -451,8 +409,7 @@ TEST_P_TASK(set_up, that_come_to_nothing_leave_their_place_to_the_next_one) {
   const auto drop = [](net::connection_request) -> task<> { co_return; };
   const auto reject = [](net::connection_request request) -> task<> { co_await request.reject(); };
   const auto fail = [](net::connection_request request) -> task<> {
-    auto wrong = options();
-    wrong.receive_depth = 0;
+    const auto wrong = options({.receive_depth = 0});
     EXPECT_EQ(co_await code_of(request.accept(wrong)), errc::invalid_argument);
   };
   for (int i = 0; i < 2; ++i) {
@@ -465,8 +422,7 @@ TEST_P_TASK(set_up, that_come_to_nothing_leave_their_place_to_the_next_one) {
 
 TEST_P(set_up, that_leave_the_usual_pool_room_for_few_connections_warn_once_of_it) {
   const report_list reports;
-  auto large = options();
-  large.receive_size = 1 << 20;
+  const auto large = options({.receive_size = 1 << 20});
   const auto meet = [&](net::connection_options how) -> task<> {
     auto listener = co_await listen();
     co_await when_all(connect(listener), accept_one(listener, how));
@@ -484,55 +440,43 @@ TEST_P(set_up, that_leave_the_usual_pool_room_for_few_connections_warn_once_of_i
     co_await meet(large);
     EXPECT_TRUE(reports.take().empty());
   });
-  mr::pool_options chosen;
-  chosen.max_bytes = 200 * mib;
-  open_device(chosen);
+  open_device({.max_bytes = 200 * mib});
   run([&]() -> task<> {
     co_await meet(large);
     EXPECT_TRUE(reports.take().empty());
   });
 }
 
-TEST_P(set_up, that_wait_for_receives_at_once_do_not_wait_for_each_other) {
-  open_device(tight());
-  const auto body = [&](scope& tasks) -> task<> {
-    auto small = options();
-    small.receive_size = 64;
-    small.receive_depth = 2;
-    auto large = options();
-    large.receive_size = 60'000;
-    const std::size_t bytes = 60'012;
-    auto held =
-        co_await pool().allocate_all(pool().max_buffers(bytes, mr::budget::receive) - 4, bytes, mr::budget::receive);
-    auto listener = co_await listen();
-    attempt first(tasks, connect(listener, small));
-    attempt second(tasks, connect(listener, small));
-    auto one = co_await listener.next();
-    auto other = co_await listener.next();
-    attempt accepting(tasks, one->accept(large));
-    attempt other_accepting(tasks, other->accept(large));
-    while (pool().statistics().receive.waiting != 2) co_await yield();
-    while (!held.empty()) {
-      held.pop_back();
-      co_await settle();
-    }
-    co_await accepting.end();
-    co_await other_accepting.end();
-    EXPECT_TRUE(accepting.succeeded()) << accepting.words();
-    EXPECT_TRUE(other_accepting.succeeded()) << other_accepting.words();
-    co_await first.end();
-    co_await second.end();
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+TEST_P_ON_DEVICE(set_up, that_wait_for_receives_at_once_do_not_wait_for_each_other, tight()) {
+  const auto small = options({.receive_size = 64, .receive_depth = 2});
+  const auto large = options({.receive_size = 60'000});
+  const std::size_t bytes = 60'012;
+  auto held =
+      co_await pool().allocate_all(pool().max_buffers(bytes, mr::budget::receive) - 4, bytes, mr::budget::receive);
+  auto listener = co_await listen();
+  attempt first(tasks, connect(listener, small));
+  attempt second(tasks, connect(listener, small));
+  auto one = co_await listener.next();
+  auto other = co_await listener.next();
+  attempt accepting(tasks, one->accept(large));
+  attempt other_accepting(tasks, other->accept(large));
+  while (pool().statistics().receive.waiting != 2) co_await yield();
+  while (!held.empty()) {
+    held.pop_back();
+    co_await settle();
+  }
+  co_await accepting.end();
+  co_await other_accepting.end();
+  EXPECT_TRUE(accepting.succeeded()) << accepting.words();
+  EXPECT_TRUE(other_accepting.succeeded()) << other_accepting.words();
+  co_await first.end();
+  co_await second.end();
 }
 
 TEST_P_TASK(set_up, two_hundred_peers_at_once_are_all_served) {
   constexpr unsigned count = 200;
   auto listener = co_await listen();
-  auto small = options();
-  small.receive_size = 64;
-  small.receive_depth = 2;
-  small.set_up_timeout = 60s;
+  const auto small = options({.receive_size = 64, .receive_depth = 2, .set_up_timeout = 60s});
   const auto echo = [](net::connection_request request, net::connection_options how) -> task<> {
     auto peer = co_await request.accept(how);
     while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
@@ -562,18 +506,14 @@ TEST_P_TASK(set_up, accepting_takes_one_peer_after_another_until_the_listener_is
     co_await connecting.end();
     EXPECT_TRUE(connecting.succeeded()) << connecting.words();
   }
-  const auto wait = [&]() -> task<> {
-    const auto peer = co_await listener.accept(options());
-    EXPECT_FALSE(peer);
-  };
+  const auto wait = [&]() -> task<> { EXPECT_FALSE(co_await listener.accept(options())); };
   attempt one(tasks, wait());
   attempt other(tasks, wait());
   co_await settle();
   listener.close();
   co_await one.end();
   co_await other.end();
-  const auto after = co_await listener.accept();
-  EXPECT_FALSE(after);
+  EXPECT_FALSE(co_await listener.accept());
   EXPECT_EQ(device().statistics().accepts_failed, 0u);
 }
 
@@ -595,54 +535,41 @@ TEST_P_TASK(set_up, that_several_wait_to_accept_are_one_for_each) {
   EXPECT_EQ(served, 2u);
 }
 
-TEST_P(set_up, that_wait_for_receives_do_not_hold_up_the_next_peer_to_be_accepted) {
-  open_device(tight());
-  const auto body = [&](scope& tasks) -> task<> {
-    auto large = options();
-    large.receive_size = 60'000;
-    large.receive_depth = 12;
-    auto small = options();
-    small.receive_size = 64;
-    small.receive_depth = 2;
-    std::optional<mr::buffer> held(co_await pool().allocate(mib, mr::budget::receive));
-    std::optional<mr::buffer> held_too(co_await pool().allocate(mib / 2, mr::budget::receive));
-    auto listener = co_await listen();
-    const auto accept = [&](net::connection_options how) -> task<> {
-      auto peer = co_await listener.accept(how);
-      EXPECT_TRUE(peer);
-    };
-    attempt slow(tasks, connect(listener, small));
-    attempt waiting(tasks, accept(large));
-    while (pool().statistics().receive.waiting == 0) co_await yield();
-    attempt impatient(tasks, accept(large));
-    waiting.stop();  // its peer's set-up goes on
-    co_await waiting.end();
-    EXPECT_EQ(waiting.code(), errc::canceled);
-    attempt quick(tasks, connect(listener, small));
-    while (pool().statistics().receive.waiting != 2) co_await yield();
-    held.reset();
-    held_too.reset();
-    co_await impatient.end();
-    EXPECT_TRUE(impatient.succeeded()) << impatient.words();
-    co_await accept(large);
-    co_await slow.end();
-    co_await quick.end();
-    EXPECT_TRUE(slow.succeeded() && quick.succeeded()) << slow.words() << quick.words();
+TEST_P_ON_DEVICE(set_up, that_wait_for_receives_do_not_hold_up_the_next_peer_to_be_accepted, tight()) {
+  const auto large = options({.receive_size = 60'000, .receive_depth = 12});
+  const auto small = options({.receive_size = 64, .receive_depth = 2});
+  std::optional<mr::buffer> held(co_await pool().allocate(mib, mr::budget::receive));
+  std::optional<mr::buffer> held_too(co_await pool().allocate(mib / 2, mr::budget::receive));
+  auto listener = co_await listen();
+  const auto accept = [&](net::connection_options how) -> task<> {
+    auto peer = co_await listener.accept(how);
+    EXPECT_TRUE(peer);
   };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  attempt slow(tasks, connect(listener, small));
+  attempt waiting(tasks, accept(large));
+  while (pool().statistics().receive.waiting == 0) co_await yield();
+  attempt impatient(tasks, accept(large));
+  waiting.stop();  // its peer's set-up goes on
+  co_await waiting.end();
+  EXPECT_EQ(waiting.code(), errc::canceled);
+  attempt quick(tasks, connect(listener, small));
+  while (pool().statistics().receive.waiting != 2) co_await yield();
+  held.reset();
+  held_too.reset();
+  co_await impatient.end();
+  EXPECT_TRUE(impatient.succeeded()) << impatient.words();
+  co_await accept(large);
+  co_await slow.end();
+  co_await quick.end();
+  EXPECT_TRUE(slow.succeeded() && quick.succeeded()) << slow.words() << quick.words();
 }
 
 TEST_P(set_up, a_peer_whose_set_up_fails_is_reported_and_the_next_one_is_accepted) {
   const report_list reports;
   const auto body = [&](scope& tasks) -> task<> {
     open_device(tight());
-    auto large = options();
-    large.receive_size = 60'000;
-    large.receive_depth = 16;
-    large.set_up_timeout = 20ms;
-    auto small = options();
-    small.receive_size = 64;
-    small.receive_depth = 2;
+    const auto large = options({.receive_size = 60'000, .receive_depth = 16, .set_up_timeout = 20ms});
+    const auto small = options({.receive_size = 64, .receive_depth = 2});
     std::optional<mr::buffer> held(co_await pool().allocate(mib, mr::budget::receive));
     auto listener = co_await listen();
     std::optional<net::connection> peer;
@@ -673,15 +600,12 @@ TEST_P(set_up, a_peer_whose_set_up_fails_is_reported_and_the_next_one_is_accepte
 
 TEST_P_TASK(set_up, options_with_which_nobody_can_be_accepted_are_refused_at_once) {
   auto listener = co_await listen();
-  auto deaf = options();
-  deaf.receive_depth = 0;
+  const auto deaf = options({.receive_depth = 0});
   EXPECT_EQ(co_await code_of(listener.accept(deaf)), errc::invalid_argument);
-  auto greedy = options();
-  greedy.receive_size = 1 << 30;
+  const auto greedy = options({.receive_size = 1 << 30});
   EXPECT_EQ(co_await code_of(listener.accept(greedy)), errc::no_memory);
   const std::string much(57, 'x');
-  auto talkative = options();
-  talkative.private_data = bytes_of(much);
+  const auto talkative = options({.private_data = bytes_of(much)});
   EXPECT_EQ(co_await code_of(listener.accept(talkative)), errc::invalid_argument);
 }
 
@@ -727,8 +651,7 @@ TEST_P_TASK(set_up, closing_a_listener_ends_those_who_wait_for_a_peer) {
   auto listener = co_await listen();
   unsigned ended = 0;
   const auto wait = [&]() -> task<> {
-    const auto request = co_await listener.next();
-    EXPECT_FALSE(request);
+    EXPECT_FALSE(co_await listener.next());
     ++ended;
   };
   attempt one(tasks, wait());
@@ -738,8 +661,7 @@ TEST_P_TASK(set_up, closing_a_listener_ends_those_who_wait_for_a_peer) {
   co_await one.end();
   co_await other.end();
   EXPECT_EQ(ended, 2u);
-  const auto after = co_await listener.next();
-  EXPECT_FALSE(after);
+  EXPECT_FALSE(co_await listener.next());
   listener.close();
 }
 

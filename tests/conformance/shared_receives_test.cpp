@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections that draw receives from one queue.
-#include <algorithm>
-#include <array>
-#include <thread>
 
 #include "peers.hpp"
 
@@ -14,8 +11,7 @@ constexpr std::size_t large = std::size_t{1} << 20;
 class shared_receives : public peers {
  protected:
   static net::connection_options on(net::shared_receives& queue) {
-    auto chosen = options();
-    chosen.receives = &queue;
+    const auto chosen = options({.receives = &queue});
     return chosen;
   }
 
@@ -176,10 +172,7 @@ TEST_P_QUEUE(shared_receives, come_back_from_a_peer_that_goes_in_the_middle_of_a
 }
 
 TEST_P(shared_receives, whose_payloads_are_kept_come_back_when_the_pool_has_memory_again) {
-  mr::pool_options tight;
-  tight.max_bytes = std::size_t{4} << 20;
-  tight.arena_bytes = std::size_t{1} << 20;
-  open_device(tight);
+  open_device({.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20});
   with_queue({.receive_size = 200'000, .depth = 4}, [&](net::shared_receives& queue, scope& tasks) -> task<> {
     auto ends = co_await connect_pair(options(), on(queue));
     constexpr unsigned messages = 30;
@@ -209,7 +202,7 @@ TEST_P_QUEUE(shared_receives, whose_memory_others_have_are_waited_for_no_longer_
   const auto held = co_await pool().allocate_all(most - 1, bytes, mr::budget::receive);
   const auto failure =
       co_await failure_of(device().share_receives({.receive_size = bytes - 12, .depth = 2, .set_up_timeout = 20ms}));
-  EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+  EXPECT_TRUE(failed_with(failure, errc::timed_out));
   const std::string words = failure ? failure->what() : "";
   EXPECT_NE(words.find("wait for 2 receive buffers of 8388608 bytes"), std::string::npos) << words;
   EXPECT_EQ(pool().statistics().receive.waiting, 0U);
@@ -282,9 +275,7 @@ TEST_P_QUEUE(shared_receives, serve_peers_that_are_not_weft_as_well, {.depth = 3
     EXPECT_TRUE(each->succeeded()) << each->words();
   }
   for (connected& ends : pairs) {  // over iWARP each ends its own direction
-    auto one = ends.client.close();
-    auto other = ends.server.close();
-    co_await when_all(std::move(one), std::move(other));
+    co_await when_all(ends.client.close(), ends.server.close());
   }
 }
 
@@ -336,8 +327,7 @@ TEST_P(shared_receives, leave_nothing_behind_wherever_their_users_are_stopped) {
         for (std::size_t i = 0; i < turns && !completed; ++i) co_await yield();
         inner.request_stop();
       };
-      auto cut = code_of(with_scope(on_failure::stop_siblings, body));
-      static_cast<void>(co_await std::move(cut));
+      static_cast<void>(co_await code_of(with_scope(on_failure::stop_siblings, body)));
     });
     expect_nothing_left();
     EXPECT_EQ(open_descriptors(), descriptors) << "stopped at turn " << turns;

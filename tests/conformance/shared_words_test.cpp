@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Words that a peer reads and writes while a thread of this end does: whole, where the link promises it.
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstring>
-#include <thread>
-#include <vector>
 
 #include "peers.hpp"
 
@@ -35,15 +29,13 @@ void fill_words(std::span<std::byte> bytes, std::size_t offset, std::uint64_t ve
 }
 
 /// A thread that does the same again and again for as long as this lives.
-class busy_thread {
+class busy_thread : private immovable {
  public:
   template <class Work>
   explicit busy_thread(Work work)
       : thread_([this, work] {
           for (std::uint64_t round = 1; !over_; ++round) work(round);
         }) {}
-  busy_thread(const busy_thread&) = delete;
-  busy_thread& operator=(const busy_thread&) = delete;
   ~busy_thread() {
     over_ = true;
     thread_.join();

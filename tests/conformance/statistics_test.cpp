@@ -2,10 +2,6 @@
 // What connections and devices count.
 #include <weft/net/statistics.hpp>
 
-#include <atomic>
-#include <string>
-#include <thread>
-
 #include "peers.hpp"
 
 namespace weft::test {

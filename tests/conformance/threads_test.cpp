@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several executors, each on a thread of its own, with one device.
-#include <array>
 #include <future>
-#include <thread>
 
 #include "kit/other_thread.hpp"
+#include "kit/tell.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -59,10 +58,7 @@ TEST_P(threads, one_writes_what_the_other_reads_once_told_so) {
   const auto serve = [&](net::connection& peer) -> task<> {
     auto memory = co_await zeroed(pool(), bytes);
     const auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-    auto note = co_await pool().allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = open.remote().pack();
-    std::copy(packed.begin(), packed.end(), note.bytes().begin());
-    co_await peer.send(std::move(note));
+    co_await tell(peer, pool(), open.remote());
     for (unsigned i = 0; i < 5; ++i) {
       auto message = co_await peer.recv_or_throw();
       EXPECT_TRUE(holds(open.memory().bytes(), i)) << i;
@@ -211,7 +207,6 @@ TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
 TEST_P_TASK(threads, a_request_that_is_dropped_anywhere_rejects_its_peer) {
   auto listener = co_await device().listen(std::string(GetParam().any_address));
   for (const bool on_executor : {false, true}) {
-    auto connecting = code_of(device().connect(std::string(listener.address()), options()));
     const auto drop = [&]() -> task<> {
       auto request = co_await listener.next();
       std::thread([&, dropped = std::move(request)]() mutable {
@@ -224,8 +219,7 @@ TEST_P_TASK(threads, a_request_that_is_dropped_anywhere_rejects_its_peer) {
         there.run(root());
       }).join();
     };
-    auto dropping = drop();
-    const auto both = co_await when_all(std::move(connecting), std::move(dropping));
+    const auto both = co_await when_all(code_of(device().connect(std::string(listener.address()), options())), drop());
     EXPECT_EQ(std::get<0>(both), errc::peer_rejected);
   }
 }
@@ -240,13 +234,11 @@ TEST_P_TASK(threads, a_listeners_own_calls_from_another_are_refused_and_its_end_
   };
   const auto elsewhere = [&] { std::thread(misuse).join(); };
   co_await offload(elsewhere);
-  auto waiting = listener->next();
   const auto end = [&]() -> task<> {
     const auto drop = [&] { std::thread([&] { listener.reset(); }).join(); };
     co_await offload(drop);
   };
-  auto ending = end();
-  const auto both = co_await when_all(std::move(waiting), std::move(ending));
+  const auto both = co_await when_all(listener->next(), end());
   EXPECT_FALSE(std::get<0>(both));
   EXPECT_EQ(co_await code_of(device().connect(address, options())), std::errc::connection_refused);
 }
@@ -267,8 +259,7 @@ TEST_P_TASK(threads, a_connection_that_is_destroyed_on_another_is_closed_in_orde
     co_await offload(drop);
     const auto message = co_await ends.server.recv_or_throw();
     EXPECT_TRUE(holds(message.bytes(), 1));
-    const auto end = co_await ends.server.recv();
-    EXPECT_FALSE(end);
+    EXPECT_FALSE(co_await ends.server.recv());
   }
 }
 
@@ -312,37 +303,33 @@ TEST_P(threads, a_listener_that_was_closed_may_outlive_its_executor) {
   listener.reset();
 }
 
-TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  run([&]() -> task<> {
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::bind_window;
-    for (const bool is_window : {false, true}) {
-      auto ends = co_await connect_pair();
-      auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
-      auto open = co_await ends.server.expose(co_await zeroed(pool(), 100), mr::usage::write_dst | mr::usage::read_src);
-      auto bound = co_await ends.server.expose(region.slice(), mr::usage::write_dst | mr::usage::read_src);
-      const mr::remote_region there = is_window ? bound.remote() : open.remote();
-      co_await ends.client.flush(there);
-      const auto drop = [&] {
-        std::thread([&] {
-          if (is_window) {
-            bound = net::exposure();
-          } else {
-            open = net::exposure();
-          }
-        }).join();
-      };
-      co_await offload(drop);
-      if (is_window) {
-        co_await region.release();  // not busy: nobody uses it any more
-      } else {
-        co_await until_lent_buffers_return(0);
-        EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
-      }
-      EXPECT_EQ(co_await code_of(ends.client.flush(there)), errc::remote_access);
+TEST_P_WINDOWS_TASK(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
+  const mr::registration_options purpose{.usage = mr::usage::bind_window};
+  for (const bool is_window : {false, true}) {
+    auto ends = co_await connect_pair();
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
+    auto open = co_await ends.server.expose(co_await zeroed(pool(), 100), mr::usage::write_dst | mr::usage::read_src);
+    auto bound = co_await ends.server.expose(region.slice(), mr::usage::write_dst | mr::usage::read_src);
+    const mr::remote_region there = is_window ? bound.remote() : open.remote();
+    co_await ends.client.flush(there);
+    const auto drop = [&] {
+      std::thread([&] {
+        if (is_window) {
+          bound = net::exposure();
+        } else {
+          open = net::exposure();
+        }
+      }).join();
+    };
+    co_await offload(drop);
+    if (is_window) {
+      co_await region.release();  // not busy: nobody uses it any more
+    } else {
+      co_await until_lent_buffers_return(0);
+      EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
     }
-  });
+    EXPECT_EQ(co_await code_of(ends.client.flush(there)), errc::remote_access);
+  }
 }
 
 TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor) {
@@ -357,32 +344,29 @@ TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor
   std::thread([&] { kept.clear(); }).join();
 }
 
-TEST_P(threads, what_a_peer_may_use_is_left_to_its_connection_wherever_it_is_retired) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  run([&]() -> task<> {
-    auto ends = co_await connect_pair();
-    auto source = co_await filled(pool(), 100, 1);
-    auto memory = co_await zeroed(pool(), 100);
-    auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-    memory = co_await zeroed(pool(), 100);
-    auto confirmed = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
-    ends.server.confirm_retired(confirmed.remote().key());  // outruns what the other thread does
-    const auto retire = [&] {
-      std::thread([&] {
-        open.retire();
-        confirmed.retire();
-      }).join();
-    };
-    co_await offload(retire);
-    co_await ends.client.write(source, open.remote());
-    co_await ends.client.flush(open.remote());
-    EXPECT_EQ(ends.server.statistics().retired_bytes, 100u);
-    ends.server.confirm_retired(open.remote().key());
-    EXPECT_EQ(ends.server.statistics().retired, 0u);
-    source = mr::buffer();
-    co_await until_lent_buffers_return(0);
-    EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
-  });
+TEST_P_WINDOWS_TASK(threads, what_a_peer_may_use_is_left_to_its_connection_wherever_it_is_retired) {
+  auto ends = co_await connect_pair();
+  auto source = co_await filled(pool(), 100, 1);
+  auto memory = co_await zeroed(pool(), 100);
+  auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  memory = co_await zeroed(pool(), 100);
+  auto confirmed = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
+  ends.server.confirm_retired(confirmed.remote().key());  // outruns what the other thread does
+  const auto retire = [&] {
+    std::thread([&] {
+      open.retire();
+      confirmed.retire();
+    }).join();
+  };
+  co_await offload(retire);
+  co_await ends.client.write(source, open.remote());
+  co_await ends.client.flush(open.remote());
+  EXPECT_EQ(ends.server.statistics().retired_bytes, 100u);
+  ends.server.confirm_retired(open.remote().key());
+  EXPECT_EQ(ends.server.statistics().retired, 0u);
+  source = mr::buffer();
+  co_await until_lent_buffers_return(0);
+  EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
 }
 
 TEST_P(threads, what_a_peer_may_use_can_be_retired_anywhere_after_its_executor) {
@@ -451,14 +435,12 @@ class frozen : public threads {
 WEFT_ON_EVERY_TRANSPORT(frozen);
 
 TEST_P(frozen, peers_do_not_keep_a_close_waiting_beyond_its_timeout) {
-  auto hasty = options();
-  hasty.close_timeout = 20ms;
+  const auto hasty = options({.close_timeout = 20ms});
   with_frozen_peer([&](net::connection& peer) -> task<> { co_await peer.close(); }, hasty);
 }
 
 TEST_P(frozen, peers_do_not_keep_a_close_with_operations_in_flight_waiting_beyond_its_timeout) {
-  auto hasty = options();
-  hasty.close_timeout = 20ms;
+  const auto hasty = options({.close_timeout = 20ms});
   with_frozen_peer(
       [&](net::connection& peer) -> task<> {
         const auto body = [&](scope& tasks) -> task<> {

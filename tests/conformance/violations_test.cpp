@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers that reach for memory which they were not given, by keys of whole regions: they end their own connection, every
 // operation on it ends, and not a byte changes.
-#include <array>
 
 #include "peers.hpp"
 #include "stag_of.hpp"
@@ -17,6 +16,9 @@ constexpr std::array accesses{access::write, access::read, access::count};
 
 class violations : public peers {
  protected:
+  void SetUp() override {
+    if (!opens_regions()) GTEST_SKIP() << no_open_regions;
+  }
   /// Memory of whose three pages peers are given the middle one.
   struct target {
     std::vector<std::byte> memory = std::vector<std::byte>(3 * page);
@@ -83,74 +85,58 @@ class violations : public peers {
 };
 WEFT_ON_EVERY_TRANSPORT(violations);
 
-TEST_P(violations, by_a_key_that_was_never_given) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  run([&]() -> task<> {
-    target victim;
-    co_await open(victim, everything);
-    const std::uint32_t wrong = test::stag_of(*victim.open) ^ 0xFFF;
-    co_await expect_refused(victim, forged(*victim.open, wrong, 0), accesses);
-    co_await victim.region.release();
-  });
+TEST_P_TASK(violations, by_a_key_that_was_never_given) {
+  target victim;
+  co_await open(victim, everything);
+  const std::uint32_t wrong = test::stag_of(*victim.open) ^ 0xFFF;
+  co_await expect_refused(victim, forged(*victim.open, wrong, 0), accesses);
+  co_await victim.region.release();
 }
 
-TEST_P(violations, by_the_key_of_memory_that_is_no_longer_registered) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  run([&]() -> task<> {
-    target victim;
-    co_await open(victim, everything);
-    co_await victim.region.release();
-    late_ = true;
-    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), accesses);
-  });
+TEST_P_TASK(violations, by_the_key_of_memory_that_is_no_longer_registered) {
+  target victim;
+  co_await open(victim, everything);
+  co_await victim.region.release();
+  late_ = true;
+  co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), accesses);
 }
 
-TEST_P(violations, beyond_the_end) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  run([&]() -> task<> {
-    target victim;
-    co_await open(victim, everything);
-    for (const std::uint64_t offset : {page, page + 8, 2 * page - 8, std::size_t{1} << 40}) {
-      co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), offset), accesses);
-    }
-    constexpr std::array unaligned{access::write, access::read};
-    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), page - 7), unaligned);
-    co_await victim.region.release();
-  });
+TEST_P_TASK(violations, beyond_the_end) {
+  target victim;
+  co_await open(victim, everything);
+  for (const std::uint64_t offset : {page, page + 8, 2 * page - 8, std::size_t{1} << 40}) {
+    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), offset), accesses);
+  }
+  constexpr std::array unaligned{access::write, access::read};
+  co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), page - 7), unaligned);
+  co_await victim.region.release();
 }
 
-TEST_P(violations, without_the_right) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  run([&]() -> task<> {
-    target victim;
-    co_await open(victim, mr::usage::read_src);
-    constexpr std::array changes{access::write, access::count};
-    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), changes);
-    co_await victim.region.release();
-    if (is_rnic()) co_return;  // siw has peers read whatever they have a key of
+TEST_P_TASK(violations, without_the_right) {
+  target victim;
+  co_await open(victim, mr::usage::read_src);
+  constexpr std::array changes{access::write, access::count};
+  co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), changes);
+  co_await victim.region.release();
+  if (is_rnic()) co_return;  // siw has peers read whatever they have a key of
 
-    co_await open(victim, mr::usage::write_dst);
-    constexpr std::array reads{access::read, access::count};
-    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), reads);
-    co_await victim.region.release();
-  });
+  co_await open(victim, mr::usage::write_dst);
+  constexpr std::array reads{access::read, access::count};
+  co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), reads);
+  co_await victim.region.release();
 }
 
-TEST_P(violations, leave_other_connections_of_the_same_device_alone) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto memory = co_await zeroed(pool(), 100);
-    const auto own = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-    target victim;
-    co_await open(victim, everything);
-    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), page), accesses);
-    auto source = co_await filled(pool(), 100, 1);
-    co_await client.write(source, own.remote());
-    co_await client.flush(own.remote());
-    EXPECT_TRUE(holds(own.memory().bytes(), 1));
-    co_await victim.region.release();
-  });
+TEST_P_WINDOWS(violations, leave_other_connections_of_the_same_device_alone) {
+  auto memory = co_await zeroed(pool(), 100);
+  const auto own = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  target victim;
+  co_await open(victim, everything);
+  co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), page), accesses);
+  auto source = co_await filled(pool(), 100, 1);
+  co_await client.write(source, own.remote());
+  co_await client.flush(own.remote());
+  EXPECT_TRUE(holds(own.memory().bytes(), 1));
+  co_await victim.region.release();
 }
 
 }  // namespace

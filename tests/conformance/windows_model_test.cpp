@@ -2,13 +2,8 @@
 // Random programs against the simplest model of windows: a list of what is open, and a copy of the memory behind it.
 // What a window allows takes effect and nothing else; what it does not allow changes no byte and ends the connection;
 // and a region goes exactly when no window of it is open: the peer, and the end of the connection, close them too.
-#include <algorithm>
-#include <array>
 #include <list>
-#include <optional>
 #include <random>
-#include <thread>
-#include <vector>
 
 #include "failing_calls.hpp"
 #include "peers.hpp"
@@ -90,8 +85,7 @@ class windows_model::program {
 
  private:
   task<> make_region(std::size_t index) {
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::bind_window;
+    const mr::registration_options purpose{.usage = mr::usage::bind_window};
     std::vector<std::byte> bytes(region_bytes);
     memory& made = regions_[index];
     made.region = co_await around_.device().domain().register_memory(std::move(bytes), purpose);
@@ -260,10 +254,7 @@ class windows_model::program {
   task<> end_with_connection() {
     co_await server_.close();
     for (memory& each : regions_) each.windows = 0;
-    for (opening& each : open_) {
-      const auto how = co_await each.window.ended();
-      EXPECT_EQ(how, expected_end(each));
-    }
+    for (opening& each : open_) EXPECT_EQ(co_await each.window.ended(), expected_end(each));
     open_.remove_if([](const opening& each) { return each.retired; });
   }
 
@@ -319,26 +310,23 @@ void windows_model::play(unsigned count, bool with_faults) {
 
 TEST_P(windows_model, any_program_gets_at_what_is_open_to_it_and_nothing_else) { play(programs, false); }
 
-TEST_P(windows_model, without_memory_exposures_are_dropped_and_retired_on_another_thread) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  run([&]() -> task<> {
-    auto ends = co_await connect_pair();
-    auto memory = co_await zeroed(pool(), 100);
-    auto dropped = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
-    memory = co_await zeroed(pool(), 100);
-    auto retired = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-    const auto let_go = [&] {
-      std::thread([&] {
-        fail_call(1, 1000);
-        retired.retire();
-        dropped = net::exposure();
-        fail_call(0);
-      }).join();
-    };
-    co_await offload(let_go);
-    co_await ends.client.flush(retired.remote());
-    EXPECT_EQ(ends.server.statistics().retired_bytes, 100u);
-  });
+TEST_P_WINDOWS_TASK(windows_model, without_memory_exposures_are_dropped_and_retired_on_another_thread) {
+  auto ends = co_await connect_pair();
+  auto memory = co_await zeroed(pool(), 100);
+  auto dropped = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
+  memory = co_await zeroed(pool(), 100);
+  auto retired = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  const auto let_go = [&] {
+    std::thread([&] {
+      fail_call(1, 1000);
+      retired.retire();
+      dropped = net::exposure();
+      fail_call(0);
+    }).join();
+  };
+  co_await offload(let_go);
+  co_await ends.client.flush(retired.remote());
+  EXPECT_EQ(ends.server.statistics().retired_bytes, 100u);
 }
 
 TEST_P(windows_model, where_calls_fail_a_window_is_bound_or_leaves_nothing_behind) { play(programs / 10, true); }

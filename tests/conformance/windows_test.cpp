@@ -2,10 +2,6 @@
 // Ranges of regions that a peer may use: for as long as their owner wants, and for that peer only.
 #include <weft/mr/porting/porting.hpp>
 
-#include <algorithm>
-#include <optional>
-#include <vector>
-
 #include "peers.hpp"
 
 namespace weft::test {
@@ -21,8 +17,7 @@ class windows : public peers {
   }
 
   task<mr::region> bindable(std::size_t bytes, mr::usage more = mr::usage::none) {
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::bind_window | more;
+    const mr::registration_options purpose{.usage = mr::usage::bind_window | more};
     co_return co_await device().domain().register_memory(std::vector<std::byte>(bytes), purpose);
   }
 };
@@ -124,9 +119,7 @@ TEST_P(windows, are_for_one_connection_only_and_end_with_it) {
       auto other = co_await connect_pair();
       auto own = co_await connect_pair();
       part.emplace(co_await own.server.expose(region.slice(), open_wide));
-      if (ended) {
-        co_await when_all(own.client.close(), own.server.close());
-      }
+      if (ended) co_await when_all(own.client.close(), own.server.close());
       static_cast<void>(co_await failure_of(other.client.write(source, part->remote())));
       EXPECT_EQ(co_await code_of(other.client.recv()), errc::remote_access);
       EXPECT_TRUE(is_zero(region.bytes()));
@@ -147,8 +140,7 @@ TEST_P(windows, that_cannot_be_are_refused) {
     co_await expect(region.slice(0, 0), open_wide, errc::zero_length);
     co_await expect(region.slice(), mr::usage::none, errc::not_supported);
     co_await expect(region.slice(), mr::usage::send, errc::not_supported);
-    mr::registration_options purpose;
-    purpose.usage = open_wide;
+    mr::registration_options purpose{.usage = open_wide};
     auto closed = co_await device().domain().register_memory(std::vector<std::byte>(8), purpose);
     co_await expect(closed.slice(), open_wide, errc::access_denied);
     auto buffer = co_await zeroed(pool(), 8);
@@ -186,9 +178,7 @@ TEST_P_WINDOWS(windows, that_are_retired_keep_their_region_until_the_peer_is_don
 TEST_P(windows, of_a_region_that_is_disabled_are_closed_until_it_is_enabled) {
   if (!device().domain().capabilities().gates) GTEST_SKIP() << "this device has windows of enabled regions alone";
   const auto body = [&]() -> task<> {
-    mr::registration_options purpose;
-    purpose.usage = mr::usage::bind_window;
-    purpose.disabled = true;
+    const mr::registration_options purpose{.usage = mr::usage::bind_window, .disabled = true};
     auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
     auto source = co_await filled(pool(), 64, 1);
     for (const bool writes : {true, false}) {
@@ -209,9 +199,7 @@ TEST_P(windows, of_a_region_that_is_disabled_are_closed_until_it_is_enabled) {
 }
 
 TEST_P_WINDOWS(windows, count_what_peers_write_with_the_counter_of_their_region) {
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::bind_window;
-  purpose.disabled = true;
+  const mr::registration_options purpose{.usage = mr::usage::bind_window, .disabled = true};
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
   const mr::porting::write_counter counter;
   mr::porting::bind(region, counter);

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What errors say: one sentence with the step, the peer, the transport and the cause, each of them once.
-#include <weft/runtime/as_result.hpp>
 
 #include <sys/mman.h>
-
-#include <cerrno>
-#include <thread>
-#include <vector>
 
 #include "peers.hpp"
 
@@ -169,8 +164,7 @@ TEST_P_TASK(sentences, of_set_ups) {
 
   attempt waiting(tasks, connect());
   request = co_await listener.next();
-  auto impatient = options();
-  impatient.receive_depth = 0;
+  const auto impatient = options({.receive_depth = 0});
   const std::string peer(request->peer());
   const auto accepted = co_await failure_of(request->accept(impatient));
   expect_sentence(accepted, "accept", peer, errc::invalid_argument);
@@ -194,15 +188,14 @@ TEST_P_BETWEEN(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_
   const mr::slice huge({static_cast<std::byte*>(place), most + 1}, &unregistered);
   const auto failure = co_await failure_of(client.write(huge, mr::remote_slice(1, 0, most + 1, mr::usage::write_dst)));
   ::munmap(place, most + 4096);
-  EXPECT_TRUE(failure && failure->code() == errc::message_too_large);
+  EXPECT_TRUE(failed_with(failure, errc::message_too_large));
   EXPECT_EQ(times("than the peer receives", failure ? failure->what() : ""), 0u) << failure->what();
 
   if (!device().domain().capabilities().requested_key) co_return;
-  mr::registration_options purpose;
-  purpose.usage = mr::usage::read_src;
-  purpose.requested_key = device().domain().capabilities().max_key + 1;
+  const mr::registration_options purpose{.usage = mr::usage::read_src,
+                                         .requested_key = device().domain().capabilities().max_key + 1};
   const auto refused = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(8), purpose));
-  EXPECT_TRUE(refused && refused->code() == errc::out_of_range);
+  EXPECT_TRUE(failed_with(refused, errc::out_of_range));
   EXPECT_EQ(times("outside the registered memory", refused ? refused->what() : ""), 0u) << refused->what();
 }
 
@@ -217,7 +210,7 @@ TEST_P_WINDOWS(sentences, of_an_access_that_was_refused_say_so_once) {
 
 TEST_P_TASK(sentences, of_an_address_with_a_scheme_do_not_take_it_for_ipv6) {
   const auto failure = co_await failure_of(device().connect("tcp://127.0.0.1:7471"));
-  EXPECT_TRUE(failure && failure->code() == errc::invalid_address);
+  EXPECT_TRUE(failed_with(failure, errc::invalid_address));
   EXPECT_EQ(times("brackets", failure ? failure->what() : ""), 0u) << failure->what();
   EXPECT_EQ(times("scheme", failure ? failure->what() : ""), 1u) << failure->what();
 }

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counting what peers write, whether the fabric sees it for itself or the peer has to tell.
 #include <weft/mr/porting/porting.hpp>
-#include <weft/runtime/as_result.hpp>
-
-#include <array>
-#include <memory>
-#include <numeric>
-#include <vector>
 
 #include "peers.hpp"
 
@@ -54,8 +48,7 @@ TEST_P_BETWEEN(write_counters, count_every_element_of_a_list) {
   for (std::uint32_t i = 0; i != blocks; ++i) pairs[i] = {.local = i, .remote = blocks - 1 - i};
   const net::block_list list{.local = source.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
   co_await client.write(list);
-  const std::uint64_t seen = co_await counter.wait_for(blocks);
-  EXPECT_EQ(seen, blocks);
+  EXPECT_EQ(co_await counter.wait_for(blocks), blocks);
   for (std::uint32_t i = 0; i != blocks; ++i) {
     EXPECT_TRUE(std::ranges::equal(there.bytes().subspan((blocks - 1 - i) * block, block),
                                    source.bytes().subspan(i * block, block)));
@@ -134,8 +127,7 @@ TEST_P_TASK(write_counters, know_all_when_the_peer_has_closed) {
   co_await ends.client.flush(there.remote());
   const auto finish = [&]() -> task<> { co_await ends.client.close(); };
   const auto receive = [&]() -> task<> {
-    const auto last = co_await ends.server.recv();
-    EXPECT_FALSE(last);
+    EXPECT_FALSE(co_await ends.server.recv());
     EXPECT_EQ(first.value(), 30u);
     EXPECT_EQ(second.value(), 30u);
     co_await ends.server.close();
