@@ -4,8 +4,8 @@
 #include <weft/runtime/sync/event.hpp>
 
 #include <cassert>
-#include <optional>
-#include <thread>
+
+#include "kit/standard.hpp"
 
 namespace weft::sim {
 

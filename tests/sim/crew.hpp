@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/run_on.hpp>
-#include <weft/runtime/task.hpp>
+#include <weft/weft.hpp>
 
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
+#include "kit/standard.hpp"
 #include "one_processor.hpp"
 #include "world.hpp"
 
@@ -18,11 +11,9 @@ namespace weft::sim {
 
 /// The executors of a run: the first on the thread that makes it, the others, of a simulation only, each on its own.
 /// All of it by whoever has the turn.
-class crew {
+class crew : private test::immovable {
  public:
   crew(world& place, const executor_options& first);
-  crew(const crew&) = delete;
-  crew& operator=(const crew&) = delete;
   ~crew();
 
   /// One more.
@@ -62,8 +53,7 @@ class crew {
 template <class T>
 task<T> on(executor& where, task<T> work) {
   if (where.on_own_thread()) co_return co_await std::move(work);
-  auto there = run_on(where, std::move(work));
-  co_return co_await std::move(there);
+  co_return co_await run_on(where, std::move(work));
 }
 
 }  // namespace weft::sim

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/task.hpp>
-#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
 
-#include <chrono>
-#include <cstdint>
-#include <exception>
 #include <new>
 #include <type_traits>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace weft::sim {
 

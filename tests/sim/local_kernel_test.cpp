@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/shm/transport.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
 #include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <functional>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-
+#include "kit/failure.hpp"
+#include "kit/test.hpp"
 #include "world.hpp"
 
 namespace weft::sim {
@@ -46,9 +31,7 @@ class simulated_processes : public ::testing::Test {
   /// Has two ends do that, one of whom has connected to the other.
   void run(const std::function<task<>(net::connection&)>& server,
            const std::function<task<>(net::connection&)>& client) {
-    net::device_options options;
-    options.pool.huge_pages = false;
-    options.pool.system_calls = &place;
+    const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
     device.emplace(net::device::open(net::shm::open_transport({}, place), options));
     executor home(place.options(true));
     const auto body = [&]() -> task<> {
@@ -62,9 +45,7 @@ class simulated_processes : public ::testing::Test {
         net::connection peer = co_await device->connect(local_address);
         co_await client(peer);
       };
-      auto one = serve();
-      auto other = call();
-      co_await when_all(std::move(one), std::move(other));
+      co_await when_all(serve(), call());
     };
     home.run(body());
   }
@@ -90,8 +71,7 @@ TEST_F(simulated_processes, that_die_leave_what_they_had_published_and_nothing_e
       const net::message got = co_await peer.recv_or_throw();
       EXPECT_EQ(got.bytes()[0], static_cast<std::byte>(i));
     }
-    const auto last = co_await as_result(peer.recv());
-    EXPECT_TRUE(!last && last.error().code() == errc::peer_vanished);
+    EXPECT_EQ(co_await test::code_of(peer.recv()), errc::peer_vanished);
   };
   run(server, client);
   EXPECT_TRUE(place.disturbed(port));

@@ -2,14 +2,11 @@
 #pragma once
 
 #include <weft/runtime/core/operation.hpp>
-#include <weft/runtime/error.hpp>
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/task.hpp>
+#include <weft/weft.hpp>
 
 #include <coroutine>
-#include <exception>
-#include <string>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace weft::sim {
 

@@ -12,6 +12,7 @@
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/transport.hpp>
 
+#include "kit/standard.hpp"
 #include "rdma.hpp"
 #endif
 
@@ -19,13 +20,8 @@
 
 #include <sys/prctl.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstdio>
 #include <sstream>
-#include <utility>
-#include <vector>
 
 namespace weft::sim {
 namespace {

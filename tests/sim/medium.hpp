@@ -6,10 +6,7 @@
 #include <weft/net/options.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
-#include <cstdint>
-#include <memory>
-#include <string>
-
+#include "kit/standard.hpp"
 #include "run.hpp"
 #include "script.hpp"
 #include "world.hpp"
@@ -35,11 +32,9 @@ struct abilities {
 };
 
 /// What the connections of a run go over.
-class medium {
+class medium : private test::immovable {
  public:
   medium() = default;
-  medium(const medium&) = delete;
-  medium& operator=(const medium&) = delete;
   virtual ~medium() = default;
 
   [[nodiscard]] virtual system_calls& calls() noexcept = 0;

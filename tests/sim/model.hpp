@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <set>
-#include <span>
-#include <utility>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 // What must be true of a run, kept up beside it.
 namespace weft::sim {

@@ -5,16 +5,7 @@
 #include <weft/net/software/domain.hpp>
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
+#include "kit/test.hpp"
 #include "world.hpp"
 
 namespace weft::sim {
@@ -29,10 +20,7 @@ enum class traffic : std::uint8_t { writes, reads, messages, large_writes };
 
 // Between two machines of one data centre.
 conditions quick_network() {
-  conditions net;
-  net.longest_delay_ns = 50'000;
-  net.socket_bytes = std::size_t{1} << 20;
-  net.packet_bytes = 65'536;
+  conditions net{.longest_delay_ns = 50'000, .socket_bytes = std::size_t{1} << 20, .packet_bytes = 65'536};
   return net;
 }
 
@@ -53,9 +41,7 @@ class two_rails {
     const auto domain = std::make_shared<net::software::domain>(place_, "iwarp");
     std::vector<std::unique_ptr<net::transport>> ways;
     for (int i = 0; i < 2; ++i) ways.push_back(net::iwarp::open_transport({}, domain));
-    net::device_options options;
-    options.pool.huge_pages = false;
-    options.pool.system_calls = &place_;
+    const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place_}};
     return net::device::open(net::rails::open_transport(std::move(ways)), options);
   }
 
@@ -66,9 +52,7 @@ class two_rails {
 
   task<> talk(traffic what, std::uint16_t silent) {
     net::listener listener = co_await device_.listen("127.0.0.1:7471+127.0.0.1:7472");
-    auto accepting = accept_one(listener);
-    auto connecting = device_.connect(std::string(listener.address()));
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(device_.connect(std::string(listener.address())), accept_one(listener));
     net::connection client = std::move(std::get<0>(both));
     net::connection server = std::move(std::get<1>(both));
     auto memory = co_await device_.pool().allocate(mebibyte, mr::budget::receive);
@@ -80,8 +64,7 @@ class two_rails {
       const duration falls_silent = start + 20ms + std::chrono::microseconds(place_.dice().below(60'000));
       place_.at(falls_silent, [this, silent] { place_.cut_cable(static_cast<std::uint16_t>(first_cable + silent)); });
       for (duration last = start; last < falls_silent + 300ms; last = place_.elapsed()) {
-        auto doing = once(what, client, target.remote());
-        co_await std::move(doing);
+        co_await once(what, client, target.remote());
         const duration now = place_.elapsed();
         longest_ = std::max(longest_, now - std::max(last, std::min(now, falls_silent)));
         co_await sleep_for(what == traffic::large_writes ? 10ms : 1ms);

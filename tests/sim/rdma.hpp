@@ -5,17 +5,11 @@
 #include <weft/net/verbs/device.hpp>
 #include <weft/runtime/system/clock.hpp>
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
+#include "kit/standard.hpp"
 #include "random.hpp"
 #include "world.hpp"
 
@@ -64,13 +58,11 @@ struct rdma_traits {
 /// accepted a connection sends nothing before it has heard the other end.
 ///
 /// All calls come from the executor's thread, or from a worker's while that one waits.
-class rdma final : public net::verbs::rdma_calls {
+class rdma final : public net::verbs::rdma_calls, private test::immovable {
  public:
   /// What it is like, the seed says.
   explicit rdma(world& place);
   rdma(world& place, const rdma_traits& like);
-  rdma(const rdma&) = delete;
-  rdma& operator=(const rdma&) = delete;
   ~rdma() override;
 
   static constexpr const char* device_name = "sim0";

@@ -279,9 +279,7 @@ void rdma::send(const identity& from, message what, no_answer otherwise) {
   };
   later(some_delay(), [this, peer = from.peer, way = from.way, what = std::move(what), unheard] {
     if (removed_) return;
-    if (way != nullptr && way->is_cut) {
-      return later(unreachable_after, [unheard] { unheard(true); });
-    }
+    if (way != nullptr && way->is_cut) return later(unreachable_after, [unheard] { unheard(true); });
     if (identity* const to = find_id(peer)) return what(*to);
     unheard(false);
   });

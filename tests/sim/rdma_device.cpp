@@ -22,11 +22,10 @@ void make_iwarp(rdma_traits& made, random& dice) {
 }
 
 rdma_traits choose_traits(random& dice) {
-  rdma_traits made;
-  made.like_rxe = dice.one_in(3);
-  made.most_inline = std::array{0U, 64U, 128U, 512U}[dice.below(4)];
-  made.most_parts = static_cast<int>(4 + dice.below(8));
-  made.most_entries = dice.one_in(2) ? 120 : 4096;
+  rdma_traits made{.like_rxe = dice.one_in(3),
+                   .most_inline = std::array{0U, 64U, 128U, 512U}[dice.below(4)],
+                   .most_parts = static_cast<int>(4 + dice.below(8)),
+                   .most_entries = dice.one_in(2) ? 120 : 4096};
   made.leaves_completions = made.like_rxe || dice.one_in(2);
   made.tells_of_refusals = !made.like_rxe && dice.one_in(2);
   made.loses_events = dice.one_in(8);

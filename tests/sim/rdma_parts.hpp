@@ -5,13 +5,7 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <functional>
-#include <span>
-#include <utility>
-
+#include "kit/standard.hpp"
 #include "rdma.hpp"
 
 namespace weft::sim {

@@ -99,9 +99,7 @@ std::vector<std::byte> collect(const std::vector<ibv_sge>& parts, std::size_t fr
 
 std::uint64_t content_of(const std::vector<ibv_sge>& parts) noexcept {
   fingerprint content;
-  for (const ibv_sge& part : parts) {
-    content.add(std::span(reinterpret_cast<const std::byte*>(part.addr), part.length));
-  }
+  for (const ibv_sge& part : parts) content.add(std::span(reinterpret_cast<const std::byte*>(part.addr), part.length));
   return content.value();
 }
 
@@ -178,10 +176,7 @@ void rdma::check_abilities(const pair& of, const request& what) {
 
 rdma::receive rdma::make_receive(const ibv_recv_wr& from, const ibv_pd* domain) {
   require(from.num_sge >= 0 && from.num_sge <= 1, "a receive of {} parts", from.num_sge);
-  receive made;
-  made.id = from.wr_id;
-  made.parts = parts_of(from.sg_list, from.num_sge);
-  made.domain = domain;
+  receive made{.id = from.wr_id, .parts = parts_of(from.sg_list, from.num_sge), .domain = domain};
   check_local(made.parts, domain, true);
   return made;
 }

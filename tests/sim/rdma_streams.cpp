@@ -113,9 +113,7 @@ void rdma::hang_up(pair& which, bool in_order) {
   which.state = IBV_QPS_ERR;
   flush_later(which);
   if (removed_) return;
-  if (identity* const about = find_id(which.id)) {
-    tell_in_turn(*about, [this](identity& whom) { tell_of_end(whom); });
-  }
+  if (identity* const about = find_id(which.id)) tell_in_turn(*about, [this](identity& whom) { tell_of_end(whom); });
   stream& out = *which.out;
   if (!in_order && dice_.one_in(2)) out.waiting.clear();
   out.ends = true;

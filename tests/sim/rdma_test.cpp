@@ -4,28 +4,19 @@
 
 #include <weft/mr/porting/porting.hpp>
 #include <weft/net/verbs/transport.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/event.hpp>
-#include <weft/runtime/when_all.hpp>
 #include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
 
 #include <netinet/in.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "../unit/stag_of.hpp"
+#include "kit/failure.hpp"
 #include "kit/held_workers.hpp"
+#include "kit/report_list.hpp"
+#include "kit/tell.hpp"
+#include "kit/test.hpp"
 #include "loose_task.hpp"
 
 namespace weft::sim {
@@ -41,10 +32,7 @@ constexpr std::chrono::milliseconds dead_peer_after(4000);
 const mr::remote_slice nowhere(1, 4096, 1, mr::usage::write_dst);
 
 rdma_traits rnic() {
-  rdma_traits made;
-  made.is_iwarp = true;
-  made.has_atomics = false;
-  made.windows = window_kind::none;
+  rdma_traits made{.is_iwarp = true, .windows = window_kind::none, .has_atomics = false};
   return made;
 }
 
@@ -56,9 +44,7 @@ class simulated_rdma : public ::testing::Test {
       std::abort();
     };
     below.emplace(place, traits);
-    net::device_options options;
-    options.pool.huge_pages = false;
-    options.pool.system_calls = &place;
+    const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
     home.emplace(net::device::open(net::verbs::open_transport(rdma::device_name, *below, chosen), options));
   }
 
@@ -70,23 +56,13 @@ class simulated_rdma : public ::testing::Test {
   }
 
   static net::connection_options usual(std::uint16_t send_depth = net::connection_options().send_depth) {
-    net::connection_options options;
-    options.dead_peer_after = dead_peer_after;
-    options.send_depth = send_depth;
+    net::connection_options options{.send_depth = send_depth, .dead_peer_after = dead_peer_after};
     return options;
   }
 
   /// Says to the peer which memory it may use, and what the peer has said.
-  task<> tell(net::connection& peer, const mr::remote_region& where) {
-    auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = where.pack();
-    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-    co_await peer.send(std::move(hello));
-  }
-  static task<mr::remote_region> hear(net::connection& peer) {
-    const auto hello = co_await peer.recv_or_throw();
-    co_return mr::remote_region::unpack(hello.bytes());
-  }
+  task<> tell(net::connection& peer, const mr::remote_region& where) { co_await test::tell(peer, home->pool(), where); }
+  static task<mr::remote_region> hear(net::connection& peer) { co_return co_await test::hear_region(peer); }
 
   static task<> close_behind(net::connection& peer) {
     EXPECT_FALSE(co_await peer.recv());
@@ -174,8 +150,7 @@ TEST_F(simulated_rdma, listening_at_an_address_of_another_device_leaves_it_free_
     return result;
   };
   const auto root = [&]() -> task<> {
-    const auto failed = co_await as_result(home->listen("127.0.0.2:7471"));
-    EXPECT_TRUE(!failed && failed.error().code() == errc::wrong_device);
+    EXPECT_EQ(co_await test::code_of(home->listen("127.0.0.2:7471")), errc::wrong_device);
     sockaddr_in where{};
     where.sin_family = AF_INET;
     where.sin_port = htons(7471);
@@ -194,8 +169,7 @@ TEST_F(simulated_rdma, a_send_of_an_rnic_does_not_wait_for_a_peer_that_has_gone)
     auto memory = co_await home->pool().allocate(64);
     const time_point start = place.now();
     below->cut(client_port);
-    const auto sent = co_await as_result(peer.send(std::move(memory)));
-    if (!sent) sending = sent.error().code();
+    sending = co_await test::code_of(peer.send(std::move(memory)));
     waited = place.now() - start;
   };
   run(serve_until_the_end, ask);
@@ -212,8 +186,7 @@ TEST_F(simulated_rdma, an_rnic_does_not_wait_for_the_first_message_of_a_peer_tha
     below->cut(client_port);
     auto peer = co_await from.accept(options);
     const time_point start = place.now();
-    const auto got = co_await as_result(peer.recv());
-    if (!got) receiving = got.error().code();
+    receiving = co_await test::code_of(peer.recv());
     waited = place.now() - start;
   };
   const auto ask = [](net::connection&) -> task<> { co_return; };
@@ -249,8 +222,7 @@ TEST_F(simulated_rdma, an_rnic_notices_that_its_peer_has_gone_however_many_write
     below->cut(client_port);
     while (!sending && waited < 10 * dead_peer_after) {
       auto memory = co_await home->pool().allocate(1);
-      const auto sent = co_await as_result(peer.write(std::move(memory), nowhere));
-      if (!sent) sending = sent.error().code();
+      sending = co_await test::code_of(peer.write(std::move(memory), nowhere));
       waited = place.now() - start;
       co_await sleep_for(dead_peer_after / 8);
     }
@@ -414,8 +386,7 @@ TEST_F(lists_on_simulated_rdma, of_which_any_element_is_refused_have_written_tho
         net::list_operation list = how == form::write_of_blocks  ? peer.write(all)
                                    : how == form::read_of_blocks ? peer.read(all)
                                                                  : peer.write(parts);
-        auto running = end_of(list);
-        const auto ended = co_await as_result(std::move(running));
+        const auto ended = co_await as_result(end_of(list));
         EXPECT_FALSE(ended);
         if (ended) co_return;
         const std::string words = ended.error().what();
@@ -479,8 +450,7 @@ TEST_F(lists_on_simulated_rdma, end_with_the_connection_wherever_they_are) {
       const net::block_list all{.local = own.slice(), .remote = there, .block_bytes = block, .blocks = pairs};
       auto list = peer.write(all);
       const auto write = [&]() -> task<> {
-        auto running = end_of(list);
-        const auto ended = co_await as_result(std::move(running));
+        const auto ended = co_await as_result(end_of(list));
         EXPECT_EQ(static_cast<bool>(ended), list.done() == list.size());
         if (!ended && list.done() != 0) ++in_the_middle;
       };
@@ -520,9 +490,7 @@ TEST_F(simulated_rdma, an_exposure_says_why_its_connection_ended_meanwhile) {
       below->break_off(client_port);
       co_return;
     };
-    auto lending = lend();
-    auto harming = harm();
-    co_await when_all(std::move(lending), std::move(harming));
+    co_await when_all(lend(), harm());
   };
   for (int i = 0; i < 50; ++i) run(serve, ask);
   EXPECT_GT(ended, 10);
@@ -549,8 +517,7 @@ TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
 // the device has let go of it before.
 TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_end_has_come) {
   for (const window_kind kind : {window_kind::type_1, window_kind::type_2b}) {
-    rdma_traits traits;
-    traits.windows = kind;
+    const rdma_traits traits{.windows = kind};
     open(traits, {.allow_shared_windows = true});
     for (duration after{}; after < 20us; after += 100ns) {
       const bool unbinds = (after / 100ns) % 2 != 0;
@@ -582,8 +549,7 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
 TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
   constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
   for (const bool like_rxe : {false, true}) {  // there a window has a region of its own
-    rdma_traits traits;
-    traits.like_rxe = like_rxe;
+    const rdma_traits traits{.like_rxe = like_rxe};
     open(traits);
     int ended = 0;
     const auto expose = [&](net::connection& peer) -> task<net::exposure> {
@@ -813,10 +779,7 @@ TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_no
         while (!lending.at_rest()) co_await yield();
       };
       below->stall(client_port, 1ms);
-      auto sending = send_one();
-      auto lending = lend_for_a_while();
-      auto after = send_one();
-      co_await when_all(std::move(sending), std::move(lending), std::move(after));
+      co_await when_all(send_one(), lend_for_a_while(), send_one());
     }
     co_await send_one();
     co_await peer.close();
@@ -879,13 +842,9 @@ task<bool> destroy_set_up(net::device& home, const net::connection_options& usua
   net::listener from = co_await home.listen(address);
   const auto accept = [&]() -> task<> {
     auto request = co_await from.next();
-    auto accepting = request->accept(usual);
-    static_cast<void>(co_await std::move(accepting));
+    static_cast<void>(co_await request->accept(usual));
   };
-  const auto connect = [&]() -> task<> {
-    auto connecting = home.connect(address, usual);
-    static_cast<void>(co_await std::move(connecting));
-  };
+  const auto connect = [&]() -> task<> { static_cast<void>(co_await home.connect(address, usual)); };
   const auto other = [&]() -> task<> {
     auto trying = of_client ? accept() : connect();
     static_cast<void>(co_await as_result(std::move(trying)));
@@ -977,8 +936,7 @@ TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_
     }
     auto done = co_await home->pool().allocate(1);
     co_await peer.send(std::move(done));
-    const auto end = co_await peer.recv();
-    EXPECT_FALSE(end);
+    EXPECT_FALSE(co_await peer.recv());
   };
   const auto ask = [&](net::connection& peer) -> task<> {
     EXPECT_FALSE(peer.capabilities().native);
@@ -1016,22 +974,13 @@ TEST_F(simulated_rdma, weft_peers_stay_connected_where_packets_without_payload_a
 }
 
 // What this process has been warned of.
-class warnings final : public report_handler {
- public:
-  warnings() : former_(set_report_handler(this)) {}
-  warnings(const warnings&) = delete;
-  warnings& operator=(const warnings&) = delete;
-  ~warnings() { set_report_handler(former_); }
-  [[nodiscard]] const std::vector<std::string>& all() const noexcept { return all_; }
-
- private:
-  void handle(const report& what) noexcept override {
-    if (what.kind == report_kind::warning) all_.push_back(to_string(what));
+std::vector<std::string> warnings_in(const test::report_list& all) {
+  std::vector<std::string> found;
+  for (const auto& each : all.take()) {
+    if (each.kind == report_kind::warning) found.push_back(each.line);
   }
-
-  report_handler* former_;
-  std::vector<std::string> all_;
-};
+  return found;
+}
 
 class foreign_peers : public simulated_rdma {
  protected:
@@ -1087,7 +1036,7 @@ class foreign_peers : public simulated_rdma {
 TEST_F(foreign_peers, stay_connected_where_packets_without_payload_are_lost_and_it_is_said_that_nobody_asks_for_them) {
   open({.loses_empty_packets = true});
   source = "127.0.0.1:0";  // another port for each attempt
-  const warnings said;
+  const test::report_list reports;
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
     co_await pass_a_word(client, server);
     co_await sleep_for(10 * dead_peer_after);
@@ -1095,31 +1044,30 @@ TEST_F(foreign_peers, stay_connected_where_packets_without_payload_are_lost_and_
     co_await pass_a_word(server, client);
   };
   between(script);
-  EXPECT_EQ(said.all().size(), 1u) << "both ends are of one host";
-  for (const std::string& each : said.all())
+  const auto said = warnings_in(reports);
+  EXPECT_EQ(said.size(), 1u) << "both ends are of one host";
+  for (const std::string& each : said)
     EXPECT_NE(each.find("between sim0 and 127.0.0.1 drops packets without payload"), std::string::npos) << each;
 }
 
 TEST_F(foreign_peers, that_vanish_are_noticed_where_packets_without_payload_arrive) {
   open({});
-  const warnings said;
+  const test::report_list reports;
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
     co_await pass_a_word(client, server);
     co_await sleep_for(10 * dead_peer_after);
     co_await pass_a_word(server, client);
     below->cut(client_port);
-    const auto heard = co_await as_result(server.recv());
-    EXPECT_FALSE(heard);
-    EXPECT_EQ(heard.error().code(), errc::peer_vanished);
+    EXPECT_EQ(co_await test::code_of(server.recv()), errc::peer_vanished);
   };
   between(script);
-  EXPECT_TRUE(said.all().empty());
+  EXPECT_TRUE(warnings_in(reports).empty());
 }
 
 // A server that has changed its mind leaves requests unanswered, whatever the network is like.
 TEST_F(foreign_peers, that_leave_what_they_have_accepted_say_nothing_of_the_network) {
   open({.leaves_at_once = true});
-  const warnings said;
+  const test::report_list reports;
   executor running(place.options(false));
   const auto root = [&]() -> task<> {
     net::connection_options options = usual();
@@ -1135,7 +1083,7 @@ TEST_F(foreign_peers, that_leave_what_they_have_accepted_say_nothing_of_the_netw
     });
   };
   running.run(root());
-  EXPECT_TRUE(said.all().empty()) << said.all().front();
+  EXPECT_EQ(warnings_in(reports), std::vector<std::string>());
 }
 
 // The descriptor of a completion channel is readable for good once the device has gone, and receives that connections
@@ -1165,8 +1113,7 @@ TEST_F(simulated_rdma, a_device_that_has_gone_lets_its_executor_sleep) {
 class simulated_lending : public simulated_rdma {
  protected:
   std::error_code expose(window_kind kind, bool allow_shared_windows) {
-    rdma_traits traits;
-    traits.windows = kind;
+    const rdma_traits traits{.windows = kind};
     open(traits, {.allow_shared_windows = allow_shared_windows});
     std::error_code failure;
     const auto serve = [&](net::connection_request& from, const net::connection_options& how) -> task<> {
@@ -1196,9 +1143,7 @@ TEST_F(simulated_lending, is_to_all_peers_where_the_user_allows_it) {
 
 TEST_F(simulated_lending, is_allowed_by_each_device_for_itself) {
   open({.windows = window_kind::type_1}, {.allow_shared_windows = true});
-  net::device_options options;
-  options.pool.huge_pages = false;
-  options.pool.system_calls = &place;
+  const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
   std::optional other = net::device::open(net::verbs::open_transport(rdma::device_name, *below), options);
   const auto expose_at = [](net::device& device, net::connection& peer) -> task<std::error_code> {
     auto memory = co_await device.pool().allocate(64);
@@ -1213,9 +1158,7 @@ TEST_F(simulated_lending, is_allowed_by_each_device_for_itself) {
     co_await peer->close();
   };
   const auto asking = [&]() -> task<> {
-    net::connection_options own;
-    own.source = source;
-    auto peer = co_await other->connect(address, own);
+    auto peer = co_await other->connect(address, {.source = source});
     EXPECT_EQ(co_await expose_at(*other, peer), errc::not_supported);
     EXPECT_FALSE(co_await peer.recv());
     co_await peer.close();

@@ -1,32 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.hpp"
 
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/sync/channel.hpp>
-#include <weft/runtime/sync/event.hpp>
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <array>
 #include <bit>
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <deque>
-#include <memory>
-#include <optional>
 #include <set>
-#include <span>
-#include <system_error>
-#include <utility>
 
 #include "../kit/bytes.hpp"
 #include "../kit/descriptors.hpp"
 #include "../unit/stag_of.hpp"
 #include "crew.hpp"
+#include "kit/standard.hpp"
 #include "limited.hpp"
 #include "loose_task.hpp"
 #include "medium.hpp"
@@ -82,10 +70,10 @@ struct lane_state {
 
 /// Memory that a client goes on to use when it may not.
 struct overstepped {
-  std::optional<mr::mapping> view;  // another one of it, which stays
-  mr::region region;
-  std::optional<net::exposure> exposed;
-  std::optional<mr::remote_region> said;  // to the client
+  std::optional<mr::mapping> view{};  // another one of it, which stays
+  mr::region region{};
+  std::optional<net::exposure> exposed{};
+  std::optional<mr::remote_region> said{};  // to the client
   std::size_t bytes = 0;
   bool is_being_written = false;
   bool is_taken_back = false;
@@ -112,11 +100,9 @@ struct operand {
 };
 
 /// A connection, from its set-up to its end.
-class meeting {
+class meeting : private test::immovable {
  public:
   meeting(run& all, const meeting_plan& plan, std::size_t index);
-  meeting(const meeting&) = delete;
-  meeting& operator=(const meeting&) = delete;
 
   /// On the client's executor.
   task<> happen();
@@ -178,9 +164,9 @@ class meeting {
   [[nodiscard]] bool stopped_from_afar(std::size_t index, const step& what) noexcept;
   [[nodiscard]] std::uint32_t own_stop(std::size_t index, const step& what) noexcept;
 
-  task<> pause(const step& what);
+  task<> pause(side& from, std::size_t index, const step& what);
   task<> send(side& from, std::size_t index, const step& what);
-  task<> write(side& from, std::size_t index, const step& what, bool tell);
+  task<> write(side& from, std::size_t index, const step& what);
   task<> read(side& from, std::size_t index, const step& what);
   task<> flush(side& from, std::size_t index, const step& what);
   task<> add(side& from, std::size_t index, const step& what);
@@ -490,16 +476,15 @@ void meeting::excuse(const error& why, const char* what, bool stopped, bool poss
 
 net::connection_options meeting::options_of(const side& one) const {
   const side_options& chosen = *one.options;
-  net::connection_options options;
-  options.receive_size = chosen.receive_size;
-  options.receive_depth = chosen.receive_depth;
-  options.send_depth = chosen.send_depth;
-  options.incoming_reads = chosen.reads;
-  options.outgoing_reads = chosen.reads;
-  options.set_up_timeout = patience;
-  options.close_timeout = patience;
-  options.resume_within = std::chrono::milliseconds(chosen.resume_within_ms);
-  options.receives = one.home->on_own_thread() ? one.shared : nullptr;
+  net::connection_options options{.receive_size = chosen.receive_size,
+                                  .receive_depth = chosen.receive_depth,
+                                  .send_depth = chosen.send_depth,
+                                  .incoming_reads = chosen.reads,
+                                  .outgoing_reads = chosen.reads,
+                                  .set_up_timeout = patience,
+                                  .close_timeout = patience,
+                                  .resume_within = std::chrono::milliseconds(chosen.resume_within_ms),
+                                  .receives = one.home->on_own_thread() ? one.shared : nullptr};
   if (one.is_client) options.private_data = name_;
   if (one.is_client && all_.simulated()) options.source = source_;
   return options;
@@ -559,31 +544,24 @@ task<> meeting::settle() {
 }
 
 task<> meeting::connect() {
-  auto call = limited(client_.device->connect(all_.address_of(index_), options_of(client_)), 0);
-  auto made = co_await std::move(call);
+  auto made = co_await limited(client_.device->connect(all_.address_of(index_), options_of(client_)), 0);
   if (succeeds(made, "connect")) client_.peer.emplace(*std::move(made));
   if (client_.peer && plan_.eager && !plan_.lanes.empty()) {
     const step first{.bytes = std::min(64U, plan_.server.receive_size)};
     co_await send(client_, 0, first);
   }
   // The server may never hear of it.
-  auto wait = limited(server_ready_.wait(), 1'500'000'000);
-  const auto heard = co_await std::move(wait);
+  const auto heard = co_await limited(server_ready_.wait(), 1'500'000'000);
   if (!heard && client_.peer && !disturbed() && !all_.place.has_failed()) fail("a connection has no other end");
 }
 
 // Who comes when all is over may find that the executors have ended.
 task<> meeting::accept(net::connection_request request) {
-  if (over_) {
-    auto accepting = accept_here(std::move(request));
-    co_return co_await std::move(accepting);
-  }
+  if (over_) co_return co_await accept_here(std::move(request));
   const crew::use clients(*all_.executors, plan_.client_home);
   const crew::use servers(*all_.executors, plan_.server_home);
-  auto accepting = on(*server_.home, accept_here(std::move(request)));
-  co_await std::move(accepting);
-  auto telling = on(*client_.home, server_is_ready());
-  co_await std::move(telling);
+  co_await on(*server_.home, accept_here(std::move(request)));
+  co_await on(*client_.home, server_is_ready());
 }
 
 task<> meeting::server_is_ready() {
@@ -592,8 +570,7 @@ task<> meeting::server_is_ready() {
 }
 
 task<> meeting::accept_here(net::connection_request request) {
-  auto call = limited(request.accept(options_of(server_)), 0);
-  auto made = co_await std::move(call);
+  auto made = co_await limited(request.accept(options_of(server_)), 0);
   if (!succeeds(made, "accept")) {
     rough_ = true;  // the client hears of it one way or the other
     co_return;
@@ -645,8 +622,7 @@ mr::mapping meeting::new_file(std::size_t bytes, mr::file_access others) const {
 
 task<> meeting::talk() {
   co_await prepare(client_);
-  auto preparing = on(*server_.home, prepare(server_));
-  co_await std::move(preparing);
+  co_await on(*server_.home, prepare(server_));
   if (all_.is_railed() && plan_.settles) co_await settle();
   if (all_.is_railed()) plan_faults();
   if (plan_.dies_in_loan != 0) all_.place.local().kill_in_loan(port_, plan_.dies_in_loan);
@@ -654,9 +630,7 @@ task<> meeting::talk() {
     tasks.spawn(receive(client_), "client's receiver");
     tasks.spawn(on(*server_.home, receive(server_)), "server's receiver");
     lanes_running_ = plan_.lanes.size();
-    for (std::size_t i = 0; i < plan_.lanes.size(); ++i) {
-      tasks.spawn(play_lane(i), "lane");
-    }
+    for (std::size_t i = 0; i < plan_.lanes.size(); ++i) tasks.spawn(play_lane(i), "lane");
     if (plan_.end_after_us != 0) tasks.spawn(end_early(), "early end");
     while (lanes_running_ != 0) {
       lanes_over_.reset();
@@ -721,8 +695,7 @@ task<> meeting::receive(side& at) {
   std::uint32_t stop = how.receive_stop_us;
   while (at.peer) {
     at.receiving.emplace(at.peer->recv());
-    auto wait = limited(watched_recv::reference(*at.receiving), stop);
-    auto got = co_await std::move(wait);
+    auto got = co_await limited(watched_recv::reference(*at.receiving), stop);
     at.receiving.reset();
     if (!got) {
       const bool stopped = how.receive_stop_us != 0 && got.error().code() == errc::timed_out;
@@ -746,10 +719,7 @@ task<> meeting::receive(side& at) {
     check_message(at, **got);
     kept.push_back(*std::move(*got));
     if (kept.size() > how.keep) {
-      if (plan_.pass_on) {
-        auto passing = all_.passed_on.send(std::move(kept.front()));
-        co_await std::move(passing);
-      }
+      if (plan_.pass_on) co_await all_.passed_on.send(std::move(kept.front()));
       kept.pop_front();
     }
     if (how.receive_pause_us != 0) co_await sleep_for(microseconds(how.receive_pause_us));
@@ -808,8 +778,7 @@ executor& meeting::executor_of(std::size_t index) noexcept { return (*all_.execu
 
 task<> meeting::play_lane(std::size_t index) {
   auto lane = plan_.lanes[index].destroyed_after_us != 0 ? run_and_destroy(index) : run_lane(index);
-  auto call = on(executor_of(index), std::move(lane));
-  co_await std::move(call);
+  co_await on(executor_of(index), std::move(lane));
   --lanes_running_;
   lanes_over_.set();
 }
@@ -822,8 +791,7 @@ task<> meeting::run_lane(std::size_t index) {
     co_await do_step(index, what);
   }
   if (!end.peer || ending_ || disturbed()) co_return;
-  auto call = on(*end.home, prove(end, index));
-  co_await std::move(call);
+  co_await on(*end.home, prove(end, index));
 }
 
 loose_task meeting::run_loosely(std::size_t index) { co_await run_lane(index); }
@@ -838,7 +806,7 @@ task<> meeting::run_and_destroy(std::size_t index) {
   }
 }
 
-task<> meeting::pause(const step& what) {
+task<> meeting::pause(side&, std::size_t, const step& what) {
   co_await sleep_for(microseconds(all_.is_railed() ? what.offset * 7 % 40'000 : what.offset % 500));
 }
 
@@ -872,51 +840,23 @@ task<> meeting::run_step(std::size_t index, const step& what) {
 task<> meeting::begin_step(std::size_t index, const step& what) {
   side& from = of(plan_.lanes[index]);
   all_.place.note(static_cast<std::uint64_t>(what.what));
-  switch (what.what) {
-    case action::send:
-      return send(from, index, what);
-    case action::write:
-      return write(from, index, what, false);
-    case action::write_and_tell:
-      return write(from, index, what, true);
-    case action::read:
-      return read(from, index, what);
-    case action::flush:
-      return flush(from, index, what);
-    case action::add:
-      return add(from, index, what);
-    case action::add_all:
-      return add_all(from, index, what);
-    case action::swap:
-      return swap(from, index, what);
-    case action::batch:
-      return batch(from, index, what);
-    case action::list:
-      return list(from, index, what);
-    case action::exposure:
-      return lend_exposure(from, index, what);
-    case action::window:
-      return lend_window(from, index, what);
-    case action::own_region:
-      return use_own_region(from, index, what);
-    case action::pause:
-      break;
-  }
-  return pause(what);
+  static constexpr std::array<task<> (meeting::*)(side&, std::size_t, const step&), 14> in_order_of_actions{
+      &meeting::send,          &meeting::write,       &meeting::write,          &meeting::read,  &meeting::flush,
+      &meeting::add,           &meeting::add_all,     &meeting::swap,           &meeting::batch, &meeting::list,
+      &meeting::lend_exposure, &meeting::lend_window, &meeting::use_own_region, &meeting::pause};
+  return (this->*in_order_of_actions[static_cast<std::size_t>(what.what)])(from, index, what);
 }
 
 // Of the pool; nothing if there was none, or if the connection has gone meanwhile.
 task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t index, std::size_t bytes, bool stopped) {
-  auto call = limited(on(executor_of(index), allocate_here(from, bytes, stopped)), 0);
-  auto made = co_await std::move(call);
+  auto made = co_await limited(on(executor_of(index), allocate_here(from, bytes, stopped)), 0);
   if (!made) excuse(made.error(), "allocate elsewhere", stopped);
   if (!made || !from.peer) co_return std::nullopt;
   co_return *std::move(made);
 }
 
 task<std::optional<mr::buffer>> meeting::allocate_here(side& from, std::size_t bytes, bool stopped) {
-  auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), 0);
-  auto made = co_await std::move(call);
+  auto made = co_await limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), 0);
   if (!succeeds(made, "allocate", stopped) || !from.peer) co_return std::nullopt;
   made->resize(bytes);
   co_return std::move(*made);
@@ -1009,25 +949,24 @@ task<> meeting::send(side& from, std::size_t index, const step& what) {
   if (item.immediate) how.immediate = small_id;
   const auto post = [&](auto&& bytes) { return from.peer->send(std::forward<decltype(bytes)>(bytes), how); };
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(hand_over(memory, what, post), own_stop(index, what));
-  const result<void> done = co_await std::move(call);
+  const result<void> done = co_await limited(hand_over(memory, what, post), own_stop(index, what));
   end_message(from, id, failure_of(done));
   if (succeeds(from, ticket, done, "send", what)) take_memory_back(memory, what);
 }
 
 // A message that says of a write that it has been placed.
 sent_message meeting::tell_of(std::size_t index, const step& what, std::uint64_t content) const {
-  sent_message item;
-  item.of_write = true;
-  item.lane = index;
-  item.offset = what.offset;
-  item.content = content;
-  item.length = what.bytes;
-  item.generation = lanes_[index]->area.generation();
+  sent_message item{.of_write = true,
+                    .lane = index,
+                    .offset = what.offset,
+                    .content = content,
+                    .length = what.bytes,
+                    .generation = lanes_[index]->area.generation()};
   return item;
 }
 
-task<> meeting::write(side& from, std::size_t index, const step& what, bool tell) {
+task<> meeting::write(side& from, std::size_t index, const step& what) {
+  const bool tell = what.what == action::write_and_tell;
   operand memory = borrow(from, index, what);
   if (memory.parts.empty() && !memory.take(co_await allocate(from, index, what.bytes, what.stop_after_us != 0)))
     co_return;
@@ -1047,8 +986,7 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
   const auto target = opposite(from).memory.remote().slice(area_of(index) + what.offset, what.bytes);
   const auto post = [&](auto&& bytes) { return from.peer->write(std::forward<decltype(bytes)>(bytes), target, how); };
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(hand_over(memory, what, post), own_stop(index, what));
-  const result<void> done = co_await std::move(call);
+  const result<void> done = co_await limited(hand_over(memory, what, post), own_stop(index, what));
   if (tell) end_message(from, id, failure_of(done));
   const bool possible = !tell || all_.over->can().write_immediate;
   if (!done && !done.error().posted()) state.area.revert(what.offset, before);
@@ -1073,8 +1011,7 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
     return whole ? from.peer->read(sink, source) : from.peer->read(parts, source);
   };
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(make(), own_stop(index, what));
-  const result<void> done = co_await std::move(call);
+  const result<void> done = co_await limited(make(), own_stop(index, what));
   if (!succeeds(from, ticket, done, "read", what)) co_return;
   if (!lanes_[index]->area.learn(what.offset, memory.bytes))
     fail(fmt::format("lane {} has read what cannot be there", index));
@@ -1083,8 +1020,7 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
 task<> meeting::flush(side& from, std::size_t index, const step& what) {
   const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(from.peer->flush(where), own_stop(index, what));
-  const result<void> done = co_await std::move(call);
+  const result<void> done = co_await limited(from.peer->flush(where), own_stop(index, what));
   if (!succeeds(from, ticket, done, "flush", what)) co_return;
   const auto placed = std::span<const std::byte>(opposite(from).bytes).subspan(area_of(index), plan_.area_bytes);
   if (!apart() && !lanes_[index]->area.is(placed))
@@ -1100,8 +1036,7 @@ task<> meeting::change_word(side& from, std::size_t index, const step& what, con
   own.may_change(change);
   const auto where = words_of(opposite(from)).slice(word_of(index), 8);
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(post(*from.peer, where), own_stop(index, what));
-  const result<std::uint64_t> got = co_await std::move(call);
+  const result<std::uint64_t> got = co_await limited(post(*from.peer, where), own_stop(index, what));
   if (!got && !got.error().posted()) own.revert(before);
   if (!succeeds(from, ticket, got, name, what, all_.over->can().atomics)) co_return;
   if (!before.contains(*got)) fail(fmt::format("{} of lane {} has found {}", name, index, *got));
@@ -1131,8 +1066,7 @@ task<> meeting::add_all(side& from, std::size_t index, const step& what) {
   ++possible_tickets_[which];
   const auto where = words_of(other).slice(0, 8);
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(from.peer->fetch_add(where, 1), own_stop(index, what));
-  const auto got = co_await std::move(call);
+  const auto got = co_await limited(from.peer->fetch_add(where, 1), own_stop(index, what));
   if (!got && !got.error().posted()) --possible_tickets_[which];
   if (!succeeds(from, ticket, got, "fetch_add", what, all_.over->can().atomics)) co_return;
   if (!apart() && !tickets_[which].insert(*got).second) fail(fmt::format("two lanes have got {} from one word", *got));
@@ -1173,9 +1107,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
       one.before = state.area.begin(one.offset, one.content, what.bytes);
       operations.push_back(from.peer->write(buffers[i], target));
     } else {
-      sent_message item;
-      item.bytes = what.bytes;
-      item.immediate = true;
+      const sent_message item{.bytes = what.bytes, .immediate = true};
       one.id = begin_message(from, item);
       const auto small_id = static_cast<std::uint32_t>(one.id);
       sign(bytes, one.id);
@@ -1185,10 +1117,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
   from.posted += count;
   const std::uint64_t ticket = from.posted;
   result<void> done;
-  {
-    auto call = limited(from.peer->batch(operations), own_stop(index, what));
-    done = co_await std::move(call);
-  }
+  { done = co_await limited(from.peer->batch(operations), own_stop(index, what)); }
   const bool begun = done || done.error().posted() ||
                      std::any_of(operations.begin(), operations.end(), [](const auto& one) { return one.failure(); });
   // Each by itself, in order: what failed may lie over what succeeded.
@@ -1253,8 +1182,7 @@ task<> meeting::list(side& from, std::size_t index, const step& what) {
   from.posted += count;
   const std::uint64_t ticket = from.posted;
   net::list_operation all = from.peer->write(parts, how);
-  auto call = limited(end_of(all), own_stop(index, what));
-  const result<void> done = co_await std::move(call);
+  const result<void> done = co_await limited(end_of(all), own_stop(index, what));
   if (tells) end_message(from, id, failure_of(done));
   if (done && all.done() != count) fail(fmt::format("a list of {} has ended with {} done", count, all.done()));
   if (!done && all.done() == count) {
@@ -1290,8 +1218,7 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
     const auto before = state.area.begin(what.offset, content, what.bytes);
     const auto target = opposite(from).memory.remote().slice(area_of(index) + what.offset, what.bytes);
     const std::uint64_t ticket = ++from.posted;
-    auto call = limited(from.peer->write(region->slice(0, what.bytes), target), 0);
-    const result<void> done = co_await std::move(call);
+    const result<void> done = co_await limited(from.peer->write(region->slice(0, what.bytes), target), 0);
     failure = failure_of(done);
     if (!failure) {
       in_order(from, ticket);
@@ -1300,8 +1227,7 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
       state.area.revert(what.offset, before);
     }
   }
-  auto releasing = limited(on(executor_of(index), region->release()), 0);
-  const result<void> released = co_await std::move(releasing);
+  const result<void> released = co_await limited(on(executor_of(index), region->release()), 0);
   const bool stopped = !released && all_.falls_apart && released.error().code() == errc::canceled;
   if (!released && !stopped) {
     fail(fmt::format("a region cannot be released after its write: {}", released.error().what()));
@@ -1320,11 +1246,9 @@ task<bool> meeting::use_lent(side& from, std::size_t index, mr::remote_region wh
   if (!source || !sink) co_return false;
   const std::uint64_t content = 1'000'000 + ++from.posted;
   fill(source->bytes(), content);
-  auto writing = limited(from.peer->write(*source, where), 0);
-  const result<void> written = co_await std::move(writing);
+  const result<void> written = co_await limited(from.peer->write(*source, where), 0);
   if (!succeeds(written, "write to what was lent") || !from.peer) co_return false;
-  auto reading = limited(from.peer->read(*sink, where), 0);
-  const result<void> done = co_await std::move(reading);
+  const result<void> done = co_await limited(from.peer->read(*sink, where), 0);
   if (!succeeds(done, "read of what was lent")) co_return false;
   if (!holds(sink->bytes(), content)) fail("what was lent has other bytes when it is read");
   if (!apart() && !holds(memory, content)) fail("what was lent has other bytes");
@@ -1335,9 +1259,7 @@ task<bool> meeting::use_lent(side& from, std::size_t index, mr::remote_region wh
 task<bool> meeting::revoke(side& from, std::size_t index, std::uint64_t key) {
   auto memory = co_await allocate(from, index, 4);
   if (!memory) co_return false;
-  sent_message item;
-  item.bytes = 4;
-  item.invalidates = key;
+  const sent_message item{.bytes = 4, .invalidates = key};
   const std::size_t id = begin_message(from, item);
   sign(memory->bytes(), id);
   ++from.posted;
@@ -1346,8 +1268,7 @@ task<bool> meeting::revoke(side& from, std::size_t index, std::uint64_t key) {
   end_message(from, id, failure_of(done));
   const bool possible = all_.over->can().windows == abilities::of_one_peer;
   if (!succeeds(done, "send with a key to revoke", false, possible) || !from.peer) co_return false;
-  auto flushing = limited(flush_first_word(from), 0);
-  const result<void> flushed = co_await std::move(flushing);
+  const result<void> flushed = co_await limited(flush_first_word(from), 0);
   if (!succeeds(flushed, "flush")) co_return false;
   // Of direct memory it says nothing about messages.
   const auto waits = [&] { return from.peer && !ending_ && !disturbed() && !from.out.messages[id].received; };
@@ -1357,14 +1278,12 @@ task<bool> meeting::revoke(side& from, std::size_t index, std::uint64_t key) {
 
 task<result<net::exposure>> meeting::expose(side& lender, mr::buffer memory, mr::usage uses) {
   if (!lender.peer) co_return error(errc::closed, "expose");
-  auto call = limited(lender.peer->expose(std::move(memory), uses), 0);
-  co_return co_await std::move(call);
+  co_return co_await limited(lender.peer->expose(std::move(memory), uses), 0);
 }
 
 task<result<net::exposure>> meeting::bind(side& lender, mr::slice range) {
   if (!lender.peer) co_return error(errc::closed, "bind");
-  auto call = limited(lender.peer->expose(range, open_to_peers()), 0);
-  co_return co_await std::move(call);
+  co_return co_await limited(lender.peer->expose(range, open_to_peers()), 0);
 }
 
 task<> nothing() { co_return; }
@@ -1384,8 +1303,7 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
   if (!lender.peer) co_return;
   auto memory = co_await allocate(lender, index, std::max(what.bytes, 1U));
   if (!memory || !from.peer) co_return;
-  auto lending = on(*lender.home, expose(lender, std::move(*memory), open_to_peers()));
-  auto lent = co_await std::move(lending);
+  auto lent = co_await on(*lender.home, expose(lender, std::move(*memory), open_to_peers()));
   if (!succeeds(lent, "expose", false, can_lend())) co_return;
   check_possible(can_lend(), "expose");
   if (!from.peer) co_return;
@@ -1395,12 +1313,8 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
     exposures_.push_back(*std::move(lent));
     co_return;
   }
-  if (what.immediate) {
-    auto dropping = drop(lender, *std::move(lent));
-    co_return co_await std::move(dropping);
-  }
-  auto taking = on(*lender.home, lent->revoke());
-  mr::buffer back = co_await std::move(taking);
+  if (what.immediate) co_return co_await drop(lender, *std::move(lent));
+  mr::buffer back = co_await on(*lender.home, lent->revoke());
   if (back.size() != std::max(what.bytes, 1U)) fail("what was exposed came back with another size");
   if (!all_.is_railed()) co_return;
   // Longer than anything may be under way over a rail that was given up.
@@ -1413,8 +1327,7 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
   side& lender = opposite(from);
   if (!lender.peer || !from.peer) co_return;
   const mr::slice range = lender.scratch.slice(scratch_of(index), std::max(what.bytes, 1U));
-  auto binding = on(*lender.home, bind(lender, range));
-  auto lent = co_await std::move(binding);
+  auto lent = co_await on(*lender.home, bind(lender, range));
   // Where there are no windows, there is no memory that is registered for some.
   const bool has_windows = all_.over->can().windows != abilities::none;
   if (!lent && !has_windows && lent.error().code() == errc::access_denied) {
@@ -1436,12 +1349,8 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
     windows_.push_back(*std::move(lent));
     co_return;
   }
-  if (what.immediate) {
-    auto dropping = drop(lender, *std::move(lent));
-    co_return co_await std::move(dropping);
-  }
-  auto unbinding = on(*lender.home, lent->revoke());
-  co_await std::move(unbinding);
+  if (what.immediate) co_return co_await drop(lender, *std::move(lent));
+  co_await on(*lender.home, lent->revoke());
 }
 
 // Reads all that the lane may have written: from then on it is known, and placed.
@@ -1451,8 +1360,7 @@ task<> meeting::prove(side& from, std::size_t index) {
   if (!sink) co_return;
   const auto source = opposite(from).memory.remote().slice(area_of(index), plan_.area_bytes);
   ++from.posted;
-  auto call = limited(from.peer->read(*sink, source), 0);
-  const result<void> done = co_await std::move(call);
+  const result<void> done = co_await limited(from.peer->read(*sink, source), 0);
   if (!succeeds(done, "the last read")) co_return;
   if (!lanes_[index]->area.learn(0, sink->bytes())) fail(fmt::format("lane {} has read what cannot be there", index));
   lanes_[index]->proven = !apart();
@@ -1465,8 +1373,7 @@ task<> meeting::close(side& one) {
   ending_ = true;
   one.closes = true;
   const duration start = all_.elapsed();
-  auto call = limited(one.peer->close(), 0);
-  const result<void> done = co_await std::move(call);
+  const result<void> done = co_await limited(one.peer->close(), 0);
   static_cast<void>(succeeds(done, "close"));
   if (!disturbed() && !all_.place.has_failed() && all_.elapsed() - start >= patience)
     fail("a close has waited for its deadline");
@@ -1527,8 +1434,7 @@ task<> meeting::learn_of_restart() {
   if (!client_.peer) co_return;
   const bool waits = plan_.client.resume_within_ms >= 60'000 && plan_.server.resume_within_ms != 0;
   const bool asks = settled_ && waits && all_.is_railed();
-  auto flushing = limited(flush_first_word(client_), 0);
-  const result<void> flushed = co_await std::move(flushing);
+  const result<void> flushed = co_await limited(flush_first_word(client_), 0);
   if (flushed) fail("a server has answered that knows nothing of the connection");
   const bool is_own_end = flushed.error().code() == errc::closed;  // something that it had borrowed was stopped
   if (asks && !mortal_ && !is_own_end && flushed.error().code() != errc::peer_restarted) {
@@ -1543,8 +1449,7 @@ task<> meeting::violate() {
   violated_ = true;
   if (!client_.peer || !server_.peer) co_return;
   // Whoever waited for a second buffer with one in his hands would keep others waiting in a tight pool.
-  auto there = on(*server_.home, allocate_here(server_, violating_bytes, false));
-  auto lent = co_await std::move(there);
+  auto lent = co_await on(*server_.home, allocate_here(server_, violating_bytes, false));
   if (!lent || !client_.peer) {
     if (client_.peer) client_.peer->abort();
     co_return;
@@ -1573,8 +1478,7 @@ task<> meeting::violate() {
     const mr::usage uses = plan_.how == ending::without_right ? mr::usage::read_src : open_to_peers();
     watched = lent->bytes();
     held.emplace(*all_.executors, owner->home_number);
-    auto lending = on(*owner->home, expose(*owner, std::move(*lent), uses));
-    auto made = co_await std::move(lending);
+    auto made = co_await on(*owner->home, expose(*owner, std::move(*lent), uses));
     if (!made || !client_.peer) {
       if (client_.peer) client_.peer->abort();
       co_return;
@@ -1584,17 +1488,13 @@ task<> meeting::violate() {
     range = target->slice(0, violating_bytes);
     const bool ours = owner == &server_;
     is_late = plan_.how == ending::revoked_key || (plan_.how == ending::foreign_key && ours);
-    if (is_late) {
-      auto taking = on(*owner->home, exposed.revoke());
-      lent = co_await std::move(taking);
-    }
+    if (is_late) lent = co_await on(*owner->home, exposed.revoke());
   }
   auto writing =
       limited(client_.peer->write(client_.scratch.slice(scratch_of(lanes_.size()), range->size()), *range), 0);
   static_cast<void>(co_await std::move(writing));
   if (client_.peer) {
-    auto flushing = limited(flush_first_word(client_), 0);
-    const result<void> flushed = co_await std::move(flushing);
+    const result<void> flushed = co_await limited(flush_first_word(client_), 0);
     // Over rails a peer that comes late loses that access alone.
     if (flushed && !(is_late && all_.is_railed())) fail("the peer took an access that it does not allow");
   }
@@ -1606,8 +1506,7 @@ task<> meeting::violate() {
 task<> meeting::overstep() {
   rough_ = true;
   if (!client_.peer || !server_.peer) co_return;
-  overstepped what;
-  what.bytes = plan_.overstepped_bytes;
+  overstepped what{.bytes = plan_.overstepped_bytes};
   auto lending = on(*server_.home, lend_for_overstepping(what));
   if (co_await std::move(lending) && client_.peer) {
     const auto both = [&](scope& tasks) -> task<> {
@@ -1618,8 +1517,7 @@ task<> meeting::overstep() {
     if (!test::is_all(std::span<const std::byte>(*what.view), guard))
       fail("memory was changed by a peer after it was taken back");
   }
-  auto clearing = on(*server_.home, clear(what));
-  co_await std::move(clearing);
+  co_await on(*server_.home, clear(what));
   if (client_.peer) client_.peer->abort();
 }
 
@@ -1635,8 +1533,7 @@ task<bool> meeting::lend_for_overstepping(overstepped& what) try {
   what.region = co_await server_.device->domain().register_memory(std::move(file), how);
   if (is_region) what.said = what.region.remote();
   if (is_region || !server_.peer) co_return server_.peer.has_value();
-  auto exposing = server_.peer->expose(what.region.slice(), uses);
-  what.exposed = co_await std::move(exposing);
+  what.exposed = co_await server_.peer->expose(what.region.slice(), uses);
   what.said = what.exposed->remote();
   co_return true;
 } catch (const error& why) {
@@ -1649,9 +1546,7 @@ task<> meeting::take_back(overstepped& what) {
   co_await sleep_for(microseconds(plan_.overstepped_after_us));
   // What takes several turns is interrupted.
   constexpr std::size_t one_turn = std::size_t{256} << 10;
-  for (int i = 0; what.bytes > one_turn && i < 3000 && !what.is_being_written; ++i) {
-    co_await sleep_for(microseconds(1));
-  }
+  for (int i = 0; what.bytes > one_turn && i < 3000 && !what.is_being_written; ++i) co_await sleep_for(microseconds(1));
   (plan_.oversteps == overstepping::of_rights ? violated_ : is_late_) = true;
   if (plan_.oversteps == overstepping::of_region) {
     co_await what.region.release();
@@ -1711,23 +1606,20 @@ task<result<void>> meeting::write_on(overstepped& what, mr::region& own, std::ui
 task<result<void>> meeting::read_on(overstepped& what, mr::region& own, std::uint64_t content) {
   const std::span<std::byte> bytes = own.bytes().subspan(8);
   std::fill(bytes.begin(), bytes.end(), std::byte{0xDD});
-  auto call = limited(client_.peer->read(own.slice(8, bytes.size()), what.behind_word()), 0);
-  const result<void> how = co_await std::move(call);
+  const result<void> how = co_await limited(client_.peer->read(own.slice(8, bytes.size()), what.behind_word()), 0);
   if (how && !holds(bytes, content)) fail("what is about to be taken back has other bytes when it is read");
   co_return how;
 }
 
 task<result<void>> meeting::add_on(overstepped& what, std::uint64_t before) {
-  auto call = limited(client_.peer->fetch_add(what.word(), 1), 0);
-  const auto got = co_await std::move(call);
+  const auto got = co_await limited(client_.peer->fetch_add(what.word(), 1), 0);
   if (!got) co_return got.error();
   if (*got != before) fail(fmt::format("fetch_add has found {} instead of {}", *got, before));
   co_return result<void>();
 }
 
 task<result<void>> meeting::flush_on(overstepped& what, std::uint64_t content) {
-  auto call = limited(client_.peer->flush(what.behind_word()), 0);
-  const result<void> how = co_await std::move(call);
+  const result<void> how = co_await limited(client_.peer->flush(what.behind_word()), 0);
   const bool can_look = how && !what.is_taken_back && !apart();
   if (can_look && !holds(what.bytes_behind_word(), content)) fail("what was flushed is not placed");
   co_return how;
@@ -1735,8 +1627,7 @@ task<result<void>> meeting::flush_on(overstepped& what, std::uint64_t content) {
 
 task<result<void>> meeting::read_zeros(overstepped& what, mr::region& own) {
   const std::span<std::byte> bytes = own.bytes().subspan(8);
-  auto call = limited(client_.peer->read(own.slice(8, bytes.size()), what.behind_word()), 0);
-  const result<void> how = co_await std::move(call);
+  const result<void> how = co_await limited(client_.peer->read(own.slice(8, bytes.size()), what.behind_word()), 0);
   if (how && !test::is_zero(bytes) && !what.is_taken_back) fail("what nobody has written has changed");
   co_return how;
 }
@@ -1744,8 +1635,7 @@ task<result<void>> meeting::read_zeros(overstepped& what, mr::region& own) {
 // Of what it may only read.
 task<bool> meeting::write_by_force(overstepped& what, mr::region& own) {
   const mr::remote_region forged(what.said->key(), what.said->address(), what.said->size(), mr::usage::write_dst);
-  auto writing = limited(client_.peer->write(own.slice(0, 8), forged.slice(0, 8)), 0);
-  static_cast<void>(co_await std::move(writing));
+  static_cast<void>(co_await limited(client_.peer->write(own.slice(0, 8), forged.slice(0, 8)), 0));
   if (!client_.peer) co_return false;
   auto flushing = limited(flush_first_word(client_), 0);
   if (co_await std::move(flushing)) fail("the peer took a write of what may only be read");
@@ -1781,8 +1671,7 @@ void meeting::check_memory(side& one) {
 
 task<> meeting::leave() {
   co_await close(client_);
-  auto closing = on(*server_.home, close(server_));
-  co_await std::move(closing);
+  co_await on(*server_.home, close(server_));
   client_.peer.reset();
   server_.peer.reset();
   // What was dropped closes in the background. On real devices the other end has waited for that.
@@ -1814,8 +1703,7 @@ task<> run::share(net::device& device, std::size_t home) {
   const net::shared_receive_options together{.receive_size = 16'384, .depth = plan.shared_depth};
   // Where an arena cannot be had, they wait for what others give back.
   const std::uint32_t stop_after_us = plan.failing_call != 0 ? 1'000'000 : 0;
-  auto sharing = limited(on(there, device.share_receives(together)), stop_after_us);
-  auto made = co_await std::move(sharing);
+  auto made = co_await limited(on(there, device.share_receives(together)), stop_after_us);
   if (!over->can().shared_receives) {
     const bool refused = !made && (made.error().code() == errc::not_supported || excuses(made.error()));
     if (!refused) give_up("receives are shared, or fail to be, where nobody can");
@@ -1835,11 +1723,8 @@ net::shared_receives* run::shared_by(const side& one) noexcept {
 task<> run::serve(net::listener& from) {
   const auto accept_all = [&](scope& tasks) -> task<> {
     for (;;) {
-      auto wait = limited(from.next(), 0);
-      auto next = co_await std::move(wait);
-      if (!next && !excuses(next.error())) {
-        give_up(fmt::format("nobody listens any more: {}", next.error().what()));
-      }
+      auto next = co_await limited(from.next(), 0);
+      if (!next && !excuses(next.error())) give_up(fmt::format("nobody listens any more: {}", next.error().what()));
       if (!next || !*next) break;
       std::optional<net::connection_request> request = *std::move(next);
       const auto index = index_of(request->private_data(), meetings.size());
@@ -1873,8 +1758,7 @@ std::string run::address_of(std::size_t connection) const {
 
 task<> run::let_messages_go() {
   for (;;) {
-    auto wait = passed_on.receive();
-    const auto next = co_await std::move(wait);
+    const auto next = co_await passed_on.receive();
     if (!next) co_return;
     const auto id = id_of(*next);
     const std::size_t head = std::min(next->size(), sizeof(std::uint32_t));
@@ -1893,8 +1777,7 @@ task<> run::body() {
   place.fail_mappings(plan.failing_mappings);
   place.fail_accepts(plan.failing_accepts);
   if (plan.removal_us != 0) place.at(microseconds(plan.removal_us), [this] { over->remove(); });
-  net::listener_options options;
-  options.set_up_timeout = patience;
+  const net::listener_options options{.set_up_timeout = patience};
   const std::string where_to_listen = simulated() ? server_address : where.address + ":0";
   const crew::use held(*executors, plan.listener_home);
   executor& listens = (*executors)[plan.listener_home];
@@ -1903,8 +1786,7 @@ task<> run::body() {
   std::vector<net::listener> listeners;
   for (std::size_t i = 0; i < (is_railed() ? meetings.size() : 1); ++i) {
     const std::string where_it_listens = is_railed() ? address_of(i) : where_to_listen;
-    auto listening = on(listens, server_device->listen(where_it_listens, options));
-    listeners.push_back(co_await std::move(listening));
+    listeners.push_back(co_await on(listens, server_device->listen(where_it_listens, options)));
   }
   if (!is_railed()) address = listeners.front().address();
   const auto meet = [&](scope& tasks) -> task<> {
@@ -1947,10 +1829,8 @@ std::size_t largest_buffer(const script& what) {
 }
 
 net::device open_device(const script& what, medium& over) {
-  net::device_options options;
-  options.pool.huge_pages = false;
-  options.pool.system_calls = &over.calls();
-  options.pool.arena_bytes = what.arena_bytes;
+  net::device_options options{
+      .pool = {.arena_bytes = what.arena_bytes, .huge_pages = false, .system_calls = &over.calls()}};
   if (what.tight_pool) {
     const std::size_t sends = (largest_buffer(what) * 5 / 4 / 16'384 + 2) * 16'384;
     options.pool.max_bytes = std::size_t{16} << 20;
@@ -1974,8 +1854,7 @@ void run::open_devices() {
 }
 
 void run::hire() {
-  executor_options real;
-  real.dump_on_signal = SIGUSR1;
+  const executor_options real{.dump_on_signal = SIGUSR1};
   executors.emplace(place, simulated() ? place.options(plan.shuffle_tasks) : real);
   if (!simulated()) return;
   while (executors->size() < plan.executors) executors->hire(plan.shuffle_tasks);

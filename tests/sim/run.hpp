@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <string>
-
+#include "kit/standard.hpp"
 #include "script.hpp"
 
 namespace weft::sim {

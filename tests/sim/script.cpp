@@ -3,10 +3,7 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <array>
-#include <stdexcept>
-
+#include "kit/standard.hpp"
 #include <nlohmann/json.hpp>
 
 namespace weft::sim {
@@ -75,26 +72,24 @@ T narrow(std::uint64_t value) noexcept {
 }
 
 conditions make_conditions(random& dice) {
-  conditions net;
-  net.longest_delay_ns = dice.one_in(8) ? 0 : 100U << dice.below(18);
-  net.longest_job_ns = 1000U << dice.below(14);
-  net.longest_turn_ns = 100U << dice.below(10);
-  net.socket_bytes = dice.one_in(8) ? dice.between(1, 200) : 1024U << dice.below(9);
-  net.packet_bytes = dice.one_in(8) ? dice.between(1, 64) : 512U << dice.below(10);
-  net.short_share = dice.one_in(2) ? 0 : dice.below(700);
-  net.idle_share = dice.one_in(2) ? 0 : dice.below(700);
-  net.spurious_share = dice.one_in(2) ? 0 : dice.below(150);
-  net.shuffle = !dice.one_in(3);
+  conditions net{.longest_delay_ns = dice.one_in(8) ? 0 : 100U << dice.below(18),
+                 .longest_job_ns = 1000U << dice.below(14),
+                 .longest_turn_ns = 100U << dice.below(10),
+                 .socket_bytes = dice.one_in(8) ? dice.between(1, 200) : 1024U << dice.below(9),
+                 .packet_bytes = dice.one_in(8) ? dice.between(1, 64) : 512U << dice.below(10),
+                 .short_share = dice.one_in(2) ? 0 : dice.below(700),
+                 .idle_share = dice.one_in(2) ? 0 : dice.below(700),
+                 .spurious_share = dice.one_in(2) ? 0 : dice.below(150),
+                 .shuffle = !dice.one_in(3)};
   return net;
 }
 
 side_options make_side(random& dice, const script& all) {
-  side_options side;
-  side.receive_size = narrow<std::uint32_t>(dice.one_in(4) ? 16'384 : 64 + dice.skewed(4096));
-  side.receive_depth = narrow<std::uint16_t>(1 + dice.skewed(31));
-  side.send_depth = narrow<std::uint16_t>(1 + dice.skewed(63));
-  side.reads = narrow<std::uint16_t>(1 + dice.skewed(15));
-  side.share_receives = dice.one_in(all.shared_depth < 4 ? 2 : 6);
+  side_options side{.receive_size = narrow<std::uint32_t>(dice.one_in(4) ? 16'384 : 64 + dice.skewed(4096)),
+                    .receive_depth = narrow<std::uint16_t>(1 + dice.skewed(31)),
+                    .send_depth = narrow<std::uint16_t>(1 + dice.skewed(63)),
+                    .reads = narrow<std::uint16_t>(1 + dice.skewed(15)),
+                    .share_receives = dice.one_in(all.shared_depth < 4 ? 2 : 6)};
   const bool scarce = side.share_receives && all.shared_depth < 4;
   side.receive_pause_us = dice.one_in(scarce ? 1 : 3) ? narrow<std::uint32_t>(dice.skewed(scarce ? 20'000 : 500)) : 0;
   side.receive_stop_us = dice.one_in(4) ? narrow<std::uint32_t>(1 + dice.skewed(200)) : 0;
@@ -119,9 +114,7 @@ action make_action(random& dice, const script& all) {
 }
 
 step make_step(random& dice, const script& all, const meeting_plan& plan, bool of_client, bool lasts) {
-  step made;
-  made.what = make_action(dice, all);
-  made.memory = static_cast<lending>(dice.below(lasts ? 4 : 2));
+  step made{.what = make_action(dice, all), .memory = static_cast<lending>(dice.below(lasts ? 4 : 2))};
   // Destroyed in the middle, it would take back what its own writes are on their way to.
   if (!lasts && (made.what == action::exposure || made.what == action::window || made.what == action::own_region))
     made.what = action::pause;
@@ -144,16 +137,14 @@ bool is_damaged(const meeting_plan& plan) {
 }
 
 meeting_plan make_meeting(random& dice, const script& all) {
-  meeting_plan plan;
-  plan.start_us = narrow<std::uint32_t>(dice.skewed(2000));
-  plan.client = make_side(dice, all);
-  plan.server = make_side(dice, all);
-  plan.area_bytes = narrow<std::uint32_t>(dice.one_in(10) ? 150'000 : 256 + dice.skewed(20'000));
+  meeting_plan plan{.start_us = narrow<std::uint32_t>(dice.skewed(2000)),
+                    .client = make_side(dice, all),
+                    .server = make_side(dice, all),
+                    .area_bytes = narrow<std::uint32_t>(dice.one_in(10) ? 150'000 : 256 + dice.skewed(20'000))};
   if (all.net.packet_bytes < 512 || all.net.socket_bytes < 512) plan.area_bytes = std::min(plan.area_bytes, 3000U);
   const std::uint64_t lanes = 1 + dice.below(5);
   for (std::uint64_t i = 0; i < lanes; ++i) {
-    lane one;
-    one.of_client = dice.one_in(2);
+    lane one{.of_client = dice.one_in(2)};
     if (dice.one_in(12)) one.destroyed_after_us = narrow<std::uint32_t>(1 + dice.skewed(3000));
     const std::uint64_t steps = 1 + dice.skewed(15);
     for (std::uint64_t k = 0; k < steps; ++k) {
@@ -165,9 +156,8 @@ meeting_plan make_meeting(random& dice, const script& all) {
   if (dice.one_in(4)) plan.end_after_us = narrow<std::uint32_t>(1 + dice.skewed(3000));
   const bool scarce = plan.client.share_receives || plan.server.share_receives;
   if (dice.one_in(scarce ? 2 : 5)) {
-    fault one;
-    one.what = static_cast<fault_kind>(dice.below(6));
-    one.after_us = narrow<std::uint32_t>(dice.skewed(3000));
+    const fault one{.what = static_cast<fault_kind>(dice.below(6)),
+                    .after_us = narrow<std::uint32_t>(dice.skewed(3000))};
     plan.faults.push_back(one);
   }
   return plan;
@@ -352,14 +342,13 @@ json parse(std::string_view text) {
 
 script make_script(std::uint64_t seed) {
   random dice(seed);
-  script made;
-  made.seed = seed;
-  made.net = make_conditions(dice);
-  made.shuffle_tasks = dice.one_in(2);
-  made.one_device = dice.one_in(3);
-  made.arena_bytes = 65'536U << dice.below(4);
-  made.tight_pool = dice.one_in(5);
-  made.shared_depth = narrow<std::uint16_t>(1 + dice.skewed(63));
+  script made{.seed = seed,
+              .net = make_conditions(dice),
+              .shuffle_tasks = dice.one_in(2),
+              .one_device = dice.one_in(3),
+              .arena_bytes = 65'536U << dice.below(4),
+              .tight_pool = dice.one_in(5),
+              .shared_depth = narrow<std::uint16_t>(1 + dice.skewed(63))};
   if (dice.one_in(12)) made.failing_mappings = narrow<std::uint32_t>(1 + dice.below(3));
   if (dice.one_in(8)) made.failing_accepts = narrow<std::uint32_t>(1 + dice.below(3));
   const std::uint64_t meetings = 1 + dice.below(3);

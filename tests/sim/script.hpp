@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
+#include "kit/standard.hpp"
 #include "world.hpp"
 
 // What a run does: connections, what their ends do with them, and what is done to them. Plain data, so that a run that
@@ -54,7 +49,7 @@ struct lane {
   std::uint32_t home = 0;                ///< the executor of the task, which may be another than that of its end; it
                                          ///< allocates and stops there, and has the rest done where it may be done
   std::uint32_t destroyed_after_us = 0;  ///< 0: it ends by itself
-  std::vector<step> steps;
+  std::vector<step> steps{};
 };
 
 struct side_options {
@@ -124,8 +119,8 @@ struct meeting_plan {
   side_options server;
   bool eager = false;               ///< the client sends before it knows whether the server has heard of it
   std::uint32_t area_bytes = 1024;  ///< of each lane's part of the peer's memory
-  std::vector<lane> lanes;
-  std::vector<fault> faults;
+  std::vector<lane> lanes{};
+  std::vector<fault> faults{};
   ending how = ending::client_closes;
   std::uint32_t end_after_us = 0;  ///< in the middle of everything; 0: once all lanes have ended
   bool settles = false;            ///< all its rails are there before anything is done
@@ -155,8 +150,8 @@ struct script {
   std::uint32_t unsent_share = 0;    ///< likewise, for what there is no room in the socket
   std::uint32_t removal_us = 0;      ///< of the device, if there is one; 0: never
   std::uint64_t failing_call = 0;    ///< of those that can fail: the first is 1; 0: none
-  std::vector<rail_kind> rails;      ///< of each connection; none: it has one link, and knows of no rails
-  std::vector<meeting_plan> meetings;
+  std::vector<rail_kind> rails{};    ///< of each connection; none: it has one link, and knows of no rails
+  std::vector<meeting_plan> meetings{};
 };
 
 /// What a seed stands for.

@@ -2,14 +2,10 @@
 #include "script.hpp"
 
 #include <fmt/core.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <stdexcept>
-#include <string>
 
+#include "kit/test.hpp"
 #include "run.hpp"
 
 namespace weft::sim {
@@ -122,9 +118,7 @@ TEST(scripts, a_message_that_recv_has_makes_room_for_another_before_its_task_goe
 TEST(scripts, a_seed_repeats_its_run_on_a_device_bit_for_bit) { repeats(fabric::simulated_rdma); }
 
 TEST(scripts, a_fault_that_comes_when_the_run_has_fallen_apart_finds_nobody) {
-  for (const std::uint64_t seed : {8'001'379U, 10'005'298U}) {
-    static_cast<void>(play_seed(seed, fabric::simulated_rdma));
-  }
+  for (const std::uint64_t seed : {8'001'379U, 10'005'298U}) static_cast<void>(play_seed(seed, fabric::simulated_rdma));
 }
 
 TEST(scripts, a_region_whose_release_is_stopped_when_the_run_has_fallen_apart_is_none_that_cannot_be_released) {

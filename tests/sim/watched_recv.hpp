@@ -5,8 +5,8 @@
 #include <weft/net/message.hpp>
 
 #include <coroutine>
-#include <optional>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace weft::sim {
 

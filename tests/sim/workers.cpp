@@ -2,7 +2,6 @@
 #include "workers.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace weft::sim {
 

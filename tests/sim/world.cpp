@@ -13,7 +13,6 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
@@ -73,9 +72,9 @@ std::optional<time_point> earlier(std::optional<time_point> one, std::optional<t
 struct world::socket_end {
   enum class state : std::uint8_t { fresh, listening, connecting, connected, closed };
   struct packet {
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes{};
     std::size_t taken;
-    time_point due;
+    time_point due{};
   };
 
   int fd = -1;
@@ -189,11 +188,8 @@ std::size_t world::add_seat() {
 }
 
 executor_options world::options(bool shuffle_tasks, std::size_t number) noexcept {
-  executor_options chosen;
-  chosen.clock = this;
-  chosen.system_calls = this;
-  chosen.simulated_driver = &*seats_[number];
-  chosen.workers = &workers_;
+  executor_options chosen{
+      .workers = &workers_, .clock = this, .system_calls = this, .simulated_driver = &*seats_[number]};
   if (shuffle_tasks) chosen.ready_order_seed = ready_seed_ + number;
   return chosen;
 }
@@ -371,9 +367,7 @@ void world::mend_cable(std::uint16_t port) {
         if (item.due > now_) item.due = one->last_due;
       }
       if (one->finished) one->finished = std::max(*one->finished, one->last_due);
-      if (const int number = std::exchange(one->muffled_reset, 0); number != 0) {
-        reset_end(*one, number, now_ + delay());
-      }
+      if (const int number = std::exchange(one->muffled_reset, 0); number != 0) reset_end(*one, number, now_ + delay());
     }
   }
 }
@@ -386,9 +380,7 @@ void world::stall_cable(std::uint16_t port, duration how_long) {
 }
 
 void world::fail_send_on_cable(std::uint16_t port, bool of_client, int number) {
-  for (socket_end* const client : clients_over(port)) {
-    (of_client ? client : client->peer)->next_send_fails = number;
-  }
+  for (socket_end* const client : clients_over(port)) (of_client ? client : client->peer)->next_send_fails = number;
 }
 
 // ---- time ----
@@ -777,8 +769,7 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
   std::size_t count = std::min(
       {wanted, static_cast<std::size_t>(how_.socket_bytes - used), static_cast<std::size_t>(how_.packet_bytes)});
   if (dice_.per_mille(how_.short_share)) count = std::min<std::size_t>(count, 1 + dice_.skewed(count));
-  socket_end::packet item;
-  item.taken = 0;
+  socket_end::packet item{.taken = 0};
   item.bytes.reserve(count);
   for (std::size_t i = 0; i < message.msg_iovlen && item.bytes.size() < count; ++i) {
     const auto* const data = static_cast<const std::byte*>(message.msg_iov[i].iov_base);

@@ -2,16 +2,9 @@
 #include "world.hpp"
 
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/runtime/as_result.hpp>
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/when_all.hpp>
-#include <weft/runtime/with_timeout.hpp>
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cerrno>
-#include <string>
+#include "kit/test.hpp"
 
 namespace weft::sim {
 namespace {
@@ -19,9 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 net::device open_device(world& place) {
-  net::device_options options;
-  options.pool.huge_pages = false;
-  options.pool.system_calls = &place;
+  const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
   return net::device::open(net::iwarp::open_transport({}, place), options);
 }
 
@@ -53,9 +44,7 @@ std::uint64_t talk(std::uint64_t seed) {
     executor home(place.options(true));
     const auto body = [&]() -> task<> {
       net::listener listener = co_await device.listen("127.0.0.1:7471");
-      auto server = echo(listener);
-      auto client = ask(device, place, 20);
-      co_await when_all(std::move(server), std::move(client));
+      co_await when_all(echo(listener), ask(device, place, 20));
     };
     home.run(body());
   }
@@ -98,9 +87,7 @@ TEST(simulated_world, a_link_that_is_cut_in_silence_is_noticed_in_time) {
         net::connection peer = co_await device.connect("127.0.0.1:7471", {.source = "127.0.0.1:20000"});
         co_await wait_for_death(peer);
       };
-      auto server = serve();
-      auto client = call();
-      co_await when_all(std::move(server), std::move(client));
+      co_await when_all(serve(), call());
     };
     home.run(body());
     EXPECT_GT(place.elapsed(), 10s);
@@ -119,10 +106,8 @@ struct busy_receiver {
   void run(world& place, duration look_away) {
     net::device device = open_device(place);
     executor home(place.options(true));
-    net::connection_options plain;
-    plain.profile = net::profile::interop;
-    plain.receive_depth = 4;
-    plain.source = "127.0.0.1:20000";
+    const net::connection_options plain{
+        .receive_depth = 4, .profile = net::profile::interop, .source = "127.0.0.1:20000"};
     const auto body = [&]() -> task<> {
       net::listener listener = co_await device.listen("127.0.0.1:7471");
       const auto serve = [&]() -> task<> {
@@ -144,9 +129,7 @@ struct busy_receiver {
         }
         ended = home.now();
       };
-      auto server = serve();
-      auto client = call();
-      co_await when_all(std::move(server), std::move(client));
+      co_await when_all(serve(), call());
     };
     home.run(body());
   }
@@ -189,7 +172,6 @@ TEST(simulated_world, a_fault_that_finds_nobody_disturbs_nobody) {
     const auto body = [&]() -> task<> {
       harm();
       net::listener listener = co_await device.listen("127.0.0.1:7471");
-      auto server = echo(listener);
       const auto call = [&]() -> task<> {
         net::connection peer = co_await device.connect("127.0.0.1:7471", {.source = "127.0.0.1:20000"});
         co_await peer.close();
@@ -197,8 +179,7 @@ TEST(simulated_world, a_fault_that_finds_nobody_disturbs_nobody) {
         harm();
         co_await sleep_for(1s);
       };
-      auto client = call();
-      co_await when_all(std::move(server), std::move(client));
+      co_await when_all(echo(listener), call());
     };
     home.run(body());
   }
@@ -227,9 +208,7 @@ TEST(simulated_world, a_send_that_shall_fail_disturbs_whoever_sends) {
         EXPECT_TRUE(place.disturbed(20'000));
         EXPECT_EQ(place.faults(), 1U);
       };
-      auto server = serve();
-      auto client = call();
-      co_await when_all(std::move(server), std::move(client));
+      co_await when_all(serve(), call());
     };
     home.run(body());
   }

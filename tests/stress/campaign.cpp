@@ -9,16 +9,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <string_view>
 
 #include "../unit/sanitized.hpp"
 #include "fight.hpp"
+#include "kit/standard.hpp"
 #include "script.hpp"
 #include "trial.hpp"
 
@@ -49,7 +46,7 @@ struct kind {
 volatile std::sig_atomic_t was_interrupted = 0;
 
 /// SIGINT only leaves word, the first time.
-class interruption {
+class interruption : private test::immovable {
  public:
   interruption() noexcept {
     struct sigaction ours {};
@@ -57,8 +54,6 @@ class interruption {
     ours.sa_flags = static_cast<int>(SA_RESETHAND);
     ::sigaction(SIGINT, &ours, &before_);
   }
-  interruption(const interruption&) = delete;
-  interruption& operator=(const interruption&) = delete;
   ~interruption() { ::sigaction(SIGINT, &before_, nullptr); }
 
  private:
@@ -140,8 +135,7 @@ class campaign {
 };
 
 void campaign::add(kind what) {
-  part made;
-  made.name = what.name;
+  part made{.name = what.name};
   all_.parts.push_back(std::move(made));
   kinds_.push_back(std::move(what));
 }
@@ -295,13 +289,12 @@ void campaign::look(const kind& what, const score& count, std::uint64_t resident
   std::vector<std::uint64_t> times = times_of(count);
   std::vector<std::uint64_t> fresh = times;
   for (std::size_t i = 0; i < fresh.size(); ++i) fresh[i] -= times_then_[i];
-  sample made;
-  made.what = what.name;
-  made.at = elapsed().count();
-  made.rate = static_cast<double>(operations - operations_then_) / passed.count();
-  made.p50 = percentile(fresh, 50);
-  made.p99 = percentile(fresh, 99);
-  made.resident_bytes = static_cast<double>(resident);
+  const sample made{.what = what.name,
+                    .at = elapsed().count(),
+                    .rate = static_cast<double>(operations - operations_then_) / passed.count(),
+                    .p50 = percentile(fresh, 50),
+                    .p99 = percentile(fresh, 99),
+                    .resident_bytes = static_cast<double>(resident)};
   all_.samples.push_back(made);
   last_sample_ = now;
   operations_then_ = operations;

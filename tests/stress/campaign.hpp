@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "duel.hpp"
+#include "kit/standard.hpp"
 #include "report.hpp"
 
 namespace weft::stress {
@@ -20,7 +16,7 @@ struct campaign_options {
   bool fights = true;                ///< with two processes
   /// Hours of few duels instead of a little of everything, and a report every minute.
   bool soaks = false;
-  battleground where;                                                     ///< the real device
+  battleground where{};                                                   ///< the real device
   std::vector<std::string> duels;                                         ///< by name; empty: all
   std::function<void(const report& so_far)> save = [](const report&) {};  ///< every minute
 };

@@ -7,13 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
 #include <new>
-#include <string>
 #include <type_traits>
+
+#include "kit/standard.hpp"
 
 // What a process and the children that it starts have between them.
 namespace weft::stress {
@@ -24,15 +21,13 @@ constexpr int check_failed = 3;
 /// One T, in memory that children share.
 template <class T>
   requires std::is_trivially_destructible_v<T>
-class shared_memory {
+class shared_memory : private test::immovable {
  public:
   shared_memory() {
     void* const memory = ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw system_error(errno, "map memory to share with a child");
     item_ = new (memory) T;
   }
-  shared_memory(const shared_memory&) = delete;
-  shared_memory& operator=(const shared_memory&) = delete;
   ~shared_memory() { ::munmap(item_, sizeof(T)); }
   T* operator->() const noexcept { return item_; }
   T& operator*() const noexcept { return *item_; }
@@ -48,13 +43,11 @@ inline void leave_words(last_sentence& where, const std::string& words) noexcept
 }
 
 /// A file without a name for what a child writes to its standard error stream.
-class last_words {
+class last_words : private test::immovable {
  public:
   last_words() : fd_(::memfd_create("last words", MFD_CLOEXEC)) {
     if (fd_ < 0) throw system_error(errno, "memfd_create(2)");
   }
-  last_words(const last_words&) = delete;
-  last_words& operator=(const last_words&) = delete;
   ~last_words() { ::close(fd_); }
   void take_standard_error() const noexcept { ::dup2(fd_, STDERR_FILENO); }
   [[nodiscard]] std::string read() const {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "duel.hpp"
 
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>
@@ -16,13 +14,9 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
-#include <fstream>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "fighter.hpp"
+#include "kit/standard.hpp"
 #include "limited.hpp"
 #include "model.hpp"
 #include "random.hpp"
@@ -87,9 +81,7 @@ void record(score& count, duration time) noexcept {
 }
 
 net::device open_device(const duel& what, const std::string& name) {
-  net::device_options options;
-  options.iwarp.checksum = true;
-  options.pool.huge_pages = false;
+  net::device_options options{.pool = {.huge_pages = false}, .iwarp = {.checksum = true}};
   if (what.pool_bytes != 0) {
     options.pool.max_bytes = what.pool_bytes;
     options.pool.arena_bytes = 65'536;
@@ -98,11 +90,10 @@ net::device open_device(const duel& what, const std::string& name) {
 }
 
 net::connection_options options_of(const duel& what) {
-  net::connection_options options;
-  options.receive_size = std::max(what.largest_message, 64U);
-  options.receive_depth = receives;
-  options.set_up_timeout = patience;
-  options.close_timeout = patience;
+  net::connection_options options{.receive_size = std::max(what.largest_message, 64U),
+                                  .receive_depth = receives,
+                                  .set_up_timeout = patience,
+                                  .close_timeout = patience};
   return options;
 }
 
@@ -180,8 +171,7 @@ void server::notice_limit() {
 // Memory that the peer may use, told in the first message; then every message back to where it came from.
 task<> server::serve(net::connection_request request) {
   notice_limit();
-  auto accepting = limited(request.accept(options_of(plan_)), 0);
-  auto made = co_await std::move(accepting);
+  auto made = co_await limited(request.accept(options_of(plan_)), 0);
   if (!succeeds(made, "accept")) co_return;
   net::connection peer = *std::move(made);
   std::vector<std::byte> memory(word_bytes + plan_.largest_transfer);
@@ -190,34 +180,28 @@ task<> server::serve(net::connection_request request) {
   if (!succeeds(region, "register_memory")) co_return;
   const bool said = co_await say_where(peer, *region);
   if (said) co_await answer_all(peer);
-  auto closing = limited(peer.close(), 0);
-  const auto closed = co_await std::move(closing);
+  const auto closed = co_await limited(peer.close(), 0);
   succeeds(closed, "close");
-  auto releasing = limited(region->release(), 0);
-  const auto released = co_await std::move(releasing);
+  const auto released = co_await limited(region->release(), 0);
   if (!released) give_up(score_, fmt::format("a region cannot be released: {}", released.error().what()));
 }
 
 task<bool> server::say_where(net::connection& peer, const mr::region& region) {
   const auto told = region.remote().pack();
-  auto allocating = limited(device_.pool().allocate(told.size()), 0);
-  auto hello = co_await std::move(allocating);
+  auto hello = co_await limited(device_.pool().allocate(told.size()), 0);
   if (!succeeds(hello, "allocate")) co_return false;
   std::copy(told.begin(), told.end(), hello->bytes().begin());
-  auto sending = limited(peer.send(std::move(*hello)), 0);
-  const auto sent = co_await std::move(sending);
+  const auto sent = co_await limited(peer.send(std::move(*hello)), 0);
   co_return succeeds(sent, "the first send");
 }
 
 task<> server::answer_all(net::connection& peer) {
   for (;;) {
-    auto waiting = limited(peer.recv(), 0);
-    auto got = co_await std::move(waiting);
+    auto got = co_await limited(peer.recv(), 0);
     if (!succeeds(got, "recv") || !*got) co_return;
     ++score_.received;
     if (plan_.server_pause_us != 0) co_await sleep_for(std::chrono::microseconds(plan_.server_pause_us));
-    auto sending = limited(peer.send(std::move((**got).payload)), 0);
-    const auto sent = co_await std::move(sending);
+    const auto sent = co_await limited(peer.send(std::move((**got).payload)), 0);
     if (sent) {
       ++score_.answered;
     } else if (has_left(sent.error()) || !succeeds(sent, "an answer")) {
@@ -239,15 +223,12 @@ task<> server::end_when_told(net::listener& listener) {
 task<> server::run() {
   const std::string known = score_.address.data();
   const std::string wanted = known.empty() ? where_.address + ":0" : known;
-  net::listener_options how;
-  how.set_up_timeout = patience;
+  const net::listener_options how{.set_up_timeout = patience};
   // What io_uring had under way for a process that was killed keeps its sockets for a moment.
-  auto opening = limited(device_.listen(wanted, how), 0);
-  auto opened = co_await std::move(opening);
+  auto opened = co_await limited(device_.listen(wanted, how), 0);
   for (int tries = 0; !opened && tries < 500 && !known.empty(); ++tries) {
     co_await sleep_for(10ms);
-    auto again = limited(device_.listen(wanted, how), 0);
-    opened = co_await std::move(again);
+    opened = co_await limited(device_.listen(wanted, how), 0);
   }
   net::listener listener = std::move(opened).value();
   const std::string address(listener.address());
@@ -589,9 +570,7 @@ int be_server(const duel& what, const battleground& where, bool may_fail, server
   {
     net::device device = open_device(what, where.device);
     {
-      executor_options options;
-      options.dump_on_signal = SIGUSR1;
-      executor home(options);
+      executor home({.dump_on_signal = SIGUSR1});
       server one(what, where, may_fail, count, device);
       home.run(one.run());
     }
@@ -608,9 +587,7 @@ int be_client(const duel& what, const battleground& where, const std::string& se
   {
     net::device device = open_device(what, own);
     {
-      executor_options options;
-      options.dump_on_signal = SIGUSR1;
-      executor home(options);
+      executor home({.dump_on_signal = SIGUSR1});
       if (what.client_bytes != 0) limit_to(RLIMIT_AS, bytes_of(::getpid(), false) + what.client_bytes);
       client one(what, where.may_fail(what), server, count, device, seed, home.now() + time);
       home.run(one.run());

@@ -3,15 +3,8 @@
 
 #include <weft/runtime/system/timer.hpp>
 
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-
 #include "child.hpp"
+#include "kit/standard.hpp"
 
 namespace weft::stress {
 

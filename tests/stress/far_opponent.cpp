@@ -9,15 +9,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstdio>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
 
+#include "kit/standard.hpp"
 #include "opponent.hpp"
 #include <nlohmann/json.hpp>
 
@@ -33,14 +27,12 @@ constexpr timeval patience_in_the_end{.tv_sec = 5, .tv_usec = 0};
 
 error failure_of(const char* call) { return system_error(errno, call); }
 
-class line_socket {
+class line_socket : private test::immovable {
  public:
   explicit line_socket(int fd) : fd_(fd) {
     ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &answer_timeout, sizeof answer_timeout);
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &answer_timeout, sizeof answer_timeout);
   }
-  line_socket(const line_socket&) = delete;
-  line_socket& operator=(const line_socket&) = delete;
   ~line_socket() { ::close(fd_); }
 
   void send(const json& what) {
@@ -125,14 +117,13 @@ class far_opponent final : public opponent {
   void finish() override { static_cast<void>(ask({{"do", "finish"}})); }
   news look() override {
     const json told = ask({{"do", "look"}});
-    news found;
-    found.ended = told.at("ended").get<bool>();
-    found.words = told.at("words").get<std::string>();
-    found.address = told.at("address").get<std::string>();
-    found.resident = told.at("resident").get<std::size_t>();
-    found.received = told.at("received").get<std::uint64_t>();
-    found.answered = told.at("answered").get<std::uint64_t>();
-    found.at_limit = told.at("at_limit").get<std::uint64_t>();
+    news found{.ended = told.at("ended").get<bool>(),
+               .words = told.at("words").get<std::string>(),
+               .address = told.at("address").get<std::string>(),
+               .resident = told.at("resident").get<std::size_t>(),
+               .received = told.at("received").get<std::uint64_t>(),
+               .answered = told.at("answered").get<std::uint64_t>(),
+               .at_limit = told.at("at_limit").get<std::uint64_t>()};
     return found;
   }
   std::string dump() override { return ask({{"do", "dump"}}).at("words").get<std::string>(); }

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 
 #include "fighter.hpp"
 #include "opponent.hpp"
@@ -29,11 +28,9 @@ constexpr auto last_moments = 1s;   // of a server, to end of what its client ha
 constexpr auto between_looks = 100ms;
 
 /// A command that is run again and again, and never left in the middle.
-class disturbance {
+class disturbance : private test::immovable {
  public:
   explicit disturbance(const std::string& command) : command_(command) {}
-  disturbance(const disturbance&) = delete;
-  disturbance& operator=(const disturbance&) = delete;
   ~disturbance() { finish(); }
 
   /// Whether it has begun once more.

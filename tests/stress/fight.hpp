@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <functional>
-#include <string>
-
 #include "duel.hpp"
+#include "kit/standard.hpp"
 
 namespace weft::stress {
 

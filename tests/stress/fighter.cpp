@@ -5,11 +5,11 @@
 
 #include <sys/prctl.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
+
+#include "kit/standard.hpp"
 
 namespace weft::stress {
 

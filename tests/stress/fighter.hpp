@@ -5,12 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <fstream>
-#include <functional>
-#include <string>
 
 #include "child.hpp"
+#include "kit/standard.hpp"
 
 namespace weft::stress {
 
@@ -24,12 +22,10 @@ inline std::size_t bytes_of(pid_t process, bool resident) {
 }
 
 /// A process of a duel, which is killed where it still runs in the end.
-class fighter {
+class fighter : private test::immovable {
  public:
   /// `words` are where it says what it has found wrong.
   fighter(const char* name, last_sentence& words) : name_(name), words_(words) {}
-  fighter(const fighter&) = delete;
-  fighter& operator=(const fighter&) = delete;
   ~fighter();
 
   /// Has a new process exit with what `body` returns there. The one before has ended.

@@ -4,22 +4,14 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <fstream>
-#include <functional>
-#include <optional>
 #include <sstream>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "campaign.hpp"
 #include "duel.hpp"
+#include "kit/standard.hpp"
 #include "opponent.hpp"
 #include "report.hpp"
 #include "script.hpp"
@@ -177,15 +169,14 @@ int play_script(const options& chosen) {
 }
 
 int wage_campaign(const options& chosen, const std::string& command) {
-  campaign_options what;
-  what.minutes = chosen.minutes;
-  what.first = chosen.first;
-  what.limit_seconds = chosen.limit_seconds;
-  what.most_failures = chosen.most_failures;
-  what.soaks = chosen.soaks;
-  what.duels = chosen.duels;
-  what.simulates = chosen.simulates;
-  what.where = chosen.real;
+  campaign_options what{.minutes = chosen.minutes,
+                        .first = chosen.first,
+                        .limit_seconds = chosen.limit_seconds,
+                        .most_failures = chosen.most_failures,
+                        .simulates = chosen.simulates,
+                        .soaks = chosen.soaks,
+                        .where = chosen.real,
+                        .duels = chosen.duels};
   what.save = [&](const report& so_far) {
     report copy = so_far;
     copy.command = command;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <csignal>
-#include <string>
 
 #include "fighter.hpp"
+#include "kit/standard.hpp"
 #include "opponent.hpp"
 
 namespace weft::stress {
@@ -27,8 +26,7 @@ class near_opponent final : public opponent {
   void thaw() override { process_.signal(SIGCONT); }
   void finish() override { count_->over = true; }
   news look() override {
-    news found;
-    found.ended = process_.has_ended();
+    news found{.ended = process_.has_ended()};
     if (found.ended) found.words = process_.words();
     if (count_->listening) found.address = count_->address.data();
     found.resident = process_.resident();

@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-
 #include "duel.hpp"
+#include "kit/standard.hpp"
 
 namespace weft::stress {
 
 /// The server of a duel as whoever watches both sees it: a process of this machine, or of another one.
-class opponent {
+class opponent : private test::immovable {
  public:
   struct news {
     bool ended = false;
-    std::string words;           ///< of what is wrong with that
-    std::string address;         ///< where it listens; empty: not yet
+    std::string words{};         ///< of what is wrong with that
+    std::string address{};       ///< where it listens; empty: not yet
     std::size_t resident = 0;    ///< bytes
     std::uint64_t received = 0;  ///< messages, since it was started
     std::uint64_t answered = 0;  ///< of them
@@ -24,8 +20,6 @@ class opponent {
   };
 
   opponent() = default;
-  opponent(const opponent&) = delete;
-  opponent& operator=(const opponent&) = delete;
   /// Kills what still runs.
   virtual ~opponent() = default;
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "kit/standard.hpp"
 
 namespace weft::stress {
 
@@ -20,7 +17,7 @@ struct part {
   std::uint64_t faults = 0;  ///< that were survived
   std::uint64_t bytes = 0;   ///< that were checked
   std::uint64_t most_resident_bytes = 0;
-  std::vector<std::uint64_t> times;  ///< of operations, in the bins of a score; empty: they are virtual
+  std::vector<std::uint64_t> times{};  ///< of operations, in the bins of a score; empty: they are virtual
 };
 
 /// What happened in one second of duels.

@@ -2,7 +2,6 @@
 #include "shrink.hpp"
 
 #include <utility>
-#include <vector>
 
 namespace weft::stress {
 namespace {

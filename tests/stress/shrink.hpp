@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <functional>
-
+#include "kit/standard.hpp"
 #include "script.hpp"
 
 namespace weft::stress {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shrink.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-
+#include "kit/test.hpp"
 #include "script.hpp"
 
 namespace weft::stress {

@@ -10,25 +10,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
-#include <functional>
 
 #include "child.hpp"
+#include "kit/standard.hpp"
 
 namespace weft::stress {
 namespace {
 
 /// Ends the process with SIGALRM after a time; shortly before, SIGUSR1 has an executor of sockets say what it waits
 /// for.
-class deadline_guard {
+class deadline_guard : private test::immovable {
  public:
   explicit deadline_guard(std::chrono::seconds limit) {
     ::alarm(static_cast<unsigned>(limit.count()));
@@ -44,8 +39,6 @@ class deadline_guard {
     time.it_value.tv_sec = std::max<time_t>(limit.count() - 1, 1);
     ::timer_settime(timer_, 0, &time, nullptr);
   }
-  deadline_guard(const deadline_guard&) = delete;
-  deadline_guard& operator=(const deadline_guard&) = delete;
   ~deadline_guard() {
     ::timer_delete(timer_);
     ::alarm(0);
@@ -116,9 +109,7 @@ verdict in_a_child(const shared_memory<board>& shared, const std::function<void(
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  verdict how;
-  how.seed = shared->seed;
-  how.failed = status != 0;
+  verdict how{.failed = status != 0, .seed = shared->seed};
   if (how.failed) how.why = words_of(status, shared->words, said);
   return how;
 }

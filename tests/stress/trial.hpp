@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <string>
-
+#include "kit/standard.hpp"
 #include "run.hpp"
 #include "script.hpp"
 
@@ -25,7 +22,7 @@ struct tally {
 struct verdict {
   bool failed = false;
   std::uint64_t seed = 0;  ///< that it was at
-  std::string why;         ///< in words: what the check says, or what the process died of
+  std::string why{};       ///< in words: what the check says, or what the process died of
 };
 
 /// What a seed stands for there.

@@ -8,11 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
-#include <string>
+
+#include "kit/standard.hpp"
 
 namespace weft::stress {
 namespace {
@@ -23,10 +22,7 @@ void try_out(const battleground& where) {
   if (!where.far_host.empty()) return;  // the address is for that one to try
   executor running;
   const std::string at_any_port = where.address + ":0";
-  const auto listen = [&]() -> task<> {
-    auto listening = device.listen(at_any_port);
-    static_cast<void>(co_await std::move(listening));
-  };
+  const auto listen = [&]() -> task<> { static_cast<void>(co_await device.listen(at_any_port)); };
   running.run(listen());
 }
 
