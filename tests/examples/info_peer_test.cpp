@@ -2,26 +2,12 @@
 // weft-info and its peers: what they say to each other, hostile peers, and what is made of what was found.
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <cstring>
-#include <functional>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
-
+#include "kit/test.hpp"
 #include <info/fabric_devices.hpp>
 #include <info/packets.hpp>
 #include <info/probe.hpp>
@@ -36,9 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 introduction usual_introduction() {
-  introduction all;
-  all.token = 42;
-  all.words = "weft-info 0.1.0";
+  introduction all{.token = 42, .words = "weft-info 0.1.0"};
   const std::uint64_t key = 7;
   all.memory =
       weft::mr::remote_region(key, 0x1000, memory_bytes, weft::mr::usage::write_dst | weft::mr::usage::read_src);
@@ -133,7 +117,7 @@ TEST(a_pattern, shows_the_first_byte_that_differs) {
 }
 
 /// Serves over iwarp on a thread of its own, until it goes.
-class peer_of_tests {
+class peer_of_tests : private weft::test::immovable {
  public:
   using conversation = std::function<weft::task<>(weft::net::device&, weft::net::listener&)>;
 
@@ -141,8 +125,6 @@ class peer_of_tests {
     thread_ = std::thread([this] { run(); });
     address_.wait(nullptr);
   }
-  peer_of_tests(const peer_of_tests&) = delete;
-  peer_of_tests& operator=(const peer_of_tests&) = delete;
   ~peer_of_tests() {
     stop_.request_stop();
     thread_.join();
@@ -192,10 +174,8 @@ peer_report probe(const std::string& address, std::chrono::milliseconds patience
 
 weft::task<weft::net::connection> accept_as_weft_info(weft::net::listener& listener) {
   auto request = co_await listener.next();
-  weft::net::connection_options options;
-  options.receive_size = most_message_bytes;
-  options.receive_depth = messages_at_a_time;
-  options.private_data = greeting();
+  const weft::net::connection_options options{
+      .receive_size = most_message_bytes, .receive_depth = messages_at_a_time, .private_data = greeting()};
   co_return co_await request->accept(options);
 }
 
@@ -250,7 +230,7 @@ TEST(a_peer, that_falls_silent_is_waited_for_only_so_long) {
 }
 
 // Plain TCP that answers each connection's first words with nonsense, and counts those that ended without any.
-class stranger_of_tests {
+class stranger_of_tests : private weft::test::immovable {
  public:
   stranger_of_tests() {
     sockaddr_in any{};
@@ -263,8 +243,6 @@ class stranger_of_tests {
     address_ = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
     thread_ = std::thread([this] { run(); });
   }
-  stranger_of_tests(const stranger_of_tests&) = delete;
-  stranger_of_tests& operator=(const stranger_of_tests&) = delete;
   ~stranger_of_tests() { leave(); }
 
   [[nodiscard]] const std::string& address() const { return address_; }
@@ -482,8 +460,7 @@ TEST(packets, are_answered_for_a_token_that_was_given_and_for_no_other) {
 peer_report peer_behind_a_black_hole() {
   peer_report found{.address = "10.0.0.8:7470"};
   found.mtu = {.interface = "eth0", .interface_mtu = 9000, .kernel_mtu = 9000, .probed = 1500, .was_probed = true};
-  reach one;
-  one.fabric = "verbs:mlx5_0";
+  reach one{.fabric = "verbs:mlx5_0"};
   one.connected = one.speaks = true;
   one.round_trips = 200;
   one.largest_message = 1400;
@@ -526,15 +503,10 @@ TEST(a_server, listens_at_the_own_addresses_of_each_rdma_device) {
 
 finding finding_for(reach_failure why, bool takes_tcp, bool beside_one_that_reaches) {
   peer_report found{.address = "10.0.0.8:7470", .takes_tcp = takes_tcp};
-  reach one;
-  one.fabric = "verbs:mlx5_0";
-  one.why = why;
-  one.failure = "words";
+  const reach one{.fabric = "verbs:mlx5_0", .why = why, .failure = "words"};
   found.fabrics.push_back(one);
   if (beside_one_that_reaches) {
-    reach other;
-    other.fabric = "iwarp";
-    other.connected = true;
+    const reach other{.fabric = "iwarp", .connected = true};
     found.fabrics.push_back(other);
   }
   inventory all;

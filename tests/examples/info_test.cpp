@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // weft-info on machines that are trees of files: what it says of devices that are missing, down, forbidden or without
 // addresses, and of limits that are too small.
-#include <gtest/gtest.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <string>
-#include <string_view>
-#include <vector>
 
+#include "kit/test.hpp"
 #include "temporary_directory.hpp"
 #include <info/checks.hpp>
 #include <info/inventory.hpp>
@@ -96,9 +92,8 @@ class machine_of_tests {
     write(port + "/gids/3", "0000:0000:0000:0000:0000:0000:0000:0000");
     add_file("mlx5_0");
     write("/sys/devices/system/node/node0/cpulist", "0-3");
-    weft::net::rdma_device_info limits_of_device;
-    limits_of_device.max_queue_pairs = 131072;
-    limits_of_device.ports = {{.number = 1, .active = true, .active_mtu = 4096, .max_mtu = 4096}};
+    const weft::net::rdma_device_info limits_of_device{
+        .max_queue_pairs = 131072, .ports = {{.number = 1, .active = true, .active_mtu = 4096, .max_mtu = 4096}}};
     calls.known_fabrics.push_back({.name = "verbs:mlx5_0", .why_not = {}, .rdma = limits_of_device});
   }
 
@@ -167,8 +162,18 @@ class machine_with_roce : public machine_of_tests {
   machine_with_roce() { add_roce(); }
 };
 
-TEST(a_machine, that_is_well_is_not_complained_of) {
-  machine_with_roce one;
+// Tests with a machine, `one`.
+#define TEST_OF(machine, suite, name)       \
+  void suite##_##name##_body(machine& one); \
+  TEST(suite, name) {                       \
+    machine one;                            \
+    suite##_##name##_body(one);             \
+  }                                         \
+  void suite##_##name##_body(machine& one)
+#define TEST_OF_MACHINE(suite, name) TEST_OF(machine_of_tests, suite, name)
+#define TEST_WITH_ROCE(suite, name) TEST_OF(machine_with_roce, suite, name)
+
+TEST_WITH_ROCE(a_machine, that_is_well_is_not_complained_of) {
   const findings found = one.check();
   EXPECT_EQ(found.worst(), severity::ok) << to_text(found, true);
   EXPECT_GE(found.all().size(), 12U);
@@ -184,8 +189,7 @@ TEST(a_machine, with_no_files_at_all_is_no_reason_to_fail) {
   EXPECT_NE(to_text(all).find("there is no /sys/class/infiniband"), std::string::npos);
 }
 
-TEST(a_list, shows_device_port_and_the_addresses_of_its_gids) {
-  machine_with_roce one;
+TEST_WITH_ROCE(a_list, shows_device_port_and_the_addresses_of_its_gids) {
   const inventory all = one.take();
   ASSERT_EQ(all.rdma.size(), 1U);
   const rdma_device& device = all.rdma[0];
@@ -204,8 +208,7 @@ TEST(a_list, shows_device_port_and_the_addresses_of_its_gids) {
   }
 }
 
-TEST(a_list, is_json_with_the_same_and_also_where_names_are_no_utf8) {
-  machine_with_roce one;
+TEST_WITH_ROCE(a_list, is_json_with_the_same_and_also_where_names_are_no_utf8) {
   one.write("/sys/class/infiniband/mlx5_0/board_id", "MT_\xff\xfe");
   const auto root = nlohmann::json::parse(to_json(one.take()));
   EXPECT_EQ(root["program"], "weft-info");
@@ -217,8 +220,7 @@ TEST(a_list, is_json_with_the_same_and_also_where_names_are_no_utf8) {
   EXPECT_FALSE(checked["findings"].empty());
 }
 
-TEST(a_list, has_the_mtu_of_the_interface_where_no_library_tells_that_of_the_port) {
-  machine_with_roce one;
+TEST_WITH_ROCE(a_list, has_the_mtu_of_the_interface_where_no_library_tells_that_of_the_port) {
   one.calls.known_fabrics.pop_back();
   one.interface("eth0", 1500);
   EXPECT_EQ(one.take().rdma.at(0).ports.at(0).active_mtu, 1024U);
@@ -247,16 +249,14 @@ TEST(devices, that_are_missing_are_a_hint_that_names_the_drivers) {
   EXPECT_NE(none.check().worst(), severity::error) << "iWARP over TCP works";
 }
 
-TEST(devices, without_their_file_are_an_error) {
-  machine_with_roce one;
+TEST_WITH_ROCE(devices, without_their_file_are_an_error) {
   one.remove("/dev/infiniband/uverbs0");
   EXPECT_TRUE(one.finds("device mlx5_0", severity::error, "/dev/infiniband/uverbs0 is not there", "--device="));
   one.remove("/sys/class/infiniband_verbs");
   EXPECT_TRUE(one.finds("device mlx5_0", severity::error, "ib_uverbs is not loaded", "modprobe ib_uverbs"));
 }
 
-TEST(devices, that_are_forbidden_are_an_error_that_tells_a_mode_from_a_container) {
-  machine_with_roce one;
+TEST_WITH_ROCE(devices, that_are_forbidden_are_an_error_that_tells_a_mode_from_a_container) {
   one.calls.failing_files = {{"/dev/infiniband/uverbs0", EACCES}, {"/dev/infiniband/rdma_cm", EPERM}};
   const findings found = one.check();
   EXPECT_TRUE(is(about(found, "device mlx5_0"), severity::error, "this user may not open /dev/infiniband/uverbs0",
@@ -264,14 +264,12 @@ TEST(devices, that_are_forbidden_are_an_error_that_tells_a_mode_from_a_container
   EXPECT_TRUE(is(about(found, "rdma_cm"), severity::error, "device controller", "--device=/dev/infiniband/rdma_cm"));
 }
 
-TEST(devices, whose_library_is_missing_are_an_error) {
-  machine_with_roce one;
+TEST_WITH_ROCE(devices, whose_library_is_missing_are_an_error) {
   one.calls.known_fabrics.pop_back();
   EXPECT_TRUE(one.finds("device mlx5_0", severity::error, "libibverbs does not know", "ibverbs-providers"));
 }
 
-TEST(devices, that_a_build_leaves_out_are_a_warning_and_their_library_is_not_missed) {
-  machine_with_roce one;
+TEST_WITH_ROCE(devices, that_a_build_leaves_out_are_a_warning_and_their_library_is_not_missed) {
   one.calls.known_fabrics.back() = {.name = "verbs", .why_not = "this build has no verbs"};
   one.calls.with_verbs = false;
   const findings found = one.check();
@@ -280,22 +278,19 @@ TEST(devices, that_a_build_leaves_out_are_a_warning_and_their_library_is_not_mis
   EXPECT_NE(found.worst(), severity::error) << to_text(found, true);
 }
 
-TEST(devices, that_weft_cannot_open_are_an_error_with_its_words) {
-  machine_with_roce one;
+TEST_WITH_ROCE(devices, that_weft_cannot_open_are_an_error_with_its_words) {
   one.calls.known_fabrics.back().why_not = "allocate a protection domain on mlx5_0: Cannot allocate memory";
   EXPECT_TRUE(one.finds("device mlx5_0", severity::error, "protection domain on mlx5_0"));
 }
 
-TEST(connection_manager, that_is_missing_is_an_error_that_names_the_module) {
-  machine_with_roce one;
+TEST_WITH_ROCE(connection_manager, that_is_missing_is_an_error_that_names_the_module) {
   one.remove("/dev/infiniband/rdma_cm");
   EXPECT_TRUE(one.finds("rdma_cm", severity::error, "rdma_ucm is not loaded", "modprobe rdma_ucm"));
   one.write("/sys/module/rdma_ucm/refcnt", "0");
   EXPECT_TRUE(one.finds("rdma_cm", severity::error, "is loaded", "--device="));
 }
 
-TEST(ports, that_are_down_are_an_error_that_tells_a_setting_from_a_cable) {
-  machine_with_roce one;
+TEST_WITH_ROCE(ports, that_are_down_are_an_error_that_tells_a_setting_from_a_cable) {
   one.write(machine_of_tests::port + "/state", "1: DOWN");
   one.write(machine_of_tests::port + "/phys_state", "3: Disabled");
   one.interface("eth0", 9000, "0x1002");
@@ -304,8 +299,7 @@ TEST(ports, that_are_down_are_an_error_that_tells_a_setting_from_a_cable) {
   EXPECT_TRUE(one.finds("port mlx5_0/1", severity::error, "DOWN", "cable"));
 }
 
-TEST(ports, of_infiniband_that_wait_for_a_subnet_manager_say_so) {
-  machine_with_roce one;
+TEST_WITH_ROCE(ports, of_infiniband_that_wait_for_a_subnet_manager_say_so) {
   one.write(machine_of_tests::port + "/link_layer", "InfiniBand");
   one.remove(machine_of_tests::port + "/gid_attrs");
   one.write(machine_of_tests::port + "/state", "2: INIT");
@@ -313,35 +307,30 @@ TEST(ports, of_infiniband_that_wait_for_a_subnet_manager_say_so) {
   EXPECT_TRUE(one.finds("addresses mlx5_0/1", severity::error, "no network interface", "ib_ipoib"));
 }
 
-TEST(ports, that_are_down_beside_one_that_is_active_are_a_warning) {
-  machine_with_roce one;
+TEST_WITH_ROCE(ports, that_are_down_beside_one_that_is_active_are_a_warning) {
   one.write("/sys/class/infiniband/mlx5_0/ports/2/state", "1: DOWN");
   one.write("/sys/class/infiniband/mlx5_0/ports/2/link_layer", "Ethernet");
   EXPECT_TRUE(one.finds("port mlx5_0/2", severity::warning, "DOWN", "rdma link show mlx5_0/2"));
 }
 
-TEST(gids, that_are_none_are_an_error) {
-  machine_with_roce one;
+TEST_WITH_ROCE(gids, that_are_none_are_an_error) {
   one.remove(machine_of_tests::port + "/gids");
   EXPECT_TRUE(one.finds("GIDs mlx5_0/1", severity::error, "table of GIDs is empty", "ip address add"));
 }
 
-TEST(gids, without_an_ip_address_are_an_error) {
-  machine_with_roce one;
+TEST_WITH_ROCE(gids, without_an_ip_address_are_an_error) {
   one.remove(machine_of_tests::port + "/gids/2");
   one.calls.known_addresses.clear();
   EXPECT_TRUE(one.finds("GIDs mlx5_0/1", severity::error, "its interface has no address",
                         "ip address add 10.0.0.1/24 dev eth0"));
 }
 
-TEST(gids, of_the_first_version_alone_are_a_warning) {
-  machine_with_roce one;
+TEST_WITH_ROCE(gids, of_the_first_version_alone_are_a_warning) {
   one.gid_row(2, "0000:0000:0000:0000:0000:ffff:0a00:0007", "IB/RoCE v1");
   EXPECT_TRUE(one.finds("GIDs mlx5_0/1", severity::warning, "RoCE v1 alone", "cma_roce_mode -d mlx5_0"));
 }
 
-TEST(an_iwarp_device, has_the_addresses_of_the_interface_below_it) {
-  machine_of_tests one;
+TEST_OF_MACHINE(an_iwarp_device, has_the_addresses_of_the_interface_below_it) {
   const std::string device = "/sys/class/infiniband/siw0";
   one.write(device + "/node_type", "4: RNIC");
   one.write(device + "/ports/1/state", "4: ACTIVE");
@@ -354,20 +343,17 @@ TEST(an_iwarp_device, has_the_addresses_of_the_interface_below_it) {
   EXPECT_TRUE(one.finds("addresses siw0/1", severity::error, "eth0 has no IP address", "ip address add"));
 }
 
-TEST(routes, that_do_not_lead_over_the_device_are_a_warning) {
-  machine_with_roce one;
+TEST_WITH_ROCE(routes, that_do_not_lead_over_the_device_are_a_warning) {
   one.write("/proc/net/route", "Iface\tDestination\tGateway\neth1\t0000000A\t00000000");
   EXPECT_TRUE(one.finds("routes mlx5_0/1", severity::warning, "no route over eth0", "ip route"));
 }
 
-TEST(packets, that_were_lost_are_counted_for_the_reader) {
-  machine_with_roce one;
+TEST_WITH_ROCE(packets, that_were_lost_are_counted_for_the_reader) {
   one.write(machine_of_tests::port + "/hw_counters/out_of_sequence", "12");
   EXPECT_TRUE(one.finds("losses mlx5_0/1", severity::hint, "out_of_sequence 12", "PFC"));
 }
 
-TEST(subnets, that_two_devices_share_are_a_warning_unless_arp_is_told) {
-  machine_with_roce one;
+TEST_WITH_ROCE(subnets, that_two_devices_share_are_a_warning_unless_arp_is_told) {
   const std::string second = "/sys/class/infiniband/mlx5_1";
   one.write(second + "/node_type", "1: CA");
   one.write(second + "/ports/1/link_layer", "Ethernet");
@@ -380,8 +366,7 @@ TEST(subnets, that_two_devices_share_are_a_warning_unless_arp_is_told) {
   EXPECT_EQ(about(one.check(), "subnets").area, "none");
 }
 
-TEST(memlock, is_measured_by_what_a_pool_wants) {
-  machine_with_roce one;
+TEST_WITH_ROCE(memlock, is_measured_by_what_a_pool_wants) {
   one.limits("8388608", "1048576");
   EXPECT_TRUE(one.finds("memlock", severity::warning, "8 MiB: a device's pool has 4 MiB of it instead of 256 MiB",
                         "ulimit -l unlimited"));
@@ -397,8 +382,7 @@ TEST(memlock, does_not_matter_without_an_rdma_device) {
   EXPECT_EQ(about(none.check(), "memlock").level, severity::ok);
 }
 
-TEST(io_uring, that_is_forbidden_is_a_warning_that_tells_by_whom) {
-  machine_of_tests one;
+TEST_OF_MACHINE(io_uring, that_is_forbidden_is_a_warning_that_tells_by_whom) {
   one.calls.driver = {.name = "epoll", .reason = "set up an io_uring: Operation not permitted", .failure = {}};
   EXPECT_TRUE(one.finds("event driver", severity::warning, "epoll instead of io_uring"));
   one.status("0000000000000000", 2, "0-3");
@@ -410,20 +394,17 @@ TEST(io_uring, that_is_forbidden_is_a_warning_that_tells_by_whom) {
   EXPECT_TRUE(one.finds("event driver", severity::warning, "io_uring_disabled is 1", "io_uring_group"));
 }
 
-TEST(io_uring, that_nobody_wants_is_a_hint) {
-  machine_of_tests one;
+TEST_OF_MACHINE(io_uring, that_nobody_wants_is_a_hint) {
   one.calls.driver = {.name = "epoll", .reason = {}, .failure = {}};
   EXPECT_TRUE(one.finds("event driver", severity::hint, "WEFT_EVENT_DRIVER", "unset"));
 }
 
-TEST(an_executor, that_cannot_be_made_is_an_error) {
-  machine_of_tests one;
+TEST_OF_MACHINE(an_executor, that_cannot_be_made_is_an_error) {
   one.calls.driver = {.name = {}, .reason = {}, .failure = "WEFT_EVENT_DRIVER is \"kqueue\", not io_uring or epoll"};
   EXPECT_TRUE(one.finds("event driver", severity::error, "kqueue", "WEFT_EVENT_DRIVER"));
 }
 
-TEST(huge_pages, that_are_none_are_a_hint_where_transparent_ones_take_their_place) {
-  machine_of_tests one;
+TEST_OF_MACHINE(huge_pages, that_are_none_are_a_hint_where_transparent_ones_take_their_place) {
   one.write("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0");
   one.write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0");
   EXPECT_TRUE(one.finds("huge pages", severity::hint, "no huge pages", "vm.nr_hugepages=128"));
@@ -431,38 +412,33 @@ TEST(huge_pages, that_are_none_are_a_hint_where_transparent_ones_take_their_plac
   EXPECT_TRUE(one.finds("huge pages", severity::warning, "transparent ones are off", "madvise"));
 }
 
-TEST(shared_memory, that_is_forbidden_is_an_error) {
-  machine_of_tests one;
+TEST_OF_MACHINE(shared_memory, that_is_forbidden_is_an_error) {
   one.calls.memory_file_failure = EPERM;
   EXPECT_TRUE(one.finds("fabric shm", severity::error, "memfd_create", "seccomp"));
 }
 
-TEST(descriptors, that_are_few_are_a_hint) {
-  machine_of_tests one;
+TEST_OF_MACHINE(descriptors, that_are_few_are_a_hint) {
   one.limits("unlimited", "1024");
   EXPECT_TRUE(one.finds("descriptors", severity::hint, "1024 files", "ulimit -n"));
   one.limits("unlimited", "64");
   EXPECT_TRUE(one.finds("descriptors", severity::warning, "64 files", "LimitNOFILE"));
 }
 
-TEST(socket_buffers, that_are_small_are_a_hint) {
-  machine_of_tests one;
+TEST_OF_MACHINE(socket_buffers, that_are_small_are_a_hint) {
   one.write("/proc/sys/net/ipv4/tcp_rmem", "4096 131072 262144");
   one.write("/proc/sys/net/core/rmem_max", "65536");
   EXPECT_TRUE(one.finds("socket buffers", severity::hint, "tcp_rmem ends at 256 KiB", "sysctl -w net.ipv4.tcp_rmem="));
   EXPECT_TRUE(one.finds("socket buffers", severity::hint, "rmem_max is 64 KiB"));
 }
 
-TEST(jumbo_frames, that_nothing_probes_are_a_hint) {
-  machine_of_tests one;
+TEST_OF_MACHINE(jumbo_frames, that_nothing_probes_are_a_hint) {
   one.write("/proc/sys/net/ipv4/tcp_mtu_probing", "0");
   EXPECT_TRUE(one.finds("jumbo frames", severity::hint, "eth0 has an MTU of 9000", "tcp_mtu_probing=1"));
   one.interface("eth0", 1500);
   EXPECT_EQ(about(one.check(), "jumbo frames").area, "none");
 }
 
-TEST(a_cgroup, that_is_too_small_is_told) {
-  machine_with_roce one;
+TEST_WITH_ROCE(a_cgroup, that_is_too_small_is_told) {
   const std::string group = "/sys/fs/cgroup/system.slice/server.service";
   one.write("/proc/self/cgroup", "0::/system.slice/server.service");
   one.write(group + "/memory.max", "67108864");
@@ -480,24 +456,21 @@ TEST(a_cgroup, that_is_too_small_is_told) {
   EXPECT_TRUE(one.finds("cgroup", severity::error, "hca_handle=0"));
 }
 
-TEST(a_processor, that_changes_its_frequency_is_a_hint) {
-  machine_of_tests one;
+TEST_OF_MACHINE(a_processor, that_changes_its_frequency_is_a_hint) {
   one.write("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance");
   EXPECT_EQ(about(one.check(), "CPU governor").level, severity::ok);
   one.write("/sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave");
   EXPECT_TRUE(one.finds("CPU governor", severity::hint, "1 by \"powersave\"", "cpupower"));
 }
 
-TEST(a_processor, far_from_the_device_is_a_warning) {
-  machine_with_roce one;
+TEST_WITH_ROCE(a_processor, far_from_the_device_is_a_warning) {
   one.write("/sys/devices/system/node/node0/cpulist", "8-15");
   EXPECT_TRUE(one.finds("NUMA mlx5_0", severity::warning, "none of its processors", "numactl --cpunodebind=0"));
   one.write("/sys/devices/system/node/node0/cpulist", "0-1");
   EXPECT_TRUE(one.finds("NUMA mlx5_0", severity::hint, "may also run elsewhere", "numactl"));
 }
 
-TEST(a_clock, that_takes_a_system_call_is_a_warning) {
-  machine_of_tests one;
+TEST_OF_MACHINE(a_clock, that_takes_a_system_call_is_a_warning) {
   one.write("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet");
   EXPECT_TRUE(one.finds("clock", severity::warning, "hpet", "echo tsc"));
 }

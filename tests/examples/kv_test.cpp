@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What kv is made of: its table, as its server writes it and as peers read it meanwhile, and its protocols.
-#include <weft/runtime/error.hpp>
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <random>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "../unit/failing_calls.hpp"
+#include "kit/test.hpp"
 #include <kv/bench.hpp>
 #include <kv/client.hpp>
 #include <kv/clock.hpp>
@@ -182,9 +174,7 @@ TEST(kv_protocol, requests_arrive_as_they_were_made_and_no_others) {
     EXPECT_EQ(taken->bytes, what.bytes);
   }
   const std::string_view wrong[] = {"", std::string_view("\0abc", 4), "\x05key", "\x04k yz", "\x03k\ny", "\xff"};
-  for (const std::string_view text : wrong) {
-    EXPECT_FALSE(unpack_set(std::as_bytes(std::span(text)))) << text;
-  }
+  for (const std::string_view text : wrong) EXPECT_FALSE(unpack_set(std::as_bytes(std::span(text)))) << text;
   const std::string large = "\x01k" + std::string(longest_value + 1, 'v');
   EXPECT_FALSE(unpack_set(std::as_bytes(std::span(large))));
 }

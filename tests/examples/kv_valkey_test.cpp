@@ -3,20 +3,13 @@
 // description: it makes its messages byte by byte, and looks at each that it gets. Over a simulated RDMA device, where
 // the two know nothing of each other, and over iWARP.
 #include <weft/net/verbs/transport.hpp>
-#include <weft/runtime/as_result.hpp>
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <random>
-#include <span>
-#include <string>
-#include <vector>
 
+#include "kit/test.hpp"
 #include "rdma.hpp"
 #include <kv/resp_client.hpp>
 #include <kv/resp_server.hpp>
@@ -164,9 +157,7 @@ class kv_valkey : public testing::TestWithParam<carrier> {
       std::abort();
     };
     below_.emplace(place_, sim::rdma_traits{});
-    net::device_options options;
-    options.pool.huge_pages = false;
-    options.pool.system_calls = &place_;
+    const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place_}};
     device_.emplace(net::device::open(net::verbs::open_transport(sim::rdma::device_name, *below_, {}), options));
   }
   void TearDown() override {
@@ -176,10 +167,9 @@ class kv_valkey : public testing::TestWithParam<carrier> {
   }
 
   [[nodiscard]] static net::connection_options of_peer() {
-    net::connection_options how;
-    how.receive_size = 32;
-    how.receive_depth = 64;
-    how.profile = GetParam() == carrier::iwarp ? net::profile::native : net::profile::interop;
+    net::connection_options how{.receive_size = 32,
+                                .receive_depth = 64,
+                                .profile = GetParam() == carrier::iwarp ? net::profile::native : net::profile::interop};
     return how;
   }
 
@@ -283,8 +273,7 @@ TEST_P(kv_valkey, bytes_come_whole_through_buffers_of_any_size_in_pieces_of_any_
         const std::size_t piece = 1 + random() % 20;
         const bool tells_each = random() % 2 == 0;
         co_await peer.write(text, piece, tells_each);
-        const std::string back = co_await peer.read(text.size());
-        EXPECT_EQ(back, text);
+        EXPECT_EQ(co_await peer.read(text.size()), text);
       }
       co_await peer.link().close();
     };
@@ -343,8 +332,7 @@ TEST_P(kv_valkey, a_peer_that_says_it_has_written_what_it_has_not_finds_zeroes_t
     co_await peer.open(200);
     co_await peer.announce();
     while (!peer.has_target()) co_await peer.take();
-    const net::write_options half{.immediate = 50};
-    co_await peer.put("x", half);
+    co_await peer.put("x", {.immediate = 50});
     const std::string back = co_await peer.read(50);
     const std::string expected = "x" + std::string(49, '\0');
     EXPECT_EQ(back, expected);
@@ -358,10 +346,8 @@ TEST_P(kv_valkey, a_number_beyond_what_is_left_ends_the_connection) {
   for (const std::uint32_t number : {91u, 101u, UINT32_MAX}) {
     const auto say = [&](strict_peer& peer) -> task<> {
       co_await peer.take();
-      const net::write_options right{.immediate = 10};
-      co_await peer.put(std::string(10, 'x'), right);
-      const net::write_options wrong{.immediate = number};
-      co_await peer.put("x", wrong);
+      co_await peer.put(std::string(10, 'x'), {.immediate = 10});
+      co_await peer.put("x", {.immediate = number});
     };
     const std::string heard = complaint(say, {.buffer_bytes = 100, .receive_depth = 64});
     EXPECT_NE(heard.find("bytes where 90 were left"), std::string::npos) << heard;
@@ -502,13 +488,11 @@ TEST_P(kv_valkey, a_client_says_what_the_protocol_has_it_say_and_takes_answers_a
       co_await peer.open(20);
       co_await peer.announce();
       const std::string setting = "*3\r\n$3\r\nSET\r\n$6\r\ncolour\r\n$4\r\nblue\r\n";
-      const std::string asked = co_await peer.read(setting.size());
-      EXPECT_EQ(asked, setting);
+      EXPECT_EQ(co_await peer.read(setting.size()), setting);
       co_await peer.send(message_of(2));
       co_await peer.write("+OK\r\n", 2, false);
       const std::string getting = "*2\r\n$3\r\nGET\r\n$6\r\ncolour\r\n";
-      const std::string then = co_await peer.read(getting.size());
-      EXPECT_EQ(then, getting);
+      EXPECT_EQ(co_await peer.read(getting.size()), getting);
       // The client may have gone before it has acknowledged the last byte.
       static_cast<void>(co_await as_result(peer.write("$4\r\nblue\r\n", 3, true)));
       EXPECT_FALSE(co_await as_result(peer.take()));

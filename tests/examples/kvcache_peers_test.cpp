@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What kvcache makes of peers that speak its protocol and do not mean it well. Both sides run on one executor.
-#include <weft/mr/cuda.hpp>
-#include <weft/mr/device_copy.hpp>
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "cuda/stand_in_control.hpp"
+#include "kit/failure.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/test.hpp"
 #include <kvcache/cache_memory.hpp>
 #include <kvcache/contents.hpp>
 #include <kvcache/destination.hpp>
@@ -83,22 +75,17 @@ class kvcache_peers : public testing::Test {
   kvcache_peers() : device_(weft::net::device::open("iwarp")) {}
 
   static serve_options serving(std::uint32_t evict_every = 0) {
-    serve_options options;
-    options.pages = small.pages;
-    options.layers = small.layers;
-    options.block_bytes = small.block_bytes;
-    options.patience = patience;
-    options.wait_for_pages = patience;
-    options.lend_for = patience;
-    options.evict_every = evict_every;
+    serve_options options{.pages = small.pages,
+                          .layers = small.layers,
+                          .block_bytes = small.block_bytes,
+                          .patience = patience,
+                          .wait_for_pages = patience,
+                          .lend_for = patience,
+                          .evict_every = evict_every};
     return options;
   }
 
   /// Runs a server, and `client(address)` against it.
-  template <class Client>
-  void with_server(const Client& client) {
-    with_server(serving(), client);
-  }
   template <class Client>
   void with_server(serve_options options, const Client& client) {
     const auto both = [&](weft::scope& tasks) -> task<> {
@@ -111,10 +98,6 @@ class kvcache_peers : public testing::Test {
   }
 
   /// The same with a session to it.
-  template <class Client>
-  void with_session(const Client& client) {
-    with_session(serving(), client);
-  }
   template <class Client>
   void with_session(serve_options options, const Client& client) {
     with_server(options, [&](std::string address) -> task<> {
@@ -146,12 +129,11 @@ class kvcache_peers : public testing::Test {
       auto second = co_await device_.listen("127.0.0.1:0");
       tasks.spawn(serve(device_, first, first_serving));
       tasks.spawn(serve(device_, second, second_serving));
-      push_options options;
-      options.addresses = {std::string(first.address()), std::string(second.address())};
-      options.sequences = 6;
-      options.of = small;
-      options.patience = patience;
-      options.gpu = gpu;
+      const push_options options{.addresses = {std::string(first.address()), std::string(second.address())},
+                                 .sequences = 6,
+                                 .of = small,
+                                 .patience = patience,
+                                 .gpu = gpu};
       failures = co_await push(device_, options);
       tasks.request_stop();
     };
@@ -254,127 +236,116 @@ class kvcache_peers : public testing::Test {
   weft::executor loop_;
 };
 
-TEST_F(kvcache_peers, sequences_are_accepted_one_after_the_other_over_one_connection) {
-  with_session([&](session& link) -> task<> { return push_three(link); });
+// Against a server with these options, by its address or over a session to it.
+#define TEST_F_SERVED(fixture, name, options) \
+  TEST_F_SCRIPT(fixture, name, (std::string address), with_server(options, WEFT_SCRIPT))
+#define TEST_F_IN_SESSION(fixture, name, options) \
+  TEST_F_SCRIPT(fixture, name, (session & link), with_session(options, WEFT_SCRIPT))
+
+TEST_F_IN_SESSION(kvcache_peers, sequences_are_accepted_one_after_the_other_over_one_connection, serving()) {
+  return push_three(link);
 }
 
-TEST_F(kvcache_peers, another_version_is_turned_away) {
-  with_server([&](std::string address) -> task<> {
-    auto how = connection_options(patience);
-    how.private_data = std::as_bytes(std::span("weft-kvcache 0", 14));
-    auto peer = co_await device_.connect(address, how);
-    EXPECT_FALSE(co_await weft::as_result(peer.recv()));
+TEST_F_SERVED(kvcache_peers, another_version_is_turned_away, serving()) {
+  auto how = connection_options(patience);
+  how.private_data = std::as_bytes(std::span("weft-kvcache 0", 14));
+  auto peer = co_await device_.connect(address, how);
+  EXPECT_FALSE(co_await weft::as_result(peer.recv()));
+  session link = co_await connect(address);
+  co_await push_properly(link, 1);
+}
+
+TEST_F_IN_SESSION(kvcache_peers, what_does_not_fit_is_refused_in_words_and_the_next_one_works, serving()) {
+  for (const shape& of : {shape{9, 2, 4096}, shape{most_pages, 2, 4096}, shape{8, 3, 4096}, shape{8, 2, 8192},
+                          shape{1, most_layers, most_block_bytes}}) {
+    const message said = co_await ask_for(link, 5, of);
+    const auto* const refused = std::get_if<refused_message>(&said);
+    EXPECT_TRUE(refused != nullptr && refused->sequence == 5) << name_of(said);
+    EXPECT_TRUE(refused != nullptr && refused->text.find("this cache has") != std::string::npos);
+  }
+  co_await push_properly(link, 6);
+}
+
+TEST_F_IN_SESSION(kvcache_peers, a_block_with_the_contents_of_another_sequence_is_found, serving()) {
+  return push_a_block_of_another_sequence(link);
+}
+
+TEST_F_IN_SESSION(kvcache_peers, a_layer_that_is_changed_behind_its_announcement_is_found, serving()) {
+  return change_a_layer_that_was_announced(link);
+}
+
+TEST_F_IN_SESSION(kvcache_peers, a_layer_that_was_only_announced_is_found, serving()) {
+  co_await push_properly(link, 1);
+  const auto pages = co_await borrow(link, 2);
+  co_await say(link, layer_message{.number = 0});
+  co_await push_layer(link, pages, 2, 1);
+  static_cast<void>(co_await hear<refused_message>(link));
+}
+
+TEST_F_SERVED(kvcache_peers, a_layer_out_of_turn_ends_the_connection_and_no_other, serving()) {
+  for (const std::uint32_t number : {1u, 2u, UINT32_MAX}) {
     session link = co_await connect(address);
-    co_await push_properly(link, 1);
-  });
-}
-
-TEST_F(kvcache_peers, what_does_not_fit_is_refused_in_words_and_the_next_one_works) {
-  with_session([&](session& link) -> task<> {
-    for (const shape& of : {shape{9, 2, 4096}, shape{most_pages, 2, 4096}, shape{8, 3, 4096}, shape{8, 2, 8192},
-                            shape{1, most_layers, most_block_bytes}}) {
-      const message said = co_await ask_for(link, 5, of);
-      const auto* const refused = std::get_if<refused_message>(&said);
-      EXPECT_TRUE(refused != nullptr && refused->sequence == 5) << name_of(said);
-      EXPECT_TRUE(refused != nullptr && refused->text.find("this cache has") != std::string::npos);
-    }
-    co_await push_properly(link, 6);
-  });
-}
-
-TEST_F(kvcache_peers, a_block_with_the_contents_of_another_sequence_is_found) {
-  with_session([&](session& link) -> task<> { return push_a_block_of_another_sequence(link); });
-}
-
-TEST_F(kvcache_peers, a_layer_that_is_changed_behind_its_announcement_is_found) {
-  with_session([&](session& link) -> task<> { return change_a_layer_that_was_announced(link); });
-}
-
-TEST_F(kvcache_peers, a_layer_that_was_only_announced_is_found) {
-  with_session([&](session& link) -> task<> {
-    co_await push_properly(link, 1);
-    const auto pages = co_await borrow(link, 2);
-    co_await say(link, layer_message{.number = 0});
-    co_await push_layer(link, pages, 2, 1);
-    static_cast<void>(co_await hear<refused_message>(link));
-  });
-}
-
-TEST_F(kvcache_peers, a_layer_out_of_turn_ends_the_connection_and_no_other) {
-  with_server([&](std::string address) -> task<> {
-    for (const std::uint32_t number : {1u, 2u, UINT32_MAX}) {
-      session link = co_await connect(address);
-      co_await borrow(link, 1);
-      co_await say(link, layer_message{.number = number});
-      co_await expect_hang_up(link);
-    }
-    session link = co_await connect(address);
-    co_await push_properly(link, 2);  // it takes all pages: they have come back
-  });
-}
-
-TEST_F(kvcache_peers, messages_in_the_wrong_place_end_the_connection) {
-  with_server([&](std::string address) -> task<> {
-    const std::vector<message> wrong{layer_message{}, accepted_message{}, dropped_message{.sequence = 1},
-                                     refused_message{}, evicted_message{}};
-    for (const message& each : wrong) {
-      session link = co_await connect(address);
-      co_await say(link, each);
-      co_await expect_hang_up(link);
-    }
-    for (const message& each : {message(accepted_message{}), message(dropped_message{.sequence = 2}),
-                                message(want_message{.sequence = 1, .of = small})}) {
-      session link = co_await connect(address);
-      co_await borrow(link, 1);
-      co_await say(link, each);
-      co_await expect_hang_up(link);
-    }
-  });
-}
-
-TEST_F(kvcache_peers, a_message_that_makes_no_sense_ends_the_connection) {
-  with_server([&](std::string address) -> task<> {
-    session link = co_await connect(address);
-    auto noise = co_await device_.allocate(17);
-    std::ranges::fill(noise.bytes(), std::byte{0xff});
-    co_await link.peer().send(std::move(noise));
+    co_await borrow(link, 1);
+    co_await say(link, layer_message{.number = number});
     co_await expect_hang_up(link);
-    session next = co_await connect(address);
-    co_await push_properly(next, 1);
-  });
+  }
+  session link = co_await connect(address);
+  co_await push_properly(link, 2);  // it takes all pages: they have come back
 }
 
-TEST_F(kvcache_peers, a_sequence_that_its_pusher_drops_gives_the_pages_back) {
-  with_session([&](session& link) -> task<> {
-    const auto pages = co_await borrow(link, 1);
-    co_await push_layer(link, pages, 1, 0);
-    co_await say(link, dropped_message{.sequence = 1});
-    co_await push_properly(link, 2);
-  });
-}
-
-TEST_F(kvcache_peers, an_evicted_sequence_is_never_accepted_and_the_connection_goes_on_with_the_next_one) {
-  with_session(serving(2), [&](session& link) -> task<> {
-    co_await push_properly(link, 1);
-    const auto pages = co_await borrow(link, 2);
-    co_await push_layer(link, pages, 2, 0);
-    const auto evicted = co_await hear<evicted_message>(link);
-    EXPECT_EQ(evicted.sequence, 2u);
-    EXPECT_NE(evicted.text.find("layer 1 of 2"), std::string::npos) << evicted.text;
-    co_await say(link, layer_message{.number = 1});  // on its way, as it were
-    co_await say(link, dropped_message{.sequence = 2});
-    co_await push_properly(link, 3);
-  });
-}
-
-TEST_F(kvcache_peers, an_evicted_sequence_that_goes_on_and_on_ends_the_connection) {
-  with_session(serving(1), [&](session& link) -> task<> {
-    const auto pages = co_await borrow(link, 1);
-    co_await push_layer(link, pages, 1, 0);
-    static_cast<void>(co_await hear<evicted_message>(link));
-    for (int i = 0; i != 4; ++i) static_cast<void>(co_await weft::as_result(say(link, layer_message{.number = 1})));
+TEST_F_SERVED(kvcache_peers, messages_in_the_wrong_place_end_the_connection, serving()) {
+  const std::vector<message> wrong{layer_message{}, accepted_message{}, dropped_message{.sequence = 1},
+                                   refused_message{}, evicted_message{}};
+  for (const message& each : wrong) {
+    session link = co_await connect(address);
+    co_await say(link, each);
     co_await expect_hang_up(link);
-  });
+  }
+  for (const message& each : {message(accepted_message{}), message(dropped_message{.sequence = 2}),
+                              message(want_message{.sequence = 1, .of = small})}) {
+    session link = co_await connect(address);
+    co_await borrow(link, 1);
+    co_await say(link, each);
+    co_await expect_hang_up(link);
+  }
+}
+
+TEST_F_SERVED(kvcache_peers, a_message_that_makes_no_sense_ends_the_connection, serving()) {
+  session link = co_await connect(address);
+  auto noise = co_await device_.allocate(17);
+  std::ranges::fill(noise.bytes(), std::byte{0xff});
+  co_await link.peer().send(std::move(noise));
+  co_await expect_hang_up(link);
+  session next = co_await connect(address);
+  co_await push_properly(next, 1);
+}
+
+TEST_F_IN_SESSION(kvcache_peers, a_sequence_that_its_pusher_drops_gives_the_pages_back, serving()) {
+  const auto pages = co_await borrow(link, 1);
+  co_await push_layer(link, pages, 1, 0);
+  co_await say(link, dropped_message{.sequence = 1});
+  co_await push_properly(link, 2);
+}
+
+TEST_F_IN_SESSION(kvcache_peers, an_evicted_sequence_is_never_accepted_and_the_connection_goes_on_with_the_next_one,
+                  serving(2)) {
+  co_await push_properly(link, 1);
+  const auto pages = co_await borrow(link, 2);
+  co_await push_layer(link, pages, 2, 0);
+  const auto evicted = co_await hear<evicted_message>(link);
+  EXPECT_EQ(evicted.sequence, 2u);
+  EXPECT_NE(evicted.text.find("layer 1 of 2"), std::string::npos) << evicted.text;
+  co_await say(link, layer_message{.number = 1});  // on its way, as it were
+  co_await say(link, dropped_message{.sequence = 2});
+  co_await push_properly(link, 3);
+}
+
+TEST_F_IN_SESSION(kvcache_peers, an_evicted_sequence_that_goes_on_and_on_ends_the_connection, serving(1)) {
+  const auto pages = co_await borrow(link, 1);
+  co_await push_layer(link, pages, 1, 0);
+  static_cast<void>(co_await hear<evicted_message>(link));
+  for (int i = 0; i != 4; ++i) static_cast<void>(co_await weft::as_result(say(link, layer_message{.number = 1})));
+  co_await expect_hang_up(link);
 }
 
 TEST_F(kvcache_peers, pages_that_nobody_writes_to_are_taken_back_at_their_deadline) {
@@ -390,50 +361,44 @@ TEST_F(kvcache_peers, pages_that_nobody_writes_to_are_taken_back_at_their_deadli
   });
 }
 
-TEST_F(kvcache_peers, pages_that_were_accepted_are_no_longer_open) {
-  with_server([&](std::string address) -> task<> {
-    session first = co_await connect(address);
-    const auto old = co_await push_properly(first, 1);
-    session second = co_await connect(address);
-    const auto pages = co_await borrow(second, 2);  // the same ones
-    co_await push_layer(second, pages, 2, 0);
-    static_cast<void>(co_await weft::as_result(push_layer(first, old, 1, 0)));
-    co_await expect_hang_up(first);
-    co_await push_layer(second, pages, 2, 1);
-    static_cast<void>(co_await hear<accepted_message>(second));
-  });
+TEST_F_SERVED(kvcache_peers, pages_that_were_accepted_are_no_longer_open, serving()) {
+  session first = co_await connect(address);
+  const auto old = co_await push_properly(first, 1);
+  session second = co_await connect(address);
+  const auto pages = co_await borrow(second, 2);  // the same ones
+  co_await push_layer(second, pages, 2, 0);
+  static_cast<void>(co_await weft::as_result(push_layer(first, old, 1, 0)));
+  co_await expect_hang_up(first);
+  co_await push_layer(second, pages, 2, 1);
+  static_cast<void>(co_await hear<accepted_message>(second));
 }
 
-TEST_F(kvcache_peers, the_pages_of_another_pusher_are_not_open) {
-  with_server([&](std::string address) -> task<> {
-    constexpr shape half{.pages = small.pages / 2, .layers = small.layers, .block_bytes = small.block_bytes};
-    session first = co_await connect(address);
-    session second = co_await connect(address);
-    const auto theirs = co_await borrow(first, 1, half);
-    const auto ours = co_await borrow(second, 2, half);
-    EXPECT_NE(theirs.key(), ours.key());
-    auto memory = co_await device_.allocate(64);
-    const auto stolen = co_await weft::as_result(second.peer().write(std::move(memory), theirs.slice(0, 64)));
-    static_cast<void>(stolen);
-    co_await expect_hang_up(second);
-    co_await say(first, dropped_message{.sequence = 1});
-    co_await push_properly(first, 3);
-  });
+TEST_F_SERVED(kvcache_peers, the_pages_of_another_pusher_are_not_open, serving()) {
+  constexpr shape half{.pages = small.pages / 2, .layers = small.layers, .block_bytes = small.block_bytes};
+  session first = co_await connect(address);
+  session second = co_await connect(address);
+  const auto theirs = co_await borrow(first, 1, half);
+  const auto ours = co_await borrow(second, 2, half);
+  EXPECT_NE(theirs.key(), ours.key());
+  auto memory = co_await device_.allocate(64);
+  const auto stolen = co_await weft::as_result(second.peer().write(std::move(memory), theirs.slice(0, 64)));
+  static_cast<void>(stolen);
+  co_await expect_hang_up(second);
+  co_await say(first, dropped_message{.sequence = 1});
+  co_await push_properly(first, 3);
 }
 
-TEST_F(kvcache_peers, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one) {
-  with_server([&](std::string address) -> task<> { return die_in_the_middle(address); });
+TEST_F_SERVED(kvcache_peers, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one, serving()) {
+  return die_in_the_middle(address);
 }
 
-TEST_F(kvcache_peers, pages_are_waited_for_in_the_order_of_asking) {
-  with_server([&](std::string address) -> task<> {
-    session first = co_await connect(address);
-    session second = co_await connect(address);
-    const auto pages = co_await borrow(first, 1);
-    co_await say(second, want_message{.sequence = 2, .of = small});
-    co_await push_layers(first, pages, 1);
-    static_cast<void>(co_await hear<lent_message>(second));
-  });
+TEST_F_SERVED(kvcache_peers, pages_are_waited_for_in_the_order_of_asking, serving()) {
+  session first = co_await connect(address);
+  session second = co_await connect(address);
+  const auto pages = co_await borrow(first, 1);
+  co_await say(second, want_message{.sequence = 2, .of = small});
+  co_await push_layers(first, pages, 1);
+  static_cast<void>(co_await hear<lent_message>(second));
 }
 
 TEST_F(kvcache_peers, pages_that_do_not_become_free_in_time_are_refused) {
@@ -523,12 +488,7 @@ class kvcache_peers_with_a_gpu : public kvcache_peers {
   /// That the peer refuses the write of a layer.
   task<> expect_closed(session& link, const weft::mr::remote_region& pages, std::uint64_t sequence,
                        std::uint32_t layer) {
-    std::error_code code;
-    try {
-      co_await push_layer(link, pages, sequence, layer);
-    } catch (const weft::error& why) {
-      code = why.code();
-    }
+    const std::error_code code = co_await weft::test::code_of(push_layer(link, pages, sequence, layer));
     EXPECT_EQ(code, weft::errc::remote_access) << code.message();
   }
 
@@ -536,16 +496,18 @@ class kvcache_peers_with_a_gpu : public kvcache_peers {
   std::shared_ptr<weft::mr::memory_device> gpu_;
 };
 
-TEST_F(kvcache_peers_with_a_gpu, sequences_are_accepted_one_after_the_other_over_one_connection) {
-  with_session(serving_in_gpu(), [&](session& link) -> task<> { return push_three(link); });
+TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, sequences_are_accepted_one_after_the_other_over_one_connection,
+                  serving_in_gpu()) {
+  return push_three(link);
 }
 
-TEST_F(kvcache_peers_with_a_gpu, a_block_with_the_contents_of_another_sequence_is_found) {
-  with_session(serving_in_gpu(), [&](session& link) -> task<> { return push_a_block_of_another_sequence(link); });
+TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, a_block_with_the_contents_of_another_sequence_is_found, serving_in_gpu()) {
+  return push_a_block_of_another_sequence(link);
 }
 
-TEST_F(kvcache_peers_with_a_gpu, a_layer_that_is_changed_behind_its_announcement_is_found) {
-  with_session(serving_in_gpu(), [&](session& link) -> task<> { return change_a_layer_that_was_announced(link); });
+TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, a_layer_that_is_changed_behind_its_announcement_is_found,
+                  serving_in_gpu()) {
+  return change_a_layer_that_was_announced(link);
 }
 
 TEST_F(kvcache_peers_with_a_gpu, a_word_that_is_wrong_is_found_where_it_is) {
@@ -565,40 +527,35 @@ TEST_F(kvcache_peers_with_a_gpu, a_word_that_is_wrong_is_found_where_it_is) {
   loop_.run(look(gpu_));
 }
 
-TEST_F(kvcache_peers_with_a_gpu, an_evicted_sequence_is_closed_and_the_connection_goes_on_with_the_next_one) {
-  with_session(serving_in_gpu(1), [&](session& link) -> task<> {
-    const auto pages = co_await borrow(link, 1);
-    co_await push_layer(link, pages, 1, 0);
-    static_cast<void>(co_await hear<evicted_message>(link));
-    co_await expect_closed(link, pages, 1, 1);
-    co_await say(link, dropped_message{.sequence = 1});
-    static_cast<void>(co_await borrow(link, 2));
-  });
+TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, an_evicted_sequence_is_closed_and_the_connection_goes_on_with_the_next_one,
+                  serving_in_gpu(1)) {
+  const auto pages = co_await borrow(link, 1);
+  co_await push_layer(link, pages, 1, 0);
+  static_cast<void>(co_await hear<evicted_message>(link));
+  co_await expect_closed(link, pages, 1, 1);
+  co_await say(link, dropped_message{.sequence = 1});
+  static_cast<void>(co_await borrow(link, 2));
 }
 
-TEST_F(kvcache_peers_with_a_gpu, pages_that_were_accepted_are_no_longer_open) {
-  with_server(serving_in_gpu(), [&](std::string address) -> task<> {
-    session first = co_await connect(address);
-    const auto old = co_await push_properly(first, 1);
-    session second = co_await connect(address);
-    const auto pages = co_await borrow(second, 2);  // the same ones
-    co_await push_layer(second, pages, 2, 0);
-    co_await expect_closed(first, old, 1, 0);
-    co_await push_layer(second, pages, 2, 1);
-    static_cast<void>(co_await hear<accepted_message>(second));
-    co_await push_properly(first, 3);
-  });
+TEST_F_SERVED(kvcache_peers_with_a_gpu, pages_that_were_accepted_are_no_longer_open, serving_in_gpu()) {
+  session first = co_await connect(address);
+  const auto old = co_await push_properly(first, 1);
+  session second = co_await connect(address);
+  const auto pages = co_await borrow(second, 2);  // the same ones
+  co_await push_layer(second, pages, 2, 0);
+  co_await expect_closed(first, old, 1, 0);
+  co_await push_layer(second, pages, 2, 1);
+  static_cast<void>(co_await hear<accepted_message>(second));
+  co_await push_properly(first, 3);
 }
 
-TEST_F(kvcache_peers_with_a_gpu, the_pages_of_another_pusher_are_not_open) {
-  with_server(serving_in_gpu(), [&](std::string address) -> task<> {
-    session first = co_await connect(address);
-    session second = co_await connect(address);
-    const auto theirs = co_await borrow(first, 1);
-    co_await expect_closed(second, theirs, 1, 0);
-    co_await push_layers(first, theirs, 1);
-    co_await push_properly(second, 2);
-  });
+TEST_F_SERVED(kvcache_peers_with_a_gpu, the_pages_of_another_pusher_are_not_open, serving_in_gpu()) {
+  session first = co_await connect(address);
+  session second = co_await connect(address);
+  const auto theirs = co_await borrow(first, 1);
+  co_await expect_closed(second, theirs, 1, 0);
+  co_await push_layers(first, theirs, 1);
+  co_await push_properly(second, 2);
 }
 
 TEST_F(kvcache_peers_with_a_gpu, pages_that_nobody_writes_to_are_taken_back_at_their_deadline) {
@@ -614,8 +571,9 @@ TEST_F(kvcache_peers_with_a_gpu, pages_that_nobody_writes_to_are_taken_back_at_t
   });
 }
 
-TEST_F(kvcache_peers_with_a_gpu, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one) {
-  with_server(serving_in_gpu(), [&](std::string address) -> task<> { return die_in_the_middle(address); });
+TEST_F_SERVED(kvcache_peers_with_a_gpu, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one,
+              serving_in_gpu()) {
+  return die_in_the_middle(address);
 }
 
 TEST_F(kvcache_peers_with_a_gpu, a_gpu_of_the_pusher_that_does_not_copy_is_an_error_at_once) {

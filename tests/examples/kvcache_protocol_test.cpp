@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <string>
-#include <vector>
-
+#include "kit/test.hpp"
 #include <kvcache/contents.hpp>
 #include <kvcache/protocol.hpp>
 

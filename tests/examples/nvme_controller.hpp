@@ -5,17 +5,9 @@
 
 #include <weft/weft.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <functional>
 #include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
+#include "kit/standard.hpp"
 #include <nvme/bytes.hpp>
 #include <nvme/command.hpp>
 #include <nvme/fabrics.hpp>
@@ -31,9 +23,9 @@ inline const std::string false_nqn = "nqn.2024-01.org.example:false";
 struct reply {
   std::uint16_t queue = 0;
   command asked;
-  completion said;
-  std::vector<std::byte> data;  ///< for the host's memory
-  std::optional<std::uint64_t> invalidate;
+  completion said{};
+  std::vector<std::byte> data{};  ///< for the host's memory
+  std::optional<std::uint64_t> invalidate{};
   std::size_t bytes = completion_bytes;  ///< of the completion's capsule
   int times = 1;                         ///< 0: it says nothing
 };
@@ -87,9 +79,7 @@ class false_controller {
     std::ranges::fill(memory.bytes(), std::byte{0});
     encode(what, memory.bytes());
     memory.resize(bytes);
-    net::send_options how;
-    how.invalidate = invalidate;
-    co_await on.send(std::move(memory), how);
+    co_await on.send(std::move(memory), {.invalidate = invalidate});
   }
 
  private:
@@ -101,11 +91,8 @@ class false_controller {
       co_await request.reject(said);
       co_return;
     }
-    net::connection_options how;
-    how.profile = net::profile::interop;
-    how.private_data = accepts_with;
-    how.receive_size = 64 * 1024;
-    how.receive_depth = 64;
+    const net::connection_options how{
+        .receive_size = 64 * 1024, .receive_depth = 64, .profile = net::profile::interop, .private_data = accepts_with};
     auto link = co_await request.accept(how);
     links[wanted->queue_id] = &link;
     std::exception_ptr failure;
@@ -120,9 +107,7 @@ class false_controller {
   }
 
   task<> answer(net::connection& link, std::uint16_t queue, net::message capsule) {
-    reply made;
-    made.queue = queue;
-    made.asked = decode_command(capsule.bytes());
+    reply made{.queue = queue, .asked = decode_command(capsule.bytes())};
     made.said.id = made.asked.id;
     seen.push_back(made.asked);
     prepare(made);

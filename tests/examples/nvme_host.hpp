@@ -4,15 +4,7 @@
 
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
+#include "kit/test.hpp"
 #include <nvme/bytes.hpp>
 #include <nvme/command.hpp>
 #include <nvme/fabrics.hpp>
@@ -89,9 +81,7 @@ struct raw_queue {
 };
 
 [[nodiscard]] inline command io_command(io_opcode opcode, std::uint32_t nsid = 1) {
-  command made;
-  made.opcode = static_cast<std::uint8_t>(opcode);
-  made.nsid = nsid;
+  command made{.opcode = static_cast<std::uint8_t>(opcode), .nsid = nsid};
   return made;
 }
 [[nodiscard]] inline command blocks_command(io_opcode opcode, const block_fields& where, std::uint32_t nsid = 1) {
@@ -100,15 +90,11 @@ struct raw_queue {
   return made;
 }
 [[nodiscard]] inline command admin_command(admin_opcode opcode, std::uint32_t nsid = 0) {
-  command made;
-  made.opcode = static_cast<std::uint8_t>(opcode);
-  made.nsid = nsid;
+  command made{.opcode = static_cast<std::uint8_t>(opcode), .nsid = nsid};
   return made;
 }
 [[nodiscard]] inline command fabrics_command(fabrics_type type) {
-  command made;
-  made.opcode = fabrics_opcode;
-  made.nsid = static_cast<std::uint32_t>(type);
+  command made{.opcode = fabrics_opcode, .nsid = static_cast<std::uint32_t>(type)};
   return made;
 }
 
@@ -180,11 +166,10 @@ struct host_words {
 [[nodiscard]] inline task<raw_queue> dial_with(net::device& device, std::string address,
                                                std::span<const std::byte> private_data, std::uint16_t number,
                                                std::uint16_t entries) {
-  net::connection_options how;
-  how.profile = net::profile::interop;
-  how.private_data = private_data;
-  how.receive_size = completion_bytes;
-  how.receive_depth = static_cast<std::uint16_t>(2 * entries);
+  const net::connection_options how{.receive_size = completion_bytes,
+                                    .receive_depth = static_cast<std::uint16_t>(2 * entries),
+                                    .profile = net::profile::interop,
+                                    .private_data = private_data};
   auto link = co_await device.connect(std::move(address), how);
   raw_queue made{.device = &device, .link = std::move(link), .number = number, .entries = entries};
   co_return made;
@@ -210,11 +195,8 @@ struct host_words {
   return made;
 }
 [[nodiscard]] inline std::vector<std::byte> connect_bytes(const host_words& who, std::uint16_t controller) {
-  connect_data data;
-  data.host_id = who.host_id;
-  data.controller = controller;
-  data.subsystem = who.subsystem;
-  data.host = who.host;
+  const connect_data data{
+      .host_id = who.host_id, .controller = controller, .subsystem = who.subsystem, .host = who.host};
   std::vector<std::byte> bytes(connect_data::bytes);
   encode(data, bytes);
   return bytes;
@@ -270,10 +252,8 @@ inline constexpr std::size_t host_memory_bytes = std::size_t{1} << 20;
   auto queue = co_await dial(device, address, 0, admin_queue_entries);
   const answer connected = co_await send_connect(queue, who, any_controller);
   EXPECT_EQ(connected.said.status, status::success);
-  const status enabling = co_await queue.status_of(set_configuration(enabled));
-  EXPECT_EQ(enabling, status::success);
-  const answer now = co_await queue.ask(get_property(property::controller_status));
-  EXPECT_EQ(now.said.result, controller_status::ready);
+  EXPECT_EQ(co_await queue.status_of(set_configuration(enabled)), status::success);
+  EXPECT_EQ((co_await queue.ask(get_property(property::controller_status))).said.result, controller_status::ready);
   auto memory = co_await host_memory::make(device, host_memory_bytes);
   connected_host made(std::move(queue), std::move(memory), static_cast<std::uint16_t>(connected.said.result));
   co_return std::move(made);
@@ -283,8 +263,7 @@ inline constexpr std::size_t host_memory_bytes = std::size_t{1} << 20;
 [[nodiscard]] inline task<> add_queue(connected_host& host, net::device& device, std::string address,
                                       std::uint16_t number, std::uint16_t entries = 16, host_words who = {}) {
   auto queue = co_await dial(device, std::move(address), number, entries);
-  const answer connected = co_await send_connect(queue, who, host.controller);
-  EXPECT_EQ(connected.said.status, status::success);
+  EXPECT_EQ((co_await send_connect(queue, who, host.controller)).said.status, status::success);
   host.io.push_back(std::move(queue));
 }
 

@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host of the example nvme: with its target on every fabric, and with controllers that lie. All on one executor.
-#include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
-#include <functional>
 #include <iterator>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
+#include "kit/failure.hpp"
 #include "nvme_controller.hpp"
 #include "temporary_directory.hpp"
 #include <nvme/disks.hpp>
@@ -28,6 +18,7 @@
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/transport.hpp>
 
+#include "kit/test.hpp"
 #include "rdma.hpp"
 #include "world.hpp"
 #endif
@@ -56,7 +47,7 @@ struct fabric {
 };
 
 /// A device with its executor.
-class place {
+class place : private weft::test::immovable {
  public:
   explicit place(const fabric& which) {
     if (!which.devices.empty()) {
@@ -73,9 +64,7 @@ class place {
     sim::rdma_traits traits;
     if (which.without_windows) traits.windows = net::verbs::window_kind::none;
     below_.emplace(*world_, traits);
-    net::device_options options;
-    options.pool.huge_pages = false;
-    options.pool.system_calls = &*world_;
+    const net::device_options options{.pool = {.huge_pages = false, .system_calls = &*world_}};
     device_.emplace(net::device::open(net::verbs::open_transport(sim::rdma::device_name, *below_, {}), options));
     loop_.emplace(world_->options(false));
     address_ = "127.0.0.1:7471";
@@ -92,8 +81,6 @@ class place {
     }
 #endif
   }
-  place(const place&) = delete;
-  place& operator=(const place&) = delete;
 
   [[nodiscard]] net::device& device() noexcept { return *device_; }
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
@@ -223,12 +210,11 @@ TEST_P(nvme_host_on_target, random_reads_and_writes_of_several_queues_find_what_
   constexpr std::uint64_t operations = 2'000;
   bench_result found;
   with_connected_host([&](host& through) -> task<> {
-    bench_options how;
-    how.write_percent = 50;
-    how.operations = operations;
-    how.span = std::uint64_t{1} << 20;
-    how.time = std::chrono::hours(1);
-    how.verify = true;
+    const bench_options how{.write_percent = 50,
+                            .span = std::uint64_t{1} << 20,
+                            .time = std::chrono::hours(1),
+                            .operations = operations,
+                            .verify = true};
     found = co_await run_bench(through, how);
   });
   EXPECT_EQ(found.wrong, 0U);
@@ -261,12 +247,8 @@ TEST_P(nvme_host_on_target, copies_a_file_in_and_out) {
   std::ofstream(source, std::ios::binary)
       .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
   with_connected_host([&](host& through) -> task<> {
-    copy_options how;
-    how.offset = 8192;
-    how.file = source;
-    how.verify = true;
-    const auto written = co_await copy_in(through, how);
-    EXPECT_EQ(written.bytes, content.size());
+    copy_options how{.offset = 8192, .file = source, .verify = true};
+    EXPECT_EQ((co_await copy_in(through, how)).bytes, content.size());
     how.file = copied;
     how.length = content.size();
     co_await copy_out(through, how);
@@ -383,11 +365,7 @@ TEST(nvme_target_in_simulated_time, a_host_that_does_not_take_its_data_loses_its
     const std::uint64_t idle = here.device().pool().statistics().send.in_use_bytes;
     bool failed = false;
     const auto read_and_fail = [&]() -> task<> {
-      try {
-        co_await read_from(0);
-      } catch (const error&) {
-        failed = true;
-      }
+      failed = (co_await weft::test::failure_of(read_from(0))).has_value();
     };
     const auto both = [&](scope& tasks) -> task<> {
       tasks.spawn(read_and_fail());
@@ -413,15 +391,12 @@ TEST(nvme_target_in_simulated_time, a_host_that_does_not_take_its_data_loses_its
     const auto both = [&](scope& tasks) -> task<> {
       tasks.spawn(serving.serve(listener));
       host_options how;
-      how.address = listener.address();
+      how.address = std::string(listener.address());
       how.subsystem = disk_nqn;
       how.queues = 2;
       how.commands = 8;
       how.timeout = std::chrono::minutes(10);
-      try {
-        co_await with_host(here.device(), how, use);
-      } catch (const error&) {  // one of its queues is lost
-      }
+      static_cast<void>(co_await weft::test::failure_of(with_host(here.device(), how, use)));  // one queue is lost
       listener.close();
       serving.drain();
     };
@@ -658,11 +633,7 @@ TEST_F(nvme_host_and_a_false_controller, that_revokes_the_key_of_another_command
     made.times = 0;
   });
   const auto read_both = [&](host& through) -> task<> {
-    const auto read = [&]() -> task<> {
-      auto on = co_await through.queue(0).take_lane();
-      co_await through.read(through.queue(0), on, through.find(1), 0, 512);
-    };
-    co_await when_all(read(), read());
+    co_await when_all(read_one_block(through), read_one_block(through));
   };
   expect_failure("which is not that of its memory", failure_of(read_both));
 }
@@ -715,12 +686,9 @@ TEST_F(nvme_host_and_a_false_controller, a_read_that_is_stopped_ends_the_queue_b
   change_reads([](reply& made) { made.times = 0; });
   const auto read = [&](host& through) -> task<> {
     auto on = co_await through.queue(0).take_lane();
-    std::string words;
-    try {
-      co_await with_timeout(milliseconds(20), through.read(through.queue(0), on, through.find(1), 0, 512));
-    } catch (const error& why) {
-      EXPECT_TRUE(why.posted());
-    }
+    const auto stopped = co_await weft::test::failure_of(
+        with_timeout(milliseconds(20), through.read(through.queue(0), on, through.find(1), 0, 512)));
+    EXPECT_TRUE(stopped && stopped->posted());
     EXPECT_TRUE(through.queue(0).failure());
     co_await through.read(through.queue(0), on, through.find(1), 0, 512);
   };
@@ -743,8 +711,7 @@ TEST_F(nvme_host_and_a_false_controller, that_does_not_answer_a_keep_alive_is_gi
   change_replies(false, static_cast<std::uint8_t>(admin_opcode::keep_alive), [](reply& made) { made.times = 0; });
   const auto wait = [&](host& through) -> task<> {
     while (!through.failure()) co_await sleep_for(milliseconds(1));
-    auto on = co_await through.queue(0).take_lane();
-    co_await through.read(through.queue(0), on, through.find(1), 0, 512);
+    co_await read_one_block(through);
   };
   expect_failure("no answer to Keep Alive", failure_of(wait));
 }

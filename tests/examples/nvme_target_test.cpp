@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The target of the example nvme, among hosts that mean well and others. Over iWARP in user space.
-#include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <semaphore>
-#include <string>
-#include <vector>
 
+#include "../kit/failure.hpp"
+#include "../kit/scripted_test.hpp"
 #include "../unit/failing_calls.hpp"
 #include "../unit/sanitized.hpp"
+#include "kit/test.hpp"
 #include "nvme_host.hpp"
 #include "sparse_disk.hpp"
 #include "temporary_directory.hpp"
@@ -123,6 +114,11 @@ class nvme_target_test : public testing::Test {
     served_.add(std::move(made), block_bytes);
   }
 
+  task<connected_host> host_with_queue(std::string address) {
+    auto host = co_await connect_host(device_, address);
+    co_await add_queue(host, device_, address, 1);
+    co_return host;
+  }
   /// Runs a target, and `body(address)` beside it. The target must serve another host when that is over.
   template <class Body>
   void with_target(const Body& body) {
@@ -151,8 +147,7 @@ class nvme_target_test : public testing::Test {
   template <class Body>
   void with_host(const Body& body) {
     with_target([&](std::string address) -> task<> {
-      auto host = co_await connect_host(device_, address);
-      co_await add_queue(host, device_, address, 1);
+      auto host = co_await host_with_queue(address);
       co_await body(host);
     });
   }
@@ -190,11 +185,10 @@ class nvme_target_test : public testing::Test {
       auto queue = co_await dial(device_, address, number, 16);
       const host_words who;
       command asked = connect_command(queue, who);
-      connect_data data;
-      data.host_id = who.host_id;
-      data.controller = number == 0 ? any_controller : host.controller;
-      data.subsystem = who.subsystem;
-      data.host = who.host;
+      connect_data data{.host_id = who.host_id,
+                        .controller = number == 0 ? any_controller : host.controller,
+                        .subsystem = who.subsystem,
+                        .host = who.host};
       prepare(asked, data);
       std::vector<std::byte> bytes(connect_data::bytes);
       encode(data, bytes);
@@ -260,12 +254,21 @@ class nvme_target_test : public testing::Test {
     }
   }
   task<> flush_once(std::string address) {
-    auto host = co_await connect_host(device_, address);
-    co_await add_queue(host, device_, address, 1);
+    auto host = co_await host_with_queue(address);
     EXPECT_EQ(co_await host.io[0].status_of(io_command(io_opcode::flush)), status::success);
   }
   executor loop_;
 };
+
+// With a host, or with the target's address alone, after statements before that.
+#define TEST_F_WITH_HOST(fixture, name, ...)                             \
+  TEST_F_SCRIPT(fixture, name, ([[maybe_unused]] connected_host & host), \
+                __VA_ARGS__ __VA_OPT__(;) with_host(WEFT_SCRIPT))
+#define TEST_F_WITH_TARGET(fixture, name, ...) \
+  TEST_F_SCRIPT(fixture, name, (std::string address), __VA_ARGS__ __VA_OPT__(;) with_target(WEFT_SCRIPT))
+#define TEST_F_LOSES_QUEUE(fixture, name)                                                   \
+  TEST_F_SCRIPT(fixture, name, ([[maybe_unused]] connected_host & host, raw_queue & queue), \
+                loses_its_queue(WEFT_SCRIPT))
 
 // Tests of one shape: what the target answers. `host` is connected, `asked` and `data` are what a host would say.
 #define REJECTED(name, reason, ...) \
@@ -305,13 +308,11 @@ REJECTED(a_queue_of_one_entry_is_rejected, invalid_send_queue_size,
 REJECTED(a_queue_with_fewer_receives_than_commands_is_rejected, invalid_receive_queue_size,
          {.queue_id = 1, .receive_queue_size = 15, .send_queue_size = 15})
 
-TEST_F(nvme_target_test, nothing_but_connect_comes_first) {
-  with_target([&](std::string address) -> task<> {
-    auto queue = co_await dial(device_, address, 0, 32);
-    EXPECT_EQ(co_await queue.status_of(set_configuration(enabled)), status::command_sequence_error);
-    EXPECT_EQ((co_await send_connect(queue, {}, any_controller)).said.status, status::success);
-    EXPECT_EQ((co_await send_connect(queue, {}, any_controller)).said.status, status::command_sequence_error);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, nothing_but_connect_comes_first) {
+  auto queue = co_await dial(device_, address, 0, 32);
+  EXPECT_EQ(co_await queue.status_of(set_configuration(enabled)), status::command_sequence_error);
+  EXPECT_EQ((co_await send_connect(queue, {}, any_controller)).said.status, status::success);
+  EXPECT_EQ((co_await send_connect(queue, {}, any_controller)).said.status, status::command_sequence_error);
 }
 
 TEST_F(nvme_target_test, a_connection_without_a_connect_is_ended) {
@@ -323,209 +324,177 @@ TEST_F(nvme_target_test, a_connection_without_a_connect_is_ended) {
   EXPECT_NE(log_.find("wait for a Connect"), std::string::npos) << log_;
 }
 
-TEST_F(nvme_target_test, a_queue_takes_commands_only_once_its_controller_is_enabled) {
-  with_target([&](std::string address) -> task<> {
-    auto admin = co_await dial(device_, address, 0, 32);
-    const answer connected = co_await send_connect(admin, {}, any_controller);
-    EXPECT_EQ(co_await admin.status_of(admin_command(admin_opcode::keep_alive)), status::command_sequence_error);
-    auto queue = co_await dial(device_, address, 1, 16);
-    const answer too_early = co_await send_connect(queue, {}, static_cast<std::uint16_t>(connected.said.result));
-    EXPECT_EQ(too_early.said.status, status::command_sequence_error);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, a_queue_takes_commands_only_once_its_controller_is_enabled) {
+  auto admin = co_await dial(device_, address, 0, 32);
+  const answer connected = co_await send_connect(admin, {}, any_controller);
+  EXPECT_EQ(co_await admin.status_of(admin_command(admin_opcode::keep_alive)), status::command_sequence_error);
+  auto queue = co_await dial(device_, address, 1, 16);
+  const answer too_early = co_await send_connect(queue, {}, static_cast<std::uint16_t>(connected.said.result));
+  EXPECT_EQ(too_early.said.status, status::command_sequence_error);
 }
 
-TEST_F(nvme_target_test, disabling_a_controller_ends_its_io_queues) {
-  with_host([&](connected_host& host) -> task<> {
-    EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::success);
-    co_await host.io[0].hear_end();
-    EXPECT_EQ(co_await status_of_controller(host), 0U);
-  });
+TEST_F_WITH_HOST(nvme_target_test, disabling_a_controller_ends_its_io_queues) {
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::success);
+  co_await host.io[0].hear_end();
+  EXPECT_EQ(co_await status_of_controller(host), 0U);
 }
 
-TEST_F(nvme_target_test, a_configuration_that_no_target_has_is_fatal_to_the_controller) {
-  with_host([&](connected_host& host) -> task<> {
-    co_await host.admin.ask(set_configuration(0));
-    co_await host.admin.ask(set_configuration(configuration::enable));  // entries of one byte
-    EXPECT_EQ(co_await status_of_controller(host), controller_status::fatal);
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_configuration_that_no_target_has_is_fatal_to_the_controller) {
+  co_await host.admin.ask(set_configuration(0));
+  co_await host.admin.ask(set_configuration(configuration::enable));  // entries of one byte
+  EXPECT_EQ(co_await status_of_controller(host), controller_status::fatal);
 }
 
-TEST_F(nvme_target_test, a_shutdown_flushes_the_disks) {
-  with_host([&](connected_host& host) -> task<> {
-    const status done = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
-    EXPECT_EQ(done, status::success);
-    EXPECT_EQ(disk_->flushes, 1);
-    EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
-              controller_status::shutdown_complete);
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_shutdown_flushes_the_disks) {
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown)),
+            status::success);
+  EXPECT_EQ(disk_->flushes, 1);
+  EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
+            controller_status::shutdown_complete);
 }
 
-TEST_F(nvme_target_test, a_disabled_controller_stays_ready_until_its_writes_are_over) {
-  with_target([&](std::string address) -> task<> {
-    auto host = co_await connect_host(device_, address);
-    co_await add_queue(host, device_, address, 1);
-    co_await begin_held_write(host);
-    EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::success);
-    co_await host.io[0].hear_end();
-    const std::uint64_t meanwhile = co_await status_of_controller(host);
-    EXPECT_EQ(meanwhile, controller_status::ready);
-    EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::command_sequence_error);
-    EXPECT_EQ(co_await host.admin.status_of(admin_command(admin_opcode::keep_alive)), status::command_sequence_error);
-    EXPECT_EQ(disk_->writes, 0);
-    release_write();
-    for (std::uint64_t now = meanwhile; now != 0;) now = co_await status_of_controller(host);
+TEST_F_WITH_TARGET(nvme_target_test, a_disabled_controller_stays_ready_until_its_writes_are_over) {
+  auto host = co_await host_with_queue(address);
+  co_await begin_held_write(host);
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::success);
+  co_await host.io[0].hear_end();
+  const std::uint64_t meanwhile = co_await status_of_controller(host);
+  EXPECT_EQ(meanwhile, controller_status::ready);
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::command_sequence_error);
+  EXPECT_EQ(co_await host.admin.status_of(admin_command(admin_opcode::keep_alive)), status::command_sequence_error);
+  EXPECT_EQ(disk_->writes, 0);
+  release_write();
+  for (std::uint64_t now = meanwhile; now != 0;) now = co_await status_of_controller(host);
+  EXPECT_EQ(disk_->writes, 1);
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::success);
+  co_await add_queue(host, device_, address, 1);  // under the number of the old one
+}
+
+TEST_F_WITH_HOST(nvme_target_test, a_shutdown_is_complete_once_the_writes_under_way_are_flushed) {
+  co_await begin_held_write(host);
+  command shutting_down = set_configuration(enabled | configuration::normal_shutdown);
+  shutting_down.id = 99;
+  co_await host.admin.send(shutting_down);
+  EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask, controller_status::shutdown_occurs);
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::command_sequence_error);
+  EXPECT_EQ(disk_->flushes, 0);
+  release_write();
+  EXPECT_EQ((co_await host.io[0].hear()).said.status, status::success);
+  co_await host.io[0].hear_end();
+  const answer done = co_await host.admin.hear();
+  EXPECT_EQ(done.said.id, 99);
+  EXPECT_EQ(done.said.status, status::success);
+  EXPECT_EQ(disk_->flushed_writes, 1);
+  EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
+            controller_status::shutdown_complete);
+}
+
+TEST_F_WITH_TARGET(nvme_target_test, a_host_that_comes_back_is_told_to_wait_for_the_writes_of_its_lost_association,
+                   options_.most.takeover_timeout = milliseconds(0)) {
+  auto host = co_await host_with_queue(address);
+  co_await begin_held_write(host);
+  co_await lose(host);
+  auto queue = co_await dial(device_, address, 0, 32);
+  const answer busy = co_await send_connect(queue, {}, any_controller);
+  EXPECT_EQ(busy.said.status, status::connect_controller_busy);
+  EXPECT_FALSE(busy.said.do_not_retry);
+  EXPECT_NE(log_.find("still under way"), std::string::npos) << log_;
+  auto another = co_await dial(device_, address, 1, 16);  // of the association that is lost
+  EXPECT_EQ((co_await send_connect(another, {}, host.controller)).said.status, status::connect_invalid_parameters);
+  host_words who;
+  who.host += "-other";
+  auto other = co_await connect_host(device_, address, who);
+  EXPECT_EQ(disk_->writes, 0);
+  release_write();
+  for (status again = busy.said.status; again != status::success;) {
+    const answer now = co_await send_connect(queue, {}, any_controller);
+    again = now.said.status;
+  }
+  EXPECT_EQ(disk_->writes, 1);
+  co_await queue.link.close();
+  while (target_->controllers().all().size() != 1) co_await yield();  // nobody may wait at the end of this test
+}
+
+TEST_F_WITH_TARGET(nvme_target_test, a_connect_waits_for_the_writes_of_a_lost_association,
+                   options_.most.takeover_timeout = patience;
+                   options_.most.connect_timeout = patience) {
+  auto host = co_await host_with_queue(address);
+  co_await begin_held_write(host);
+  co_await lose(host);
+  bool connected = false;
+  const auto come_back = [&]() -> task<> {
+    auto again = co_await connect_host(device_, address);
+    connected = true;
     EXPECT_EQ(disk_->writes, 1);
-    EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::success);
-    co_await add_queue(host, device_, address, 1);  // under the number of the old one
-  });
-}
-
-TEST_F(nvme_target_test, a_shutdown_is_complete_once_the_writes_under_way_are_flushed) {
-  with_host([&](connected_host& host) -> task<> {
-    co_await begin_held_write(host);
-    command shutting_down = set_configuration(enabled | configuration::normal_shutdown);
-    shutting_down.id = 99;
-    co_await host.admin.send(shutting_down);
-    EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
-              controller_status::shutdown_occurs);
-    EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::command_sequence_error);
-    EXPECT_EQ(disk_->flushes, 0);
-    release_write();
-    EXPECT_EQ((co_await host.io[0].hear()).said.status, status::success);
-    co_await host.io[0].hear_end();
-    const answer done = co_await host.admin.hear();
-    EXPECT_EQ(done.said.id, 99);
-    EXPECT_EQ(done.said.status, status::success);
-    EXPECT_EQ(disk_->flushed_writes, 1);
-    EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
-              controller_status::shutdown_complete);
-  });
-}
-
-TEST_F(nvme_target_test, a_host_that_comes_back_is_told_to_wait_for_the_writes_of_its_lost_association) {
-  options_.most.takeover_timeout = milliseconds(0);
-  with_target([&](std::string address) -> task<> {
-    auto host = co_await connect_host(device_, address);
-    co_await add_queue(host, device_, address, 1);
-    co_await begin_held_write(host);
-    co_await lose(host);
-    auto queue = co_await dial(device_, address, 0, 32);
-    const answer busy = co_await send_connect(queue, {}, any_controller);
-    EXPECT_EQ(busy.said.status, status::connect_controller_busy);
-    EXPECT_FALSE(busy.said.do_not_retry);
-    EXPECT_NE(log_.find("still under way"), std::string::npos) << log_;
-    auto another = co_await dial(device_, address, 1, 16);  // of the association that is lost
-    EXPECT_EQ((co_await send_connect(another, {}, host.controller)).said.status, status::connect_invalid_parameters);
+  };
+  const auto both = [&](scope& tasks) -> task<> {
+    tasks.spawn(come_back());
     host_words who;
     who.host += "-other";
-    auto other = co_await connect_host(device_, address, who);
-    EXPECT_EQ(disk_->writes, 0);
+    for (int i = 0; i < 3; ++i) {  // others come and go meanwhile
+      auto other = co_await connect_host(device_, address, who);
+      co_await other.admin.link.close();
+    }
+    EXPECT_FALSE(connected);
     release_write();
-    for (status again = busy.said.status; again != status::success;) {
-      const answer now = co_await send_connect(queue, {}, any_controller);
-      again = now.said.status;
-    }
-    EXPECT_EQ(disk_->writes, 1);
-    co_await queue.link.close();
-    while (target_->controllers().all().size() != 1) co_await yield();  // nobody may wait at the end of this test
-  });
+  };
+  co_await with_scope(on_failure::stop_siblings, both);
+  EXPECT_TRUE(connected);
 }
 
-TEST_F(nvme_target_test, a_connect_waits_for_the_writes_of_a_lost_association) {
-  options_.most.takeover_timeout = patience;
-  options_.most.connect_timeout = patience;
-  with_target([&](std::string address) -> task<> {
-    auto host = co_await connect_host(device_, address);
-    co_await add_queue(host, device_, address, 1);
-    co_await begin_held_write(host);
-    co_await lose(host);
-    bool connected = false;
-    const auto come_back = [&]() -> task<> {
-      auto again = co_await connect_host(device_, address);
-      connected = true;
-      EXPECT_EQ(disk_->writes, 1);
-    };
-    const auto both = [&](scope& tasks) -> task<> {
-      tasks.spawn(come_back());
-      host_words who;
-      who.host += "-other";
-      for (int i = 0; i < 3; ++i) {  // others come and go meanwhile
-        auto other = co_await connect_host(device_, address, who);
-        co_await other.admin.link.close();
-      }
-      EXPECT_FALSE(connected);
-      release_write();
-    };
-    co_await with_scope(on_failure::stop_siblings, both);
-    EXPECT_TRUE(connected);
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_shutdown_that_cannot_flush_is_an_error_and_may_be_tried_again) {
+  disk_->failure = EIO;
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown)),
+            status::internal_error);
+  disk_->failure = 0;
+  EXPECT_EQ(co_await status_of_controller(host), controller_status::ready);
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown)),
+            status::success);
 }
 
-TEST_F(nvme_target_test, a_shutdown_that_cannot_flush_is_an_error_and_may_be_tried_again) {
-  with_host([&](connected_host& host) -> task<> {
-    disk_->failure = EIO;
-    const status failed = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
-    EXPECT_EQ(failed, status::internal_error);
-    disk_->failure = 0;
-    EXPECT_EQ(co_await status_of_controller(host), controller_status::ready);
-    const status again = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
-    EXPECT_EQ(again, status::success);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, a_connect_may_have_its_data_in_the_hosts_memory) {
+  auto queue = co_await dial(device_, address, 0, 32);
+  auto memory = co_await host_memory::make(device_, 4096);
+  std::ranges::copy(connect_bytes({}, any_controller), memory.bytes().data());
+  command asked = connect_command(queue, {});
+  asked.data = memory.describe(connect_data::bytes);
+  EXPECT_EQ((co_await queue.ask(asked)).said.status, status::success);
 }
 
-TEST_F(nvme_target_test, a_connect_may_have_its_data_in_the_hosts_memory) {
-  with_target([&](std::string address) -> task<> {
-    auto queue = co_await dial(device_, address, 0, 32);
-    auto memory = co_await host_memory::make(device_, 4096);
-    std::ranges::copy(connect_bytes({}, any_controller), memory.bytes().data());
-    command asked = connect_command(queue, {});
-    asked.data = memory.describe(connect_data::bytes);
-    EXPECT_EQ((co_await queue.ask(asked)).said.status, status::success);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, an_unknown_subsystem_is_told_where_its_name_was) {
+  auto queue = co_await dial(device_, address, 0, 32);
+  host_words who;
+  who.subsystem = "nqn.2024-01.org.example:another";
+  const answer heard = co_await send_connect(queue, who, any_controller);
+  EXPECT_EQ(heard.said.status, status::connect_invalid_parameters);
+  EXPECT_EQ(heard.said.result, wrong_parameter(connect_data::subsystem_at, true));
+  EXPECT_NE(log_.find("there is no subsystem 'nqn.2024-01.org.example:another'"), std::string::npos) << log_;
+  const answer right = co_await send_connect(queue, {}, any_controller);  // it may try again
+  EXPECT_EQ(right.said.status, status::success);
 }
 
-TEST_F(nvme_target_test, an_unknown_subsystem_is_told_where_its_name_was) {
-  with_target([&](std::string address) -> task<> {
-    auto queue = co_await dial(device_, address, 0, 32);
-    host_words who;
-    who.subsystem = "nqn.2024-01.org.example:another";
-    const answer heard = co_await send_connect(queue, who, any_controller);
-    EXPECT_EQ(heard.said.status, status::connect_invalid_parameters);
-    EXPECT_EQ(heard.said.result, wrong_parameter(connect_data::subsystem_at, true));
-    EXPECT_NE(log_.find("there is no subsystem 'nqn.2024-01.org.example:another'"), std::string::npos) << log_;
-    const answer right = co_await send_connect(queue, {}, any_controller);  // it may try again
-    EXPECT_EQ(right.said.status, status::success);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, a_host_that_was_not_named_is_not_let_in, served_.allow(host_nqn)) {
+  auto queue = co_await dial(device_, address, 0, 32);
+  host_words who;
+  who.host = "nqn.2024-01.org.example:stranger";
+  EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::connect_invalid_host);
 }
 
-TEST_F(nvme_target_test, a_host_that_was_not_named_is_not_let_in) {
-  served_.allow(host_nqn);
-  with_target([&](std::string address) -> task<> {
-    auto queue = co_await dial(device_, address, 0, 32);
-    host_words who;
-    who.host = "nqn.2024-01.org.example:stranger";
-    EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::connect_invalid_host);
-  });
-}
-
-TEST_F(nvme_target_test, there_are_no_more_controllers_than_there_may_be) {
-  options_.most.controllers = 2;
-  with_target([&](std::string address) -> task<> {
-    auto one = co_await connect_host(device_, address);
-    auto two = co_await connect_host(device_, address);
-    auto queue = co_await dial(device_, address, 0, 32);
-    const answer heard = co_await send_connect(queue, {}, any_controller);
-    EXPECT_EQ(heard.said.status, status::connect_controller_busy);
-    EXPECT_FALSE(heard.said.do_not_retry);
-    co_await one.admin.link.close();
-    for (status again = heard.said.status; again != status::success;) {  // once the target has noticed
-      const answer now = co_await send_connect(queue, {}, any_controller);
-      again = now.said.status;
-    }
-    co_await queue.link.close();
-    co_await two.admin.link.close();
-    while (!target_->controllers().all().empty()) co_await yield();
-  });
+TEST_F_WITH_TARGET(nvme_target_test, there_are_no_more_controllers_than_there_may_be, options_.most.controllers = 2) {
+  auto one = co_await connect_host(device_, address);
+  auto two = co_await connect_host(device_, address);
+  auto queue = co_await dial(device_, address, 0, 32);
+  const answer heard = co_await send_connect(queue, {}, any_controller);
+  EXPECT_EQ(heard.said.status, status::connect_controller_busy);
+  EXPECT_FALSE(heard.said.do_not_retry);
+  co_await one.admin.link.close();
+  for (status again = heard.said.status; again != status::success;) {  // once the target has noticed
+    const answer now = co_await send_connect(queue, {}, any_controller);
+    again = now.said.status;
+  }
+  co_await queue.link.close();
+  co_await two.admin.link.close();
+  while (!target_->controllers().all().empty()) co_await yield();
 }
 
 CONNECT(a_connect_of_an_unknown_format_is_told_so, 1, connect_incompatible_format, 0, asked.dwords[0] |= 1)
@@ -577,73 +546,62 @@ TEST_F(nvme_target_test, a_connect_for_which_memory_is_short_may_be_tried_again)
   EXPECT_GT(refused, 0);
 }
 
-TEST_F(nvme_target_test, a_queue_that_is_there_already_is_refused) {
-  with_target([&](std::string address) -> task<> {
-    auto host = co_await connect_host(device_, address);
-    co_await add_queue(host, device_, address, 1);
-    auto second = co_await dial(device_, address, 1, 16);
-    EXPECT_EQ((co_await send_connect(second, {}, host.controller)).said.status, status::invalid_queue_id);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, a_queue_that_is_there_already_is_refused) {
+  auto host = co_await host_with_queue(address);
+  auto second = co_await dial(device_, address, 1, 16);
+  EXPECT_EQ((co_await send_connect(second, {}, host.controller)).said.status, status::invalid_queue_id);
 }
 
-TEST_F(nvme_target_test, a_queue_beyond_those_that_were_granted_is_refused) {
-  with_target([&](std::string address) -> task<> {
-    auto host = co_await connect_host(device_, address);
-    command two = admin_command(admin_opcode::set_features);
-    put(two, feature_fields{.feature = 7, .value = 0x0005'0001});
-    EXPECT_EQ((co_await host.admin.ask(two)).said.result, 0x0001'0001U);
-    co_await add_queue(host, device_, address, 2);
-    auto third = co_await dial(device_, address, 3, 16);
-    EXPECT_EQ((co_await send_connect(third, {}, host.controller)).said.status, status::invalid_queue_id);
-    EXPECT_EQ(co_await host.admin.status_of(two), status::command_sequence_error);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, a_queue_beyond_those_that_were_granted_is_refused) {
+  auto host = co_await connect_host(device_, address);
+  command two = admin_command(admin_opcode::set_features);
+  put(two, feature_fields{.feature = 7, .value = 0x0005'0001});
+  EXPECT_EQ((co_await host.admin.ask(two)).said.result, 0x0001'0001U);
+  co_await add_queue(host, device_, address, 2);
+  auto third = co_await dial(device_, address, 3, 16);
+  EXPECT_EQ((co_await send_connect(third, {}, host.controller)).said.status, status::invalid_queue_id);
+  EXPECT_EQ(co_await host.admin.status_of(two), status::command_sequence_error);
 }
 
-TEST_F(nvme_target_test, io_queues_end_with_their_admin_queue) {
-  with_host([&](connected_host& host) -> task<> {
-    host.admin.link.abort();
-    co_await host.io[0].hear_end();
-  });
+TEST_F_WITH_HOST(nvme_target_test, io_queues_end_with_their_admin_queue) {
+  host.admin.link.abort();
+  co_await host.io[0].hear_end();
 }
 
 // ---- discovery ----
 
-TEST_F(nvme_target_test, discovery_tells_where_the_subsystem_is) {
-  with_target([&](std::string address) -> task<> {
-    host_words who_asks;
-    who_asks.subsystem = discovery_nqn;
-    auto host = co_await connect_host(device_, address, who_asks);
-    command asked = admin_command(admin_opcode::identify);
-    put(asked, identify_fields{.structure = 1});
-    asked.data = host.memory.describe(identify_bytes);
-    EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
-    const auto who = decode<controller_identity>(host.memory.bytes());
-    EXPECT_EQ(who.type, controller_type::discovery);
-    EXPECT_EQ(who.subsystem, discovery_nqn);
-    asked = admin_command(admin_opcode::get_log_page);
-    put(asked, log_fields{.page = discovery_log_page, .bytes = 2048});
-    asked.data = host.memory.describe(2048);
-    EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
-    EXPECT_EQ(decode_discovery_header(host.memory.bytes()).entries, 1U);
-    const auto found = decode<discovery_entry>(host.memory.bytes().subspan(discovery_header::bytes));
-    EXPECT_EQ(found.subsystem, disk_nqn);
-    EXPECT_EQ(found.address + ":" + found.service, address);
-    EXPECT_EQ(found.family, address_family::ipv4);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, discovery_tells_where_the_subsystem_is) {
+  host_words who_asks;
+  who_asks.subsystem = discovery_nqn;
+  auto host = co_await connect_host(device_, address, who_asks);
+  command asked = admin_command(admin_opcode::identify);
+  put(asked, identify_fields{.structure = 1});
+  asked.data = host.memory.describe(identify_bytes);
+  EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
+  const auto who = decode<controller_identity>(host.memory.bytes());
+  EXPECT_EQ(who.type, controller_type::discovery);
+  EXPECT_EQ(who.subsystem, discovery_nqn);
+  asked = admin_command(admin_opcode::get_log_page);
+  put(asked, log_fields{.page = discovery_log_page, .bytes = 2048});
+  asked.data = host.memory.describe(2048);
+  EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
+  EXPECT_EQ(decode_discovery_header(host.memory.bytes()).entries, 1U);
+  const auto found = decode<discovery_entry>(host.memory.bytes().subspan(discovery_header::bytes));
+  EXPECT_EQ(found.subsystem, disk_nqn);
+  EXPECT_EQ(found.address + ":" + found.service, address);
+  EXPECT_EQ(found.family, address_family::ipv4);
 }
 
-TEST_F(nvme_target_test, a_discovery_controller_has_no_io_queues) {
-  with_target([&](std::string address) -> task<> {
-    host_words who;
-    who.subsystem = discovery_nqn;
-    auto host = co_await connect_host(device_, address, who);
-    auto queue = co_await dial(device_, address, 1, 16);
-    EXPECT_EQ((co_await send_connect(queue, who, host.controller)).said.status, status::connect_invalid_parameters);
-    command asked = admin_command(admin_opcode::identify);
-    put(asked, identify_fields{.structure = 2});
-    asked.data = host.memory.describe(identify_bytes);
-    EXPECT_EQ(co_await host.admin.status_of(asked), status::invalid_field);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, a_discovery_controller_has_no_io_queues) {
+  host_words who;
+  who.subsystem = discovery_nqn;
+  auto host = co_await connect_host(device_, address, who);
+  auto queue = co_await dial(device_, address, 1, 16);
+  EXPECT_EQ((co_await send_connect(queue, who, host.controller)).said.status, status::connect_invalid_parameters);
+  command asked = admin_command(admin_opcode::identify);
+  put(asked, identify_fields{.structure = 2});
+  asked.data = host.memory.describe(identify_bytes);
+  EXPECT_EQ(co_await host.admin.status_of(asked), status::invalid_field);
 }
 
 // ---- admin commands ----
@@ -705,80 +663,72 @@ ADMIN_COMMAND(a_log_page_from_behind_its_end_on_is_an_error, invalid_field,
               log_command(host, {.page = 2, .bytes = 512, .offset = 516}))
 ADMIN_COMMAND(a_log_page_of_more_than_a_command_may_move_is_an_error, invalid_field,
               log_command(host, {.page = 2, .bytes = std::uint64_t{1} << 20}))
-TEST_F(nvme_target_test, a_host_that_falls_silent_loses_all_its_queues) {
-  with_target([&](std::string address) -> task<> {
-    host_words who;
-    who.keep_alive_ms = 200;
-    auto host = co_await connect_host(device_, address, who);
-    co_await add_queue(host, device_, address, 1);
-    co_await host.io[0].hear_end();
-    co_await host.admin.hear_end();
-    EXPECT_NE(log_.find("no Keep Alive"), std::string::npos) << log_;
-  });
+TEST_F_WITH_TARGET(nvme_target_test, a_host_that_falls_silent_loses_all_its_queues) {
+  host_words who;
+  who.keep_alive_ms = 200;
+  auto host = co_await connect_host(device_, address, who);
+  co_await add_queue(host, device_, address, 1);
+  co_await host.io[0].hear_end();
+  co_await host.admin.hear_end();
+  EXPECT_NE(log_.find("no Keep Alive"), std::string::npos) << log_;
 }
 
-TEST_F(nvme_target_test, a_host_without_a_keep_alive_time_is_refused_but_for_discovery) {
-  with_target([&](std::string address) -> task<> {
-    host_words who;
-    who.keep_alive_ms = 0;
-    auto queue = co_await dial(device_, address, 0, admin_queue_entries);
-    EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::keep_alive_invalid);
-    EXPECT_NE(log_.find("without a keep-alive time"), std::string::npos) << log_;
-    who.keep_alive_ms = 5000;
-    EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::success);
-    who.subsystem = std::string(discovery_nqn);
-    who.keep_alive_ms = 0;
-    auto discovering = co_await dial(device_, address, 0, admin_queue_entries);
-    EXPECT_EQ((co_await send_connect(discovering, who, any_controller)).said.status, status::success);
-    EXPECT_EQ(co_await discovering.status_of(set_configuration(enabled)), status::success);
-  });
+TEST_F_WITH_TARGET(nvme_target_test, a_host_without_a_keep_alive_time_is_refused_but_for_discovery) {
+  host_words who;
+  who.keep_alive_ms = 0;
+  auto queue = co_await dial(device_, address, 0, admin_queue_entries);
+  EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::keep_alive_invalid);
+  EXPECT_NE(log_.find("without a keep-alive time"), std::string::npos) << log_;
+  who.keep_alive_ms = 5000;
+  EXPECT_EQ((co_await send_connect(queue, who, any_controller)).said.status, status::success);
+  who.subsystem = std::string(discovery_nqn);
+  who.keep_alive_ms = 0;
+  auto discovering = co_await dial(device_, address, 0, admin_queue_entries);
+  EXPECT_EQ((co_await send_connect(discovering, who, any_controller)).said.status, status::success);
+  EXPECT_EQ(co_await discovering.status_of(set_configuration(enabled)), status::success);
 }
 
-TEST_F(nvme_target_test, a_change_of_size_is_told_to_a_host_that_has_asked) {
-  with_host([&](connected_host& host) -> task<> {
-    command asked = set_feature(feature::async_event_configuration, 1U << 8);
-    co_await host.admin.ask(asked);
-    command waiting = admin_command(admin_opcode::async_event_request);
-    waiting.id = 500;
-    co_await host.admin.send(waiting);
-    disk_->next_size = disk_bytes / 2;
-    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the request
-    co_await target_->look_again();
-    const answer told = co_await host.admin.hear();
-    EXPECT_EQ(told.said.id, 500);
-    EXPECT_EQ(told.said.result, namespaces_changed);
-    co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes}));
-    EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{1}));
-    co_await host.admin.ask(identify_command(host, 0, 1));
-    EXPECT_EQ(decode_namespace(host.memory.bytes()).blocks, disk_blocks / 2);
-    command reading = read_into({.first = disk_blocks / 2, .count = 1}, host.memory.describe(block));
-    EXPECT_EQ(co_await host.io[0].status_of(reading), status::lba_out_of_range);
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_change_of_size_is_told_to_a_host_that_has_asked) {
+  command asked = set_feature(feature::async_event_configuration, 1U << 8);
+  co_await host.admin.ask(asked);
+  command waiting = admin_command(admin_opcode::async_event_request);
+  waiting.id = 500;
+  co_await host.admin.send(waiting);
+  disk_->next_size = disk_bytes / 2;
+  co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the request
+  co_await target_->look_again();
+  const answer told = co_await host.admin.hear();
+  EXPECT_EQ(told.said.id, 500);
+  EXPECT_EQ(told.said.result, namespaces_changed);
+  co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes}));
+  EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{1}));
+  co_await host.admin.ask(identify_command(host, 0, 1));
+  EXPECT_EQ(decode_namespace(host.memory.bytes()).blocks, disk_blocks / 2);
+  command reading = read_into({.first = disk_blocks / 2, .count = 1}, host.memory.describe(block));
+  EXPECT_EQ(co_await host.io[0].status_of(reading), status::lba_out_of_range);
 }
 
-TEST_F(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_does_not_retain_it) {
-  with_host([&](connected_host& host) -> task<> {
-    disk_->next_size = disk_bytes / 2;
-    co_await target_->look_again();
-    const auto list = [&](std::uint32_t bytes, std::uint64_t offset, bool retain) {
-      return log_command(host, {.page = 4, .bytes = bytes, .offset = offset, .retain_event = retain});
-    };
-    const std::vector<std::uint32_t> one{1};
-    command wrong = list(identify_bytes, 0, false);
-    wrong.data.length = 512;
-    EXPECT_EQ(co_await host.admin.status_of(wrong), status::sgl_data_length_invalid);
-    EXPECT_EQ(co_await host.admin.status_of(list(512, identify_bytes + 4, false)), status::invalid_field);
-    for (int i = 0; i < 2; ++i) {
-      std::ranges::fill(host.memory.bytes(), std::byte{0});
-      co_await host.admin.ask(list(identify_bytes, 0, true));
-      EXPECT_EQ(decode_namespace_list(host.memory.bytes()), one);
-    }
+TEST_F_WITH_HOST(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_does_not_retain_it) {
+  disk_->next_size = disk_bytes / 2;
+  co_await target_->look_again();
+  const auto list = [&](std::uint32_t bytes, std::uint64_t offset, bool retain) {
+    return log_command(host, {.page = 4, .bytes = bytes, .offset = offset, .retain_event = retain});
+  };
+  const std::vector<std::uint32_t> one{1};
+  command wrong = list(identify_bytes, 0, false);
+  wrong.data.length = 512;
+  EXPECT_EQ(co_await host.admin.status_of(wrong), status::sgl_data_length_invalid);
+  EXPECT_EQ(co_await host.admin.status_of(list(512, identify_bytes + 4, false)), status::invalid_field);
+  for (int i = 0; i < 2; ++i) {
     std::ranges::fill(host.memory.bytes(), std::byte{0});
-    co_await host.admin.ask(list(identify_bytes, 0, false));
+    co_await host.admin.ask(list(identify_bytes, 0, true));
     EXPECT_EQ(decode_namespace_list(host.memory.bytes()), one);
-    co_await host.admin.ask(list(identify_bytes, 0, false));
-    EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{}));
-  });
+  }
+  std::ranges::fill(host.memory.bytes(), std::byte{0});
+  co_await host.admin.ask(list(identify_bytes, 0, false));
+  EXPECT_EQ(decode_namespace_list(host.memory.bytes()), one);
+  co_await host.admin.ask(list(identify_bytes, 0, false));
+  EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{}));
 }
 
 // Asks for changes of namespaces, with the requests 500 and 501.
@@ -792,47 +742,43 @@ task<> ask_for_two_events(connected_host& host) {
   }
 }
 
-TEST_F(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_it) {
-  with_host([&](connected_host& host) -> task<> {
-    co_await ask_for_two_events(host);
-    const auto change = [&](std::uint64_t size) -> task<> {
-      disk_->next_size = size;
-      co_await target_->look_again();
-    };
-    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
-    co_await change(disk_bytes / 2);
-    EXPECT_EQ((co_await host.admin.hear()).said.id, 500);
-    co_await change(disk_bytes / 4);  // each of these would be answered before what follows it
-    co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes, .retain_event = true}));
-    co_await change(disk_bytes / 2);
-    co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes}));
-    co_await change(disk_bytes);
-    EXPECT_EQ((co_await host.admin.hear()).said.id, 501);
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_it) {
+  co_await ask_for_two_events(host);
+  const auto change = [&](std::uint64_t size) -> task<> {
+    disk_->next_size = size;
+    co_await target_->look_again();
+  };
+  co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
+  co_await change(disk_bytes / 2);
+  EXPECT_EQ((co_await host.admin.hear()).said.id, 500);
+  co_await change(disk_bytes / 4);  // each of these would be answered before what follows it
+  co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes, .retain_event = true}));
+  co_await change(disk_bytes / 2);
+  co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes}));
+  co_await change(disk_bytes);
+  EXPECT_EQ((co_await host.admin.hear()).said.id, 501);
 }
 
-TEST_F(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_knows_of_no_request) {
-  with_host([&](connected_host& host) -> task<> {
-    co_await ask_for_two_events(host);
-    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
-    disk_->next_size = disk_bytes / 2;
-    co_await target_->look_again();
-    const answer told = co_await host.admin.hear();  // and the host does not read what it is told
-    EXPECT_EQ(told.said.id, 500);
-    co_await host.admin.ask(set_configuration(0));
-    while (co_await status_of_controller(host) != 0) {
-    }
-    EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::success);
-    command waiting = admin_command(admin_opcode::async_event_request);
-    waiting.id = 501;
-    co_await host.admin.send(waiting);
-    co_await host.admin.ask(admin_command(admin_opcode::abort));
-    disk_->next_size = disk_bytes;
-    co_await target_->look_again();
-    const answer anew = co_await host.admin.hear();
-    EXPECT_EQ(anew.said.id, 501);
-    EXPECT_EQ(anew.said.status, status::success);
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_knows_of_no_request) {
+  co_await ask_for_two_events(host);
+  co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
+  disk_->next_size = disk_bytes / 2;
+  co_await target_->look_again();
+  const answer told = co_await host.admin.hear();  // and the host does not read what it is told
+  EXPECT_EQ(told.said.id, 500);
+  co_await host.admin.ask(set_configuration(0));
+  while (co_await status_of_controller(host) != 0) {
+  }
+  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::success);
+  command waiting = admin_command(admin_opcode::async_event_request);
+  waiting.id = 501;
+  co_await host.admin.send(waiting);
+  co_await host.admin.ask(admin_command(admin_opcode::abort));
+  disk_->next_size = disk_bytes;
+  co_await target_->look_again();
+  const answer anew = co_await host.admin.hear();
+  EXPECT_EQ(anew.said.id, 501);
+  EXPECT_EQ(anew.said.status, status::success);
 }
 
 TEST_F(nvme_target_test, an_event_for_which_memory_is_short_is_told_later) {
@@ -854,19 +800,17 @@ TEST_F(nvme_target_test, an_event_for_which_memory_is_short_is_told_later) {
   });
 }
 
-TEST_F(nvme_target_test, more_requests_for_events_than_there_may_be_are_told_so) {
-  with_host([&](connected_host& host) -> task<> {
-    command waiting = admin_command(admin_opcode::async_event_request);
-    for (std::uint16_t i = 0; i < 4; ++i) {
-      waiting.id = static_cast<std::uint16_t>(500 + i);
-      co_await host.admin.send(waiting);
-    }
-    EXPECT_EQ(co_await host.admin.status_of(waiting), status::async_event_limit);
-    waiting = admin_command(admin_opcode::keep_alive);
-    waiting.id = 500;  // which is taken
+TEST_F_WITH_HOST(nvme_target_test, more_requests_for_events_than_there_may_be_are_told_so) {
+  command waiting = admin_command(admin_opcode::async_event_request);
+  for (std::uint16_t i = 0; i < 4; ++i) {
+    waiting.id = static_cast<std::uint16_t>(500 + i);
     co_await host.admin.send(waiting);
-    EXPECT_EQ((co_await host.admin.hear()).said.status, status::command_id_conflict);
-  });
+  }
+  EXPECT_EQ(co_await host.admin.status_of(waiting), status::async_event_limit);
+  waiting = admin_command(admin_opcode::keep_alive);
+  waiting.id = 500;  // which is taken
+  co_await host.admin.send(waiting);
+  EXPECT_EQ((co_await host.admin.hear()).said.status, status::command_id_conflict);
 }
 
 // ---- reads and writes ----
@@ -892,91 +836,80 @@ TEST_F(nvme_target_test, what_was_written_is_read_back_by_keys_and_from_capsules
   EXPECT_EQ(counted_.in_capsule, 1U);
 }
 
-TEST_F(nvme_target_test, data_in_a_capsule_may_begin_at_an_offset) {
-  with_host([&](connected_host& host) -> task<> {
-    const auto data = pattern(2 * block, 3);
-    command writing = write_of({.first = 7, .count = 1}, in_capsule(block, block));
-    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::success);
-    command reading = read_into({.first = 7, .count = 1}, host.memory.describe(block));
-    co_await host.io[0].ask(reading);
-    EXPECT_TRUE(std::ranges::equal(host.memory.bytes().first(block), std::span(data).subspan(block)));
-  });
+TEST_F_WITH_HOST(nvme_target_test, data_in_a_capsule_may_begin_at_an_offset) {
+  const auto data = pattern(2 * block, 3);
+  command writing = write_of({.first = 7, .count = 1}, in_capsule(block, block));
+  EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::success);
+  command reading = read_into({.first = 7, .count = 1}, host.memory.describe(block));
+  co_await host.io[0].ask(reading);
+  EXPECT_TRUE(std::ranges::equal(host.memory.bytes().first(block), std::span(data).subspan(block)));
 }
 
-TEST_F(nvme_target_test, a_key_is_revoked_exactly_when_the_host_has_asked) {
-  with_host([&](connected_host& host) -> task<> {
-    raw_queue& queue = host.io[0];
-    for (const bool wanted : {true, false}) {
-      auto memory = co_await device_.allocate(block);
-      auto lent = co_await queue.link.expose(std::move(memory), mr::usage::write_dst);
-      command reading = blocks_command(io_opcode::read, {.first = 0, .count = 1});
-      const auto remote = lent.remote();
-      reading.data = describe(remote, block, wanted ? sgl_type::host_memory_invalidate : sgl_type::host_memory);
-      const answer heard = co_await queue.ask(reading);
-      EXPECT_EQ(heard.said.status, status::success);
-      EXPECT_EQ(heard.revoked.has_value(), wanted);
-      EXPECT_EQ(heard.revoked.value_or(remote.key()), remote.key());
-    }
-  });
-}
-
-TEST_F(nvme_target_test, a_command_that_fails_revokes_its_key_as_well) {
-  with_host([&](connected_host& host) -> task<> {
+TEST_F_WITH_HOST(nvme_target_test, a_key_is_revoked_exactly_when_the_host_has_asked) {
+  raw_queue& queue = host.io[0];
+  for (const bool wanted : {true, false}) {
     auto memory = co_await device_.allocate(block);
-    auto lent = co_await host.io[0].link.expose(std::move(memory), mr::usage::write_dst);
-    command reading = blocks_command(io_opcode::read, {.first = disk_blocks, .count = 1});
+    auto lent = co_await queue.link.expose(std::move(memory), mr::usage::write_dst);
+    command reading = blocks_command(io_opcode::read, {.first = 0, .count = 1});
     const auto remote = lent.remote();
-    reading.data = describe(remote, block, sgl_type::host_memory_invalidate);
-    const answer heard = co_await host.io[0].ask(reading);
-    EXPECT_EQ(heard.said.status, status::lba_out_of_range);
-    EXPECT_EQ(heard.revoked, remote.key());
-  });
+    reading.data = describe(remote, block, wanted ? sgl_type::host_memory_invalidate : sgl_type::host_memory);
+    const answer heard = co_await queue.ask(reading);
+    EXPECT_EQ(heard.said.status, status::success);
+    EXPECT_EQ(heard.revoked.has_value(), wanted);
+    EXPECT_EQ(heard.revoked.value_or(remote.key()), remote.key());
+  }
 }
 
-TEST_F(nvme_target_test, a_write_with_fua_is_flushed) {
-  with_host([&](connected_host& host) -> task<> {
-    const auto data = pattern(block, 1);
-    command writing = write_of({.first = 0, .count = 1}, in_capsule(block));
-    co_await host.io[0].ask(writing, data);
-    EXPECT_EQ(disk_->flushes, 0);
-    put(writing, block_fields{.first = 0, .count = 1, .force_unit_access = true});
-    co_await host.io[0].ask(writing, data);
-    EXPECT_EQ(disk_->flushes, 1);
-    EXPECT_EQ(co_await host.io[0].status_of(io_command(io_opcode::flush, 0xffff'ffff)), status::success);
-    EXPECT_EQ(disk_->flushes, 2);
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_command_that_fails_revokes_its_key_as_well) {
+  auto memory = co_await device_.allocate(block);
+  auto lent = co_await host.io[0].link.expose(std::move(memory), mr::usage::write_dst);
+  command reading = blocks_command(io_opcode::read, {.first = disk_blocks, .count = 1});
+  const auto remote = lent.remote();
+  reading.data = describe(remote, block, sgl_type::host_memory_invalidate);
+  const answer heard = co_await host.io[0].ask(reading);
+  EXPECT_EQ(heard.said.status, status::lba_out_of_range);
+  EXPECT_EQ(heard.revoked, remote.key());
 }
 
-TEST_F(nvme_target_test, zeroes_are_written_and_ranges_deallocated) {
-  with_host([&](connected_host& host) -> task<> {
-    const auto data = pattern(8 * block, 1);
-    command writing = write_of({.first = 16, .count = 8}, in_capsule(data.size()));
-    co_await host.io[0].ask(writing, data);
-    EXPECT_EQ(co_await host.io[0].status_of(blocks_command(io_opcode::write_zeroes, {.first = 17, .count = 6})),
-              status::success);
-    command reading = read_into({.first = 16, .count = 8}, host.memory.describe(data.size()));
-    co_await host.io[0].ask(reading);
-    const auto got = host.memory.bytes().first(data.size());
-    EXPECT_TRUE(std::ranges::equal(got.first(block), std::span(data).first(block)));
-    EXPECT_TRUE(
-        std::ranges::all_of(got.subspan(block, 6 * block), [](std::byte each) { return each == std::byte{0}; }));
-    EXPECT_TRUE(std::ranges::equal(got.last(block), std::span(data).last(block)));
+TEST_F_WITH_HOST(nvme_target_test, a_write_with_fua_is_flushed) {
+  const auto data = pattern(block, 1);
+  command writing = write_of({.first = 0, .count = 1}, in_capsule(block));
+  co_await host.io[0].ask(writing, data);
+  EXPECT_EQ(disk_->flushes, 0);
+  put(writing, block_fields{.first = 0, .count = 1, .force_unit_access = true});
+  co_await host.io[0].ask(writing, data);
+  EXPECT_EQ(disk_->flushes, 1);
+  EXPECT_EQ(co_await host.io[0].status_of(io_command(io_opcode::flush, 0xffff'ffff)), status::success);
+  EXPECT_EQ(disk_->flushes, 2);
+}
 
-    std::array<std::byte, 2 * dataset_range::bytes> ranges{};
-    encode(dataset_range{.first = 8, .count = 4}, std::span(ranges).first(dataset_range::bytes));
-    encode(dataset_range{.first = 100, .count = 1}, std::span(ranges).last(dataset_range::bytes));
-    command managing = io_command(io_opcode::dataset_management);
-    put(managing, dataset_fields{.ranges = 2, .deallocate = true});
-    managing.data = in_capsule(ranges.size());
-    EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::success);
-    using range = std::pair<std::uint64_t, std::uint64_t>;
-    EXPECT_EQ(disk_->deallocated, (std::vector<range>{{8 * block, 4 * block}, {100 * block, block}}));
-    encode(dataset_range{.first = disk_blocks - 1, .count = 2}, std::span(ranges).last(dataset_range::bytes));
-    EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::lba_out_of_range);
-    EXPECT_EQ(disk_->deallocated.size(), 2U);
-    managing.data = in_capsule(dataset_range::bytes);
-    EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::sgl_data_length_invalid);
-  });
+TEST_F_WITH_HOST(nvme_target_test, zeroes_are_written_and_ranges_deallocated) {
+  const auto data = pattern(8 * block, 1);
+  command writing = write_of({.first = 16, .count = 8}, in_capsule(data.size()));
+  co_await host.io[0].ask(writing, data);
+  EXPECT_EQ(co_await host.io[0].status_of(blocks_command(io_opcode::write_zeroes, {.first = 17, .count = 6})),
+            status::success);
+  command reading = read_into({.first = 16, .count = 8}, host.memory.describe(data.size()));
+  co_await host.io[0].ask(reading);
+  const auto got = host.memory.bytes().first(data.size());
+  EXPECT_TRUE(std::ranges::equal(got.first(block), std::span(data).first(block)));
+  EXPECT_TRUE(std::ranges::all_of(got.subspan(block, 6 * block), [](std::byte each) { return each == std::byte{0}; }));
+  EXPECT_TRUE(std::ranges::equal(got.last(block), std::span(data).last(block)));
+
+  std::array<std::byte, 2 * dataset_range::bytes> ranges{};
+  encode(dataset_range{.first = 8, .count = 4}, std::span(ranges).first(dataset_range::bytes));
+  encode(dataset_range{.first = 100, .count = 1}, std::span(ranges).last(dataset_range::bytes));
+  command managing = io_command(io_opcode::dataset_management);
+  put(managing, dataset_fields{.ranges = 2, .deallocate = true});
+  managing.data = in_capsule(ranges.size());
+  EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::success);
+  using range = std::pair<std::uint64_t, std::uint64_t>;
+  EXPECT_EQ(disk_->deallocated, (std::vector<range>{{8 * block, 4 * block}, {100 * block, block}}));
+  encode(dataset_range{.first = disk_blocks - 1, .count = 2}, std::span(ranges).last(dataset_range::bytes));
+  EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::lba_out_of_range);
+  EXPECT_EQ(disk_->deallocated.size(), 2U);
+  managing.data = in_capsule(dataset_range::bytes);
+  EXPECT_EQ(co_await host.io[0].status_of(managing, ranges), status::sgl_data_length_invalid);
 }
 
 // ---- what a host does wrong ----
@@ -1021,89 +954,74 @@ TEST_F(nvme_target_test, a_write_to_a_read_only_disk_is_refused) {
   expect_io([](connected_host&) { return write_of({.first = 0, .count = 1}, in_capsule(block)); },
             status::namespace_write_protected, std::array<std::byte, block>{});
 }
-TEST_F(nvme_target_test, a_disk_without_space_is_told_by_the_right_status) {
-  with_host([&](connected_host& host) -> task<> {
-    const std::array<std::byte, block> data{};
-    command writing = write_of({.first = 0, .count = 1}, in_capsule(block));
-    disk_->failure = ENOSPC;
-    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::capacity_exceeded);
-    EXPECT_NE(log_.find("Write of blocks 0 to 0 of namespace 1"), std::string::npos) << log_;
-    EXPECT_NE(log_.find("No space left on device"), std::string::npos) << log_;
-    disk_->failure = EROFS;
-    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::namespace_write_protected);
-    disk_->failure = EIO;
-    EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::write_fault);
-    command reading = read_of(host, {.first = 0, .count = 1});
-    EXPECT_EQ(co_await host.io[0].status_of(reading), status::unrecovered_read_error);
-    disk_->failure = 0;
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_disk_without_space_is_told_by_the_right_status) {
+  const std::array<std::byte, block> data{};
+  command writing = write_of({.first = 0, .count = 1}, in_capsule(block));
+  disk_->failure = ENOSPC;
+  EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::capacity_exceeded);
+  EXPECT_NE(log_.find("Write of blocks 0 to 0 of namespace 1"), std::string::npos) << log_;
+  EXPECT_NE(log_.find("No space left on device"), std::string::npos) << log_;
+  disk_->failure = EROFS;
+  EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::namespace_write_protected);
+  disk_->failure = EIO;
+  EXPECT_EQ(co_await host.io[0].status_of(writing, data), status::write_fault);
+  command reading = read_of(host, {.first = 0, .count = 1});
+  EXPECT_EQ(co_await host.io[0].status_of(reading), status::unrecovered_read_error);
+  disk_->failure = 0;
 }
 
-TEST_F(nvme_target_test, a_command_whose_id_is_taken_is_told_so_and_the_first_one_goes_on) {
-  with_host([&](connected_host& host) -> task<> {
-    raw_queue& queue = host.io[0];
-    disk_->gate.reset();
-    command reading = read_of(host, {.first = 0, .count = 1});
-    reading.id = 77;
-    co_await queue.send(reading);
-    co_await queue.send(reading);
-    const answer refused = co_await queue.hear();
-    EXPECT_EQ(refused.said.id, 77);
-    EXPECT_EQ(refused.said.status, status::command_id_conflict);
-    disk_->gate.set();
-    const answer done = co_await queue.hear();
-    EXPECT_EQ(done.said.id, 77);
-    EXPECT_EQ(done.said.status, status::success);
-    co_await queue.send(reading);  // the id is free again
-    EXPECT_EQ((co_await queue.hear()).said.status, status::success);
-  });
+TEST_F_WITH_HOST(nvme_target_test, a_command_whose_id_is_taken_is_told_so_and_the_first_one_goes_on) {
+  raw_queue& queue = host.io[0];
+  disk_->gate.reset();
+  command reading = read_of(host, {.first = 0, .count = 1});
+  reading.id = 77;
+  co_await queue.send(reading);
+  co_await queue.send(reading);
+  const answer refused = co_await queue.hear();
+  EXPECT_EQ(refused.said.id, 77);
+  EXPECT_EQ(refused.said.status, status::command_id_conflict);
+  disk_->gate.set();
+  const answer done = co_await queue.hear();
+  EXPECT_EQ(done.said.id, 77);
+  EXPECT_EQ(done.said.status, status::success);
+  co_await queue.send(reading);  // the id is free again
+  EXPECT_EQ((co_await queue.hear()).said.status, status::success);
 }
 
-TEST_F(nvme_target_test, more_commands_than_the_queue_has_entries_end_it) {
-  loses_its_queue([&](connected_host& host, raw_queue& queue) -> task<> {
-    disk_->gate.reset();
-    command reading = read_of(host, {.first = 0, .count = 1});
-    for (std::uint16_t i = 0; i <= queue.entries; ++i) {
-      reading.id = i;
-      co_await queue.send(reading);
-    }
-    co_await queue.hear_end();
-    disk_->gate.set();
-  });
-}
-TEST_F(nvme_target_test, a_capsule_that_is_cut_short_ends_the_queue) {
-  loses_its_queue([](connected_host&, raw_queue& queue) -> task<> {
-    const std::array<std::byte, 63> capsule{};
-    co_await queue.send_bytes(capsule);
-  });
-}
-TEST_F(nvme_target_test, a_capsule_that_is_too_large_ends_the_queue) {
-  loses_its_queue([](connected_host&, raw_queue& queue) -> task<> {
-    const std::vector<std::byte> capsule(64 + 16384 + 1);
-    co_await queue.send_bytes(capsule);
-  });
-}
-TEST_F(nvme_target_test, a_key_that_opens_nothing_ends_the_queue) {
-  loses_its_queue([](connected_host& host, raw_queue& queue) -> task<> {
-    command reading = read_of(host, {.first = 0, .count = 1});
-    reading.data.key ^= 0x5a5a5a;
+TEST_F_LOSES_QUEUE(nvme_target_test, more_commands_than_the_queue_has_entries_end_it) {
+  disk_->gate.reset();
+  command reading = read_of(host, {.first = 0, .count = 1});
+  for (std::uint16_t i = 0; i <= queue.entries; ++i) {
+    reading.id = i;
     co_await queue.send(reading);
-  });
+  }
+  co_await queue.hear_end();
+  disk_->gate.set();
 }
-TEST_F(nvme_target_test, a_key_that_cannot_be_revoked_ends_the_queue) {
-  loses_its_queue([](connected_host& host, raw_queue& queue) -> task<> {
-    command reading = read_of(host, {.first = 0, .count = 1});
-    reading.data.type = sgl_type::host_memory_invalidate;  // of a region, which is open to others as well
-    co_await queue.send(reading);
-  });
+TEST_F_LOSES_QUEUE(nvme_target_test, a_capsule_that_is_cut_short_ends_the_queue) {
+  const std::array<std::byte, 63> capsule{};
+  co_await queue.send_bytes(capsule);
+}
+TEST_F_LOSES_QUEUE(nvme_target_test, a_capsule_that_is_too_large_ends_the_queue) {
+  const std::vector<std::byte> capsule(64 + 16384 + 1);
+  co_await queue.send_bytes(capsule);
+}
+TEST_F_LOSES_QUEUE(nvme_target_test, a_key_that_opens_nothing_ends_the_queue) {
+  command reading = read_of(host, {.first = 0, .count = 1});
+  reading.data.key ^= 0x5a5a5a;
+  co_await queue.send(reading);
+}
+TEST_F_LOSES_QUEUE(nvme_target_test, a_key_that_cannot_be_revoked_ends_the_queue) {
+  command reading = read_of(host, {.first = 0, .count = 1});
+  reading.data.type = sgl_type::host_memory_invalidate;  // of a region, which is open to others as well
+  co_await queue.send(reading);
 }
 
 // ---- bounds, threads, ends ----
 
 TEST_F(nvme_target_test, commands_wait_for_buffers_and_none_is_lost) {
   // Room for few of the buffers that so many commands want at a time.
-  net::device_options small;
-  small.pool.max_bytes = std::size_t{8} << 20;
+  const net::device_options small{.pool = {.max_bytes = std::size_t{8} << 20}};
   device_ = net::device::open("iwarp", small);
   options_.most.max_transfer_shift = 6;
   const auto asking = [&](std::string address) -> task<> {
@@ -1245,43 +1163,35 @@ class nvme_file_disk_test : public testing::Test {
   copy::temporary_directory folder_;
 };
 
-TEST_F(nvme_file_disk_test, bytes_zeroes_and_holes_are_where_they_were_put) {
-  with_disk(false, [](disk& made, const std::string&) -> task<> {
-    EXPECT_TRUE(made.has_volatile_cache());
-    const auto data = pattern(65536, 4);
-    co_await made.write(4096, data);
-    co_await made.zero(8192, 4096);
-    co_await made.deallocate(16384, 4096);
-    co_await made.flush();
-    std::vector<std::byte> got(65536);
-    co_await made.read(4096, got);
-    EXPECT_TRUE(std::ranges::equal(std::span(got).first(4096), std::span(data).first(4096)));
-    const auto zeroes = std::span(got).subspan(4096, 4096);
-    EXPECT_TRUE(std::ranges::all_of(zeroes, [](std::byte each) { return each == std::byte{0}; }));
-    EXPECT_TRUE(std::ranges::equal(std::span(got).subspan(16384), std::span(data).subspan(16384)));
-  });
+#define TEST_F_WITH_DISK(fixture, name, read_only)                                      \
+  TEST_F_SCRIPT(fixture, name, (disk & made, [[maybe_unused]] const std::string& path), \
+                with_disk(read_only, WEFT_SCRIPT))
+
+TEST_F_WITH_DISK(nvme_file_disk_test, bytes_zeroes_and_holes_are_where_they_were_put, false) {
+  EXPECT_TRUE(made.has_volatile_cache());
+  const auto data = pattern(65536, 4);
+  co_await made.write(4096, data);
+  co_await made.zero(8192, 4096);
+  co_await made.deallocate(16384, 4096);
+  co_await made.flush();
+  std::vector<std::byte> got(65536);
+  co_await made.read(4096, got);
+  EXPECT_TRUE(std::ranges::equal(std::span(got).first(4096), std::span(data).first(4096)));
+  const auto zeroes = std::span(got).subspan(4096, 4096);
+  EXPECT_TRUE(std::ranges::all_of(zeroes, [](std::byte each) { return each == std::byte{0}; }));
+  EXPECT_TRUE(std::ranges::equal(std::span(got).subspan(16384), std::span(data).subspan(16384)));
 }
-TEST_F(nvme_file_disk_test, a_file_that_grows_is_seen_when_asked) {
-  with_disk(false, [](disk& made, const std::string& path) -> task<> {
-    EXPECT_FALSE(co_await made.look_again());
-    EXPECT_EQ(::truncate(path.c_str(), 2 << 20), 0);
-    EXPECT_EQ(made.size(), 1U << 20);
-    EXPECT_TRUE(co_await made.look_again());
-    EXPECT_EQ(made.size(), 2U << 20);
-  });
+TEST_F_WITH_DISK(nvme_file_disk_test, a_file_that_grows_is_seen_when_asked, false) {
+  EXPECT_FALSE(co_await made.look_again());
+  EXPECT_EQ(::truncate(path.c_str(), 2 << 20), 0);
+  EXPECT_EQ(made.size(), 1U << 20);
+  EXPECT_TRUE(co_await made.look_again());
+  EXPECT_EQ(made.size(), 2U << 20);
 }
-TEST_F(nvme_file_disk_test, a_file_that_has_become_shorter_is_an_error_and_no_zeroes) {
-  with_disk(true, [](disk& made, const std::string& path) -> task<> {
-    EXPECT_EQ(::truncate(path.c_str(), 512), 0);
-    std::vector<std::byte> got(4096);
-    std::error_code failure;
-    try {
-      co_await made.read(0, got);
-    } catch (const error& why) {
-      failure = why.code();
-    }
-    EXPECT_EQ(failure, std::errc::io_error);
-  });
+TEST_F_WITH_DISK(nvme_file_disk_test, a_file_that_has_become_shorter_is_an_error_and_no_zeroes, true) {
+  EXPECT_EQ(::truncate(path.c_str(), 512), 0);
+  std::vector<std::byte> got(4096);
+  EXPECT_EQ(co_await weft::test::code_of(made.read(0, got)), std::errc::io_error);
 }
 
 TEST(nvme_subsystem, a_disk_that_does_not_fit_its_blocks_is_refused_in_words) {

@@ -3,13 +3,9 @@
 // hand from the specifications, so that an offset that is wrong on both ways is noticed.
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <array>
 #include <random>
-#include <string>
-#include <vector>
 
+#include "kit/test.hpp"
 #include <nvme/bytes.hpp>
 #include <nvme/command.hpp>
 #include <nvme/fabrics.hpp>
@@ -54,10 +50,7 @@ std::error_code code_of(const Call& call) {
 }
 
 TEST(nvme_command, a_read_has_the_bytes_that_the_specification_wants) {
-  command what;
-  what.opcode = static_cast<std::uint8_t>(io_opcode::read);
-  what.id = 0x1234;
-  what.nsid = 7;
+  command what{.opcode = static_cast<std::uint8_t>(io_opcode::read), .id = 0x1234, .nsid = 7};
   what.data = {
       .type = sgl_type::host_memory_invalidate, .address = 0x1122334455667788, .length = 0x010203, .key = 0xa1b2c3d4};
   put(what, block_fields{.first = 0x0102030405060708, .count = 8, .force_unit_access = true});
@@ -74,8 +67,7 @@ TEST(nvme_command, a_read_has_the_bytes_that_the_specification_wants) {
 }
 
 TEST(nvme_command, data_in_the_capsule_have_an_offset_and_a_length_of_four_bytes) {
-  command what;
-  what.data = {.type = sgl_type::in_capsule, .address = 16, .length = 0x01000000, .key = 0};
+  const command what{.data = {.type = sgl_type::in_capsule, .address = 16, .length = 0x01000000, .key = 0}};
   std::array<std::byte, command_bytes> wire;
   encode(what, wire);
   EXPECT_EQ(part(wire, 24, 16), bytes_of({16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1}));
@@ -118,9 +110,7 @@ TEST(nvme_command, any_64_bytes_can_be_read_and_written_again) {
 }
 
 TEST(nvme_command, connect_has_its_fields_where_a_kernel_looks_for_them) {
-  command what;
-  what.opcode = fabrics_opcode;
-  what.nsid = static_cast<std::uint32_t>(fabrics_type::connect);
+  command what{.opcode = fabrics_opcode, .nsid = static_cast<std::uint32_t>(fabrics_type::connect)};
   put(what, connect_fields{.format = 0, .queue_id = 3, .queue_size = 127, .keep_alive_ms = 15000});
   std::array<std::byte, command_bytes> wire;
   encode(what, wire);
@@ -272,21 +262,20 @@ TEST(nvme_discovery, a_page_that_is_cut_short_or_of_another_format_is_malformed)
 }
 
 TEST(nvme_identify, a_controller_has_its_fields_where_a_kernel_looks_for_them) {
-  controller_identity what;
-  what.serial = "12345";
-  what.model = "a disk";
-  what.firmware = "0.1";
-  what.max_transfer_shift = 5;
-  what.controller = 0x0102;
-  what.async_event_limit = 3;
-  what.max_commands = 128;
-  what.namespaces = 2;
-  what.optional_commands = optional_command::write_zeroes;
-  what.write_cache = 7;
-  what.sgls = sgl_support::supported | sgl_support::keyed | sgl_support::in_capsule_offset;
-  what.subsystem = "nqn.2014-08.org.example:disk";
-  what.command_capsule_bytes = 64 + 16384;
-  what.completion_capsule_bytes = 16;
+  const controller_identity what{.serial = "12345",
+                                 .model = "a disk",
+                                 .firmware = "0.1",
+                                 .max_transfer_shift = 5,
+                                 .controller = 0x0102,
+                                 .async_event_limit = 3,
+                                 .max_commands = 128,
+                                 .namespaces = 2,
+                                 .optional_commands = optional_command::write_zeroes,
+                                 .write_cache = 7,
+                                 .sgls = sgl_support::supported | sgl_support::keyed | sgl_support::in_capsule_offset,
+                                 .subsystem = "nqn.2014-08.org.example:disk",
+                                 .command_capsule_bytes = 64 + 16384,
+                                 .completion_capsule_bytes = 16};
   std::vector<std::byte> wire(identify_bytes);
   encode(what, wire);
   EXPECT_EQ(part(wire, 4, 20), text("12345", 20, ' '));

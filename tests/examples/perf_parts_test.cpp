@@ -2,14 +2,7 @@
 // What weft-perf is made of: its protocol, its units and its histogram.
 #include <weft/runtime/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <functional>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
+#include "kit/test.hpp"
 #include <perf/histogram.hpp>
 #include <perf/meter.hpp>
 #include <perf/operations.hpp>

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <string_view>
 
 #include "kit/locked_memory.hpp"
 #include "rdma.hpp"
@@ -25,9 +24,7 @@ TEST(rpc_limits, room_that_the_locked_memory_limit_forbids_is_refused_with_that_
     weft::test::limit_locked_memory(8 << 20);
     weft::sim::world place(1, {});
     weft::sim::rdma below(place, weft::sim::rdma_traits{});
-    weft::net::device_options options;
-    options.pool.huge_pages = false;
-    options.pool.system_calls = &place;
+    const weft::net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
     auto device =
         weft::net::device::open(weft::net::verbs::open_transport(weft::sim::rdma::device_name, below, {}), options);
     weft::executor ex(place.options(false));

@@ -2,15 +2,11 @@
 // Calls as the example rpc makes and answers them, among peers that mean well and others. All on one executor.
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <optional>
 #include <random>
-#include <string>
-#include <vector>
 
+#include "../kit/scripted_test.hpp"
+#include "kit/failure.hpp"
+#include "kit/test.hpp"
 #include <rpc/client.hpp>
 #include <rpc/methods.hpp>
 #include <rpc/protocol.hpp>
@@ -71,14 +67,10 @@ struct raw_peer {
   task<> send(Message what, std::optional<std::uint32_t> invalidate = std::nullopt) {
     auto memory = co_await pool.allocate(message_bytes);
     memory.resize(pack(what, memory.bytes()));
-    net::send_options how;
-    how.invalidate = invalidate;
-    co_await link.send(std::move(memory), how);
+    co_await link.send(std::move(memory), {.invalidate = invalidate});
   }
   task<> answer(std::uint64_t id, std::string text) {
-    answer_message what;
-    what.id = id;
-    what.text = text;
+    const answer_message what{.id = id, .text = text};
     co_await send(what);
   }
   /// The next request, which has to be a call; its room and its id.
@@ -91,10 +83,7 @@ struct raw_peer {
     const auto said = co_await link.recv_or_throw();
     const auto what = unpack_request(said.bytes());
     const auto& call = std::get<call_message>(what);
-    heard all;
-    all.id = call.id;
-    all.method = call.method;
-    all.room = call.room;
+    heard all{.id = call.id, .method = std::string(call.method), .room = call.room};
     co_return all;
   }
   task<std::uint64_t> hear_cancel() {
@@ -122,21 +111,27 @@ struct raw_peer {
 class rpc_test : public testing::Test {
  protected:
   static net::connection_options raw_options() {
-    net::connection_options options;
-    options.receive_size = message_bytes;
-    options.receive_depth = 2 * most_calls;
-    options.private_data = greeting();
+    net::connection_options options{
+        .receive_size = message_bytes, .receive_depth = 2 * most_calls, .private_data = greeting()};
     return options;
   }
 
   /// One that connects anew at once.
   static client_options quick(milliseconds patience_with_server = client_options().patience) {
-    client_options options;
-    options.patience = patience_with_server;
+    client_options options{.patience = patience_with_server};
     options.retry.first_pause = milliseconds(1);
     return options;
   }
 
+  template <class Body>
+  void with_listener(const Body& body) {
+    const auto all = [&]() -> task<> {
+      auto listener = co_await device_.listen("127.0.0.1:0");
+      co_await body(listener);
+    };
+    loop_.run(with_timeout(patience, all()));
+    EXPECT_EQ(in_use(), 0u);
+  }
   /// Runs a server with these methods, and `body(address)` beside it.
   template <class Body>
   void with_server(const method_table& methods, const Body& body, serve_options options = {}) {
@@ -189,17 +184,14 @@ class rpc_test : public testing::Test {
 
   template <class Serving, class Body>
   void run_both(const Serving& serving, const Body& body) {
-    const auto all = [&]() -> task<> {
-      auto listener = co_await device_.listen("127.0.0.1:0");
+    with_listener([&](net::listener& listener) -> task<> {
       const auto both = [&](scope& tasks) -> task<> {
         tasks.spawn(serving(listener));
         co_await body(std::string(listener.address()));
         tasks.request_stop();
       };
       co_await with_scope(on_failure::stop_siblings, both);
-    };
-    loop_.run(with_timeout(patience, all()));
-    EXPECT_EQ(in_use(), 0u);
+    });
   }
 
   template <class Server>
@@ -212,18 +204,20 @@ class rpc_test : public testing::Test {
   }
 };
 
+#define TEST_F_CALLING(fixture, name, methods) \
+  TEST_F_SCRIPT(fixture, name, (client & through), with_calls(methods, WEFT_SCRIPT))
+#define TEST_F_LISTENING(fixture, name) \
+  TEST_F_SCRIPT(fixture, name, (net::listener & listener), with_listener(WEFT_SCRIPT))
+
 // ---- calls and answers ----
 
-TEST_F(rpc_test, calls_share_a_connection_and_each_gets_its_own_answer) {
-  with_calls(standard_methods(), [](client& through) -> task<> {
-    std::vector<std::string> texts;
-    for (int i = 0; i < 200; ++i) texts.push_back("text " + std::to_string(i));
-    std::vector<task<std::string>> calls;
-    for (const auto& text : texts) calls.push_back(through.call({.method = "echo", .arguments = text}));
-    const auto answers = co_await when_all(std::move(calls));
-    EXPECT_EQ(answers, texts);
-    EXPECT_EQ(through.unanswered(), 0u);
-  });
+TEST_F_CALLING(rpc_test, calls_share_a_connection_and_each_gets_its_own_answer, standard_methods()) {
+  std::vector<std::string> texts;
+  for (int i = 0; i < 200; ++i) texts.push_back("text " + std::to_string(i));
+  std::vector<task<std::string>> calls;
+  for (const auto& text : texts) calls.push_back(through.call({.method = "echo", .arguments = text}));
+  EXPECT_EQ(co_await when_all(std::move(calls)), texts);
+  EXPECT_EQ(through.unanswered(), 0u);
 }
 
 TEST_F(rpc_test, a_slow_call_does_not_hold_up_the_others) {
@@ -265,37 +259,33 @@ TEST_F(rpc_test, what_a_method_throws_travels_back_in_words_and_the_connection_g
   EXPECT_EQ(device_.statistics().connections_opened, 2u);
 }
 
-TEST_F(rpc_test, a_large_answer_is_written_to_the_callers_memory) {
-  with_calls(standard_methods(), [](client& through) -> task<> {
-    for (const std::size_t bytes : {std::size_t{1}, std::size_t{100'003}, std::size_t{5 << 20} + 5}) {
-      const std::string size = std::to_string(bytes);
-      const auto got = co_await through.fetch({.method = "fetch", .arguments = size, .timeout = patience}, bytes + 7);
-      EXPECT_EQ(got.size(), bytes);
-      EXPECT_TRUE(is_pattern(got.bytes(), 0));
-    }
-    const auto seen = co_await outcome_of(size_of(through.fetch({.method = "fetch", .arguments = "9"}, 8)));
-    EXPECT_NE(seen.words.find("room for 8"), std::string::npos) << seen.words;
-  });
+TEST_F_CALLING(rpc_test, a_large_answer_is_written_to_the_callers_memory, standard_methods()) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100'003}, std::size_t{5 << 20} + 5}) {
+    const std::string size = std::to_string(bytes);
+    const auto got = co_await through.fetch({.method = "fetch", .arguments = size, .timeout = patience}, bytes + 7);
+    EXPECT_EQ(got.size(), bytes);
+    EXPECT_TRUE(is_pattern(got.bytes(), 0));
+  }
+  const auto seen = co_await outcome_of(size_of(through.fetch({.method = "fetch", .arguments = "9"}, 8)));
+  EXPECT_NE(seen.words.find("room for 8"), std::string::npos) << seen.words;
 }
 
-TEST_F(rpc_test, what_cannot_be_called_is_refused_before_it_is_sent) {
-  with_calls(standard_methods(), [](client& through) -> task<> {
-    const std::string long_name(longest_method + 1, 'm');
-    const std::string long_text(longest_arguments + 1, 'a');
-    auto seen = co_await outcome_of(through.call({.method = ""}));
+TEST_F_CALLING(rpc_test, what_cannot_be_called_is_refused_before_it_is_sent, standard_methods()) {
+  const std::string long_name(longest_method + 1, 'm');
+  const std::string long_text(longest_arguments + 1, 'a');
+  auto seen = co_await outcome_of(through.call({.method = ""}));
+  EXPECT_EQ(seen.code, errc::invalid_argument);
+  seen = co_await outcome_of(through.call({.method = long_name}));
+  EXPECT_EQ(seen.code, errc::invalid_argument);
+  seen = co_await outcome_of(through.call({.method = "echo", .arguments = long_text}));
+  EXPECT_EQ(seen.code, errc::message_too_large);
+  for (const std::size_t room : {std::size_t{0}, std::size_t{1} << 40}) {
+    seen = co_await outcome_of(size_of(through.fetch({.method = "fetch", .arguments = "1"}, room)));
     EXPECT_EQ(seen.code, errc::invalid_argument);
-    seen = co_await outcome_of(through.call({.method = long_name}));
-    EXPECT_EQ(seen.code, errc::invalid_argument);
-    seen = co_await outcome_of(through.call({.method = "echo", .arguments = long_text}));
-    EXPECT_EQ(seen.code, errc::message_too_large);
-    for (const std::size_t room : {std::size_t{0}, std::size_t{1} << 40}) {
-      seen = co_await outcome_of(size_of(through.fetch({.method = "fetch", .arguments = "1"}, room)));
-      EXPECT_EQ(seen.code, errc::invalid_argument);
-    }
-    const auto most = std::string_view(long_text).substr(1);
-    const auto text = co_await through.call({.method = "echo", .arguments = most});
-    EXPECT_EQ(text, most);
-  });
+  }
+  const auto most = std::string_view(long_text).substr(1);
+  const auto text = co_await through.call({.method = "echo", .arguments = most});
+  EXPECT_EQ(text, most);
 }
 
 // ---- timeouts and cancellation ----
@@ -307,8 +297,7 @@ TEST_F(rpc_test, a_late_one_sided_answer_to_a_call_that_has_timed_out_disturbs_n
     const auto other = co_await peer.hear_call();
     const auto late = co_await peer.hear_call();
     co_await timed_out.wait();
-    const auto canceled = co_await peer.hear_cancel();
-    EXPECT_EQ(canceled, late.id);
+    EXPECT_EQ(co_await peer.hear_cancel(), late.id);
     co_await peer.write_all(*late.room, std::byte{0xee});  // has not heard of it, or could not stop
     co_await peer.answer(other.id, "other");
     answer_message what;
@@ -392,41 +381,35 @@ class rpc_cancellation : public rpc_test {
   event stopped;
 };
 
-TEST_F(rpc_cancellation, of_a_call_by_its_timeout_stops_the_method) {
-  with_calls(methods(), [this](client& through) -> task<> {
-    const auto call = [&](duration timeout) { return through.call({.method = "wait", .timeout = timeout}); };
-    co_await time_out_once_sent(call);
-    co_await stopped.wait();
-    EXPECT_EQ(co_await through.call({.method = "echo", .arguments = "on"}), "on");
-    while (through.unanswered() != 0) co_await sleep_for(milliseconds(1));  // the server has confirmed it
-  });
+TEST_F_CALLING(rpc_cancellation, of_a_call_by_its_timeout_stops_the_method, methods()) {
+  const auto call = [&](duration timeout) { return through.call({.method = "wait", .timeout = timeout}); };
+  co_await time_out_once_sent(call);
+  co_await stopped.wait();
+  EXPECT_EQ(co_await through.call({.method = "echo", .arguments = "on"}), "on");
+  while (through.unanswered() != 0) co_await sleep_for(milliseconds(1));  // the server has confirmed it
 }
 
-TEST_F(rpc_cancellation, of_the_caller_itself_stops_the_method) {
-  with_calls(methods(), [this](client& through) -> task<> {
-    const auto wait_begun = [this]() -> task<> { co_await begun.wait(); };
-    EXPECT_EQ((co_await when_any(through.call({.method = "wait", .timeout = patience}), wait_begun())).index, 1u);
-    co_await stopped.wait();
-  });
+TEST_F_CALLING(rpc_cancellation, of_the_caller_itself_stops_the_method, methods()) {
+  const auto wait_begun = [this]() -> task<> { co_await begun.wait(); };
+  EXPECT_EQ((co_await when_any(through.call({.method = "wait", .timeout = patience}), wait_begun())).index, 1u);
+  co_await stopped.wait();
 }
 
-TEST_F(rpc_cancellation, comes_with_the_end_of_the_clients_connection) {
-  with_calls(methods(), [this](client& through) -> task<> {
-    const auto wait_and_close = [&]() -> task<> {
-      co_await begun.wait();
-      co_await through.close();
-    };
-    const auto call = [&]() -> task<> {
-      const auto seen = co_await outcome_of(through.call({.method = "wait", .timeout = patience}));
-      EXPECT_EQ(seen.code, errc::closed);
-      EXPECT_TRUE(seen.posted);
-    };
-    co_await when_all(call(), wait_and_close());
-    co_await stopped.wait();
-    const auto seen = co_await outcome_of(through.call({.method = "echo"}));
+TEST_F_CALLING(rpc_cancellation, comes_with_the_end_of_the_clients_connection, methods()) {
+  const auto wait_and_close = [&]() -> task<> {
+    co_await begun.wait();
+    co_await through.close();
+  };
+  const auto call = [&]() -> task<> {
+    const auto seen = co_await outcome_of(through.call({.method = "wait", .timeout = patience}));
     EXPECT_EQ(seen.code, errc::closed);
-    EXPECT_FALSE(seen.posted);
-  });
+    EXPECT_TRUE(seen.posted);
+  };
+  co_await when_all(call(), wait_and_close());
+  co_await stopped.wait();
+  const auto seen = co_await outcome_of(through.call({.method = "echo"}));
+  EXPECT_EQ(seen.code, errc::closed);
+  EXPECT_FALSE(seen.posted);
 }
 
 TEST_F(rpc_test, cancels_go_out_oldest_first_so_that_none_waits_for_ever) {
@@ -445,8 +428,7 @@ TEST_F(rpc_test, cancels_go_out_oldest_first_so_that_none_waits_for_ever) {
     std::vector<task<>> all;
     const auto call = [&]() -> task<> { co_await through.call({.method = "held", .timeout = patience}); };
     for (std::uint64_t i = 0; i < calls; ++i) all.push_back(call());
-    const auto wait = [&]() -> task<> { co_await heard.wait(); };
-    co_await when_any(when_all(std::move(all)), wait());  // stops all of them at once
+    co_await when_any(when_all(std::move(all)), heard.wait());  // stops all of them at once
     co_await over.wait();
   });
   EXPECT_EQ(canceled.size(), calls);
@@ -587,17 +569,14 @@ TEST_F(rpc_test, a_close_while_requests_still_wait_for_credits_is_in_order) {
     };
     co_await with_scope(on_failure::stop_siblings, call_all_and_close);
   };
-  const auto all = [&]() -> task<> {
-    auto listener = co_await device_.listen("127.0.0.1:0");
+  with_listener([&](net::listener& listener) -> task<> {
     co_await when_all(serve_slowly(listener),
                       with_client(device_, std::string(listener.address()), client_options(), body));
-  };
-  loop_.run(with_timeout(patience, all()));
+  });
   EXPECT_TRUE(in_order);
-  EXPECT_EQ(in_use(), 0u);
 }
 
-TEST_F(rpc_test, a_server_that_ends_answers_the_calls_under_way_and_closes_in_order) {
+TEST_F_LISTENING(rpc_test, a_server_that_ends_answers_the_calls_under_way_and_closes_in_order) {
   event begun;
   event go_on;
   method_table methods = standard_methods();
@@ -606,45 +585,35 @@ TEST_F(rpc_test, a_server_that_ends_answers_the_calls_under_way_and_closes_in_or
     co_await go_on.wait();
     co_return "done";
   };
-  const auto all = [&]() -> task<> {
-    auto listener = co_await device_.listen("127.0.0.1:0");
-    const auto body = [&](client& through) -> task<> {
-      const auto end_server = [&]() -> task<> {
-        co_await begun.wait();
-        listener.close();
-        co_await yield();
-        go_on.set();
-      };
-      const auto both = co_await when_all(through.call({.method = "slow", .timeout = patience}), end_server());
-      EXPECT_EQ(std::get<0>(both), "done");
+  const auto body = [&](client& through) -> task<> {
+    const auto end_server = [&]() -> task<> {
+      co_await begun.wait();
+      listener.close();
+      co_await yield();
+      go_on.set();
     };
-    co_await when_all(serve(device_, listener, methods),
-                      with_client(device_, std::string(listener.address()), client_options(), body));
+    const auto both = co_await when_all(through.call({.method = "slow", .timeout = patience}), end_server());
+    EXPECT_EQ(std::get<0>(both), "done");
   };
-  loop_.run(with_timeout(patience, all()));
-  EXPECT_EQ(in_use(), 0u);
+  co_await when_all(serve(device_, listener, methods),
+                    with_client(device_, std::string(listener.address()), client_options(), body));
 }
 
-TEST_F(rpc_cancellation, comes_with_the_end_of_the_server_for_calls_that_do_not_end_soon) {
-  const auto all = [&]() -> task<> {
-    auto listener = co_await device_.listen("127.0.0.1:0");
-    const method_table table = methods();
-    const auto body = [&](client& through) -> task<> {
-      const auto end_server = [&]() -> task<> {
-        co_await begun.wait();
-        listener.close();
-      };
-      const auto call = [&]() -> task<> {
-        EXPECT_FALSE((co_await outcome_of(through.call({.method = "wait", .timeout = patience}))).words.empty());
-      };
-      co_await when_all(call(), end_server());
-      co_await stopped.wait();
+TEST_F_LISTENING(rpc_cancellation, comes_with_the_end_of_the_server_for_calls_that_do_not_end_soon) {
+  const method_table table = methods();
+  const auto body = [&](client& through) -> task<> {
+    const auto end_server = [&]() -> task<> {
+      co_await begun.wait();
+      listener.close();
     };
-    co_await when_all(serve(device_, listener, table, {.patience = soon}),
-                      with_client(device_, std::string(listener.address()), client_options(), body));
+    const auto call = [&]() -> task<> {
+      EXPECT_FALSE((co_await outcome_of(through.call({.method = "wait", .timeout = patience}))).words.empty());
+    };
+    co_await when_all(call(), end_server());
+    co_await stopped.wait();
   };
-  loop_.run(with_timeout(patience, all()));
-  EXPECT_EQ(in_use(), 0u);
+  co_await when_all(serve(device_, listener, table, {.patience = soon}),
+                    with_client(device_, std::string(listener.address()), client_options(), body));
 }
 
 TEST_F(rpc_test, a_lost_connection_fails_the_calls_on_it_and_the_next_ones_go_over_a_new_one) {
@@ -671,9 +640,10 @@ TEST_F(rpc_test, a_lost_connection_fails_the_calls_on_it_and_the_next_ones_go_ov
 
 class rpc_hostile_server : public rpc_test {
  protected:
-  /// `lie(peer, call)` answers the first call; the client must leave, and the next server finds its calls in order.
-  template <class Lie>
-  void expect_left(const Lie& lie, const std::string& why) {
+  /// `lie(peer, call)` answers the first call, and the next server's answer is "honest". The client, which calls as
+  /// `body(client&)` says, must leave the first one.
+  template <class Lie, class Body>
+  void expect_left_by(const Body& body, const Lie& lie, const client_options& options = quick()) {
     bool left = false;
     int connections = 0;
     const auto server = [&](raw_peer& peer) -> task<> {
@@ -686,13 +656,17 @@ class rpc_hostile_server : public rpc_test {
         co_await peer.hear_end();
       }
     };
+    against_server(server, body, options);
+    EXPECT_TRUE(left);
+  }
+  template <class Lie>
+  void expect_left(const Lie& lie, const std::string& why) {
     const auto body = [&](client& through) -> task<> {
       const auto seen = co_await outcome_of(size_of(through.fetch({.method = "a", .timeout = patience}, 100)));
       EXPECT_NE(seen.words.find(why), std::string::npos) << seen.words;
       EXPECT_EQ(co_await through.call({.method = "b", .timeout = patience}), "honest");
     };
-    against_server(server, body, quick());
-    EXPECT_TRUE(left);
+    expect_left_by(body, lie);
   }
 };
 
@@ -717,14 +691,9 @@ TEST_F(rpc_hostile_server, that_sends_what_means_nothing_is_left) {
 }
 
 TEST_F(rpc_hostile_server, that_answers_twice_is_left) {
-  int connections = 0;
-  bool left = false;
-  const auto server = [&](raw_peer& peer) -> task<> {
-    const auto call = co_await peer.hear_call();
+  const auto lie = [](raw_peer& peer, raw_peer::heard call) -> task<> {
     co_await peer.answer(call.id, "once");
-    if (++connections == 1) co_await peer.answer(call.id, "twice");
-    const bool in_order = co_await peer.hear_end();
-    if (connections == 1) left = !in_order;
+    co_await peer.answer(call.id, "twice");
   };
   const auto body = [](client& through) -> task<> {
     const auto text = co_await through.call({.method = "a", .timeout = patience});
@@ -733,10 +702,9 @@ TEST_F(rpc_hostile_server, that_answers_twice_is_left) {
     outcome_of_call seen;
     do seen = co_await outcome_of(through.call({.method = "b", .timeout = patience}));
     while (seen.code);
-    EXPECT_EQ(seen.text, "once");
+    EXPECT_EQ(seen.text, "honest");
   };
-  against_server(server, body, quick());
-  EXPECT_TRUE(left);
+  expect_left_by(body, lie);
 }
 
 TEST_F(rpc_hostile_server, that_writes_when_it_has_answered_is_stopped_by_the_revoked_key) {
@@ -748,38 +716,17 @@ TEST_F(rpc_hostile_server, that_writes_when_it_has_answered_is_stopped_by_the_re
     static_cast<void>(co_await as_result(peer.write_all(*room, std::byte{0xee})));
     static_cast<void>(other);
   };
-  bool left = false;
-  int connections = 0;
-  const auto server = [&](raw_peer& peer) -> task<> {
-    const auto call = co_await peer.hear_call();
-    if (++connections == 1) co_await lie(peer, call);
-    if (connections == 2) co_await peer.answer(call.id, "honest");
-    const bool in_order = co_await peer.hear_end();
-    if (connections == 1) left = !in_order;
-  };
   const auto body = [](client& through) -> task<> {
     EXPECT_EQ((co_await through.fetch({.method = "a", .timeout = patience}, 100)).size(), 0u);
     const auto seen = co_await outcome_of(through.call({.method = "b", .timeout = patience}));
     EXPECT_TRUE(seen.code && seen.code != errc::timed_out) << seen.words;
     EXPECT_EQ(co_await through.call({.method = "c", .timeout = patience}), "honest");
   };
-  against_server(server, body, quick());
-  EXPECT_TRUE(left);
+  expect_left_by(body, lie);
 }
 
 TEST_F(rpc_hostile_server, that_never_confirms_is_left_and_its_rooms_come_home) {
-  int connections = 0;
-  bool left = false;
-  const auto server = [&](raw_peer& peer) -> task<> {
-    const bool first = ++connections == 1;
-    if (first) {
-      left = !co_await peer.hear_end();
-      co_return;
-    }
-    const auto call = co_await peer.hear_call();
-    co_await peer.answer(call.id, "honest");
-    co_await peer.hear_end();
-  };
+  const auto lie = [](raw_peer&, const raw_peer::heard&) -> task<> { co_return; };
   const auto body = [&](client& through) -> task<> {
     const auto fetch = [&](duration timeout) {
       return size_of(through.fetch({.method = "a", .timeout = timeout}, 1 << 20));
@@ -790,29 +737,26 @@ TEST_F(rpc_hostile_server, that_never_confirms_is_left_and_its_rooms_come_home) 
     EXPECT_EQ(text, "honest");
     while (in_use() >= std::size_t{2} << 20) co_await sleep_for(milliseconds(1));
   };
-  against_server(server, body, quick(milliseconds(20)));
-  EXPECT_TRUE(left);
+  expect_left_by(body, lie, quick(milliseconds(20)));
 }
 
-TEST_F(rpc_test, a_server_of_another_kind_is_told_at_once) {
-  const auto all = [&]() -> task<> {
-    auto listener = co_await device_.listen("127.0.0.1:0");
-    const auto serving = [&]() -> task<> {
-      auto request = co_await listener.next();
-      auto peer = co_await request->accept();
-      static_cast<void>(co_await as_result(peer.recv()));
-    };
-    const auto calling = [&]() -> task<> {
-      client stranger(device_, std::string(listener.address()));
-      const auto failed = co_await as_result(stranger.connect());
-      EXPECT_TRUE(!failed && failed.error().code() == errc::protocol_error);
-    };
-    co_await when_all(serving(), calling());
+TEST_F_LISTENING(rpc_test, a_server_of_another_kind_is_told_at_once) {
+  const auto serving = [&]() -> task<> {
+    auto request = co_await listener.next();
+    auto peer = co_await request->accept();
+    static_cast<void>(co_await as_result(peer.recv()));
   };
-  loop_.run(with_timeout(patience, all()));
+  const auto calling = [&]() -> task<> {
+    client stranger(device_, std::string(listener.address()));
+    EXPECT_EQ(co_await weft::test::code_of(stranger.connect()), errc::protocol_error);
+  };
+  co_await when_all(serving(), calling());
 }
 
 // ---- hostile clients ----
+
+#define TEST_F_HOSTILE(fixture, name) \
+  TEST_F_SCRIPT(fixture, name, (raw_peer & peer), against_client(standard_methods(), WEFT_SCRIPT))
 
 class rpc_hostile_client : public rpc_test {
  protected:
@@ -834,43 +778,35 @@ TEST_F(rpc_hostile_client, whose_ids_do_not_grow_is_left) {
   }
 }
 
-TEST_F(rpc_hostile_client, that_cancels_what_it_never_called_is_left) {
-  against_client(standard_methods(), [](raw_peer& peer) -> task<> {
-    co_await peer.send(echo(7));
-    co_await peer.send(cancel_message{8});
-    EXPECT_FALSE(co_await peer.hear_end());
-  });
+TEST_F_HOSTILE(rpc_hostile_client, that_cancels_what_it_never_called_is_left) {
+  co_await peer.send(echo(7));
+  co_await peer.send(cancel_message{8});
+  EXPECT_FALSE(co_await peer.hear_end());
 }
 
-TEST_F(rpc_hostile_client, that_cancels_a_call_again_and_again_changes_nothing) {
-  against_client(standard_methods(), [](raw_peer& peer) -> task<> {
-    co_await peer.send(echo(7));
-    for (int i = 0; i < 100; ++i) co_await peer.send(cancel_message{7});
-    co_await peer.send(echo(8));
-    for (const std::uint64_t id : {7u, 8u}) {
-      const auto said = co_await peer.link.recv_or_throw();
-      EXPECT_EQ(unpack_answer(said.bytes()).id, id);
-    }
-    co_await peer.link.close();
-  });
+TEST_F_HOSTILE(rpc_hostile_client, that_cancels_a_call_again_and_again_changes_nothing) {
+  co_await peer.send(echo(7));
+  for (int i = 0; i < 100; ++i) co_await peer.send(cancel_message{7});
+  co_await peer.send(echo(8));
+  for (const std::uint64_t id : {7u, 8u}) {
+    const auto said = co_await peer.link.recv_or_throw();
+    EXPECT_EQ(unpack_answer(said.bytes()).id, id);
+  }
+  co_await peer.link.close();
 }
 
-TEST_F(rpc_hostile_client, that_sends_what_means_nothing_is_left) {
-  against_client(standard_methods(), [](raw_peer& peer) -> task<> {
-    co_await peer.answer(1, "I am no server");
-    EXPECT_FALSE(co_await peer.hear_end());
-  });
+TEST_F_HOSTILE(rpc_hostile_client, that_sends_what_means_nothing_is_left) {
+  co_await peer.answer(1, "I am no server");
+  EXPECT_FALSE(co_await peer.hear_end());
 }
 
-TEST_F(rpc_hostile_client, that_lends_memory_which_is_not_there_ends_its_own_connection) {
-  against_client(standard_methods(), [](raw_peer& peer) -> task<> {
-    call_message what = echo(1);
-    what.method = "fetch";
-    what.arguments = "1000";
-    what.room.emplace(0x1234567, 0, 1000, mr::usage::write_dst);
-    co_await peer.send(what);
-    EXPECT_FALSE(co_await peer.hear_end());
-  });
+TEST_F_HOSTILE(rpc_hostile_client, that_lends_memory_which_is_not_there_ends_its_own_connection) {
+  call_message what = echo(1);
+  what.method = "fetch";
+  what.arguments = "1000";
+  what.room.emplace(0x1234567, 0, 1000, mr::usage::write_dst);
+  co_await peer.send(what);
+  EXPECT_FALSE(co_await peer.hear_end());
 }
 
 TEST_F(rpc_hostile_client, that_takes_no_answers_is_left) {
@@ -943,11 +879,7 @@ TEST(rpc_protocol, messages_arrive_as_they_were_made_and_cut_ones_do_not) {
   EXPECT_EQ(std::get<cancel_message>(unpack_request(bytes.first(cancel_size))).id, 5u);
   EXPECT_THROW(static_cast<void>(unpack_request(bytes.first(cancel_size + 1))), error);
 
-  answer_message answer;
-  answer.id = 6;
-  answer.how = outcome::failure;
-  answer.written = 9;
-  answer.text = "words";
+  const answer_message answer{.id = 6, .how = outcome::failure, .written = 9, .text = "words"};
   const std::size_t answer_size = pack(answer, room);
   const auto heard = unpack_answer(bytes.first(answer_size));
   EXPECT_EQ(heard.id, 6u);

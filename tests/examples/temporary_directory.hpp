@@ -3,22 +3,18 @@
 
 #include <stdlib.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <stdexcept>
-#include <string>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace copy {
 
 /// An empty directory that goes with everything in it.
-class temporary_directory {
+class temporary_directory : private weft::test::immovable {
  public:
   temporary_directory() : path_(std::filesystem::temp_directory_path() / "weft-test-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a directory: " + path_);
   }
-  temporary_directory(const temporary_directory&) = delete;
-  temporary_directory& operator=(const temporary_directory&) = delete;
   ~temporary_directory() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
