@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every test program names a test that has taken very long, so that one that is killed for its time says where it was.
-#include <gtest/gtest.h>
 
 #include <unistd.h>
 
-#include <array>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
+
+#include "kit/test.hpp"
 
 namespace {
 

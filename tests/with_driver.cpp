@@ -12,13 +12,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <string_view>
+
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -29,9 +26,7 @@ constexpr int failed = 1;
 int probe_io_uring() {
   io_uring_params parameters{};
   const long descriptor = ::syscall(SYS_io_uring_setup, 1, &parameters);
-  if (descriptor < 0) {
-    return errno;
-  }
+  if (descriptor < 0) return errno;
   ::close(static_cast<int>(descriptor));
   return 0;
 }

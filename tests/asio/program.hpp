@@ -7,15 +7,7 @@
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/ssl.hpp>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstddef>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
+#include "kit/standard.hpp"
 
 namespace program {
 

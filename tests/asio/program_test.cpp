@@ -6,13 +6,7 @@
 #include <weft/net/device.hpp>
 #include <weft/net/stream_listener.hpp>
 
-#include <gtest/gtest.h>
-
-#include <exception>
-#include <optional>
-#include <string>
-#include <utility>
-
+#include "kit/test.hpp"
 #include <tls/certificate.hpp>
 
 namespace weft {

@@ -3,23 +3,13 @@
 // has and as sockets of Asio's. A round is four operations: a send and a receive at either end. `./dev bench runtime`
 // runs it under callgrind and strace with two counts.
 #include <weft/net/asio.hpp>
-#include <weft/net/stream_listener.hpp>
 #include <weft/weft.hpp>
 
 #include <asio.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
-#include <optional>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <utility>
-
 #include "count_allocations.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -67,9 +57,7 @@ struct streams {
 };
 task<streams> connect_streams(net::device& device) {
   auto over = co_await connect(device);
-  streams made;
-  made.a = net::stream(std::move(*over.a));
-  made.b = net::stream(std::move(*over.b));
+  streams made{.a = net::stream(std::move(*over.a)), .b = net::stream(std::move(*over.b))};
   co_return made;
 }
 

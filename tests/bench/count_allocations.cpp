@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "count_allocations.hpp"
 
-#include <atomic>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <new>
+
+#include "kit/standard.hpp"
 
 namespace {
 

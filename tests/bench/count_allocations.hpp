@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <map>
-#include <string_view>
+
+#include "kit/standard.hpp"
 
 namespace weft::bench {
 

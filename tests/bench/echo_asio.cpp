@@ -2,13 +2,9 @@
 // echo_asio coroutines|callbacks: an echo server over TCP by Asio, in one of its styles. Prints its port.
 #include <asio.hpp>
 
-#include <array>
-#include <cstddef>
 #include <cstdio>
-#include <exception>
-#include <memory>
-#include <string_view>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace {
 

@@ -11,19 +11,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
-#include <exception>
-#include <stdexcept>
-#include <string>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -51,7 +43,7 @@ struct connection {
 };
 
 // What the requests of all connections are made of.
-class load {
+class load : private weft::test::immovable {
  public:
   load(std::uint16_t port, std::size_t connections, std::size_t bytes)
       : poller_(::epoll_create1(EPOLL_CLOEXEC)), connections_(connections), request_(bytes), answers_(connections) {
@@ -61,8 +53,6 @@ class load {
     for (auto& answer : answers_) answer.resize(2 * bytes);
     for (std::size_t i = 0; i < connections; ++i) connect(i, port);
   }
-  load(const load&) = delete;
-  load& operator=(const load&) = delete;
   ~load() {
     for (const connection& each : connections_) ::close(each.fd);
     ::close(poller_);

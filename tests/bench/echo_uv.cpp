@@ -4,11 +4,10 @@
 #include <netinet/in.h>
 #include <uv.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace {
 

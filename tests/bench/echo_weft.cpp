@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // echo_weft: an echo server over TCP as a user of weft writes it. Prints its port.
-#include <weft/net/stream_listener.hpp>
 #include <weft/weft.hpp>
 
-#include <array>
-#include <cstddef>
 #include <cstdio>
-#include <exception>
-#include <span>
-#include <string>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 using namespace weft;
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // http_beast: what `http serve` of examples/http answers to GET /, by Boost.Beast and coroutines of Boost.Asio, with
 // its patience for each request and each answer. Prints its port.
-#include <chrono>
 #include <cstdio>
-#include <exception>
-#include <utility>
 
+#include "kit/standard.hpp"
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>

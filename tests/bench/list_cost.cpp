@@ -9,19 +9,11 @@
 
 #include <valgrind/callgrind.h>
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
+#include "kit/standard.hpp"
+#include "kit/tell.hpp"
 #include "sim/rdma.hpp"
 
 namespace {
@@ -57,10 +49,7 @@ task<> lend(net::device& device, net::listener& from, const net::connection_opti
   auto peer = co_await request->accept(options);
   auto memory = co_await device.pool().allocate(places * block_bytes, mr::budget::receive);
   const auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-  auto hello = co_await device.pool().allocate(mr::remote_region::max_packed_bytes);
-  const auto packed = open.remote().pack();
-  std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-  co_await peer.send(std::move(hello));
+  co_await test::tell(peer, device.pool(), open.remote());
   static_cast<void>(co_await peer.recv());
   co_await peer.close();
 }
@@ -92,14 +81,11 @@ void measure(operation run, std::uint32_t count) {
     std::abort();
   };
   sim::rdma below(place, sim::rdma_traits());
-  net::device_options how;
-  how.pool.huge_pages = false;
-  how.pool.system_calls = &place;
+  const net::device_options how{.pool = {.huge_pages = false, .system_calls = &place}};
   auto device = net::device::open(net::verbs::open_transport(sim::rdma::device_name, below), how);
   executor home(place.options(false));
   const auto both = [&]() -> task<> {
-    net::connection_options options;
-    options.send_depth = send_depth;
+    const net::connection_options options{.send_depth = send_depth};
     auto listener = co_await device.listen(address);
     co_await when_all(lend(device, listener, options), move(device, options, run, count));
   };

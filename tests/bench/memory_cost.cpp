@@ -5,35 +5,18 @@
 #include <weft/mr/cache.hpp>
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool/size_class.hpp>
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
-#include <weft/runtime/system/system_calls.hpp>
 #include <weft/runtime/worker_pool.hpp>
 
 #include <fmt/core.h>
 
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "count_allocations.hpp"
+#include "kit/standard.hpp"
 #include "memory_parts.hpp"
 
 namespace {

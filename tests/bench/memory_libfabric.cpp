@@ -6,18 +6,9 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <exception>
-#include <memory>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -98,8 +89,7 @@ costs of_libfabric(const std::string& device) {
     for (std::size_t i = 0; i < count; ++i) domain.lease(range(memory, i));
     return nanoseconds_since(start);
   };
-  costs seen;
-  seen.miss = touch(regions) / regions;
+  costs seen{.miss = touch(regions) / regions};
   const double less = touch(few);
   seen.hit = (touch(many) - less) / (many - few);
   return seen;

@@ -3,12 +3,10 @@
 // program of its own, because the library takes malloc's place.
 #include <mimalloc.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <string_view>
+
+#include "kit/standard.hpp"
 
 namespace {
 

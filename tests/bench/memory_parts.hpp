@@ -7,11 +7,9 @@
 
 #include <sys/mman.h>
 
-#include <cerrno>
-#include <cstddef>
-#include <cstdint>
 #include <new>
-#include <span>
+
+#include "kit/standard.hpp"
 
 namespace weft::bench {
 
@@ -32,14 +30,12 @@ class plain_domain final : public mr::domain {
 };
 
 /// Address space without pages.
-class address_space {
+class address_space : private test::immovable {
  public:
   explicit address_space(std::size_t bytes) : bytes_(bytes) {
     address_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address_ == MAP_FAILED) throw std::bad_alloc();
   }
-  address_space(const address_space&) = delete;
-  address_space& operator=(const address_space&) = delete;
   ~address_space() { ::munmap(address_, bytes_); }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte*>(address_), bytes_}; }
 
@@ -49,8 +45,7 @@ class address_space {
 };
 
 inline executor_options sleeping() {
-  executor_options options;
-  options.policy = poll_policy::sleep;
+  executor_options options{.policy = poll_policy::sleep};
   return options;
 }
 

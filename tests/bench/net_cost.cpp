@@ -7,18 +7,8 @@
 
 #include <fmt/core.h>
 
-#include <array>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-
 #include "count_allocations.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -153,11 +143,9 @@ task<peers> connect(net::device& device, std::size_t size, bool direct, bool dee
 
 /// As long as it lives, the executor does not sleep. Under valgrind a thread that waits in io_uring_enter keeps all
 /// others from running, so that set-up and end, in which worker threads take part, must go without.
-class awake final : private poller {
+class awake final : private poller, private weft::test::immovable {
  public:
   awake() { executor::current()->add_poller(*this); }
-  awake(const awake&) = delete;
-  awake& operator=(const awake&) = delete;
   ~awake() { executor::current()->remove_poller(*this); }
 
  private:

@@ -15,18 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <fstream>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <utility>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -86,16 +77,12 @@ class wire {
 using address_text = std::array<char, 64>;
 
 net::connection_options small() {
-  net::connection_options chosen;
-  chosen.receive_size = 256;
-  chosen.receive_depth = 4;
-  chosen.set_up_timeout = 60s;
+  net::connection_options chosen{.receive_size = 256, .receive_depth = 4, .set_up_timeout = 60s};
   return chosen;
 }
 
 net::device open(const std::string& name) {
-  net::device_options options;
-  options.pool.max_bytes = std::size_t{1} << 30;
+  const net::device_options options{.pool = {.max_bytes = std::size_t{1} << 30}};
   return net::device::open(name, options);
 }
 

@@ -11,20 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
-#include <exception>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <vector>
 
+#include "kit/standard.hpp"
 #include <perf/histogram.hpp>
 
 namespace {
@@ -40,13 +29,11 @@ struct order {
   bool spin = false;
 };
 
-class socket_handle {
+class socket_handle : private weft::test::immovable {
  public:
   explicit socket_handle(int fd) : fd_(fd) {
     if (fd_ < 0) fail("socket");
   }
-  socket_handle(const socket_handle&) = delete;
-  socket_handle& operator=(const socket_handle&) = delete;
   ~socket_handle() { ::close(fd_); }
 
   [[nodiscard]] int fd() const noexcept { return fd_; }

@@ -3,12 +3,10 @@
 #include <asio.hpp>
 #include <asio/experimental/channel.hpp>
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 
 #include "count_allocations.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 

@@ -16,16 +16,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <coroutine>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
-#include <memory>
-#include <stdexcept>
-#include <utility>
 
 #include "count_allocations.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -125,9 +119,7 @@ void weft_spawn(std::uint64_t count) {
 // The same with the scope apart: what a server pays for one more task, and what Asio's co_spawn is for.
 task<> spawn_in_one_scope(std::uint64_t count) {
   const auto all = [count](scope& children) -> task<> {
-    for (std::uint64_t i = 0; i < count; ++i) {
-      co_await children.spawn(nothing());
-    }
+    for (std::uint64_t i = 0; i < count; ++i) co_await children.spawn(nothing());
   };
   co_await with_scope(on_failure::stop_siblings, all);
 }
@@ -171,8 +163,7 @@ task<> ask_all(channel<std::uint64_t>& questions, channel<std::uint64_t>& answer
   questions.close();
 }
 void wake(std::uint64_t count, poll_policy policy) {
-  executor_group_options options;
-  options.size = 1;
+  executor_group_options options{.size = 1};
   options.each.policy = policy;
   executor_group group(options);
   executor home(options.each);
@@ -180,8 +171,7 @@ void wake(std::uint64_t count, poll_policy policy) {
   channel<std::uint64_t> answers(1);
   const auto both = [&](scope& children) -> task<> {
     children.spawn(ask_all(questions, answers, count));
-    auto remote = answer_all(questions, answers);
-    co_await run_on(group[0], std::move(remote));
+    co_await run_on(group[0], answer_all(questions, answers));
   };
   home.run(with_scope(on_failure::stop_siblings, both));
 }
@@ -191,13 +181,11 @@ void weft_wake_awake(std::uint64_t count) { wake(count, poll_policy::spin); }
 // The two ways to wake a ring that sleeps, by hand: what the runtime does, and IORING_OP_MSG_RING from a ring of one's
 // own. The message goes out at once: the ring that it names may be gone, and its number another's, by the time that the
 // sender would hand it over with something else. Both rings on one thread, so that callgrind sees everything.
-class wakeable_ring {
+class wakeable_ring : private weft::test::immovable {
  public:
   wakeable_ring() {
     expect(io_uring_queue_init(16, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) == 0);
   }
-  wakeable_ring(const wakeable_ring&) = delete;
-  wakeable_ring& operator=(const wakeable_ring&) = delete;
   ~wakeable_ring() { io_uring_queue_exit(&ring_); }
 
   io_uring_sqe& entry() { return *io_uring_get_sqe(&ring_); }
@@ -248,11 +236,9 @@ void weft_idle(std::uint64_t count) {
 }
 
 // A device under load: a completion for every fourth look.
-class busy_device final : public poller {
+class busy_device final : public poller, private weft::test::immovable {
  public:
   busy_device() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { executor::current()->add_poller(*this); }
-  busy_device(const busy_device&) = delete;
-  busy_device& operator=(const busy_device&) = delete;
   ~busy_device() {
     executor::current()->remove_poller(*this);
     ::close(fd_);

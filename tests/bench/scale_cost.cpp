@@ -8,29 +8,18 @@
 #include <weft/net/software/domain.hpp>
 #include <weft/net/software/exposed_keys.hpp>
 #include <weft/net/software/key_table.hpp>
-#include <weft/runtime/executor.hpp>
 
 #include <fmt/core.h>
 
 #include <valgrind/callgrind.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <map>
-#include <memory>
-#include <optional>
 #include <random>
-#include <stdexcept>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "kit/idle_link.hpp"
+#include "kit/standard.hpp"
 #include "memory_parts.hpp"
 
 namespace {
@@ -43,11 +32,9 @@ using bench::run;
 constexpr net::software::key_rights readable{.remote_read = true};
 
 /// What is measured: the median of several stretches.
-class stopwatch {
+class stopwatch : private weft::test::immovable {
  public:
   stopwatch() { CALLGRIND_START_INSTRUMENTATION; }
-  stopwatch(const stopwatch&) = delete;
-  stopwatch& operator=(const stopwatch&) = delete;
   ~stopwatch() {
     CALLGRIND_STOP_INSTRUMENTATION;
     times_.resize(used_);

@@ -22,21 +22,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <exception>
 #include <new>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <vector>
 
+#include "kit/standard.hpp"
 #include <perf/histogram.hpp>
 
 namespace {
@@ -73,7 +61,7 @@ void stay_on(int core) {
 }
 
 /// The other process, as long as this lives.
-class other_process {
+class other_process : private weft::test::immovable {
  public:
   template <class Work>
   other_process(int core, const Work& work) : id_(::fork()) {
@@ -83,8 +71,6 @@ class other_process {
     stay_on(core);
     while (true) work();
   }
-  other_process(const other_process&) = delete;
-  other_process& operator=(const other_process&) = delete;
   ~other_process() {
     ::kill(id_, SIGKILL);
     ::waitpid(id_, nullptr, 0);

@@ -4,18 +4,12 @@
 #include <weft/mr/device/copy_engine.hpp>
 #include <weft/mr/device/device_keys.hpp>
 #include <weft/mr/memory_record.hpp>
-#include <weft/runtime/executor.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
+#include <weft/weft.hpp>
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <latch>
-#include <thread>
-#include <utility>
 
 #include "support.hpp"
 

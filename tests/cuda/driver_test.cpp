@@ -79,9 +79,7 @@ TEST(cuda_driver, an_error_without_words_is_told_by_its_number) {
 TEST(cuda_driver, threads_that_open_it_at_once_share_its_functions) {
   std::vector<const mr::cuda::driver*> found(4);
   std::vector<std::thread> threads;
-  for (auto& place : found) {
-    threads.emplace_back([&place] { place = &mr::cuda::load_driver(stand_in::library()); });
-  }
+  for (auto& place : found) threads.emplace_back([&place] { place = &mr::cuda::load_driver(stand_in::library()); });
   for (auto& one : threads) one.join();
   for (const auto* one : found) EXPECT_EQ(one, found.front());
 }

@@ -12,11 +12,9 @@ namespace {
 
 constexpr std::size_t bytes = 8192;
 
-class descriptor_guard {
+class descriptor_guard : private immovable {
  public:
   explicit descriptor_guard(int descriptor) noexcept : descriptor_(descriptor) {}
-  descriptor_guard(const descriptor_guard&) = delete;
-  descriptor_guard& operator=(const descriptor_guard&) = delete;
   ~descriptor_guard() { ::close(descriptor_); }
 
   [[nodiscard]] int get() const noexcept { return descriptor_; }

@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers of this machine that break the rules about memory that they share: no copy touches what is closed, and each
 // request has its answer, or ends the peer's own connection.
-#include <weft/mr/cuda.hpp>
-#include <weft/mr/device_memory.hpp>
 #include <weft/net/link/device_message.hpp>
-#include <weft/net/link/native_protocol.hpp>
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <fcntl.h>
 #include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <map>
 #include <random>
-#include <string>
-#include <vector>
 
 #include "cuda/sharing.hpp"
 #include "cuda/stand_in_control.hpp"
@@ -44,7 +31,7 @@ std::vector<std::byte> content_of(unsigned seed, std::size_t bytes = lent_bytes)
 }
 
 /// A process whose memory the peer shares: a process does not open its own.
-class lender {
+class lender : private immovable {
  public:
   explicit lender(std::size_t bytes = lent_bytes) : bytes_(bytes) {
     std::array<int, 2> in{};
@@ -65,8 +52,6 @@ class lender {
     out_ = out[0];
     hear(std::as_writable_bytes(std::span(&shared_, 1)));
   }
-  lender(const lender&) = delete;
-  lender& operator=(const lender&) = delete;
   ~lender() {
     ::close(in_);
     int state = 0;

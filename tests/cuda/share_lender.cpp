@@ -6,13 +6,10 @@
 
 #include <unistd.h>
 
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
-#include <span>
-#include <vector>
 
+#include "kit/standard.hpp"
 #include "sharing.hpp"
 #include "stand_in_control.hpp"
 

@@ -4,8 +4,7 @@
 
 #include <weft/mr/device_memory.hpp>
 
-#include <cstddef>
-#include <cstdint>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

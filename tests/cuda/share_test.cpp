@@ -5,10 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-
 #include "share_opener.hpp"
 #include "support.hpp"
 
@@ -18,7 +14,7 @@ namespace {
 struct answer {
   int exit_code = -1;
   std::vector<std::byte> content;
-  std::string words;
+  std::string words{};
 };
 
 std::vector<std::byte> read_all(int descriptor) {
@@ -52,8 +48,7 @@ answer send(const share_order& order) {
   EXPECT_EQ(::write(in[1], &order, sizeof order), static_cast<ssize_t>(sizeof order));
   ::close(in[1]);
 
-  answer got;
-  got.content = read_all(out[0]);
+  answer got{.content = read_all(out[0])};
   const auto words = read_all(errors[0]);
   got.words.assign(reinterpret_cast<const char*>(words.data()), words.size());
   int state = 0;

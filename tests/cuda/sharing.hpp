@@ -2,8 +2,7 @@
 // What the tests of memory that two processes copy between directly have in common with the other process.
 #pragma once
 
-#include <cstddef>
-#include <span>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -4,11 +4,8 @@
 #include <weft/weft.hpp>
 
 #include <cstdio>
-#include <cstring>
-#include <optional>
-#include <string>
-#include <vector>
 
+#include "kit/standard.hpp"
 #include "sharing.hpp"
 #include "stand_in_control.hpp"
 

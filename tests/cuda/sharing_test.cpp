@@ -4,26 +4,21 @@
 
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <string>
-#include <vector>
 
+#include "kit/test.hpp"
 #include "stand_in_control.hpp"
 
 namespace weft::test {
 namespace {
 
 // The other process, ready to be connected to.
-class owner {
+class owner : private immovable {
  public:
   explicit owner(std::string how) : socket_("/tmp/weft-sharing-" + std::to_string(::getpid())) {
     std::filesystem::remove(socket_);
@@ -43,8 +38,6 @@ class owner {
     EXPECT_GT(::read(out[0], line.data(), line.size()), 0);  // "ready"
     ::close(out[0]);
   }
-  owner(const owner&) = delete;
-  owner& operator=(const owner&) = delete;
   ~owner() {
     int state = 0;
     ::waitpid(child_, &state, 0);

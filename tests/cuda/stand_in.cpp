@@ -2,24 +2,15 @@
 // The functions of the CUDA driver without a GPU, by the names under which weft and tests look them up.
 #include "stand_in.hpp"
 
-#include <weft/mr/cuda/driver.hpp>
-
 #include <fcntl.h>
-#include <sys/types.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
-#include <map>
-#include <string>
-#include <string_view>
 #include <type_traits>
-#include <utility>
 
+#include "kit/standard.hpp"
 #include "stand_in_world.hpp"
 
 using weft::mr::cuda::device_handle;
@@ -467,10 +458,7 @@ status cuMemcpyAsync(device_address to, device_address from, std::size_t bytes, 
     if (stream == nullptr) return status::invalid_handle;
     if (bytes == 0) return status::success;
     if (!is_copyable(all, to, bytes) || !is_copyable(all, from, bytes)) return status::invalid_value;
-    work copy;
-    copy.to = to;
-    copy.from = from;
-    copy.bytes = bytes;
+    work copy{.to = to, .from = from, .bytes = bytes};
     all.enqueue(stream, std::move(copy));
     return status::success;
   });
@@ -532,9 +520,7 @@ status cuLaunchHostFunc(stream_handle handle, host_function function, void* user
   return call("cuLaunchHostFunc", needs::context, [&](world& all, locked_world&) {
     const auto stream = all.find_stream(handle, current_device(all));
     if (stream == nullptr) return status::invalid_handle;
-    work later;
-    later.function = function;
-    later.user_data = user_data;
+    work later{.function = function, .user_data = user_data};
     all.enqueue(stream, std::move(later));
     return status::success;
   });
@@ -565,9 +551,7 @@ status cuEventRecord(event_handle handle, stream_handle stream) {
     const auto found = all.find_event(handle);
     const bool fits = to != nullptr && found != nullptr && to->device == found->device;
     if (!fits) return status::invalid_handle;
-    work later;
-    later.event = found;
-    later.recorded = ++found->recorded;
+    work later{.event = found, .recorded = ++found->recorded};
     all.enqueue(to, std::move(later));
     return status::success;
   });
@@ -627,14 +611,13 @@ status cuIpcGetMemHandle(ipc_handle* handle, device_address memory) {
     const allocation* const found = all.find(memory);
     const bool fits = found != nullptr && found->base == memory && found->kind == memory_kind::plain;
     if (!fits) return status::invalid_value;
-    handle_content content;
-    content.magic = handle_magic;
-    content.pid = ::getpid();
-    content.memfd = found->memfd;
-    content.device = found->device;
-    content.id = found->id;
-    content.base_offset = found->base - found->pages;
-    content.bytes = found->bytes;
+    handle_content content{.magic = handle_magic,
+                           .pid = ::getpid(),
+                           .memfd = found->memfd,
+                           .device = found->device,
+                           .id = found->id,
+                           .base_offset = found->base - found->pages,
+                           .bytes = found->bytes};
     static_assert(sizeof content <= sizeof handle->bytes);
     std::memcpy(handle->bytes.data(), &content, sizeof content);
     return status::success;

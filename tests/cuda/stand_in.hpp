@@ -8,8 +8,7 @@
 // at once though copies use it, and the next allocation gets the same address.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -2,24 +2,17 @@
 // What a test says to the CUDA driver without a GPU.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
+#include "kit/standard.hpp"
 #include "stand_in.hpp"
 
 namespace weft::test {
 
 /// The driver that libstand-in-cuda.so is, from the test's side: stand_in.hpp says what the calls do. All instances
 /// control the one driver of the process. What a test has set is as before when its instance goes.
-class stand_in {
+class stand_in : private immovable {
  public:
   /// Loads the library; later calls of open_cuda() for library() use the same one.
   stand_in();
-  stand_in(const stand_in&) = delete;
-  stand_in& operator=(const stand_in&) = delete;
   ~stand_in();
 
   /// For cuda_options::library.

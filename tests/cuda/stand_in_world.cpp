@@ -4,13 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <cstring>
-#include <string>
-#include <thread>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 namespace {

@@ -6,20 +6,12 @@
 
 #include <sys/types.h>
 
-#include <array>
-#include <atomic>
 #include <condition_variable>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <random>
 #include <set>
-#include <string>
-#include <vector>
 
+#include "kit/standard.hpp"
 #include "stand_in.hpp"
 
 namespace weft::test {
@@ -86,7 +78,7 @@ struct work {
   device_address to = 0;
   device_address from = 0;
   std::size_t bytes = 0;
-  std::shared_ptr<test::event> event;
+  std::shared_ptr<test::event> event{};
   std::uint64_t recorded = 0;
   host_function function = nullptr;
   void* user_data = nullptr;

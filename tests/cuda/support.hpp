@@ -2,23 +2,12 @@
 // What the tests of GPU memory have in common.
 #pragma once
 
-#include <weft/mr/cuda.hpp>
-#include <weft/mr/device_memory.hpp>
-#include <weft/runtime/error.hpp>
+#include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cstddef>
-#include <cstdint>
 #include <initializer_list>
-#include <memory>
 #include <random>
-#include <span>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
 
+#include "kit/test.hpp"
 #include "stand_in_control.hpp"
 
 namespace weft::test {
@@ -56,12 +45,10 @@ void expect_refusal(std::error_code code, Call call, std::initializer_list<std::
 }
 
 /// Host memory that is pinned for as long as this lives.
-class pinned_bytes {
+class pinned_bytes : private immovable {
  public:
   pinned_bytes(std::shared_ptr<mr::memory_device> gpu, std::vector<std::byte> content)
       : gpu_(std::move(gpu)), bytes_(std::move(content)), pinned_(gpu_->pin(bytes_)) {}
-  pinned_bytes(const pinned_bytes&) = delete;
-  pinned_bytes& operator=(const pinned_bytes&) = delete;
   ~pinned_bytes() {
     if (pinned_) gpu_->unpin(bytes_);
   }

@@ -5,14 +5,8 @@
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "input.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 

@@ -3,16 +3,10 @@
 // The input is a programme of single-byte commands, so that any cut of it is one too.
 #include <weft/net/iwarp/engine.hpp>
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <deque>
-#include <memory>
-#include <span>
-#include <vector>
 
 #include "input.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 

@@ -3,18 +3,10 @@
 // completes well and in order, and every byte arrives where it belongs.
 #include <weft/net/iwarp/engine.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <deque>
-#include <memory>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "input.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 

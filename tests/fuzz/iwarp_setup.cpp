@@ -4,11 +4,8 @@
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-
 #include "input.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 

@@ -4,15 +4,8 @@
 // pieces the words come, and the second one whether they are RESP or memcached's text.
 #include <weft/runtime/error.hpp>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "input.hpp"
+#include "kit/standard.hpp"
 #include <kv/protocol.hpp>
 #include <kv/resp.hpp>
 #include <kv/table.hpp>

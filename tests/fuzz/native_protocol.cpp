@@ -2,13 +2,8 @@
 // What a peer says to weft beyond the transport is understood or not, and what is understood can be said again.
 #include <weft/net/link/native_protocol.hpp>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "input.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 

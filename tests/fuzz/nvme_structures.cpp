@@ -3,14 +3,8 @@
 // went. The first two bytes choose which one.
 #include <weft/runtime/error.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "input.hpp"
+#include "kit/standard.hpp"
 #include <nvme/command.hpp>
 #include <nvme/fabrics.hpp>
 #include <nvme/identify.hpp>

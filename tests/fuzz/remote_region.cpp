@@ -4,14 +4,10 @@
 #include <weft/mr/remote_region.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <limits>
-#include <optional>
-#include <span>
 
 #include "input.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 

@@ -3,17 +3,14 @@
 // finds less than libFuzzer does; but it runs everywhere, and the same way each time.
 //
 //   iwarp_engine_fuzzer [--runs N] [--seed N] [FILE|FOLDER]...
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
-#include <string_view>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

@@ -4,13 +4,8 @@
 #include <weft/net/shm/channel.hpp>
 #include <weft/net/shm/handshake.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-
 #include "input.hpp"
+#include "kit/standard.hpp"
 
 namespace {
 

@@ -7,9 +7,9 @@
 #include <weft/runtime/sync/channel.hpp>
 #include <weft/runtime/sync/event.hpp>
 
-#include <chrono>
 #include <cstdlib>
-#include <utility>
+
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -44,8 +44,7 @@ weft::task<> run_server(weft::executor& other) {
 }  // namespace
 
 int main() {
-  weft::executor_group_options how;
-  how.size = 1;
+  const weft::executor_group_options how{.size = 1};
   weft::executor_group others(how);
   weft::executor home;
   home.run(run_server(others[0]));

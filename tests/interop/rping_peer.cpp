@@ -8,15 +8,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
-#include <cstring>
-#include <exception>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 using namespace weft;
 
@@ -183,8 +177,7 @@ void tell(const net::connection& peer) {
 }
 
 net::connection_options how_to_connect(const options& wanted) {
-  net::connection_options how;
-  how.profile = wanted.native ? net::profile::native : net::profile::interop;
+  net::connection_options how{.profile = wanted.native ? net::profile::native : net::profile::interop};
   return how;
 }
 
@@ -196,9 +189,7 @@ task<> run_server(net::device& device, const options& wanted) {
   auto peer = co_await request->accept(how_to_connect(wanted));
   tell(peer);
   const auto rounds = co_await serve(device, peer);
-  if (rounds != wanted.rounds) {
-    throw std::runtime_error("the peer left after " + std::to_string(rounds) + " rounds");
-  }
+  if (rounds != wanted.rounds) throw std::runtime_error("the peer left after " + std::to_string(rounds) + " rounds");
 }
 
 task<> run_client(net::device& device, const options& wanted) {

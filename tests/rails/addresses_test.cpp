@@ -1,19 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the rails of a connection go whose user has named one address.
 #include <weft/net/rails/told_address.hpp>
-#include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
-
-#include <array>
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "ends.hpp"
+#include "kit/test.hpp"
 
 namespace weft::test {
 namespace {
@@ -52,10 +42,9 @@ TEST(told_address, of_this_machine_is_believed_to_this_machine_alone) {
 
 TEST(told_address, of_any_bytes_is_one_or_none) {
   for (unsigned bits = 0; bits < 256; ++bits) {
-    control said;
-    said.kind = control_kind::listens;
-    said.number = (bits & 1) << 16 | (bits & 2 ? 7471 : 0) | (bits & 4 ? UINT64_MAX << 17 : 0);
-    said.key = (bits >> 3) * 0x0101010101010101u;
+    const control said{.kind = control_kind::listens,
+                       .number = (bits & 1) << 16 | (bits & 2 ? 7471 : 0) | (bits & 4 ? UINT64_MAX << 17 : 0),
+                       .key = (bits >> 3) * 0x0101010101010101u};
     const auto made = told_address(said, "10.0.0.2:7471");
     EXPECT_TRUE(!made || tell_address(*made, 0)) << *made;
   }
@@ -72,8 +61,7 @@ TEST(addresses, that_the_peer_has_are_found_by_who_was_given_one_of_them) {
       SCOPED_TRACE(first);
       for (const auto& cable : cables) cable->addresses.clear();
       auto connecting = device.connect(each[first]);
-      auto accepting = listener.accept();
-      auto made = co_await when_all(std::move(connecting), std::move(accepting));
+      auto made = co_await when_all(std::move(connecting), listener.accept());
       while (cables[1]->addresses.empty()) co_await yield();
       EXPECT_EQ(cables[0]->addresses.front(), each[first]);
       EXPECT_EQ(cables[1]->addresses.front(), each[1 - first]);

@@ -6,21 +6,11 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>
 
-#include <cerrno>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "kit/forwarding_link.hpp"
 #include "kit/forwarding_transport.hpp"
+#include "kit/standard.hpp"
 
 // A transport whose links a test may break, and that counts what goes over them.
 namespace weft::test {

@@ -3,14 +3,6 @@
 // one such device, whose link takes them apart.
 #include <weft/net/rails/transport.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "conformance/peers.hpp"
 #include "simulated.hpp"
 

@@ -1,19 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rails of RDMA devices, simulated, and what they and their connections go through.
-#include <weft/net/rails/transport.hpp>
-#include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstring>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "ends.hpp"
 #include "simulated.hpp"
@@ -46,18 +32,14 @@ class simulated_rails : public testing::TestWithParam<pair_of_ways> {
       auto name = std::string(inner->name()) + ":" + std::to_string(i);
       ways.push_back(std::make_unique<breakable_transport>(std::move(name), cables_[i], std::move(inner)));
     }
-    net::device_options options;
-    options.pool.system_calls = &place_->world;
-    options.pool.huge_pages = false;
+    const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place_->world}};
     device_.emplace(net::device::open(net::rails::open_transport(std::move(ways)), options));
   }
   // A device without rails, of the first of the two kinds.
   void open_plain(std::uint64_t seed, const sim::conditions& like) {
     close();
     place_ = std::make_unique<simulated_place>(seed, like);
-    net::device_options options;
-    options.pool.system_calls = &place_->world;
-    options.pool.huge_pages = false;
+    const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place_->world}};
     auto only = GetParam().ways[0] == way::verbs ? place_->open_verbs() : place_->open_iwarp();
     device_.emplace(net::device::open(std::move(only), options));
   }
@@ -98,6 +80,11 @@ class simulated_rails : public testing::TestWithParam<pair_of_ways> {
       }
     }
   }
+  task<net::exposure> spread_target(ends both, std::size_t bytes) {
+    auto made = co_await expose_zeros(both.server, bytes);
+    co_await until_both_carry(both.client, made);
+    co_return made;
+  }
   // Everything that a connection does, with the bytes and the order that it promises.
   task<> expect_all_works(ends both, const net::exposure& target, unsigned seed) {
     auto source = co_await filled(spread_bytes, seed);
@@ -123,8 +110,7 @@ class simulated_rails : public testing::TestWithParam<pair_of_ways> {
 
 TEST_P(simulated_rails, carry_a_transfer_together) {
   between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, spread_bytes);
-    co_await until_both_carry(both.client, target);
+    const auto target = co_await spread_target(both, spread_bytes);
     for (unsigned seed = 1; seed < 4; ++seed) co_await expect_all_works(both, target, seed);
   });
 }
@@ -139,19 +125,14 @@ TEST(rails_of_devices_far_apart, carry_more_where_the_memory_is) {
     ways.push_back(
         std::make_unique<breakable_transport>("verbs:" + std::to_string(node), cables[node], std::move(inner)));
   }
-  net::device_options options;
-  options.pool.system_calls = &place.world;
-  options.pool.huge_pages = false;
-  options.pool.numa_node = 1;
+  const net::device_options options{.pool = {.huge_pages = false, .numa_node = 1, .system_calls = &place.world}};
   {
     net::device device = net::device::open(net::rails::open_transport(std::move(ways)), options);
     EXPECT_EQ(device.pool().numa_node(), 1);
     executor home(place.world.options(false));
     const auto body = [&]() -> task<> {
       net::listener listener = co_await device.listen("127.0.0.1:0+127.0.0.1:0");
-      auto connecting = device.connect(std::string(listener.address()));
-      auto accepting = listener.accept();
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      auto both = co_await when_all(device.connect(std::string(listener.address())), listener.accept());
       net::connection client = std::move(std::get<0>(both));
       net::connection server = std::move(*std::get<1>(both));
       constexpr std::size_t three_slices = 3 * (std::size_t{128} << 10);
@@ -174,8 +155,7 @@ TEST_P(simulated_rails, go_on_when_either_is_cut_at_any_request) {
     for (const unsigned at : {1u, 9u}) {
       SCOPED_TRACE(testing::Message() << "rail " << which << " before request " << at);
       between_ends([&](ends both) -> task<> {
-        const auto target = co_await expose_zeros(both.server, spread_bytes);
-        co_await until_both_carry(both.client, target);
+        const auto target = co_await spread_target(both, spread_bytes);
         unsigned seen = 0;
         cables_[which]->is_cut_before = [&](const net::work_request&) { return ++seen == at; };
         for (unsigned seed = 1; seed < 4; ++seed) co_await expect_all_works(both, target, seed);
@@ -190,8 +170,7 @@ TEST_P(simulated_rails, go_on_when_a_device_breaks_a_queue_pair_off) {
     if (GetParam().ways[which] != way::verbs) continue;
     SCOPED_TRACE(which);
     between_ends([&](ends both) -> task<> {
-      const auto target = co_await expose_zeros(both.server, spread_bytes);
-      co_await until_both_carry(both.client, target);
+      const auto target = co_await spread_target(both, spread_bytes);
       for (std::uint16_t port = 50'000; port < 50'020; ++port) device_of(which).break_off(port);
       for (unsigned seed = 1; seed < 4; ++seed) co_await expect_all_works(both, target, seed);
       co_await until_both_carry(both.client, target);
@@ -207,8 +186,7 @@ TEST_P(simulated_rails, bring_what_a_device_has_taken_before_its_queue_pair_ende
     SCOPED_TRACE(seed);
     open(seed, {.longest_delay_ns = 3'000});
     between_ends([&](ends both) -> task<> {
-      const auto target = co_await expose_zeros(both.server, spread_bytes);
-      co_await until_both_carry(both.client, target);
+      const auto target = co_await spread_target(both, spread_bytes);
       const auto send_all = [&](net::connection& from) -> task<> {
         for (unsigned i = 0; i < messages; ++i) {
           auto note = co_await filled(64, i);
@@ -234,8 +212,7 @@ TEST_P(simulated_rails, go_on_when_a_device_is_removed) {
     SCOPED_TRACE(which);
     open(2, {});
     between_ends([&](ends both) -> task<> {
-      const auto target = co_await expose_zeros(both.server, spread_bytes);
-      co_await until_both_carry(both.client, target);
+      const auto target = co_await spread_target(both, spread_bytes);
       device_of(which).remove();
       for (unsigned seed = 1; seed < 4; ++seed) co_await expect_all_works(both, target, seed);
       const auto later = co_await expose_zeros(both.server, spread_bytes);
@@ -246,8 +223,7 @@ TEST_P(simulated_rails, go_on_when_a_device_is_removed) {
 
 TEST_P(simulated_rails, bring_a_message_that_gives_memory_back_once_no_rail_reaches_it) {
   between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, spread_bytes);
-    co_await until_both_carry(both.client, target);
+    const auto target = co_await spread_target(both, spread_bytes);
     const auto lent = co_await expose_zeros(both.server, spread_bytes);
     auto source = co_await filled(spread_bytes, 3);
     co_await both.client.write(source, lent.remote());
@@ -264,8 +240,7 @@ TEST_P(simulated_rails, bring_a_message_that_gives_memory_back_once_no_rail_reac
     EXPECT_TRUE(holds(lent.memory().bytes(), 3));
     std::fill(source.bytes().begin(), source.bytes().end(), std::byte{0});
     const auto refused = co_await as_result(both.client.write(source, lent.remote()));
-    const auto ended = co_await as_result(both.client.recv_or_throw());
-    EXPECT_FALSE(ended);
+    EXPECT_FALSE(co_await as_result(both.client.recv_or_throw()));
     EXPECT_TRUE(!refused || GetParam().ways[0] == way::iwarp);
     EXPECT_TRUE(holds(lent.memory().bytes(), 3));
   });
@@ -274,8 +249,7 @@ TEST_P(simulated_rails, bring_a_message_that_gives_memory_back_once_no_rail_reac
 TEST_P(simulated_rails, say_it_again_when_the_message_that_gives_memory_back_is_lost_with_its_rail) {
   for (const unsigned at : {1u, 2u}) {
     between_ends([&](ends both) -> task<> {
-      const auto target = co_await expose_zeros(both.server, spread_bytes);
-      co_await until_both_carry(both.client, target);
+      const auto target = co_await spread_target(both, spread_bytes);
       const auto lent = co_await expose_zeros(both.server, 100);
       auto source = co_await filled(100, 3);
       co_await both.client.write(source, lent.remote());
@@ -296,11 +270,8 @@ TEST_P(simulated_rails, say_it_again_when_the_message_that_gives_memory_back_is_
 
 TEST_P(simulated_rails, of_equal_speed_carry_nearly_twice_what_one_does) {
   const auto time_of = [&](bool with_second) {
-    sim::conditions network;
-    network.bytes_per_us = 125;
-    network.short_share = 0;
-    sim::rdma_traits device;
-    device.bytes_per_us = 125;
+    const sim::conditions network{.short_share = 0, .bytes_per_us = 125};
+    const sim::rdma_traits device{.bytes_per_us = 125};
     open(3, network, device);
     duration taken{};
     between_ends([&](ends both) -> task<> {

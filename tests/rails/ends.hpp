@@ -5,20 +5,13 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/runtime/when_all.hpp>
 #include <weft/weft.hpp>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "breakable.hpp"
 #include "kit/buffers.hpp"
 #include "kit/loopback.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/standard.hpp"
 
 namespace weft::test {
 
@@ -37,13 +30,14 @@ template <class Script>
 task<> with_ends(net::device& client_device, net::device& server_device, std::string address,
                  net::connection_options how, Script& script) {
   net::listener listener = co_await server_device.listen(address);
-  auto accepting = accept_one(listener, how);
-  auto connecting = client_device.connect(std::string(listener.address()), how);
-  auto both = co_await when_all(std::move(connecting), std::move(accepting));
-  net::connection client = std::move(std::get<0>(both));
-  net::connection server = std::move(std::get<1>(both));
+  auto [client, server] =
+      co_await when_all(client_device.connect(std::string(listener.address()), how), accept_one(listener, how));
   co_await script(ends{client, server});
 }
+
+/// TEST_F whose body is a coroutine with both ends. What follows the name goes to between_ends() of the fixture.
+#define TEST_F_BETWEEN_ENDS(fixture, name, ...) \
+  TEST_F_SCRIPT(fixture, name, (::weft::test::ends both), between_ends(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
 
 /// Where two rails listen.
 inline std::string two_ports() { return own_loopback() + ":0+" + own_loopback() + ":0"; }

@@ -2,24 +2,11 @@
 // What people can see of the rails of a connection: statistics, metrics, lines and the trace.
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/line_budget.hpp>
-#include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "ends.hpp"
 #include "kit/clock.hpp"
 #include "kit/failure.hpp"
+#include "kit/test.hpp"
 
 namespace weft::test {
 namespace {
@@ -29,11 +16,9 @@ using net::rail_state;
 using net::rail_statistics;
 
 // The lines about connections that this process writes.
-class lines final : public report_handler {
+class lines final : public report_handler, private immovable {
  public:
   lines() : former_(set_report_handler(this)) {}
-  lines(const lines&) = delete;
-  lines& operator=(const lines&) = delete;
   ~lines() { set_report_handler(former_); }
 
   [[nodiscard]] std::vector<std::string> take() { return std::exchange(all_, {}); }
@@ -50,11 +35,9 @@ class lines final : public report_handler {
 };
 
 // What the trace shows of connections.
-class recorder final : public trace_sink {
+class recorder final : public trace_sink, private immovable {
  public:
   recorder() { set_trace(this); }
-  recorder(const recorder&) = delete;
-  recorder& operator=(const recorder&) = delete;
   ~recorder() { set_trace(nullptr); }
 
   void began(trace_track, const void*, std::string_view) noexcept override {}
@@ -104,9 +87,7 @@ class rail_health : public testing::Test {
       co_await until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
       co_await script(both);
     };
-    executor_options options;
-    options.clock = &time_;
-    executor home(options);
+    executor home({.clock = &time_});
     home.run(with_ends(device_, device_, two_ports(), how, body));
   }
 
@@ -143,6 +124,11 @@ class rail_health : public testing::Test {
       co_await client.write(source, target.remote().slice(0, mebibyte));
     }
   }
+  task<net::exposure> spread_target(const ends& both, std::size_t bytes) {
+    auto made = co_await expose_zeros(both.server, bytes);
+    co_await until_spread(both.client, made);
+    co_return made;
+  }
   task<> cut_and_wait(cable& which, const ends& both, std::size_t number) {
     const auto opened = [&](const net::connection& at) { return at.rails()[number].so_far.opened; };
     const std::uint64_t client = opened(both.client);
@@ -151,6 +137,7 @@ class rail_health : public testing::Test {
     co_await pass_until([&] { return opened(both.client) > client && opened(both.server) > server; });
   }
 
+  lines written;
   manual_clock time_;
   const two_cables cables_{std::make_shared<cable>(), std::make_shared<cable>()};
 
@@ -158,153 +145,137 @@ class rail_health : public testing::Test {
   net::device device_ = open_rails(cables_);
 };
 
+constexpr net::connection_options for_ten_seconds{.resume_within = 10s};
+
 // ---- statistics ----
 
-TEST_F(rail_health, tells_what_each_is_doing_and_what_it_has_carried_each_way) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
-    co_await until_spread(both.client, target);
-    const auto sum = [&] {
-      std::uint64_t bytes = 0;
-      for (const rail_statistics& each : both.client.rails()) bytes += each.so_far.to_peer.bytes;
-      return bytes;
-    };
-    const std::uint64_t before = sum();
-    auto source = co_await zeros(4 * mebibyte);
-    co_await both.client.write(source, target.remote());
-    auto some = co_await zeros(mebibyte);
-    co_await both.client.read(some, target.remote().slice(0, mebibyte));
-    auto words = co_await zeros(100);
+TEST_F_BETWEEN_ENDS(rail_health, tells_what_each_is_doing_and_what_it_has_carried_each_way) {
+  const auto target = co_await spread_target(both, 4 * mebibyte);
+  const auto sum = [&] {
+    std::uint64_t bytes = 0;
+    for (const rail_statistics& each : both.client.rails()) bytes += each.so_far.to_peer.bytes;
+    return bytes;
+  };
+  const std::uint64_t before = sum();
+  auto source = co_await zeros(4 * mebibyte);
+  co_await both.client.write(source, target.remote());
+  auto some = co_await zeros(mebibyte);
+  co_await both.client.read(some, target.remote().slice(0, mebibyte));
+  auto words = co_await zeros(100);
+  co_await both.client.send(words);
+  static_cast<void>(co_await both.server.recv_or_throw());
+
+  const std::vector<rail_statistics> ours = both.client.rails();
+  EXPECT_EQ(ours.size(), 2u);
+  std::uint64_t from_peer = 0;
+  for (const rail_statistics& each : ours) {
+    EXPECT_EQ(each.number, static_cast<unsigned>(&each - ours.data()));
+    EXPECT_EQ(each.fabric, "iwarp:" + std::to_string(each.number));
+    EXPECT_TRUE(each.peer.starts_with(own_loopback() + ":")) << each.peer;
+    EXPECT_EQ(each.state, rail_state::up);
+    EXPECT_EQ(each.why, "");
+    EXPECT_EQ(each.so_far.opened, 1u);
+    EXPECT_EQ(each.so_far.lost, 0u);
+    EXPECT_EQ(each.so_far.sent_again, 0u);
+    EXPECT_GT(each.so_far.control_messages_sent, 0u);
+    EXPECT_GT(each.so_far.control_messages_received, 0u);
+    EXPECT_GT(each.so_far.to_peer.bytes, 0u);
+    from_peer += each.so_far.from_peer.bytes;
+  }
+  EXPECT_EQ(sum() - before, 4 * mebibyte + 100);
+  EXPECT_EQ(from_peer, mebibyte);
+  EXPECT_EQ(std::count_if(ours.begin(), ours.end(), [](const auto& each) { return each.carries_messages; }), 1);
+
+  const std::vector<rail_statistics> theirs = both.server.rails();
+  EXPECT_EQ(theirs.size(), 2u);
+  EXPECT_EQ(theirs[0].so_far.from_peer.bytes + theirs[1].so_far.from_peer.bytes, 100u);
+  EXPECT_EQ(theirs[0].so_far.from_peer.requests + theirs[1].so_far.from_peer.requests, 1u);
+}
+
+TEST_F_BETWEEN_ENDS(rail_health, tells_since_when_and_why_a_rail_is_not_there_and_how_often_it_was_lost) {
+  co_await cut_and_wait(other(), both, 1);
+  EXPECT_EQ(both.client.rails()[1].so_far.lost, 1u);
+  other().is_down = true;
+  other().cut();
+  co_await until([&] { return both.client.rails()[1].state == rail_state::absent; });
+  const time_point lost = time_.now();
+  co_await pass_until([&] { return both.client.rails()[1].why.find("pulled the cable") != std::string::npos; });
+  rail_statistics its = both.client.rails()[1];
+  EXPECT_EQ(its.state, rail_state::absent);
+  EXPECT_EQ(its.so_far.lost, 2u);
+  EXPECT_EQ(its.so_far.opened, 2u);
+  EXPECT_EQ(its.since, time_.now() - lost);
+  EXPECT_EQ(both.client.rails()[0].state, rail_state::up);
+  other().is_down = false;
+  co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+  EXPECT_EQ(both.client.rails()[1].so_far.opened, 3u);
+  EXPECT_EQ(both.server.rails()[1].so_far.opened, 3u);
+  EXPECT_NE(both.server.rails()[1].why, "") << "why it was lost is kept";
+}
+
+TEST_F_BETWEEN_ENDS(rail_health, counts_what_had_to_go_again_at_the_rail_that_lost_it) {
+  const auto target = co_await spread_target(both, 4 * mebibyte);
+  auto source = co_await zeros(4 * mebibyte);
+  unsigned seen = 0;
+  other().is_cut_before = [&](const net::work_request& work) {
+    return work.kind == net::work_kind::write && ++seen == 3;
+  };
+  co_await both.client.write(source, target.remote());
+  EXPECT_EQ(seen, 3u);
+  EXPECT_GT(both.client.rails()[1].so_far.sent_again, 0u);
+  EXPECT_EQ(both.client.rails()[0].so_far.sent_again, 0u);
+
+  co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+  unsigned sends = 0;
+  messages().is_cut_before = [&](const net::work_request& work) {
+    return work.kind == net::work_kind::send && ++sends == 2;
+  };
+  for (int i = 0; i < 4; ++i) {
+    auto words = co_await zeros(8);
     co_await both.client.send(words);
-    static_cast<void>(co_await both.server.recv_or_throw());
-
-    const std::vector<rail_statistics> ours = both.client.rails();
-    EXPECT_EQ(ours.size(), 2u);
-    std::uint64_t from_peer = 0;
-    for (const rail_statistics& each : ours) {
-      EXPECT_EQ(each.number, static_cast<unsigned>(&each - ours.data()));
-      EXPECT_EQ(each.fabric, "iwarp:" + std::to_string(each.number));
-      EXPECT_TRUE(each.peer.starts_with(own_loopback() + ":")) << each.peer;
-      EXPECT_EQ(each.state, rail_state::up);
-      EXPECT_EQ(each.why, "");
-      EXPECT_EQ(each.so_far.opened, 1u);
-      EXPECT_EQ(each.so_far.lost, 0u);
-      EXPECT_EQ(each.so_far.sent_again, 0u);
-      EXPECT_GT(each.so_far.control_messages_sent, 0u);
-      EXPECT_GT(each.so_far.control_messages_received, 0u);
-      EXPECT_GT(each.so_far.to_peer.bytes, 0u);
-      from_peer += each.so_far.from_peer.bytes;
-    }
-    EXPECT_EQ(sum() - before, 4 * mebibyte + 100);
-    EXPECT_EQ(from_peer, mebibyte);
-    EXPECT_EQ(std::count_if(ours.begin(), ours.end(), [](const auto& each) { return each.carries_messages; }), 1);
-
-    const std::vector<rail_statistics> theirs = both.server.rails();
-    EXPECT_EQ(theirs.size(), 2u);
-    EXPECT_EQ(theirs[0].so_far.from_peer.bytes + theirs[1].so_far.from_peer.bytes, 100u);
-    EXPECT_EQ(theirs[0].so_far.from_peer.requests + theirs[1].so_far.from_peer.requests, 1u);
-  });
-}
-
-TEST_F(rail_health, tells_since_when_and_why_a_rail_is_not_there_and_how_often_it_was_lost) {
-  lines written;
-  between_ends([&](ends both) -> task<> {
-    co_await cut_and_wait(other(), both, 1);
-    EXPECT_EQ(both.client.rails()[1].so_far.lost, 1u);
-    other().is_down = true;
-    other().cut();
-    co_await until([&] { return both.client.rails()[1].state == rail_state::absent; });
-    const time_point lost = time_.now();
-    co_await pass_until([&] { return both.client.rails()[1].why.find("pulled the cable") != std::string::npos; });
-    rail_statistics its = both.client.rails()[1];
-    EXPECT_EQ(its.state, rail_state::absent);
-    EXPECT_EQ(its.so_far.lost, 2u);
-    EXPECT_EQ(its.so_far.opened, 2u);
-    EXPECT_EQ(its.since, time_.now() - lost);
-    EXPECT_EQ(both.client.rails()[0].state, rail_state::up);
-    other().is_down = false;
-    co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
-    EXPECT_EQ(both.client.rails()[1].so_far.opened, 3u);
-    EXPECT_EQ(both.server.rails()[1].so_far.opened, 3u);
-    EXPECT_NE(both.server.rails()[1].why, "") << "why it was lost is kept";
-  });
-}
-
-TEST_F(rail_health, counts_what_had_to_go_again_at_the_rail_that_lost_it) {
-  lines written;
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
-    co_await until_spread(both.client, target);
-    auto source = co_await zeros(4 * mebibyte);
-    unsigned seen = 0;
-    other().is_cut_before = [&](const net::work_request& work) {
-      return work.kind == net::work_kind::write && ++seen == 3;
-    };
-    co_await both.client.write(source, target.remote());
-    EXPECT_EQ(seen, 3u);
-    EXPECT_GT(both.client.rails()[1].so_far.sent_again, 0u);
-    EXPECT_EQ(both.client.rails()[0].so_far.sent_again, 0u);
-
-    co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
-    unsigned sends = 0;
-    messages().is_cut_before = [&](const net::work_request& work) {
-      return work.kind == net::work_kind::send && ++sends == 2;
-    };
-    for (int i = 0; i < 4; ++i) {
-      auto words = co_await zeros(8);
-      co_await both.client.send(words);
-    }
-    for (int i = 0; i < 4; ++i) static_cast<void>(co_await both.server.recv_or_throw());
-    EXPECT_GT(both.client.rails()[0].so_far.sent_again, 0u);
-  });
+  }
+  for (int i = 0; i < 4; ++i) static_cast<void>(co_await both.server.recv_or_throw());
+  EXPECT_GT(both.client.rails()[0].so_far.sent_again, 0u);
 }
 
 // The peer had the link first, and has fenced it: what is over for one end does not begin at the other.
-TEST_F(rail_health, counts_none_that_the_peer_had_given_up_before_this_end_had_it) {
-  lines written;
-  between_ends([&](ends both) -> task<> {
-    recorder trace;
-    const auto times_fenced = [&] {
-      const auto all = trace.all();
-      return std::count_if(all.begin(), all.end(), [](const auto& each) { return contains(each, "rail 1 is fenced"); });
-    };
-    event may_accept;
-    other().accepts = &may_accept;
-    other().cut();
-    co_await pass_until([&] { return both.client.rails()[1].state == rail_state::joining; });
-    other().accepts = nullptr;
-    const auto fenced = times_fenced();
-    EXPECT_EQ(fenced, 2) << "by both ends";
-    other().cut();
-    co_await until([&] { return times_fenced() > fenced; });
-    may_accept.set();
-    co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
-    EXPECT_EQ(both.server.rails()[1].so_far.opened, 2u);
-    EXPECT_EQ(both.server.rails()[1].so_far.lost, 1u);
-  });
+TEST_F_BETWEEN_ENDS(rail_health, counts_none_that_the_peer_had_given_up_before_this_end_had_it) {
+  recorder trace;
+  const auto times_fenced = [&] {
+    const auto all = trace.all();
+    return std::count_if(all.begin(), all.end(), [](const auto& each) { return contains(each, "rail 1 is fenced"); });
+  };
+  event may_accept;
+  other().accepts = &may_accept;
+  other().cut();
+  co_await pass_until([&] { return both.client.rails()[1].state == rail_state::joining; });
+  other().accepts = nullptr;
+  const auto fenced = times_fenced();
+  EXPECT_EQ(fenced, 2) << "by both ends";
+  other().cut();
+  co_await until([&] { return times_fenced() > fenced; });
+  may_accept.set();
+  co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+  EXPECT_EQ(both.server.rails()[1].so_far.opened, 2u);
+  EXPECT_EQ(both.server.rails()[1].so_far.lost, 1u);
 }
 
-TEST_F(rail_health, says_of_a_silent_rail_that_it_has_moved_nothing) {
-  lines written;
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
-    co_await until_spread(both.client, target);
-    auto source = co_await zeros(4 * mebibyte);
-    other().is_silent = true;
-    bool done = false;
-    const auto writing = [&]() -> task<> {
-      co_await both.client.write(source, target.remote());
-      done = true;
-    };
-    auto a = writing();
-    auto b = pass_until([&] { return done; });
-    co_await when_all(std::move(a), std::move(b));
-    other().is_silent = false;
-    co_await pass_until([&] { return written.count() != 0; });
-    EXPECT_EQ(both.client.rails()[1].so_far.lost, 1u);
-    EXPECT_EQ(both.client.rails()[1].why, "no progress on this rail while another rail made progress");
-    EXPECT_TRUE(one_has(written.take(), {"no progress on this rail while another rail made progress"}));
-  });
+TEST_F_BETWEEN_ENDS(rail_health, says_of_a_silent_rail_that_it_has_moved_nothing) {
+  const auto target = co_await spread_target(both, 4 * mebibyte);
+  auto source = co_await zeros(4 * mebibyte);
+  other().is_silent = true;
+  bool done = false;
+  const auto writing = [&]() -> task<> {
+    co_await both.client.write(source, target.remote());
+    done = true;
+  };
+  auto b = pass_until([&] { return done; });
+  co_await when_all(writing(), std::move(b));
+  other().is_silent = false;
+  co_await pass_until([&] { return written.count() != 0; });
+  EXPECT_EQ(both.client.rails()[1].so_far.lost, 1u);
+  EXPECT_EQ(both.client.rails()[1].why, "no progress on this rail while another rail made progress");
+  EXPECT_TRUE(one_has(written.take(), {"no progress on this rail while another rail made progress"}));
 }
 
 TEST_F(rail_health, of_a_connection_with_one_link_is_nothing) {
@@ -312,8 +283,7 @@ TEST_F(rail_health, of_a_connection_with_one_link_is_nothing) {
     auto plain = net::device::open("iwarp");
     net::listener listener = co_await plain.listen("127.0.0.1:0");
     auto accepting = accept_one(listener, {});
-    auto connecting = plain.connect(std::string(listener.address()));
-    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    const auto both = co_await when_all(plain.connect(std::string(listener.address())), std::move(accepting));
     EXPECT_TRUE(std::get<0>(both).rails().empty());
     EXPECT_TRUE(std::get<1>(both).rails().empty());
     EXPECT_TRUE(plain.statistics().rails.empty());
@@ -326,7 +296,6 @@ TEST_F(rail_health, of_a_connection_with_one_link_is_nothing) {
 }
 
 TEST_F(rail_health, of_a_device_is_the_sum_over_its_connections_by_fabric) {
-  lines written;
   std::vector<net::fabric_rail_statistics> open;
   between_ends([&](ends both) -> task<> {
     const auto target = co_await expose_zeros(both.server, mebibyte);
@@ -364,30 +333,26 @@ TEST_F(rail_health, of_a_device_is_the_sum_over_its_connections_by_fabric) {
   EXPECT_EQ(ended[0].so_far.to_peer.bytes + ended[1].so_far.to_peer.bytes, mebibyte);
 }
 
-TEST_F(rail_health, may_be_asked_for_on_any_thread_while_rails_come_and_go) {
-  lines written;
-  between_ends([&](ends both) -> task<> {
-    std::jthread asking([&](const std::stop_token& over) {
-      std::uint64_t last = 0;
-      while (!over.stop_requested()) {
-        const auto ours = both.client.rails();
-        EXPECT_GE(ours.at(1).so_far.lost, last);
-        last = ours.at(1).so_far.lost;
-        EXPECT_EQ(device().statistics().rails.size(), 2u);
-        std::this_thread::yield();
-      }
-    });
-    for (int i = 0; i < 20; ++i) co_await cut_and_wait(other(), both, 1);
-    asking.request_stop();
-    asking.join();
-    EXPECT_EQ(both.client.rails()[1].so_far.lost, 20u);
+TEST_F_BETWEEN_ENDS(rail_health, may_be_asked_for_on_any_thread_while_rails_come_and_go) {
+  std::jthread asking([&](const std::stop_token& over) {
+    std::uint64_t last = 0;
+    while (!over.stop_requested()) {
+      const auto ours = both.client.rails();
+      EXPECT_GE(ours.at(1).so_far.lost, last);
+      last = ours.at(1).so_far.lost;
+      EXPECT_EQ(device().statistics().rails.size(), 2u);
+      std::this_thread::yield();
+    }
   });
+  for (int i = 0; i < 20; ++i) co_await cut_and_wait(other(), both, 1);
+  asking.request_stop();
+  asking.join();
+  EXPECT_EQ(both.client.rails()[1].so_far.lost, 20u);
 }
 
 // ---- lines ----
 
 TEST_F(rail_health, writes_a_line_when_a_rail_is_lost_and_one_when_it_is_back) {
-  lines written;
   between_ends([&](ends both) -> task<> {
     other().is_down = true;
     other().cut();
@@ -406,55 +371,44 @@ TEST_F(rail_health, writes_a_line_when_a_rail_is_lost_and_one_when_it_is_back) {
   EXPECT_EQ(written.count(), 0u) << "an orderly end loses no rail";
 }
 
-TEST_F(rail_health, writes_one_line_of_a_rail_that_is_back_at_once_and_few_of_one_that_comes_and_goes) {
-  lines written;
-  between_ends([&](ends both) -> task<> {
-    const time_point began = time_.now();
-    co_await cut_and_wait(other(), both, 1);
-    co_await pass_until([&] { return written.count() == 2; });
-    EXPECT_TRUE(one_has(written.take(), {"rail 1 (iwarp:1 to ", " was lost (", "), and is back after ", " ms"}));
-    constexpr std::size_t cuts = 40;
-    for (std::size_t i = 0; i < cuts; ++i) co_await cut_and_wait(other(), both, 1);
-    co_await pass(20s);
-    const std::vector<std::string> all = written.take();
-    const auto most_of_each = 4 + (time_.now() - began) / 10s;
-    EXPECT_LE(all.size(), 2 * static_cast<std::size_t>(most_of_each));
-    EXPECT_LT(all.size(), cuts);
-    EXPECT_TRUE(one_has(all, {" times ("})) << "what was not told by itself is counted";
-    EXPECT_TRUE(contains(all.back(), "is back after ")) << "the last line is as things are: " << all.back();
-  });
+TEST_F_BETWEEN_ENDS(rail_health, writes_one_line_of_a_rail_that_is_back_at_once_and_few_of_one_that_comes_and_goes) {
+  const time_point began = time_.now();
+  co_await cut_and_wait(other(), both, 1);
+  co_await pass_until([&] { return written.count() == 2; });
+  EXPECT_TRUE(one_has(written.take(), {"rail 1 (iwarp:1 to ", " was lost (", "), and is back after ", " ms"}));
+  constexpr std::size_t cuts = 40;
+  for (std::size_t i = 0; i < cuts; ++i) co_await cut_and_wait(other(), both, 1);
+  co_await pass(20s);
+  const std::vector<std::string> all = written.take();
+  const auto most_of_each = 4 + (time_.now() - began) / 10s;
+  EXPECT_LE(all.size(), 2 * static_cast<std::size_t>(most_of_each));
+  EXPECT_LT(all.size(), cuts);
+  EXPECT_TRUE(one_has(all, {" times ("})) << "what was not told by itself is counted";
+  EXPECT_TRUE(contains(all.back(), "is back after ")) << "the last line is as things are: " << all.back();
 }
 
-TEST_F(rail_health, tells_that_a_connection_without_rails_waits_and_goes_on_and_that_it_has_waited_in_vain) {
-  lines written;
-  net::connection_options how;
-  how.resume_within = 10s;
-  const auto script = [&](ends both) -> task<> {
-    const auto pull = [&](bool down) {
-      for (const auto& each : cables_) each->is_down = down;
-    };
-    pull(true);
-    for (const auto& each : cables_) each->cut();
-    co_await pass_until([&] { return written.count() == 4; });
-    EXPECT_TRUE(one_has(written.take(), {"; no rail is left, and the connection waits for one"}));
-    pull(false);
-    co_await pass_until([&] { return written.count() == 4; });
-    EXPECT_TRUE(one_has(written.take(), {" is back after "}));
-    pull(true);
-    for (const auto& each : cables_) each->cut();
-    co_await pass(11s);
-    EXPECT_TRUE(one_has(written.take(), {"the connection to " + std::string(both.client.peer()) +
-                                         " has ended: no rail has come back within 10000 ms"}));
-    pull(false);
+TEST_F_BETWEEN_ENDS(rail_health, tells_that_a_connection_without_rails_waits_and_goes_on_and_that_it_has_waited_in_vain,
+                    for_ten_seconds) {
+  const auto pull = [&](bool down) {
+    for (const auto& each : cables_) each->is_down = down;
   };
-  between_ends(script, how);
+  pull(true);
+  for (const auto& each : cables_) each->cut();
+  co_await pass_until([&] { return written.count() == 4; });
+  EXPECT_TRUE(one_has(written.take(), {"; no rail is left, and the connection waits for one"}));
+  pull(false);
+  co_await pass_until([&] { return written.count() == 4; });
+  EXPECT_TRUE(one_has(written.take(), {" is back after "}));
+  pull(true);
+  for (const auto& each : cables_) each->cut();
+  co_await pass(11s);
+  EXPECT_TRUE(one_has(written.take(), {"the connection to " + std::string(both.client.peer()) +
+                                       " has ended: no rail has come back within 10000 ms"}));
+  pull(false);
 }
 
 // The end is said again over the other rail: else one end would wait for rails of a connection that is over.
 TEST_F(rail_health, of_a_closed_connection_is_not_waited_for_although_its_last_word_was_lost) {
-  lines written;
-  net::connection_options how;
-  how.resume_within = 10s;
   const auto script = [&](ends both) -> task<> {
     recorder trace;
     bool is_lost = false;
@@ -468,18 +422,15 @@ TEST_F(rail_health, of_a_closed_connection_is_not_waited_for_although_its_last_w
     EXPECT_TRUE(is_lost);
     EXPECT_FALSE(one_has(trace.all(), {"no rail is left"}));
   };
-  between_ends(script, how);
+  between_ends(script, for_ten_seconds);
   EXPECT_EQ(written.count(), 0u);
 }
 
-TEST_F(rail_health, of_a_connection_that_ends_with_all_its_rails_writes_no_lines) {
-  lines written;
-  between_ends([&](ends both) -> task<> {
-    both.server.abort();
-    co_await until([&] { return both.client.rails()[0].state == rail_state::absent; });
-    co_await pass(1s);
-    EXPECT_EQ(written.count(), 0u);
-  });
+TEST_F_BETWEEN_ENDS(rail_health, of_a_connection_that_ends_with_all_its_rails_writes_no_lines) {
+  both.server.abort();
+  co_await until([&] { return both.client.rails()[0].state == rail_state::absent; });
+  co_await pass(1s);
+  EXPECT_EQ(written.count(), 0u);
 }
 
 TEST(line_budget, has_a_few_lines_at_once_and_then_one_in_each_pause) {
@@ -499,26 +450,19 @@ TEST(line_budget, has_a_few_lines_at_once_and_then_one_in_each_pause) {
 
 // ---- the trace ----
 
-TEST_F(rail_health, is_shown_by_the_trace_event_by_event) {
-  lines written;
-  net::connection_options how;
-  how.resume_within = 10s;
-  const auto script = [&](ends both) -> task<> {
-    recorder trace;
-    co_await cut_and_wait(other(), both, 1);
-    EXPECT_TRUE(one_has(trace.all(), {"rail 1 (iwarp:1 to ", ") is lost: "}));
-    EXPECT_TRUE(one_has(trace.all(), {"rail 1 (iwarp:1 to ", ") is back"}));
-    co_await until([&] { return one_has(trace.all(), {"rail 1 is fenced"}); });
-    for (const auto& each : cables_) each->cut();
-    co_await until([&] { return one_has(trace.all(), {"no rail is left: waiting for one for 10000 ms at most"}); });
-    co_await pass_until([&] { return one_has(trace.all(), {"the connection goes on after "}); });
-    both.client.abort();
-    both.server.abort();  // it would wait for rails
-    co_await until([&] {
-      return one_has(trace.all(), {"the connection to " + std::string(both.client.peer()) + " has ended: "});
-    });
-  };
-  between_ends(script, how);
+TEST_F_BETWEEN_ENDS(rail_health, is_shown_by_the_trace_event_by_event, for_ten_seconds) {
+  recorder trace;
+  co_await cut_and_wait(other(), both, 1);
+  EXPECT_TRUE(one_has(trace.all(), {"rail 1 (iwarp:1 to ", ") is lost: "}));
+  EXPECT_TRUE(one_has(trace.all(), {"rail 1 (iwarp:1 to ", ") is back"}));
+  co_await until([&] { return one_has(trace.all(), {"rail 1 is fenced"}); });
+  for (const auto& each : cables_) each->cut();
+  co_await until([&] { return one_has(trace.all(), {"no rail is left: waiting for one for 10000 ms at most"}); });
+  co_await pass_until([&] { return one_has(trace.all(), {"the connection goes on after "}); });
+  both.client.abort();
+  both.server.abort();  // it would wait for rails
+  co_await until(
+      [&] { return one_has(trace.all(), {"the connection to " + std::string(both.client.peer()) + " has ended: "}); });
 }
 
 }  // namespace

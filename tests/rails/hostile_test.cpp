@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A peer that says what it likes about the rails of a connection costs nobody more than that connection.
 #include <weft/net/rails/handles.hpp>
-#include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <exception>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "ends.hpp"
 #include "kit/failure.hpp"
+#include "kit/test.hpp"
 #include "lying_link.hpp"
 #include "sanitized.hpp"
 
@@ -37,14 +25,11 @@ class hostile_rails : public testing::Test {
   };
 
   task<both_ends> connect(bool victim_listens, std::chrono::milliseconds resume_within = 0ms) {
-    net::connection_options how;
-    how.resume_within = resume_within;
-    how.close_timeout = 100ms;
+    const net::connection_options how{.close_timeout = 100ms, .resume_within = resume_within};
     net::device& at = victim_listens ? victims_ : liars_;
     net::listener listener = co_await at.listen(two_ports());
-    auto accepting = accept_one(listener, how);
     auto connecting = (victim_listens ? liars_ : victims_).connect(std::string(listener.address()), how);
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto both = co_await when_all(std::move(connecting), accept_one(listener, how));
     net::connection& connected = std::get<0>(both);
     net::connection& accepted = std::get<1>(both);
     listeners_.push_back(std::move(listener));
@@ -91,10 +76,7 @@ class hostile_rails : public testing::Test {
     try {
       auto open = co_await both.victim.expose(std::move(target), mr::usage::write_dst);
       const mr::remote_region there = open.remote();
-      auto victim = use(victims_, both.victim, nullptr);
-      auto peer = use(liars_, both.liar, &there);
-      auto traffic = when_all(std::move(victim), std::move(peer));
-      co_await with_timeout(100ms, std::move(traffic));
+      co_await with_timeout(100ms, when_all(use(victims_, both.victim, nullptr), use(liars_, both.liar, &there)));
       target = co_await open.revoke();
     } catch (const error&) {
     }

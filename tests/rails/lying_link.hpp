@@ -4,17 +4,10 @@
 #include <weft/net/link/transport.hpp>
 #include <weft/net/rails/control.hpp>
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
 #include <random>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "kit/forwarding_link.hpp"
+#include "kit/standard.hpp"
 
 namespace weft::test {
 
@@ -42,9 +35,8 @@ struct liar {
     using enum net::rails::control_kind;
     static constexpr std::array kinds{hello,   welcome, credits, fence,     fenced,  confirm, confirmed,
                                       exposed, finish,  revoke,  withdrawn, refused, names,   listens};
-    net::rails::control made;
-    made.kind = repeats.value_or(kinds[random() % kinds.size()]);
-    made.rail = static_cast<std::uint8_t>(random() % net::rails::max_rails);
+    net::rails::control made{.kind = repeats.value_or(kinds[random() % kinds.size()]),
+                             .rail = static_cast<std::uint8_t>(random() % net::rails::max_rails)};
     made.carried_messages = made.at_deadline = random() % 2 == 0;
     made.epoch = static_cast<std::uint32_t>(random() % 8 == 0 ? random() : random() % 4);
     made.number = number();

@@ -5,12 +5,6 @@
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include "conformance/peers.hpp"
 
 namespace {

@@ -2,24 +2,12 @@
 // Rails that join, carry their part, end and come back while a connection lives.
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/patience.hpp>
-#include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
 
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstring>
-#include <memory>
-#include <optional>
-#include <system_error>
-#include <utility>
-#include <vector>
-
 #include "ends.hpp"
 #include "kit/failure.hpp"
+#include "kit/test.hpp"
 
 namespace weft::test {
 namespace {
@@ -42,9 +30,7 @@ class rails : public testing::Test {
 
   template <class Script>
   void between_ends(Script script, std::chrono::milliseconds resume_within = 0ms) {
-    net::connection_options how;
-    how.resume_within = resume_within;
-    how.send_depth = send_depth_;
+    const net::connection_options how{.send_depth = send_depth_, .resume_within = resume_within};
     home_.run(with_timeout(forever, with_ends(device_, device_, two_ports(), how, script)));
   }
   task<mr::buffer> filled(std::size_t bytes, unsigned seed) { return test::filled(pool(), bytes, seed); }
@@ -56,6 +42,28 @@ class rails : public testing::Test {
     auto source = co_await filled(mebibyte, 0);
     for (const std::uint64_t before = over.moved; over.moved == before;) {
       co_await client.write(source, target.remote().slice(0, mebibyte));
+    }
+  }
+
+  // Memory of the server, once the second rail has carried some of it.
+  task<net::exposure> spread_target(ends both, std::size_t bytes) {
+    auto made = co_await expose_zeros(both.server, bytes);
+    co_await until_spread_over(both.client, made, other());
+    co_return made;
+  }
+  task<> send_number(net::connection& over, std::uint32_t number) {
+    auto words = co_await pool().allocate(sizeof number);
+    std::memcpy(words.bytes().data(), &number, sizeof number);
+    co_await over.send(std::move(words));
+  }
+  // From 0 on, in order.
+  static task<> expect_numbers(net::connection& at, std::uint32_t count) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const auto message = co_await at.recv_or_throw();
+      std::uint32_t number = count;
+      EXPECT_EQ(message.size(), sizeof number);
+      std::memcpy(&number, message.bytes().data(), sizeof number);
+      EXPECT_EQ(number, i);
     }
   }
 
@@ -121,9 +129,7 @@ class damaged_rails : public testing::TestWithParam<std::size_t> {
 
 TEST_P(damaged_rails, are_lost_alone_when_a_bit_is_flipped_on_the_way) {
   write_over(2, {});
-  net::connection_options resuming;
-  resuming.resume_within = forever;
-  write_over(1, resuming);
+  write_over(1, {.resume_within = forever});
 }
 
 // Of the length, the first byte behind it, the key and the payload of the first FPDU.
@@ -140,21 +146,18 @@ TEST(rails_patience, grows_with_silence_that_was_none_and_is_forgotten) {
   EXPECT_EQ(how_long.looks(), net::rails::patience::least);
 }
 
-TEST_F(rails, a_large_transfer_goes_over_both_and_arrives_whole) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, 16 * mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    auto source = co_await filled(16 * mebibyte, 5);
-    const std::uint64_t first = messages().moved;
-    const std::uint64_t second = other().moved;
-    co_await both.client.write(source, target.remote());
-    EXPECT_GT(messages().moved, first);
-    EXPECT_GT(other().moved, second);
-    EXPECT_TRUE(holds(target.memory().bytes(), 5));
-    auto copy = co_await pool().allocate(16 * mebibyte);
-    co_await both.client.read(copy, target.remote());
-    EXPECT_TRUE(holds(copy.bytes(), 5));
-  });
+TEST_F_BETWEEN_ENDS(rails, a_large_transfer_goes_over_both_and_arrives_whole) {
+  const auto target = co_await spread_target(both, 16 * mebibyte);
+  auto source = co_await filled(16 * mebibyte, 5);
+  const std::uint64_t first = messages().moved;
+  const std::uint64_t second = other().moved;
+  co_await both.client.write(source, target.remote());
+  EXPECT_GT(messages().moved, first);
+  EXPECT_GT(other().moved, second);
+  EXPECT_TRUE(holds(target.memory().bytes(), 5));
+  auto copy = co_await pool().allocate(16 * mebibyte);
+  co_await both.client.read(copy, target.remote());
+  EXPECT_TRUE(holds(copy.bytes(), 5));
 }
 
 constexpr std::size_t block = std::size_t{64} << 10;
@@ -174,32 +177,27 @@ bool are_reversed(std::span<const std::byte> here, std::span<const std::byte> th
   return true;
 }
 
-TEST_F(rails, a_list_of_blocks_goes_over_both_and_tells_the_peer_once_all_of_them_are_there) {
-  between_ends([&](ends both) -> task<> {
-    constexpr std::uint32_t count = 100;
-    const auto target = co_await expose_zeros(both.server, count * block);
-    co_await until_spread_over(both.client, target, other());
-    const auto source = co_await filled(count * block, 5);
-    const auto pairs = reversed(count);
-    const net::block_list all{
-        .local = source.slice(), .remote = target.remote(), .block_bytes = block, .blocks = pairs};
-    const std::uint64_t first = messages().moved;
-    const std::uint64_t second = other().moved;
-    const auto pushing = [&]() -> task<> { co_await both.client.write(all, {.immediate = 9}); };
-    const auto waiting = [&]() -> task<> {
-      const auto note = co_await both.server.recv_or_throw();
-      EXPECT_EQ(note.immediate, 9u);
-      EXPECT_TRUE(are_reversed(source.bytes(), target.memory().bytes(), count));
-    };
-    co_await when_all(pushing(), waiting());
-    EXPECT_GT(messages().moved - first, count / 10);
-    EXPECT_GT(other().moved - second, count / 10);
-    EXPECT_GE(messages().moved - first + other().moved - second, count);
-    auto copy = co_await pool().allocate(count * block);
-    const net::block_list back{.local = copy.slice(), .remote = target.remote(), .block_bytes = block, .blocks = pairs};
-    co_await both.client.read(back);
-    EXPECT_TRUE(are_reversed(copy.bytes(), target.memory().bytes(), count));
-  });
+TEST_F_BETWEEN_ENDS(rails, a_list_of_blocks_goes_over_both_and_tells_the_peer_once_all_of_them_are_there) {
+  constexpr std::uint32_t count = 100;
+  const auto target = co_await spread_target(both, count * block);
+  const auto source = co_await filled(count * block, 5);
+  const auto pairs = reversed(count);
+  const net::block_list all{.local = source.slice(), .remote = target.remote(), .block_bytes = block, .blocks = pairs};
+  const std::uint64_t first = messages().moved;
+  const std::uint64_t second = other().moved;
+  const auto waiting = [&]() -> task<> {
+    const auto note = co_await both.server.recv_or_throw();
+    EXPECT_EQ(note.immediate, 9u);
+    EXPECT_TRUE(are_reversed(source.bytes(), target.memory().bytes(), count));
+  };
+  co_await when_all(both.client.write(all, {.immediate = 9}), waiting());
+  EXPECT_GT(messages().moved - first, count / 10);
+  EXPECT_GT(other().moved - second, count / 10);
+  EXPECT_GE(messages().moved - first + other().moved - second, count);
+  auto copy = co_await pool().allocate(count * block);
+  const net::block_list back{.local = copy.slice(), .remote = target.remote(), .block_bytes = block, .blocks = pairs};
+  co_await both.client.read(back);
+  EXPECT_TRUE(are_reversed(copy.bytes(), target.memory().bytes(), count));
 }
 
 TEST_F(rails, a_list_arrives_whole_whichever_rail_ends_under_it_and_wherever) {
@@ -208,8 +206,7 @@ TEST_F(rails, a_list_arrives_whole_whichever_rail_ends_under_it_and_wherever) {
     for (const unsigned place : {1u, 7u, 20u}) {
       SCOPED_TRACE(testing::Message() << "rail " << (first_ends ? 0 : 1) << " ends at element " << place);
       between_ends([&](ends both) -> task<> {
-        const auto target = co_await expose_zeros(both.server, count * block);
-        co_await until_spread_over(both.client, target, other());
+        const auto target = co_await spread_target(both, count * block);
         const auto source = co_await filled(count * block, place);
         const auto pairs = reversed(count);
         const net::block_list all{
@@ -233,8 +230,7 @@ TEST_F(rails, a_list_arrives_whole_whichever_rail_ends_under_it_and_wherever) {
 TEST_F(rails, a_large_transfer_of_a_connection_that_has_few_requests_at_a_time_arrives_whole) {
   send_depth_ = 1;
   between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, 16 * mebibyte);
-    co_await until_spread_over(both.client, target, other());
+    const auto target = co_await spread_target(both, 16 * mebibyte);
     auto source = co_await filled(16 * mebibyte, 5);
     co_await both.client.write(source, target.remote());
     EXPECT_TRUE(holds(target.memory().bytes(), 5));
@@ -246,8 +242,7 @@ TEST_F(rails, a_transfer_arrives_whole_whichever_rail_ends_under_it_and_wherever
     for (const unsigned slice : {1u, 2u, 7u}) {
       SCOPED_TRACE(testing::Message() << "cable " << which << " before request " << slice);
       between_ends([&](ends both) -> task<> {
-        const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
-        co_await until_spread_over(both.client, target, other());
+        const auto target = co_await spread_target(both, 4 * mebibyte);
         auto source = co_await filled(4 * mebibyte, slice);
         unsigned seen = 0;
         cables_[which]->is_cut_before = [&](const net::work_request& work) {
@@ -268,63 +263,45 @@ TEST_F(rails, messages_come_once_and_in_order_whichever_end_loses_the_rail_that_
   for (const unsigned at : {1u, 2u, 10u, 39u, 40u}) {
     SCOPED_TRACE(at);
     between_ends([&](ends both) -> task<> {
-      const auto target = co_await expose_zeros(both.server, mebibyte);
-      co_await until_spread_over(both.client, target, other());
+      const auto target = co_await spread_target(both, mebibyte);
       unsigned seen = 0;
       messages().is_cut_before = [&](const net::work_request& work) {
         return work.kind == net::work_kind::send && ++seen == at;
       };
       constexpr std::uint32_t count = 100;
       const auto sending = [&]() -> task<> {
-        for (std::uint32_t i = 0; i < count; ++i) {
-          auto words = co_await pool().allocate(sizeof i);
-          std::memcpy(words.bytes().data(), &i, sizeof i);
-          co_await both.client.send(std::move(words));
-        }
+        for (std::uint32_t i = 0; i < count; ++i) co_await send_number(both.client, i);
       };
-      const auto receiving = [&]() -> task<> {
-        for (std::uint32_t i = 0; i < count; ++i) {
-          const auto message = co_await both.server.recv_or_throw();
-          std::uint32_t number = count;
-          EXPECT_EQ(message.size(), sizeof number);
-          std::memcpy(&number, message.bytes().data(), sizeof number);
-          EXPECT_EQ(number, i);
-        }
-      };
-      co_await when_all(sending(), receiving());
+      co_await when_all(sending(), expect_numbers(both.server, count));
       EXPECT_GE(seen, at);
     });
   }
 }
 
-TEST_F(rails, messages_that_a_dead_network_has_swallowed_come_over_another) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    messages().loses_sends = true;
-    constexpr std::uint8_t count = 12;
-    for (std::uint8_t i = 0; i < count; ++i) {
-      auto words = co_await pool().allocate(100);
-      std::fill(words.bytes().begin(), words.bytes().end(), std::byte{i});
-      co_await both.client.send(words);
-      std::fill(words.bytes().begin(), words.bytes().end(), std::byte{0xff});  // it is ours again
-    }
-    for (std::uint8_t i = 0; i < count; ++i) {
-      const auto message = co_await both.server.recv_or_throw();
-      EXPECT_EQ(message.size(), 100u);
-      EXPECT_EQ(message.bytes().front(), std::byte{i});
-      EXPECT_EQ(message.bytes().back(), std::byte{i});
-    }
-    messages().loses_sends = false;
-  });
+TEST_F_BETWEEN_ENDS(rails, messages_that_a_dead_network_has_swallowed_come_over_another) {
+  const auto target = co_await spread_target(both, mebibyte);
+  messages().loses_sends = true;
+  constexpr std::uint8_t count = 12;
+  for (std::uint8_t i = 0; i < count; ++i) {
+    auto words = co_await pool().allocate(100);
+    std::fill(words.bytes().begin(), words.bytes().end(), std::byte{i});
+    co_await both.client.send(words);
+    std::fill(words.bytes().begin(), words.bytes().end(), std::byte{0xff});  // it is ours again
+  }
+  for (std::uint8_t i = 0; i < count; ++i) {
+    const auto message = co_await both.server.recv_or_throw();
+    EXPECT_EQ(message.size(), 100u);
+    EXPECT_EQ(message.bytes().front(), std::byte{i});
+    EXPECT_EQ(message.bytes().back(), std::byte{i});
+  }
+  messages().loses_sends = false;
 }
 
 // The network dies between a question and the message behind it; the answer still comes.
 TEST_F(rails, a_message_behind_a_question_is_not_taken_for_arrived_by_the_answer) {
   using net::rails::control_kind;
   between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
+    const auto target = co_await spread_target(both, mebibyte);
     bool is_asked = false;
     bool is_dead = false;
     messages().is_cut_before = [&](const net::work_request& work) {
@@ -355,42 +332,31 @@ TEST_F(rails, a_read_whose_rail_ends_is_done_again_unless_what_was_issued_behind
   for (const bool may_have_changed : {false, true}) {
     SCOPED_TRACE(may_have_changed);
     between_ends([&](ends both) -> task<> {
-      const auto target = co_await expose_zeros(both.server, mebibyte);
-      co_await until_spread_over(both.client, target, other());
+      const auto target = co_await spread_target(both, mebibyte);
       const auto place = target.remote();
       auto copy = co_await filled(100, 1);
       auto source = co_await filled(100, 2);
       messages().is_cut_before = [](const net::work_request& work) { return work.kind == net::work_kind::write; };
-      std::error_code why;
-      const auto reading = [&]() -> task<> {
-        try {
-          co_await both.client.read(copy, place.slice(0, 100));
-        } catch (const error& failure) {
-          why = failure.code();
-        }
-      };
       const auto writing = [&]() -> task<> {
         co_await both.client.write(source, place.slice(may_have_changed ? 50 : 100, 100));
       };
-      co_await when_all(reading(), writing());
+      const auto [why, written] = co_await when_all(code_of(both.client.read(copy, place.slice(0, 100))), writing());
       EXPECT_EQ(why, may_have_changed ? std::error_code(errc::outcome_unknown) : std::error_code());
       EXPECT_TRUE(may_have_changed || holds(copy.bytes(), 0));
     });
   }
 }
 
-TEST_F(rails, one_that_has_ended_comes_back_and_carries_its_part_again) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    for (unsigned round = 0; round < 6; ++round) {
-      for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
-      cables_[round % 2]->cut();
-    }
-    co_await until_spread_over(both.client, target, messages());
-    co_await until_spread_over(both.client, target, other());
-    EXPECT_GE(messages().made, 8u);
-    EXPECT_GE(other().made, 8u);
-  });
+TEST_F_BETWEEN_ENDS(rails, one_that_has_ended_comes_back_and_carries_its_part_again) {
+  const auto target = co_await expose_zeros(both.server, mebibyte);
+  for (unsigned round = 0; round < 6; ++round) {
+    for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
+    cables_[round % 2]->cut();
+  }
+  co_await until_spread_over(both.client, target, messages());
+  co_await until_spread_over(both.client, target, other());
+  EXPECT_GE(messages().made, 8u);
+  EXPECT_GE(other().made, 8u);
 }
 
 TEST_F(rails, one_that_only_the_accepting_end_takes_for_made_comes_all_the_same) {
@@ -400,8 +366,7 @@ TEST_F(rails, one_that_only_the_accepting_end_takes_for_made_comes_all_the_same)
   };
   other().lost_answers = 3;
   between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
+    const auto target = co_await spread_target(both, mebibyte);
     for (const auto& each : cables_) {
       lose(*each);
       co_await until_spread_over(both.client, target, *each);
@@ -410,31 +375,25 @@ TEST_F(rails, one_that_only_the_accepting_end_takes_for_made_comes_all_the_same)
   });
 }
 
-TEST_F(rails, one_that_is_silent_is_given_up_while_another_moves) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    other().is_silent = true;
-    auto source = co_await filled(4 * mebibyte, 9);
-    co_await both.client.write(source, target.remote());
-    EXPECT_TRUE(holds(target.memory().bytes(), 9));
-  });
+TEST_F_BETWEEN_ENDS(rails, one_that_is_silent_is_given_up_while_another_moves) {
+  const auto target = co_await spread_target(both, 4 * mebibyte);
+  other().is_silent = true;
+  auto source = co_await filled(4 * mebibyte, 9);
+  co_await both.client.write(source, target.remote());
+  EXPECT_TRUE(holds(target.memory().bytes(), 9));
 }
 
-TEST_F(rails, a_question_about_one_that_has_ended_is_asked_again_when_the_next_falls_silent) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    messages().is_cut_before = [&](const net::work_request& work) {
-      if (work.kind == net::work_kind::send) other().is_silent = true;
-      return work.kind == net::work_kind::send;
-    };
-    auto text = co_await filled(100, 3);
-    co_await both.client.send(std::move(text));
-    const auto message = co_await both.server.recv_or_throw();
-    EXPECT_TRUE(holds(message.bytes(), 3));
-    other().is_silent = false;
-  });
+TEST_F_BETWEEN_ENDS(rails, a_question_about_one_that_has_ended_is_asked_again_when_the_next_falls_silent) {
+  const auto target = co_await spread_target(both, mebibyte);
+  messages().is_cut_before = [&](const net::work_request& work) {
+    if (work.kind == net::work_kind::send) other().is_silent = true;
+    return work.kind == net::work_kind::send;
+  };
+  auto text = co_await filled(100, 3);
+  co_await both.client.send(std::move(text));
+  const auto message = co_await both.server.recv_or_throw();
+  EXPECT_TRUE(holds(message.bytes(), 3));
+  other().is_silent = false;
 }
 
 TEST_F(rails, one_that_falls_silent_before_its_first_word_is_asked_for_anew) {
@@ -474,55 +433,43 @@ TEST_F(rails, each_asks_for_signs_of_life_at_the_device_that_it_reaches) {
   }
 }
 
-TEST_F(rails, an_atomic_operation_whose_rail_ends_happens_at_most_once_and_says_that_it_may_have) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    const auto word = target.remote().slice(0, 8);
-    auto zero = co_await pool().allocate(8);
-    std::fill(zero.bytes().begin(), zero.bytes().end(), std::byte{0});
-    co_await both.client.write(std::move(zero), word);
-    const auto before = co_await both.client.fetch_add(word, 1);
-    messages().is_cut_before = [&](const net::work_request& work) { return work.kind == net::work_kind::fetch_add; };
-    std::error_code why;
-    try {
-      static_cast<void>(co_await both.client.fetch_add(word, 1));
-    } catch (const error& failure) {
-      why = failure.code();
-    }
-    EXPECT_EQ(why, errc::outcome_unknown);
-    const auto now = co_await both.client.fetch_add(word, 0);
-    EXPECT_LE(now, before + 2);
-    EXPECT_GE(now, before + 1);
-  });
+TEST_F_BETWEEN_ENDS(rails, an_atomic_operation_whose_rail_ends_happens_at_most_once_and_says_that_it_may_have) {
+  const auto target = co_await spread_target(both, mebibyte);
+  const auto word = target.remote().slice(0, 8);
+  auto zero = co_await zeroed(pool(), 8);
+  co_await both.client.write(std::move(zero), word);
+  const auto before = co_await both.client.fetch_add(word, 1);
+  messages().is_cut_before = [&](const net::work_request& work) { return work.kind == net::work_kind::fetch_add; };
+  EXPECT_EQ(co_await code_of(both.client.fetch_add(word, 1)), errc::outcome_unknown);
+  const auto now = co_await both.client.fetch_add(word, 0);
+  EXPECT_LE(now, before + 2);
+  EXPECT_GE(now, before + 1);
 }
 
-TEST_F(rails, memory_that_is_being_exposed_may_be_let_go_beside_others) {
-  between_ends([&](ends both) -> task<> {
-    event open;
-    messages().exposes = &open;
-    constexpr std::size_t count = 20;
-    std::vector<std::optional<net::exposure>> made(count);
-    const auto expose = [&](std::size_t i) -> task<> { made[i] = co_await expose_zeros(both.server, 100); };
-    const auto all = [&](scope& staying) -> task<> {
-      const auto first = [&](scope& leaving) -> task<> {
-        leaving.spawn(expose(0));
-        for (std::size_t i = 1; i < count; ++i) staying.spawn(expose(i));
-        co_await yield();
-        leaving.request_stop();
-      };
-      co_await with_scope(on_failure::report, first);
-      open.set();
+TEST_F_BETWEEN_ENDS(rails, memory_that_is_being_exposed_may_be_let_go_beside_others) {
+  event open;
+  messages().exposes = &open;
+  constexpr std::size_t count = 20;
+  std::vector<std::optional<net::exposure>> made(count);
+  const auto expose = [&](std::size_t i) -> task<> { made[i] = co_await expose_zeros(both.server, 100); };
+  const auto all = [&](scope& staying) -> task<> {
+    const auto first = [&](scope& leaving) -> task<> {
+      leaving.spawn(expose(0));
+      for (std::size_t i = 1; i < count; ++i) staying.spawn(expose(i));
+      co_await yield();
+      leaving.request_stop();
     };
-    co_await with_scope(on_failure::report, all);
-    messages().exposes = nullptr;
-    EXPECT_FALSE(made[0].has_value());
-    for (std::size_t i = 1; i < count; ++i) {
-      auto source = co_await filled(100, static_cast<unsigned>(i));
-      co_await both.client.write(std::move(source), made[i]->remote());
-      EXPECT_TRUE(holds(made[i]->memory().bytes(), static_cast<unsigned>(i)));
-    }
-  });
+    co_await with_scope(on_failure::report, first);
+    open.set();
+  };
+  co_await with_scope(on_failure::report, all);
+  messages().exposes = nullptr;
+  EXPECT_FALSE(made[0].has_value());
+  for (std::size_t i = 1; i < count; ++i) {
+    auto source = co_await filled(100, static_cast<unsigned>(i));
+    co_await both.client.write(std::move(source), made[i]->remote());
+    EXPECT_TRUE(holds(made[i]->memory().bytes(), static_cast<unsigned>(i)));
+  }
 }
 
 // ---- memory that was taken back ----
@@ -550,69 +497,60 @@ class late_accesses : public rails {
   }
 };
 
-TEST_F(late_accesses, cost_nothing_but_themselves) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
-    for (unsigned round = 1; round <= 5; ++round) {
-      SCOPED_TRACE(round);
-      for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
-      auto lent = co_await expose_zeros(both.server, 1000);
-      auto source = co_await filled(1000, round);
-      co_await both.client.write(source, lent.remote());
-      const mr::remote_region there = lent.remote();
-      auto back = co_await lent.revoke();
-      EXPECT_TRUE(holds(back.bytes(), round));
-      std::fill(back.bytes().begin(), back.bytes().end(), std::byte{0});
-      std::array all{both.client.write(source, target.remote().slice(0, 1000)), both.client.write(source, there),
-                     both.client.write(source, target.remote().slice(5000, 1000))};
-      static_cast<void>(co_await failure_of(both.client.batch(all)));
-      EXPECT_FALSE(all[0].failure() || all[2].failure());
-      expect_late(all[1].failure(), "taken the memory back");
-      EXPECT_TRUE(holds(target.memory().bytes().first(1000), round));
-      EXPECT_TRUE(holds(target.memory().bytes().subspan(5000, 1000), round));
-      EXPECT_EQ(std::count(back.bytes().begin(), back.bytes().end(), std::byte{0}), 1000);
-      EXPECT_EQ(both.server.statistics().late_accesses, round);
-      co_await expect_alive(both, target, round);
-    }
-    EXPECT_GT(messages().made + other().made, 4u);
-  });
-}
-
-TEST_F(late_accesses, are_not_made_once_the_peer_has_said_that_the_memory_is_its_own) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    const std::size_t made = messages().made + other().made;
+TEST_F_BETWEEN_ENDS(late_accesses, cost_nothing_but_themselves) {
+  const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+  for (unsigned round = 1; round <= 5; ++round) {
+    SCOPED_TRACE(round);
+    for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
     auto lent = co_await expose_zeros(both.server, 1000);
+    auto source = co_await filled(1000, round);
+    co_await both.client.write(source, lent.remote());
     const mr::remote_region there = lent.remote();
-    static_cast<void>(co_await lent.revoke());
-    co_await expect_alive(both, target, 1);
-    auto source = co_await filled(1000, 2);
-    const auto write = co_await failure_of(both.client.write(source, there));
-    expect_late(write, "taken the memory back");
-    const auto read = co_await failure_of(both.client.read(source, there));
-    expect_late(read, "taken the memory back");
-    co_await expect_alive(both, target, 3);
-    EXPECT_EQ(messages().made + other().made, made);
-    EXPECT_EQ(both.server.statistics().late_accesses, 0u);
-  });
+    auto back = co_await lent.revoke();
+    EXPECT_TRUE(holds(back.bytes(), round));
+    std::fill(back.bytes().begin(), back.bytes().end(), std::byte{0});
+    std::array all{both.client.write(source, target.remote().slice(0, 1000)), both.client.write(source, there),
+                   both.client.write(source, target.remote().slice(5000, 1000))};
+    static_cast<void>(co_await failure_of(both.client.batch(all)));
+    EXPECT_FALSE(all[0].failure() || all[2].failure());
+    expect_late(all[1].failure(), "taken the memory back");
+    EXPECT_TRUE(holds(target.memory().bytes().first(1000), round));
+    EXPECT_TRUE(holds(target.memory().bytes().subspan(5000, 1000), round));
+    EXPECT_EQ(std::count(back.bytes().begin(), back.bytes().end(), std::byte{0}), 1000);
+    EXPECT_EQ(both.server.statistics().late_accesses, round);
+    co_await expect_alive(both, target, round);
+  }
+  EXPECT_GT(messages().made + other().made, 4u);
 }
 
-TEST_F(late_accesses, to_memory_that_was_lent_until_a_time_say_so) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    auto memory = co_await pool().allocate(1000);
-    const time_point until = std::chrono::steady_clock::now() + 500ms;
-    auto lent = co_await both.server.expose(std::move(memory), open_wide, {.until = until});
-    auto source = co_await filled(1000, 2);
-    co_await both.client.write(source, lent.remote());
-    const auto how = co_await lent.ended();
-    EXPECT_EQ(how, net::exposure_end::deadline);
-    const auto write = co_await failure_of(both.client.write(source, lent.remote()));
-    expect_late(write, "the deadline of the peer's exposure has passed");
-    co_await expect_alive(both, target, 3);
-  });
+TEST_F_BETWEEN_ENDS(late_accesses, are_not_made_once_the_peer_has_said_that_the_memory_is_its_own) {
+  const auto target = co_await spread_target(both, mebibyte);
+  const std::size_t made = messages().made + other().made;
+  auto lent = co_await expose_zeros(both.server, 1000);
+  const mr::remote_region there = lent.remote();
+  static_cast<void>(co_await lent.revoke());
+  co_await expect_alive(both, target, 1);
+  auto source = co_await filled(1000, 2);
+  const auto write = co_await failure_of(both.client.write(source, there));
+  expect_late(write, "taken the memory back");
+  const auto read = co_await failure_of(both.client.read(source, there));
+  expect_late(read, "taken the memory back");
+  co_await expect_alive(both, target, 3);
+  EXPECT_EQ(messages().made + other().made, made);
+  EXPECT_EQ(both.server.statistics().late_accesses, 0u);
+}
+
+TEST_F_BETWEEN_ENDS(late_accesses, to_memory_that_was_lent_until_a_time_say_so) {
+  const auto target = co_await spread_target(both, mebibyte);
+  auto memory = co_await pool().allocate(1000);
+  const time_point until = std::chrono::steady_clock::now() + 500ms;
+  auto lent = co_await both.server.expose(std::move(memory), open_wide, {.until = until});
+  auto source = co_await filled(1000, 2);
+  co_await both.client.write(source, lent.remote());
+  EXPECT_EQ(co_await lent.ended(), net::exposure_end::deadline);
+  const auto write = co_await failure_of(both.client.write(source, lent.remote()));
+  expect_late(write, "the deadline of the peer's exposure has passed");
+  co_await expect_alive(both, target, 3);
 }
 
 TEST_F(late_accesses, that_read_or_change_memory_are_known_not_to_have_happened) {
@@ -625,8 +563,7 @@ TEST_F(late_accesses, that_read_or_change_memory_are_known_not_to_have_happened)
         for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
         auto lent = co_await expose_zeros(both.server, 8);
         auto sink = co_await filled(8, 2);
-        const std::uint64_t before = co_await both.client.fetch_add(lent.remote(), 0);
-        EXPECT_EQ(before, 0u);
+        EXPECT_EQ(co_await both.client.fetch_add(lent.remote(), 0), 0u);
         const mr::remote_region there = lent.remote();
         const auto back = co_await lent.revoke();
         std::optional<error> late;
@@ -677,41 +614,28 @@ TEST_F(late_accesses, by_a_large_transfer_that_goes_over_all_rails) {
   }
 }
 
-TEST_F(late_accesses, of_many_kinds_between_messages_leave_these_in_their_order) {
-  between_ends([&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    constexpr std::uint32_t count = 30;
-    const auto sending = [&]() -> task<> {
-      for (std::uint32_t i = 0; i < count; ++i) {
-        auto words = co_await pool().allocate(sizeof i);
-        std::memcpy(words.bytes().data(), &i, sizeof i);
-        co_await both.client.send(std::move(words));
-        auto lent = co_await expose_zeros(both.server, 64);
-        auto memory = co_await filled(64, i);
-        co_await both.client.write(memory, lent.remote());
-        const mr::remote_region there = lent.remote();
-        static_cast<void>(co_await lent.revoke());
-        std::optional<error> late;
-        if (i % 2 == 0) {
-          late = co_await failure_of(both.client.write(memory, there));
-        } else {
-          late = co_await failure_of(both.client.read(memory, there));
-        }
-        expect_late(late, "taken the memory back");
+TEST_F_BETWEEN_ENDS(late_accesses, of_many_kinds_between_messages_leave_these_in_their_order) {
+  const auto target = co_await expose_zeros(both.server, mebibyte);
+  constexpr std::uint32_t count = 30;
+  const auto sending = [&]() -> task<> {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      co_await send_number(both.client, i);
+      auto lent = co_await expose_zeros(both.server, 64);
+      auto memory = co_await filled(64, i);
+      co_await both.client.write(memory, lent.remote());
+      const mr::remote_region there = lent.remote();
+      static_cast<void>(co_await lent.revoke());
+      std::optional<error> late;
+      if (i % 2 == 0) {
+        late = co_await failure_of(both.client.write(memory, there));
+      } else {
+        late = co_await failure_of(both.client.read(memory, there));
       }
-    };
-    const auto receiving = [&]() -> task<> {
-      for (std::uint32_t i = 0; i < count; ++i) {
-        const auto message = co_await both.server.recv_or_throw();
-        std::uint32_t number = count;
-        EXPECT_EQ(message.size(), sizeof number);
-        std::memcpy(&number, message.bytes().data(), sizeof number);
-        EXPECT_EQ(number, i);
-      }
-    };
-    co_await when_all(sending(), receiving());
-    co_await expect_alive(both, target, 1);
-  });
+      expect_late(late, "taken the memory back");
+    }
+  };
+  co_await when_all(sending(), expect_numbers(both.server, count));
+  co_await expect_alive(both, target, 1);
 }
 
 // A key that was never given is no late one, and neither is more than was given.
@@ -744,8 +668,7 @@ TEST_F(rails, a_connection_that_has_lost_all_of_them_goes_on_where_it_was) {
   for (const unsigned slice : {1u, 5u, 12u}) {
     SCOPED_TRACE(slice);
     const auto script = [&](ends both) -> task<> {
-      const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
-      co_await until_spread_over(both.client, target, other());
+      const auto target = co_await spread_target(both, 4 * mebibyte);
       auto source = co_await filled(4 * mebibyte, slice);
       unsigned seen = 0;
       bool is_pulled = false;
@@ -774,66 +697,55 @@ TEST_F(rails, a_connection_that_has_lost_all_of_them_goes_on_where_it_was) {
   }
 }
 
-TEST_F(rails, messages_of_which_the_peer_has_said_nothing_when_the_next_rail_ends_come_once) {
-  const auto script = [&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    messages().loses_sends = true;
-    constexpr unsigned count = 5;
-    for (unsigned i = 0; i < count; ++i) {
-      auto words = co_await filled(100, i);
-      co_await both.client.send(std::move(words));
-    }
-    messages().loses_sends = false;
-    for (const auto& each : cables_) each->cut();
-    for (unsigned i = 0; i < count; ++i) {
-      const auto message = co_await both.server.recv_or_throw();
-      EXPECT_TRUE(holds(message.bytes(), i));
-    }
-    co_await until_spread_over(both.client, target, messages());
-    co_await until_spread_over(both.client, target, other());
-  };
-  between_ends(script, forever);
+TEST_F_BETWEEN_ENDS(rails, messages_of_which_the_peer_has_said_nothing_when_the_next_rail_ends_come_once, forever) {
+  const auto target = co_await spread_target(both, mebibyte);
+  messages().loses_sends = true;
+  constexpr unsigned count = 5;
+  for (unsigned i = 0; i < count; ++i) {
+    auto words = co_await filled(100, i);
+    co_await both.client.send(std::move(words));
+  }
+  messages().loses_sends = false;
+  for (const auto& each : cables_) each->cut();
+  for (unsigned i = 0; i < count; ++i) {
+    const auto message = co_await both.server.recv_or_throw();
+    EXPECT_TRUE(holds(message.bytes(), i));
+  }
+  co_await until_spread_over(both.client, target, messages());
+  co_await until_spread_over(both.client, target, other());
 }
 
-TEST_F(rails, memory_is_exposed_while_none_is_there) {
-  const auto script = [&](ends both) -> task<> {
-    const auto before = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, before, other());
-    for (const auto& each : cables_) each->is_down = true;
-    for (const auto& each : cables_) each->cut();
-    std::optional<net::exposure> open;
-    const auto exposing = [&]() -> task<> { open = co_await expose_zeros(both.server, 100); };
-    const auto mending = [&]() -> task<> {
-      for (unsigned turns = 0; turns < 10; ++turns) co_await yield();
-      EXPECT_FALSE(open.has_value());
-      for (const auto& each : cables_) each->is_down = false;
-    };
-    co_await when_all(exposing(), mending());
-    for (const net::exposure* each : {&before, &std::as_const(*open)}) {
-      auto source = co_await filled(100, 3);
-      co_await both.client.write(std::move(source), each->remote().slice(0, 100));
-      EXPECT_TRUE(holds(each->memory().bytes().first(100), 3));
-    }
+TEST_F_BETWEEN_ENDS(rails, memory_is_exposed_while_none_is_there, forever) {
+  const auto before = co_await spread_target(both, mebibyte);
+  for (const auto& each : cables_) each->is_down = true;
+  for (const auto& each : cables_) each->cut();
+  std::optional<net::exposure> open;
+  const auto exposing = [&]() -> task<> { open = co_await expose_zeros(both.server, 100); };
+  const auto mending = [&]() -> task<> {
+    for (unsigned turns = 0; turns < 10; ++turns) co_await yield();
+    EXPECT_FALSE(open.has_value());
+    for (const auto& each : cables_) each->is_down = false;
   };
-  between_ends(script, forever);
+  co_await when_all(exposing(), mending());
+  for (const net::exposure* each : {&before, &std::as_const(*open)}) {
+    auto source = co_await filled(100, 3);
+    co_await both.client.write(std::move(source), each->remote().slice(0, 100));
+    EXPECT_TRUE(holds(each->memory().bytes().first(100), 3));
+  }
 }
 
 TEST_F(rails, a_connection_without_any_ends_after_the_time_that_it_was_given) {
   for (const auto within : {0ms, 50ms}) {
     const auto script = [&](ends both) -> task<> {
-      const auto target = co_await expose_zeros(both.server, mebibyte);
-      co_await until_spread_over(both.client, target, other());
+      const auto target = co_await spread_target(both, mebibyte);
       for (const auto& each : cables_) each->is_down = true;
       for (const auto& each : cables_) each->cut();
-      std::string words;
-      try {
+      const auto use = [&]() -> task<> {
         auto source = co_await filled(100, 3);
         co_await both.client.send(std::move(source));
         static_cast<void>(co_await both.client.recv_or_throw());
-      } catch (const error& why) {
-        words = why.what();
-      }
+      };
+      const std::string words = co_await words_of(use());
       EXPECT_EQ(words.find("no rail has come back within 50 ms") != std::string::npos, within != 0ms) << words;
       EXPECT_NE(words, "");
       for (const auto& each : cables_) each->is_down = false;
@@ -843,69 +755,43 @@ TEST_F(rails, a_connection_without_any_ends_after_the_time_that_it_was_given) {
 }
 
 // Of a process that was killed, the system closes each socket in order.
-TEST_F(rails, a_peer_that_has_not_said_that_it_closes_has_vanished_however_its_rails_have_ended) {
-  const auto script = [&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    for (const auto& each : cables_) each->is_down = true;
-    for (cable* each : {&other(), &messages()}) {
-      each->end_in_order();
-      const auto is_there = [](const net::rail_statistics& rail) { return rail.state == net::rail_state::ending; };
-      while (!each->links.empty() || std::ranges::any_of(both.client.rails(), is_there)) co_await yield();
-      for (int turns = 0; turns != 100; ++turns) co_await yield();  // what the ends say to each other about it
-    }
-    for (net::connection* each : {&both.client, &both.server}) {
-      std::error_code code;
-      try {
-        static_cast<void>(co_await each->recv());
-      } catch (const error& why) {
-        code = why.code();
-      }
-      EXPECT_EQ(code, errc::peer_vanished);
-    }
-    for (const auto& each : cables_) each->is_down = false;
-  };
-  between_ends(script, 0ms);
+TEST_F_BETWEEN_ENDS(rails, a_peer_that_has_not_said_that_it_closes_has_vanished_however_its_rails_have_ended, 0ms) {
+  const auto target = co_await spread_target(both, mebibyte);
+  for (const auto& each : cables_) each->is_down = true;
+  for (cable* each : {&other(), &messages()}) {
+    each->end_in_order();
+    const auto is_there = [](const net::rail_statistics& rail) { return rail.state == net::rail_state::ending; };
+    while (!each->links.empty() || std::ranges::any_of(both.client.rails(), is_there)) co_await yield();
+    for (int turns = 0; turns != 100; ++turns) co_await yield();  // what the ends say to each other about it
+  }
+  for (net::connection* each : {&both.client, &both.server}) {
+    EXPECT_EQ(co_await code_of(each->recv()), errc::peer_vanished);
+  }
+  for (const auto& each : cables_) each->is_down = false;
 }
 
-TEST_F(rails, a_peer_that_knows_the_connection_no_more_has_restarted) {
-  const auto script = [&](ends both) -> task<> {
-    const auto target = co_await expose_zeros(both.server, mebibyte);
-    co_await until_spread_over(both.client, target, other());
-    both.server.abort();
-    std::error_code why;
-    try {
-      auto source = co_await filled(100, 3);
-      co_await both.client.write(std::move(source), target.remote().slice(0, 100));
-    } catch (const error& failure) {
-      why = failure.code();
-    }
-    EXPECT_EQ(why, errc::peer_restarted);
-  };
-  between_ends(script, forever);
+TEST_F_BETWEEN_ENDS(rails, a_peer_that_knows_the_connection_no_more_has_restarted, forever) {
+  const auto target = co_await spread_target(both, mebibyte);
+  both.server.abort();
+  auto source = co_await filled(100, 3);
+  EXPECT_EQ(co_await code_of(both.client.write(source, target.remote().slice(0, 100))), errc::peer_restarted);
 }
 
 TEST_F(rails, a_device_has_them_by_name) {
-  const auto body = [&]() -> task<> {
+  const auto body = []() -> task<> {
+    const net::connection_options how;
     for (const char* name : {"iwarp+iwarp", "shm,iwarp+iwarp"}) {
       auto device = net::device::open(name);
       EXPECT_EQ(device.name(), name);
       net::listener listener = co_await device.listen("127.0.0.1:0+127.0.0.1:0");
-      auto accepting = accept_one(listener, {});
-      auto connecting = device.connect(std::string(listener.address()));
-      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      auto both = co_await when_all(device.connect(std::string(listener.address())), accept_one(listener, how));
       EXPECT_EQ(std::get<0>(both).fabric(), "iwarp+iwarp");
     }
   };
   executor home;
   home.run(with_timeout(forever, body()));
   const auto refused = [](const char* name) {
-    try {
-      static_cast<void>(net::device::open(name));
-    } catch (const error& why) {
-      return std::string(why.what());
-    }
-    return std::string();
+    return words_thrown_by([&] { static_cast<void>(net::device::open(name)); });
   };
   EXPECT_NE(refused("iwarp+shm").find("shm cannot be a rail"), std::string::npos) << refused("iwarp+shm");
   EXPECT_NE(refused("iwarp+").find("unknown"), std::string::npos) << refused("iwarp+");

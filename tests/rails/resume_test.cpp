@@ -1,23 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A connection that waits for its links: connection_options::resume_within.
-#include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/control.hpp>
-#include <weft/net/rails/transport.hpp>
-#include <weft/weft.hpp>
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <system_error>
-#include <utility>
-#include <vector>
 
 #include "ends.hpp"
-#include "kit/failure.hpp"
+#include "kit/expect_failure.hpp"
 
 namespace weft::test {
 namespace {
@@ -25,8 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 
 net::connection_options resuming(std::chrono::milliseconds within = forever) {
-  net::connection_options how;
-  how.resume_within = within;
+  net::connection_options how{.resume_within = within};
   return how;
 }
 
@@ -48,21 +33,23 @@ class resumption : public testing::Test {
     net::connection server;
   };
   task<pair> connect(net::listener& listener, net::connection_options at_client, net::connection_options at_server) {
-    auto accepting = accept_one(listener, at_server);
-    auto connecting = client_.connect(std::string(listener.address()), at_client);
-    auto both = co_await when_all(std::move(connecting), std::move(accepting));
-    co_return pair{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
+    auto [client, server] =
+        co_await when_all(client_.connect(std::string(listener.address()), at_client), accept_one(listener, at_server));
+    co_return pair{std::move(client), std::move(server)};
   }
   // Runs the script on a connection whose ends wait so long.
   template <class Script>
   void between_ends(Script script, net::connection_options at_client = resuming(),
                     net::connection_options at_server = resuming()) {
-    const auto body = [&]() -> task<> {
+    run([&]() -> task<> {
       net::listener listener = co_await server_.listen(own_loopback() + ":0");
       pair both = co_await connect(listener, at_client, at_server);
       co_await script(both);
-    };
-    home_.run(with_timeout(forever, body()));
+    });
+  }
+  template <class Script>
+  void run(Script script) {
+    home_.run(with_timeout(forever, script()));
   }
   static task<mr::buffer> filled(net::device& at, std::size_t bytes, unsigned char with) {
     return filled_with(at.pool(), bytes, std::byte{with});
@@ -83,6 +70,8 @@ class resumption : public testing::Test {
 };
 
 // ---- it goes on ----
+
+#define TEST_F_RESUMING(fixture, name) TEST_F_SCRIPT(fixture, name, (pair & both), between_ends(WEFT_SCRIPT))
 
 TEST_F(resumption, a_connection_of_one_link_goes_on_where_it_was) {
   for (const unsigned at : {1u, 2u, 9u, 20u}) {
@@ -121,89 +110,76 @@ TEST_F(resumption, a_cut_before_the_first_message_of_either_end_loses_nothing) {
   between_ends([&](pair& both) -> task<> {
     cable_->is_cut_before = nullptr;
     cable_->cut();
-    const auto sending = [&]() -> task<> { co_await send_one(both.client, 7); };
     const auto receiving = [&]() -> task<> {
       const auto message = co_await both.server.recv_or_throw();
       EXPECT_TRUE(is_all(message.bytes(), std::byte{7}));
     };
-    co_await when_all(sending(), receiving());
+    co_await when_all(send_one(both.client, 7), receiving());
     EXPECT_GE(cable_->made, 4u);
   });
 }
 
-TEST_F(resumption, goes_on_although_the_answer_to_an_attempt_was_lost) {
-  between_ends([&](pair& both) -> task<> {
-    const auto target = co_await expose(both.server, 100);
-    for (unsigned char round = 1; round < 4; ++round) {
-      cable_->lost_answers = round;
-      cable_->cut();
-      auto source = co_await filled(client_, 100, round);
-      co_await both.client.write(std::move(source), target.remote());
-      co_await send_one(both.client, round);
-      const auto message = co_await both.server.recv_or_throw();
-      EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{round}));
-      EXPECT_EQ(cable_->lost_answers, 0u);
-    }
-  });
+TEST_F_RESUMING(resumption, goes_on_although_the_answer_to_an_attempt_was_lost) {
+  const auto target = co_await expose(both.server, 100);
+  for (unsigned char round = 1; round < 4; ++round) {
+    cable_->lost_answers = round;
+    cable_->cut();
+    auto source = co_await filled(client_, 100, round);
+    co_await both.client.write(std::move(source), target.remote());
+    co_await send_one(both.client, round);
+    const auto message = co_await both.server.recv_or_throw();
+    EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{round}));
+    EXPECT_EQ(cable_->lost_answers, 0u);
+  }
 }
 
-TEST_F(resumption, operations_that_wait_for_a_link_are_stopped_as_usual) {
-  between_ends([&](pair& both) -> task<> {
-    const auto target = co_await expose(both.server, 100);
-    cable_->is_down = true;
-    cable_->cut();
-    auto source = co_await filled(client_, 100, 1);
-    auto writing = [&]() -> task<> { co_await both.client.write(source, target.remote()); };
-    const auto why = co_await failure_of(with_timeout(20ms, writing()));
-    EXPECT_TRUE(why && why->code() == errc::timed_out);
-    cable_->is_down = false;
-    auto again = co_await filled(client_, 100, 2);
-    co_await both.client.write(std::move(again), target.remote());
-    EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{2}));
-  });
+TEST_F_RESUMING(resumption, operations_that_wait_for_a_link_are_stopped_as_usual) {
+  const auto target = co_await expose(both.server, 100);
+  cable_->is_down = true;
+  cable_->cut();
+  auto source = co_await filled(client_, 100, 1);
+  EXPECT_EQ(co_await code_of(with_timeout(20ms, both.client.write(source, target.remote()))), errc::timed_out);
+  cable_->is_down = false;
+  auto again = co_await filled(client_, 100, 2);
+  co_await both.client.write(std::move(again), target.remote());
+  EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{2}));
 }
 
 // What was exposed while nothing got through, and taken back since, leaves places between those that are told of.
-TEST_F(resumption, goes_on_with_memory_that_was_exposed_while_nothing_got_through) {
-  between_ends([&](pair& both) -> task<> {
-    cable_->is_silent = true;
-    std::vector<net::exposure> open;
-    for (int i = 0; i < 400; ++i) open.push_back(co_await expose(both.server, 16));
-    for (int i = 0; i < 399; ++i) static_cast<void>(co_await open[static_cast<std::size_t>(i)].revoke());
-    cable_->is_silent = false;
-    cable_->cut();
-    auto source = co_await filled(client_, 16, 1);
-    co_await both.client.write(std::move(source), open.back().remote());
-    EXPECT_TRUE(is_all(open.back().memory().bytes(), std::byte{1}));
-  });
+TEST_F_RESUMING(resumption, goes_on_with_memory_that_was_exposed_while_nothing_got_through) {
+  cable_->is_silent = true;
+  std::vector<net::exposure> open;
+  for (int i = 0; i < 400; ++i) open.push_back(co_await expose(both.server, 16));
+  for (int i = 0; i < 399; ++i) static_cast<void>(co_await open[static_cast<std::size_t>(i)].revoke());
+  cable_->is_silent = false;
+  cable_->cut();
+  auto source = co_await filled(client_, 16, 1);
+  co_await both.client.write(std::move(source), open.back().remote());
+  EXPECT_TRUE(is_all(open.back().memory().bytes(), std::byte{1}));
 }
 
-TEST_F(resumption, is_not_kept_out_by_requests_that_nobody_takes) {
+TEST_F_TASK(resumption, is_not_kept_out_by_requests_that_nobody_takes) {
   constexpr std::size_t places = 8;
   constexpr std::size_t strays = 30;
-  const auto body = [&]() -> task<> {
-    std::optional<net::listener> listener(co_await server_.listen(own_loopback() + ":0", {.max_half_open = places}));
-    const std::string address(listener->address());
-    pair both = co_await connect(*listener, resuming(), resuming());
-    const auto stranger = net::iwarp::open_transport({.checksum = false});
-    std::size_t turned_away = 0;
-    const auto ask = [&]() -> task<> {
-      net::set_up_options how;
-      how.deadline = later(clock::steady().now(), forever);
-      auto asking = [&]() -> task<> { const auto made = co_await stranger->connect(address, how); };
-      if (co_await code_of(asking()) == std::errc::no_buffer_space) ++turned_away;
-    };
-    co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
-      for (std::size_t i = 0; i < strays; ++i) all.spawn(ask());
-      while (turned_away < strays - places) co_await yield();
-      cable_->cut();
-      co_await send_one(both.client, 1);
-      const auto message = co_await both.server.recv_or_throw();
-      listener.reset();
-    });
-    EXPECT_EQ(turned_away, strays - places);
+  std::optional<net::listener> listener(co_await server_.listen(own_loopback() + ":0", {.max_half_open = places}));
+  const std::string address(listener->address());
+  pair both = co_await connect(*listener, resuming(), resuming());
+  const auto stranger = net::iwarp::open_transport({.checksum = false});
+  std::size_t turned_away = 0;
+  const auto ask = [&]() -> task<> {
+    net::set_up_options how;
+    how.deadline = later(clock::steady().now(), forever);
+    if (co_await code_of(stranger->connect(address, how)) == std::errc::no_buffer_space) ++turned_away;
   };
-  home_.run(with_timeout(forever, body()));
+  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+    for (std::size_t i = 0; i < strays; ++i) all.spawn(ask());
+    while (turned_away < strays - places) co_await yield();
+    cable_->cut();
+    co_await send_one(both.client, 1);
+    const auto message = co_await both.server.recv_or_throw();
+    listener.reset();
+  });
+  EXPECT_EQ(turned_away, strays - places);
 }
 
 TEST_F(resumption, a_peer_that_exposes_more_than_this_end_allows_is_told_so) {
@@ -222,10 +198,7 @@ TEST_F(resumption, a_peer_that_exposes_more_than_this_end_allows_is_told_so) {
       co_await both.server.send(std::move(note));
     };
     const auto receiving = [&]() -> task<> {
-      auto one = [&]() -> task<> { static_cast<void>(co_await both.client.recv()); };
-      const auto why = co_await failure_of(one());
-      EXPECT_TRUE(why && why->code() == errc::protocol_error) << (why ? why->what() : "");
-      EXPECT_NE(std::string(why ? why->what() : "").find("max_peer_exposures"), std::string::npos);
+      EXPECT_TRUE(failed_with(co_await failure_of(both.client.recv()), errc::protocol_error, "max_peer_exposures"));
     };
     co_await when_all(sending(), receiving());
   };
@@ -269,9 +242,7 @@ TEST_F(resumption, is_agreed_on_by_both_ends_and_else_the_connection_is_a_plain_
       EXPECT_FALSE(both.server.capabilities().resumes);
       EXPECT_TRUE(both.client.capabilities().invalidate);
       cable_->cut();
-      auto sending = send_one(both.client, 1);
-      const auto why = co_await failure_of(std::move(sending));
-      EXPECT_TRUE(why.has_value());
+      EXPECT_TRUE(co_await failure_of(send_one(both.client, 1)));
       EXPECT_EQ(cable_->attempts, 1u);
     };
     cable_->attempts = 0;
@@ -280,54 +251,40 @@ TEST_F(resumption, is_agreed_on_by_both_ends_and_else_the_connection_is_a_plain_
   }
 }
 
-TEST_F(resumption, of_a_device_by_name_changes_none_of_its_names) {
-  const auto body = [&]() -> task<> {
-    for (const char* name : {"iwarp", "shm,iwarp", "shm", "auto"}) {
-      SCOPED_TRACE(name);
-      auto device = net::device::open(name);
-      for (const auto within : {0ms, 1000ms}) {
-        net::listener listener = co_await device.listen(own_loopback() + ":0");
-        auto accepting = accept_one(listener, resuming(within));
-        auto connecting = device.connect(std::string(listener.address()), resuming(within));
-        auto both = co_await when_all(std::move(connecting), std::move(accepting));
-        const bool over_tcp = std::string_view(name) == "iwarp";
-        EXPECT_EQ(std::get<0>(both).fabric(), over_tcp ? "iwarp" : "shm");
-        EXPECT_EQ(std::get<0>(both).capabilities().resumes, over_tcp && within != 0ms);
-      }
-      EXPECT_TRUE(std::string_view(name) == "auto" || device.name() == name) << device.name();
+TEST_F_TASK(resumption, of_a_device_by_name_changes_none_of_its_names) {
+  for (const char* name : {"iwarp", "shm,iwarp", "shm", "auto"}) {
+    SCOPED_TRACE(name);
+    auto device = net::device::open(name);
+    for (const auto within : {0ms, 1000ms}) {
+      net::listener listener = co_await device.listen(own_loopback() + ":0");
+      auto both = co_await when_all(device.connect(std::string(listener.address()), resuming(within)),
+                                    accept_one(listener, resuming(within)));
+      const bool over_tcp = std::string_view(name) == "iwarp";
+      EXPECT_EQ(std::get<0>(both).fabric(), over_tcp ? "iwarp" : "shm");
+      EXPECT_EQ(std::get<0>(both).capabilities().resumes, over_tcp && within != 0ms);
     }
-  };
-  home_.run(with_timeout(forever, body()));
+    EXPECT_TRUE(std::string_view(name) == "auto" || device.name() == name) << device.name();
+  }
 }
 
-TEST_F(resumption, shares_no_receives_and_says_so) {
-  const auto body = [&]() -> task<> {
-    net::listener listener = co_await server_.listen(own_loopback() + ":0");
-    auto receives = co_await client_.share_receives();
-    net::connection_options how = resuming();
-    how.receives = &receives;
-    auto refused = [&]() -> task<> {
-      const auto made = co_await client_.connect(std::string(listener.address()), how);
-    };
-    const auto why = co_await failure_of(refused());
-    EXPECT_TRUE(why && why->code() == errc::not_supported) << (why ? why->what() : "");
-    how.resume_within = 0ms;
-    const pair both = co_await connect(listener, how, {});
-  };
-  home_.run(with_timeout(forever, body()));
+TEST_F_TASK(resumption, shares_no_receives_and_says_so) {
+  net::listener listener = co_await server_.listen(own_loopback() + ":0");
+  auto receives = co_await client_.share_receives();
+  net::connection_options how = resuming();
+  how.receives = &receives;
+  const auto refused = co_await failure_of(client_.connect(std::string(listener.address()), how));
+  EXPECT_TRUE(failed_with(refused, errc::not_supported));
+  how.resume_within = 0ms;
+  const pair both = co_await connect(listener, how, {});
 }
 
 // ---- a peer that is another ----
 
-TEST_F(resumption, a_peer_that_has_given_the_connection_up_is_not_waited_for) {
-  between_ends([&](pair& both) -> task<> {
-    const auto target = co_await expose(both.server, 100);
-    both.server.abort();
-    auto source = co_await filled(client_, 100, 1);
-    auto writing = [&]() -> task<> { co_await both.client.write(source, target.remote()); };
-    const auto why = co_await failure_of(writing());
-    EXPECT_TRUE(why && why->code() == errc::peer_restarted) << (why ? why->what() : "");
-  });
+TEST_F_RESUMING(resumption, a_peer_that_has_given_the_connection_up_is_not_waited_for) {
+  const auto target = co_await expose(both.server, 100);
+  both.server.abort();
+  auto source = co_await filled(client_, 100, 1);
+  EXPECT_TRUE(failed_with(co_await failure_of(both.client.write(source, target.remote())), errc::peer_restarted));
 }
 
 // As a process that was killed, and another at its address: now, or once a few attempts have found nobody.
@@ -343,7 +300,6 @@ TEST_F(resumption, a_peer_that_was_started_anew_is_another_one_however_late_it_l
       std::optional<net::exposure> target(co_await both->server.expose(std::move(memory), open_wide));
       const auto where = target->remote();
       auto source = co_await filled(client_, 100, 1);
-      const auto writing = [&]() -> task<> { co_await both->client.write(source, where); };
       const auto dying = [&]() -> task<> {
         cable_->is_down = true;
         cable_->cut();
@@ -355,14 +311,10 @@ TEST_F(resumption, a_peer_that_was_started_anew_is_another_one_however_late_it_l
         net::device second = open();
         net::listener anew = co_await second.listen(address);
         const auto going_on = [&]() -> task<net::connection> {
-          auto write = writing();
-          const auto why = co_await failure_of(std::move(write));
-          EXPECT_TRUE(why && why->code() == errc::peer_restarted) << (why ? why->what() : "");
+          EXPECT_TRUE(failed_with(co_await failure_of(both->client.write(source, where)), errc::peer_restarted));
           co_return co_await client_.connect(address, resuming());
         };
-        auto a = going_on();
-        auto b = accept_one(anew, resuming());
-        const auto fresh = co_await when_all(std::move(a), std::move(b));
+        const auto fresh = co_await when_all(going_on(), accept_one(anew, resuming()));
         EXPECT_TRUE(std::get<0>(fresh).capabilities().resumes);
       };
       cable_->attempts = 0;
@@ -373,53 +325,39 @@ TEST_F(resumption, a_peer_that_was_started_anew_is_another_one_however_late_it_l
   }
 }
 
-TEST_F(resumption, another_program_at_the_peers_address_is_a_clear_error) {
-  const auto body = [&]() -> task<> {
-    std::optional<net::listener> listener(co_await server_.listen(own_loopback() + ":0"));
-    const std::string address(listener->address());
-    pair both = co_await connect(*listener, resuming(), resuming());
-    cable_->is_down = true;
-    cable_->cut();
-    both.server.abort();
-    listener.reset();
-    net::device other = open_plain();
-    net::listener anew = co_await other.listen(address);
-    cable_->is_down = false;
-    const auto serving = [&]() -> task<> { const auto peer = co_await accept_one(anew, net::connection_options()); };
-    const auto resume = [&]() -> task<> {
-      auto sending = send_one(both.client, 1);
-      auto why = co_await failure_of(std::move(sending));
-      while (!why) {
-        auto more = send_one(both.client, 1);
-        why = co_await failure_of(std::move(more));
-      }
-      EXPECT_EQ(why->code(), errc::protocol_error) << why->what();
-      EXPECT_NE(std::string(why->what()).find("another program"), std::string::npos) << why->what();
-    };
-    co_await when_all(serving(), resume());
+TEST_F_TASK(resumption, another_program_at_the_peers_address_is_a_clear_error) {
+  std::optional<net::listener> listener(co_await server_.listen(own_loopback() + ":0"));
+  const std::string address(listener->address());
+  pair both = co_await connect(*listener, resuming(), resuming());
+  cable_->is_down = true;
+  cable_->cut();
+  both.server.abort();
+  listener.reset();
+  net::device other = open_plain();
+  net::listener anew = co_await other.listen(address);
+  cable_->is_down = false;
+  const auto resume = [&]() -> task<> {
+    std::optional<error> why;
+    while (!why) why = co_await failure_of(send_one(both.client, 1));
+    EXPECT_TRUE(failed_with(why, errc::protocol_error, "another program"));
   };
-  home_.run(with_timeout(forever, body()));
+  co_await when_all(accept_one(anew, net::connection_options()), resume());
 }
 
-TEST_F(resumption, nobody_joins_with_an_id_that_was_guessed) {
-  between_ends([&](pair& both) -> task<> {
-    const auto stranger = net::iwarp::open_transport({.checksum = false});
-    const std::string address(both.client.peer());
-    for (unsigned char i = 0; i < 20; ++i) {
-      net::rails::join asked;
-      asked.epoch = i;
-      asked.id.fill(std::byte{i});
-      const auto words = asked.pack();
-      net::set_up_options how;
-      how.deadline = later(clock::steady().now(), forever);
-      how.private_data = words;
-      auto joining = [&]() -> task<> { const auto made = co_await stranger->connect(address, how); };
-      const auto why = co_await failure_of(joining());
-      EXPECT_TRUE(why && why->code() == errc::peer_restarted) << (why ? why->what() : "");
-    }
-    co_await send_one(both.client, 1);
-    const auto message = co_await both.server.recv_or_throw();
-  });
+TEST_F_RESUMING(resumption, nobody_joins_with_an_id_that_was_guessed) {
+  const auto stranger = net::iwarp::open_transport({.checksum = false});
+  const std::string address(both.client.peer());
+  for (unsigned char i = 0; i < 20; ++i) {
+    net::rails::join asked{.epoch = i};
+    asked.id.fill(std::byte{i});
+    const auto words = asked.pack();
+    net::set_up_options how;
+    how.deadline = later(clock::steady().now(), forever);
+    how.private_data = words;
+    EXPECT_TRUE(failed_with(co_await failure_of(stranger->connect(address, how)), errc::peer_restarted));
+  }
+  co_await send_one(both.client, 1);
+  const auto message = co_await both.server.recv_or_throw();
 }
 
 }  // namespace

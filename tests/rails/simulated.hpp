@@ -4,15 +4,11 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/verbs/transport.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <list>
-#include <memory>
-#include <string>
 
+#include "kit/test.hpp"
 #include "sim/rdma.hpp"
 
 namespace weft::test {

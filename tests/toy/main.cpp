@@ -2,11 +2,6 @@
 // The conformance suite on the toy fabric.
 #include <weft/net/add_transport.hpp>
 
-#include <gtest/gtest.h>
-
-#include <string>
-#include <string_view>
-
 #include "conformance/peers.hpp"
 #include <toy/fabric.hpp>
 

@@ -16,22 +16,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <list>
-#include <memory>
-#include <optional>
 #include <random>
 #include <sstream>
-#include <stdexcept>
-#include <string>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 using namespace weft;
 using namespace std::chrono_literals;
@@ -53,23 +45,20 @@ task<> pause_for_a_while(generator& random) {
 }
 
 net::connection_options options() {
-  net::connection_options how;
-  how.receive_size = message_bytes;
-  how.receive_depth = 4;
-  how.send_depth = 16;
-  how.close_timeout = 200ms;
-  how.dead_peer_after = 2s;
+  net::connection_options how{.receive_size = message_bytes,
+                              .receive_depth = 4,
+                              .send_depth = 16,
+                              .close_timeout = 200ms,
+                              .dead_peer_after = 2s};
   return how;
 }
 
 /// How many tasks there are. Each holds its presence from before it begins until its frame goes.
 class tally {
  public:
-  class presence_holder {
+  class presence_holder : private weft::test::immovable {
    public:
     explicit presence_holder(tally& all) noexcept : all_(all) { ++all_.present_; }
-    presence_holder(const presence_holder&) = delete;
-    presence_holder& operator=(const presence_holder&) = delete;
     ~presence_holder() {
       if (--all_.present_ == 0) all_.changed_.set();
     }
@@ -252,11 +241,9 @@ destructible run(task<> body) { co_await std::move(body); }
 
 /// Destroys tasks when the executor is about to sleep: a task that could go on must not be destroyed, and then there is
 /// none.
-class destroyer final : public poller {
+class destroyer final : public poller, private weft::test::immovable {
  public:
   destroyer() : never_(::eventfd(0, EFD_CLOEXEC)) { executor::current()->add_poller(*this); }
-  destroyer(const destroyer&) = delete;
-  destroyer& operator=(const destroyer&) = delete;
   ~destroyer() {
     executor::current()->remove_poller(*this);
     ::close(never_);
@@ -328,7 +315,7 @@ class load {
 // ---- a process to kill ----
 
 /// Forks processes on request, from one that has no threads and no device.
-class nursery {
+class nursery : private weft::test::immovable {
  public:
   struct request {
     char what;  // 'b'egin, 'k'ill
@@ -345,8 +332,6 @@ class nursery {
     ::close(answers_[made == 0 ? 0 : 1]);
     if (made == 0) serve(child);
   }
-  nursery(const nursery&) = delete;
-  nursery& operator=(const nursery&) = delete;
   ~nursery() {
     ::close(requests_[1]);
     ::close(answers_[0]);
@@ -389,16 +374,13 @@ class nursery {
 };
 
 net::device_options small_pool() {
-  net::device_options how;
-  how.pool.max_bytes = std::size_t{32} << 20;
-  how.pool.arena_bytes = std::size_t{1} << 20;
-  how.pool.huge_pages = false;
+  net::device_options how{
+      .pool = {.max_bytes = std::size_t{32} << 20, .arena_bytes = std::size_t{1} << 20, .huge_pages = false}};
   return how;
 }
 
 mr::registration_options for_borrowing() {
-  mr::registration_options how;
-  how.usage = mr::usage::bind_window | mr::usage::write_src | mr::usage::read_dst;
+  mr::registration_options how{.usage = mr::usage::bind_window | mr::usage::write_src | mr::usage::read_dst};
   return how;
 }
 
@@ -422,9 +404,7 @@ std::string device_name = "iwarp";
 int child(const nursery::request& what) {
   try {
     auto device = net::device::open(device_name, small_pool());
-    executor_options how;
-    how.policy = poll_policy::sleep;
-    executor home(how);
+    executor home({.policy = poll_policy::sleep});
     home.run(visit(device, what.address, what.seed));
   } catch (const std::exception&) {  // its parent was quicker
   }
@@ -469,14 +449,11 @@ task<net::connection> accept_one(net::listener& from) {
 
 task<> connect_both(side& client, side& server, const std::string& address) {
   auto listener = co_await client.device.listen(address);
-  auto accepting = accept_one(listener);
-  auto connecting = client.device.connect(std::string(listener.address()), options());
-  auto [made, accepted] = co_await when_all(std::move(connecting), std::move(accepting));
+  auto [made, accepted] =
+      co_await when_all(client.device.connect(std::string(listener.address()), options()), accept_one(listener));
   client.peer.emplace(std::move(made));
   server.peer.emplace(std::move(accepted));
-  auto one = introduce(client);
-  auto other = introduce(server);
-  co_await when_all(std::move(one), std::move(other));
+  co_await when_all(introduce(client), introduce(server));
 }
 
 task<> end_both(net::device& device, const std::string& address, generator& random) {
@@ -651,8 +628,7 @@ class trials {
   }
 
   static executor_options sleeping() {
-    executor_options how;
-    how.policy = poll_policy::sleep;
+    executor_options how{.policy = poll_policy::sleep};
     return how;
   }
 

@@ -2,16 +2,11 @@
 // What programs share that run in both of two guests: tests/vm/README.md.
 #pragma once
 
-#include <weft/runtime/offload.hpp>
-#include <weft/runtime/task.hpp>
 #include <weft/weft.hpp>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdlib>
-#include <span>
-#include <stdexcept>
-#include <string>
+
+#include "kit/standard.hpp"
 
 namespace weft::test {
 

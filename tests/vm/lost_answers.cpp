@@ -4,21 +4,14 @@
 //
 // What writes a word and what reads it, or counts in it, is posted at once: that is how the answers to several are lost
 // together. Nothing is posted behind a read that it could find instead: a device may read anew what it has read before.
-#include <weft/runtime/scope.hpp>
 #include <weft/weft.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <exception>
-#include <stdexcept>
-#include <string>
+
+#include "kit/standard.hpp"
 
 using namespace weft;
 using namespace std::chrono_literals;

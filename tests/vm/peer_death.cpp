@@ -10,17 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
-#include <exception>
-#include <stdexcept>
-#include <string>
-#include <string_view>
 
 #include "guests.hpp"
+#include "kit/standard.hpp"
 
 using namespace weft;
 using namespace weft::test;
@@ -59,9 +53,7 @@ constexpr std::array faults{
 };
 
 net::connection_options watchful() {
-  net::connection_options how;
-  how.dead_peer_after = dead_peer_after;
-  how.close_timeout = 1s;
+  net::connection_options how{.close_timeout = 1s, .dead_peer_after = dead_peer_after};
   return how;
 }
 
@@ -77,13 +69,9 @@ class side {
                                                                   mr::usage::flush_visibility | mr::usage::atomic_dst);
     const mr::remote_region there = co_await exchange(device_, peer_, own);
     heard();
-    auto writing = until_the_end("a write", write(there));
-    auto reading = until_the_end("a read", read(there));
-    auto counting = until_the_end("a fetch_add", count(there));
-    auto sending = until_the_end("a send", send());
-    auto receiving = until_the_end("a receive", receive());
-    co_await when_all(std::move(writing), std::move(reading), std::move(counting), std::move(sending),
-                      std::move(receiving));
+    co_await when_all(until_the_end("a write", write(there)), until_the_end("a read", read(there)),
+                      until_the_end("a fetch_add", count(there)), until_the_end("a send", send()),
+                      until_the_end("a receive", receive()));
   }
 
  private:

@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // peer_frozen: in two guests, what goes on while guest 2's program is stopped for longer than dead_peer_after, and that
 // all does once it continues. For a device: with iWARP in user space the program itself serves its peer.
-#include <weft/runtime/sleep.hpp>
-#include <weft/runtime/with_timeout.hpp>
 #include <weft/weft.hpp>
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <stdexcept>
-#include <string>
 
 #include "guests.hpp"
+#include "kit/standard.hpp"
 
 using namespace weft;
 using namespace weft::test;
@@ -38,9 +29,7 @@ const char* const freeze =
     "kill -STOP $PPID; touch /pair/frozen; until test -e /pair/thaw; do sleep 0.02; done; kill -CONT $PPID";
 
 net::connection_options watchful() {
-  net::connection_options how;
-  how.dead_peer_after = dead_peer_after;
-  how.receive_depth = receive_depth;
+  net::connection_options how{.receive_depth = receive_depth, .dead_peer_after = dead_peer_after};
   return how;
 }
 

@@ -12,16 +12,9 @@
 #include <netdb.h>
 #include <poll.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace {
 
@@ -94,7 +87,7 @@ rdma_conn_param parameters(std::uint8_t rnr_retries) {
 }
 
 /// One connection, on an id that has its address.
-class peer {
+class peer : private weft::test::immovable {
  public:
   peer(rdma_cm_id* id, std::uint32_t room) : id_(id), room_(room), said_(receives) {
     domain_ = made(ibv_alloc_pd(id->verbs), "ibv_alloc_pd");
@@ -112,8 +105,6 @@ class peer {
     out_key_ = made(ibv_reg_mr(domain_, out_.data(), out_.size(), IBV_ACCESS_LOCAL_WRITE), "ibv_reg_mr");
     for (std::size_t i = 0; i < receives; ++i) post_receive(i);
   }
-  peer(const peer&) = delete;
-  peer& operator=(const peer&) = delete;
   ~peer() {
     rdma_destroy_qp(id_);
     for (ibv_mr* key : {room_key_, said_key_, out_key_}) ibv_dereg_mr(key);
@@ -274,15 +265,13 @@ class peer {
   std::uint32_t key_ = 0;
 };
 
-class address {
+class address : private weft::test::immovable {
  public:
   address(const char* host, const char* port) {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
     require(getaddrinfo(host, port, &hints, &found_) == 0, "that is no address");
   }
-  address(const address&) = delete;
-  address& operator=(const address&) = delete;
   ~address() { freeaddrinfo(found_); }
   [[nodiscard]] sockaddr* get() const { return found_->ai_addr; }
 
