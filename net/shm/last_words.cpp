@@ -32,7 +32,7 @@ record record_of(const refused_access& what) noexcept {
 work_status status_of(const posted_request& item, const std::optional<record>& refused) noexcept {
   if (item.done) return work_status::done;
   if (!refused) return work_status::flushed;
-  if (refused->number == item.number) return work_status::access_denied;
+  if (item.numbered && refused->number == item.number) return work_status::access_denied;
   const bool has_place = item.work->kind != work_kind::send;
   return has_place && item.work->remote_key != refused->key ? work_status::bystander : work_status::flushed;
 }

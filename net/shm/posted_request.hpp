@@ -22,7 +22,8 @@ struct posted_request {
   posted_request* next = nullptr;
   std::uint64_t bytes = 0;   ///< length of the whole
   std::uint64_t moved = 0;   ///< bytes that are in the ring, or have been answered
-  std::uint32_t number = 0;  ///< counts all requests of this end, modulo 2^32
+  std::uint32_t number = 0;  ///< once it is `numbered`: of the requests that this end has sent, modulo 2^32
+  bool numbered = false;     ///< its first record is in the ring; false for one that this end executes itself
   bool done = false;
   bool far = false;  ///< the peer copies the payload, and answers with a `copied`
 };
@@ -46,12 +47,16 @@ class posted_requests {
 
   void add(posted_request& item) noexcept {
     item.next = nullptr;
-    item.number = count_++;
     (first_ != nullptr ? last_->next : first_) = &item;
     last_ = &item;
     if (unsent_ == nullptr) unsent_ = &item;
   }
-  /// Numbers a request that is sent without being posted.
+  /// The first record of a request is in the ring.
+  void number(posted_request& item) noexcept {
+    item.number = count_++;
+    item.numbered = true;
+  }
+  /// Likewise, of a request that is sent without being posted.
   void count_one() noexcept { ++count_; }
   void unsent_is_sent() noexcept { unsent_ = unsent_->next; }
   posted_request& take_oldest() noexcept {
@@ -63,7 +68,7 @@ class posted_requests {
   posted_request* first_ = nullptr;
   posted_request* unsent_ = nullptr;
   posted_request* last_ = nullptr;
-  std::uint32_t count_ = 0;  // of all that were ever posted, modulo 2^32
+  std::uint32_t count_ = 0;  // of all that were ever sent, modulo 2^32; the peer counts them too
 };
 
 [[nodiscard]] inline std::uint64_t bytes_of(const work_request& work) noexcept {

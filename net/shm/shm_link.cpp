@@ -103,7 +103,7 @@ void shm_link::post(work_request& work) noexcept {
   posted_request& item = *static_cast<posted_request*>(work.corner);
   item.bytes = bytes_of(work);
   item.moved = 0;
-  item.done = item.far = false;
+  item.done = item.far = item.numbered = false;
   requests_.add(item);
   if (life_.has_ended()) unsettled_ = true;
 }
@@ -197,11 +197,17 @@ bool shm_link::send_request(posted_request& item) noexcept {
   if (is_query(work)) return send_query(item);
   if (work.invalidate) direct_.forget(static_cast<std::uint32_t>(*work.invalidate));
   if (work.kind == work_kind::write) direct_.wrote();
-  if (item.bytes >= far_copies::least_bytes && far_.may_send(item, *domain_)) return far_.send(item, *domain_);
+  if (item.bytes >= far_copies::least_bytes && far_.may_send(item, *domain_)) return send_far(item);
   return send_pieces(item);
 }
 
-bool shm_link::send_query(const posted_request& item) noexcept {
+bool shm_link::send_far(posted_request& item) noexcept {
+  if (!far_.send(item, *domain_)) return false;
+  requests_.number(item);
+  return true;
+}
+
+bool shm_link::send_query(posted_request& item) noexcept {
   if (reads_ == capabilities_.outgoing_reads) return false;  // defect: one question more
   const work_request& work = *item.work;
   if (work.kind == work_kind::read) {
@@ -210,6 +216,7 @@ bool shm_link::send_query(const posted_request& item) noexcept {
     const atomic_operands operands{.operand = work.operand, .compare = work.compare};
     if (!output_.send(query_of(work, item.bytes), std::as_bytes(std::span(&operands, 1)))) return false;
   }
+  requests_.number(item);
   ++reads_;
   return true;
 }
@@ -229,6 +236,7 @@ bool shm_link::send_pieces(posted_request& item) noexcept {
     if (item.moved != 0) header = {.kind = record_kind::more};
     header.bytes = static_cast<std::uint32_t>(piece.size());
     output_.put(header);
+    if (item.moved == 0) requests_.number(item);
     item.moved += piece.size();                       // defect: complete a write with
     if (item.moved != item.bytes) output_.publish();  // the peer begins to copy meanwhile
     if (life_.has_ended()) return false;              // the peer could not be woken up

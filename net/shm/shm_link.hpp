@@ -111,7 +111,8 @@ class shm_link final : public net::link,
   void send_output() noexcept;
   void send_requests() noexcept;
   [[nodiscard]] bool send_request(posted_request& item) noexcept;
-  [[nodiscard]] bool send_query(const posted_request& item) noexcept;
+  [[nodiscard]] bool send_far(posted_request& item) noexcept;
+  [[nodiscard]] bool send_query(posted_request& item) noexcept;
   [[nodiscard]] bool send_pieces(posted_request& item) noexcept;
   void complete_oldest() noexcept;
   [[nodiscard]] bool has_unsent() const noexcept { return requests_.unsent() != nullptr || !answers_.empty(); }

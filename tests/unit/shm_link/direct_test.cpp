@@ -6,6 +6,7 @@
 #include <future>
 #include <semaphore>
 
+#include "kit/attempt.hpp"
 #include "kit/other_thread.hpp"
 #include "shm_link/support.hpp"
 
@@ -435,6 +436,36 @@ TEST_P_BY_HAND(direct_order, waits_for_answers_to_reads_of_other_memory) {
   co_await when_all(read(), write(), serve());
   EXPECT_EQ(view.data()[0], std::byte{'d'});
   EXPECT_EQ(target.bytes()[0], std::byte{'a'});
+}
+
+// The peer counts only what it is asked for.
+TEST_P_BY_HAND(direct_order, leaves_the_peer_able_to_say_which_request_it_has_refused) {
+  constexpr std::size_t size = 2 * shm::whole_bytes;  // too much for an operation that ends where it begins
+  const descriptor file = file_of(size);
+  open(hand);
+  offer(hand, file.fd(), {.total = size}, {size, 0});
+  static_cast<void>(co_await next(hand, record_kind::taken));
+  std::vector<std::byte> from(size, std::byte{'d'});
+  auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
+  co_await victim.write(ours.slice(), place(key, size));
+  auto first = co_await filled(8, 'r');
+  auto second = co_await filled(8, 'r');
+  const auto use = [&](scope& tasks) -> task<> {
+    attempt innocent(tasks, victim.read(first, place(other_key, 8)));
+    attempt refused(tasks, victim.read(second, place(other_key + 1, 8)));
+    for (int i = 0; i < 2; ++i) static_cast<void>(co_await next(hand, record_kind::read));
+    hand.put({.kind = record_kind::broken,
+              .reason = static_cast<std::uint16_t>(shm::break_reason::access_refused),
+              .key = other_key + 1,
+              .number = 1});
+    hand.publish();
+    co_await innocent.end();
+    co_await refused.end();
+    EXPECT_EQ(innocent.code(), errc::connection_failed) << innocent.words();
+    EXPECT_EQ(refused.code(), errc::remote_access) << refused.words();
+  };
+  co_await with_scope(on_failure::report, use);
+  co_await ours.release();
 }
 
 TEST_P_BY_HAND(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_refuse) {
