@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/stop_token.hpp>
+#include <weft/runtime/task.hpp>
+
+namespace weft {
+
+// The chain is out of the list before the operation ends, because that may destroy it, or others.
+void stop_source::stop_first_chain() noexcept {
+  auto& first = static_cast<detail::promise_base&>(*chains_);
+  first.leave();
+  if (detail::operation_base* const waited = first.stoppable()) waited->stop();
+}
+
+// Tasks may outlive the source of their token as long as they do not wait.
+[[gnu::cold]] void stop_source::let_chains_go() noexcept {
+  while (chains_ != nullptr) {
+    auto& first = static_cast<detail::promise_base&>(*chains_);
+    first.leave();
+    if (first.stoppable() != nullptr)
+      detail::terminate_because("a stop_source was destroyed while an operation still listens to it");
+  }
+}
+
+}  // namespace weft
