@@ -3,7 +3,12 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/weft.hpp>
 
-#include "kit/test.hpp"
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
 #include <store.hpp>
 #include <world.hpp>
 
@@ -13,7 +18,9 @@ using namespace weft;
 using namespace std::chrono_literals;
 
 net::device open_device(sim::world& place) {
-  const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
+  net::device_options options;
+  options.pool.huge_pages = false;
+  options.pool.system_calls = &place;
   return net::device::open(net::iwarp::open_transport({}, place), options);
 }
 
@@ -82,7 +89,9 @@ void use_store(std::uint64_t seed) {
       const auto call = [&]() -> task<> {
         for (std::uint16_t port = 20'000; !co_await use(device, port); ++port) EXPECT_LT(port, 20'010);
       };
-      co_await when_any(with_scope(ignore, serve), call());
+      auto server = with_scope(ignore, serve);
+      auto client = call();
+      co_await when_any(std::move(server), std::move(client));
     };
     home.run(body());
   }

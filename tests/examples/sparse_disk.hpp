@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstring>
 #include <map>
 
-#include "kit/standard.hpp"
 #include <nvme/disk.hpp>
 
 /// A disk of any size that keeps the pages that were written, and takes no memory for others.
