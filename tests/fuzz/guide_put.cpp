@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // For docs/guide/protocol.md: whatever a peer sends, what parse_put() yields fits a table.
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <span>
+#include <string>
+#include <vector>
 
-#include "kit/standard.hpp"
 #include <store.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
