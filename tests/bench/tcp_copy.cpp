@@ -12,11 +12,17 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <string>
+#include <vector>
 
-#include "../kit/standard.hpp"
 #include <copy/digest.hpp>
 #include <copy/failure.hpp>
 #include <copy/file.hpp>
