@@ -962,7 +962,8 @@ class Perf(ProgramTest):
         clients = [self.start("weft-perf", "run", server.address, "--connections", 20, "--iterations", 500, "--depth", 4,
                               "--sizes", "64,64K", "--poll", "sleep") for _ in range(3)]
         for client in clients:
-            result = self.fine(client.result())
+            result = client.result()
+            self.assertEqual((result.code, result.err, server.err), (0, "", ""), result)
             self.assertEqual({count for row in self.rows(result).values() for count in row.values()}, {500})
         self.assertEqual(server.err, "")
         self.assertEqual(server.out.count("\n"), 1)
