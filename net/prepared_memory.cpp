@@ -5,6 +5,7 @@
 #include <weft/net/prepared_memory.hpp>
 
 #include <atomic>
+#include <new>
 #include <optional>
 #include <span>
 
@@ -79,7 +80,9 @@ bool prepared_transfer::may_use(const mr::slice& local, bool reads) const noexce
 }
 
 [[gnu::noinline]] transfer& prepared_transfer::post() {
-  transfer& item = posted_.emplace(transfer(where_.core(), kind_));
+  if (is_posted_) throw error(errc::invalid_argument, "an operation on prepared memory was awaited before");
+  transfer& item = *::new (static_cast<void*>(&posted_)) transfer(where_.core(), kind_);
+  is_posted_ = true;
   item.use(held_ != nullptr ? sink(*held_) : sink(borrowed_));
   item.aim(where_.where_.slice(offset_, item.bytes()));
   return item;

@@ -8,12 +8,12 @@
 #include <weft/net/connection/transfer.hpp>
 #include <weft/net/link/direct_place.hpp>
 
+#include <cassert>
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 namespace weft {
 class executor_core;
@@ -29,6 +29,17 @@ class prepared_memory;
 /// once.
 class [[nodiscard]] prepared_transfer {
  public:
+  /// Only before it is awaited.
+  prepared_transfer(prepared_transfer&& other) noexcept
+      : prepared_transfer(other.where_, other.kind_, other.offset_, other.held_, other.borrowed_) {
+    assert(!other.is_posted_ && "an operation was moved after it had been awaited");
+  }
+  prepared_transfer& operator=(prepared_transfer&&) = delete;
+  ~prepared_transfer() {
+    if (is_posted_) [[unlikely]]
+      posted_.~transfer();
+  }
+
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   /// Does not suspend the task if the memory is used directly, and it is the task's turn to go on. Throws
   /// errc::out_of_range beyond the prepared memory.
@@ -40,8 +51,8 @@ class [[nodiscard]] prepared_transfer {
   }
   /// Throws weft::error: as connection::write() or read().
   void await_resume() const {
-    if (posted_) [[unlikely]]
-      posted_->await_resume();
+    if (is_posted_) [[unlikely]]
+      posted_.await_resume();
   }
 
  private:
@@ -58,7 +69,10 @@ class [[nodiscard]] prepared_transfer {
   mr::slice borrowed_;
   std::uint64_t offset_;
   transfer_kind kind_;
-  std::optional<transfer> posted_;  // unless it ended where it began
+  bool is_posted_ = false;  // it did not end where it began
+  union {
+    transfer posted_;  // made in its place, because that is cheaper than to move it there
+  };
 };
 
 /// Memory of the peer's whose place was looked up once, for many small reads and writes: connection::prepare(). Over
