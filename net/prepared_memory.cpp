@@ -42,6 +42,7 @@ void prepared_memory::look_up() noexcept {
 // Flattened, because all of it is short. What is refused or has to wait is left to post().
 [[gnu::flatten]] taken prepared_transfer::take_now(weft::detail::promise_base& waiter) noexcept {
   prepared_memory& there = where_;
+  if (state_ != state::idle) return taken::no;
   if (executor_core::current() != there.home_ || there.keys_->abandoned()) return taken::no;
   sending& out = there.core_->out();
   connection_state& state = there.core_->state();
@@ -66,6 +67,7 @@ void prepared_memory::look_up() noexcept {
   live_statistics::operations& counted = reads ? state.statistics.reads : state.statistics.writes;
   counted.posted.add(1);
   counted.bytes.add(memory.size());
+  state_ = state::ended;
   return out.order().go_on(waiter);
 }
 
@@ -80,9 +82,9 @@ bool prepared_transfer::may_use(const mr::slice& local, bool reads) const noexce
 }
 
 [[gnu::noinline]] transfer& prepared_transfer::post() {
-  if (is_posted_) throw error(errc::invalid_argument, "an operation on prepared memory was awaited before");
+  if (state_ != state::idle) throw error(errc::invalid_argument, "an operation on prepared memory was awaited before");
   transfer& item = *::new (static_cast<void*>(&posted_)) transfer(where_.core(), kind_);
-  is_posted_ = true;
+  state_ = state::posted;
   item.use(held_ != nullptr ? sink(*held_) : sink(borrowed_));
   item.aim(where_.where_.slice(offset_, item.bytes()));
   return item;

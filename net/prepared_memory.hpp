@@ -26,17 +26,17 @@ class link_keys;
 class prepared_memory;
 
 /// A read or write of prepared memory: the result of prepared_memory::read() and write(). It starts when it is awaited,
-/// once.
+/// once; a second time is errc::invalid_argument.
 class [[nodiscard]] prepared_transfer {
  public:
   /// Only before it is awaited.
   prepared_transfer(prepared_transfer&& other) noexcept
       : prepared_transfer(other.where_, other.kind_, other.offset_, other.held_, other.borrowed_) {
-    assert(!other.is_posted_ && "an operation was moved after it had been awaited");
+    assert(other.state_ == state::idle && "an operation was moved after it had been awaited");
   }
   prepared_transfer& operator=(prepared_transfer&&) = delete;
   ~prepared_transfer() {
-    if (is_posted_) [[unlikely]]
+    if (state_ == state::posted) [[unlikely]]
       posted_.~transfer();
   }
 
@@ -51,7 +51,7 @@ class [[nodiscard]] prepared_transfer {
   }
   /// Throws weft::error: as connection::write() or read().
   void await_resume() const {
-    if (is_posted_) [[unlikely]]
+    if (state_ == state::posted) [[unlikely]]
       posted_.await_resume();
   }
 
@@ -69,7 +69,11 @@ class [[nodiscard]] prepared_transfer {
   mr::slice borrowed_;
   std::uint64_t offset_;
   transfer_kind kind_;
-  bool is_posted_ = false;  // it did not end where it began
+  // idle    not awaited yet
+  // ended   where it began
+  // posted  as posted_, which is there from now on
+  enum class state : std::uint8_t { idle, ended, posted };
+  state state_ = state::idle;
   union {
     transfer posted_;  // made in its place, because that is cheaper than to move it there
   };

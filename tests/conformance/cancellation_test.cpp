@@ -121,6 +121,21 @@ TEST_P_WINDOWS(cancellation, a_stopped_read_into_pool_memory_returns_at_once_and
   EXPECT_TRUE(holds(sink.bytes(), 2));
 }
 
+TEST_P_WINDOWS(cancellation, a_stopped_read_of_prepared_memory_keeps_the_pool_memory_until_it_is_done) {
+  const auto there = co_await server.expose(co_await filled(pool(), long_transfer, 2), mr::usage::read_src);
+  auto prepared = client.prepare(there.remote());
+  auto sink = co_await zeroed(pool(), long_transfer);
+  attempt reading(tasks, prepared.read(sink));
+  co_await yield();
+  reading.stop();
+  co_await reading.end();
+  EXPECT_EQ(reading.code(), errc::canceled);
+  EXPECT_TRUE(reading.posted() && sink.in_use());
+  co_await client.flush(there.remote());
+  EXPECT_FALSE(sink.in_use());
+  EXPECT_TRUE(holds(sink.bytes(), 2));
+}
+
 TEST_P_BETWEEN(cancellation, a_stopped_send_of_pool_memory_may_still_arrive, options(),
                options({.receive_size = long_transfer, .receive_depth = 1})) {
   auto payload = co_await filled(pool(), long_transfer, 3);

@@ -20,6 +20,7 @@ struct holdings {
   std::optional<net::listener> listener;
   std::optional<net::shared_receives> queue;
   std::optional<net::exposure> open;
+  std::optional<net::prepared_memory> prepared;  // outlives its operations
   std::optional<net::exposure> bound;
   std::optional<mr::region> region;
   std::optional<mr::buffer> source;
@@ -172,6 +173,8 @@ TEST_P(destruction, of_connections_and_memory_in_any_order_with_every_operation_
     operations.add(client.recv());
     operations.add(client.write(*all.source, there));
     operations.add(client.read(*all.sink, there));
+    all.prepared.emplace(client.prepare(there));
+    operations.add(all.prepared->write(*all.source));
     operations.add(client.flush(there));
     operations.add(client.send(*all.source, {.solicited = true}));  // larger than a receive: refused
     operations.add(client.send(std::move(note)));
@@ -311,6 +314,8 @@ TEST_P_BETWEEN(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_th
   auto source = co_await filled(pool(), large, 1);
   auto sink = co_await zeroed(pool(), large);
   auto given = co_await filled(pool(), 1000, 2);
+  auto prepared = client.prepare(there);
+  auto other_sink = co_await zeroed(pool(), large);
   {
     std::vector<net::transfer> members;
     members.push_back(client.write(source, there));
@@ -318,21 +323,24 @@ TEST_P_BETWEEN(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_th
     auto hearing = suspend_on(client.recv());
     auto writing = suspend_on(client.write(source, there));
     auto reading = suspend_on(client.read(sink, there));
+    auto writing_prepared = suspend_on(prepared.write(source));
+    auto reading_prepared = suspend_on(prepared.read(other_sink));
     auto flushing = suspend_on(client.flush(there));
     auto sending = suspend_on(client.send(std::move(given)));
     auto together = suspend_on(await_batch(client, std::move(members)));
     auto limited = suspend_on(with_timeout(1h, server.recv()));
-    for (abandoned* const each : {&hearing, &writing, &reading, &flushing, &sending, &together, &limited}) {
+    for (abandoned* const each : {&hearing, &writing, &reading, &writing_prepared, &reading_prepared, &flushing,
+                                  &sending, &together, &limited}) {
       each->start();
     }
     co_await yield();
-    EXPECT_TRUE(source.in_use() && sink.in_use());
+    EXPECT_TRUE(source.in_use() && sink.in_use() && other_sink.in_use());
   }
   const auto message = co_await server.recv_or_throw();  // it was posted, and nobody took it away
   EXPECT_TRUE(holds(message.bytes(), 2));
   co_await client.flush(there);
-  EXPECT_FALSE(source.in_use() || sink.in_use());
-  EXPECT_TRUE(holds(sink.bytes(), 1));
+  EXPECT_FALSE(source.in_use() || sink.in_use() || other_sink.in_use());
+  EXPECT_TRUE(holds(sink.bytes(), 1) && holds(other_sink.bytes(), 1));
   co_await server.send(co_await filled(pool(), 10, 3));
   EXPECT_TRUE(holds((co_await client.recv_or_throw()).bytes(), 3));
 }

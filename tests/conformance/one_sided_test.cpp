@@ -132,6 +132,10 @@ TEST_P_WINDOWS(one_sided, memory_that_is_prepared_is_used_like_any_other) {
   co_await prepared.read(seen.slice(0, 10));
   EXPECT_TRUE(std::ranges::equal(seen.bytes().first(10), memory.bytes().first(10)));
   EXPECT_EQ(co_await code_of(prepared.write(memory, 51)), errc::out_of_range);
+  auto once = prepared.read(seen, 50);
+  const auto await_it = [](net::prepared_transfer* what) -> task<> { co_await *what; };
+  co_await await_it(&once);
+  EXPECT_EQ(co_await code_of(await_it(&once)), errc::invalid_argument);
   std::optional<net::connection> moved(std::move(client));
   co_await prepared.read(seen, 50);
   EXPECT_EQ(co_await code_of(client.prepare(there.remote()).read(seen, 0)), errc::closed);

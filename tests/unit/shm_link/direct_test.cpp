@@ -142,7 +142,10 @@ TEST_F_TASK(direct_memory, that_is_prepared_ends_where_it_ends) {
   co_await get_used_to(both.client, region.remote());
   auto prepared = both.client.prepare(region.remote().slice(8, 16));
   auto memory = co_await filled(8, 'w');
-  co_await prepared.write(memory, 8);
+  auto once = prepared.write(memory, 8);
+  const auto await_it = [](net::prepared_transfer* what) -> task<> { co_await *what; };
+  co_await await_it(&once);
+  EXPECT_EQ(co_await code_of(await_it(&once)), errc::invalid_argument);
   expect_filled(region.bytes().subspan(16, 8), 'w');
   for (const std::uint64_t beyond : {std::uint64_t{9}, std::uint64_t{16}, std::uint64_t{17}, UINT64_MAX}) {
     EXPECT_EQ(co_await code_of(prepared.write(memory, beyond)), errc::out_of_range);
@@ -335,15 +338,20 @@ class direct_order : public against_manual_end {
   static descriptor file_of(std::size_t length = page) { return new_memory(length, F_SEAL_SHRINK); }
   /// Opens the loan, as an owner does before it offers it.
   static void open(manual_end& hand, std::uint32_t number = 0) { hand.own().lent[number] = shm::end_words::open; }
+  /// Lends a page, and yields it.
+  task<mr::mapping> lend_page(manual_end& hand, std::uint32_t of = key) {
+    const descriptor file = file_of();
+    auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+    open(hand);
+    offer(hand, file.fd(), {.key = of});
+    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+    co_return view;
+  }
 };
 WEFT_ON_BOTH_ENDS(direct_order);
 
 TEST_P_BY_HAND(direct_order, waits_for_what_the_owner_has_been_asked_for_before) {
-  const descriptor file = file_of();
-  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-  open(hand);
-  offer(hand, file.fd());
-  EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+  const auto view = co_await lend_page(hand);
   auto memory = co_await filled(8, 'd');
   co_await victim.write(memory, place(other_key, 8));  // for the owner
   static_cast<void>(co_await next(hand, record_kind::write));
@@ -364,12 +372,8 @@ TEST_P_BY_HAND(direct_order, waits_for_what_the_owner_has_been_asked_for_before)
 }
 
 TEST_P_BY_HAND(direct_order, of_prepared_memory_is_that_of_all_operations) {
-  const descriptor file = file_of();
-  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
   auto prepared = victim.prepare(place(key, page));
-  open(hand);
-  offer(hand, file.fd());
-  EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+  const auto view = co_await lend_page(hand);
   auto memory = co_await filled(8, 'd');
   co_await victim.write(memory, place(other_key, 8));  // for the owner
   static_cast<void>(co_await next(hand, record_kind::write));
@@ -388,12 +392,8 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_is_that_of_all_operations) {
 }
 
 TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
-  const descriptor file = file_of();
-  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
   auto prepared = victim.prepare(place(key, page));
-  open(hand);
-  offer(hand, file.fd());
-  static_cast<void>(co_await next(hand, record_kind::taken));
+  const auto view = co_await lend_page(hand);
   auto memory = co_await filled(8, 'd');
   co_await prepared.write(memory);
   EXPECT_EQ(view.data()[0], std::byte{'d'});
@@ -404,11 +404,7 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
   hand.say({.kind = record_kind::withdrawn});
   static_cast<void>(co_await next(hand, record_kind::returned));
   // The next loan has the number of the first.
-  const descriptor second = file_of();
-  const auto second_view = mr::mapping::of_file({.descriptor = second.fd()}, page, system_calls::kernel());
-  open(hand);
-  offer(hand, second.fd(), {.key = other_key});
-  static_cast<void>(co_await next(hand, record_kind::taken));
+  const auto second_view = co_await lend_page(hand, other_key);
   co_await prepared.write(memory, 16);
   EXPECT_EQ((co_await next(hand, record_kind::write)).address, 16u);
   EXPECT_EQ(view.data()[16], std::byte{0});
@@ -416,11 +412,7 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
 }
 
 TEST_P_BY_HAND(direct_order, waits_for_answers_to_reads_of_other_memory) {
-  const descriptor file = file_of();
-  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-  open(hand);
-  offer(hand, file.fd());
-  static_cast<void>(co_await next(hand, record_kind::taken));
+  const auto view = co_await lend_page(hand);
   auto target = co_await filled(8, 'r');
   auto memory = co_await filled(8, 'd');
   const auto write = [&]() -> task<> { co_await victim.write(memory, place(key, 8)); };
@@ -524,11 +516,7 @@ TEST_P_BY_HAND(direct_order, of_a_large_write_that_is_interrupted_is_that_of_a_n
 
 // Its memory stays with the connection until its turn has come.
 TEST_P_BY_HAND(direct_order, of_an_operation_that_was_stopped_is_kept_without_its_caller) {
-  const descriptor file = file_of();
-  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-  open(hand);
-  offer(hand, file.fd());
-  static_cast<void>(co_await next(hand, record_kind::taken));
+  const auto view = co_await lend_page(hand);
   auto memory = co_await filled(8, 'd');
   co_await victim.write(memory, place(other_key, 8));  // for the owner
   {
