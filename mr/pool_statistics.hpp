@@ -14,12 +14,13 @@ namespace weft::mr {
 
 /// The state of one budget of a pool. Sizes are those of the blocks, which are up to a quarter larger than requested.
 struct budget_statistics {
-  std::size_t max_bytes = 0;     ///< of all its arenas
-  std::size_t arenas = 0;        ///< how many
-  std::size_t arena_bytes = 0;   ///< in arenas: mapped and registered
-  std::size_t in_use_bytes = 0;  ///< in buffers, or pinned by operations
-  std::size_t cached_bytes = 0;  ///< kept at hand by executors
-  std::size_t waiting = 0;       ///< allocations that wait
+  std::size_t max_bytes = 0;      ///< of all its arenas
+  std::size_t arenas = 0;         ///< how many
+  std::size_t arena_bytes = 0;    ///< in arenas: mapped and registered
+  std::size_t pending_bytes = 0;  ///< of arena_bytes: in arenas that are being made or freed
+  std::size_t in_use_bytes = 0;   ///< in buffers, or pinned by operations
+  std::size_t cached_bytes = 0;   ///< kept at hand by executors
+  std::size_t waiting = 0;        ///< allocations that wait
 };
 
 /// The state of a pool.

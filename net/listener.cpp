@@ -94,11 +94,17 @@ task<bool> make_room(std::shared_ptr<connection_places> places) {
   co_return due.has_value();
 }
 
-// Does so again and again while a peer waits for the pool.
-task<> keep_making_room(std::shared_ptr<connection_places> places) {
+// Whether a task waits for memory that the pool gets only when somebody gives it back. While an arena is being made, or
+// freed to make room for another, the pool will look again by itself.
+bool waits_for_others(const mr::budget_statistics& pool) noexcept {
+  return pool.waiting != 0 && pool.pending_bytes == 0;
+}
+
+// Does so again and again while a peer waits for a full pool.
+task<> keep_making_room(const mr::pool& pool, std::shared_ptr<connection_places> places) {
   for (;;) {
     co_await sleep_for(connection_places::shortest_wait);
-    places->evict(executor_core::current()->now());
+    if (waits_for_others(pool.statistics().receive)) places->evict(executor_core::current()->now());
   }
 }
 
@@ -128,7 +134,8 @@ task<std::optional<error>> too_many_wait(connection_place& place, device_state& 
 // The pool's receives for a peer. If the pool is full, set-ups that wait for their peers give theirs back.
 task<receive_memory> find_receives_of_pool(device_state& device, const connection_options& options,
                                            std::shared_ptr<connection_places> places, time_point patience) {
-  auto first = co_await when_any(find_receives(device, options, nullptr, patience), keep_making_room(places));
+  auto first =
+      co_await when_any(find_receives(device, options, nullptr, patience), keep_making_room(device.pool(), places));
   co_return std::get<0>(std::move(first.values)).value();
 }
 

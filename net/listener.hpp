@@ -44,7 +44,7 @@ class connection_request {
   /// errc::no_memory at once if the pool can never have the receives, or if too many peers of this listener already
   /// wait for receives (listener_options::max_connections); errc::timed_out if the pool has none within half of
   /// set_up_timeout. The peer is then told, and its connect() fails with ENOBUFS. errc::timed_out, too, if the peer has
-  /// not gone on for 100 ms and another one needs its place or its receives.
+  /// not gone on for 100 ms and another one needs its place, or, because the pool is full, its receives.
   [[nodiscard]] task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
   /// or max_interop_private_data if the peer is not weft or does not say so.

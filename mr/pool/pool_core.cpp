@@ -567,6 +567,7 @@ budget_statistics pool_core::statistics_of(budget which) const noexcept {
   one.max_bytes = limits_.of(which);
   one.arenas = from.arenas();
   one.arena_bytes = from.supply.committed();
+  one.pending_bytes = from.supply.committed() - from.total_bytes();
   one.cached_bytes = caches_.bytes(which);
   // Caches change meanwhile.
   one.in_use_bytes = from.taken_bytes() - std::min(from.taken_bytes(), one.cached_bytes);

@@ -9,6 +9,7 @@
 #include "../../sim/loose_task.hpp"
 #include "kit/clock.hpp"
 #include "kit/expect_failure.hpp"
+#include "kit/held_mappings.hpp"
 #include "kit/locked_memory.hpp"
 #include "kit/report_list.hpp"
 #include "kit/scripted_test.hpp"
@@ -564,6 +565,23 @@ TEST_F(pool_test, memory_stays_below_the_limit_and_follows_the_load_down) {
     EXPECT_EQ(memory.mapped, mib);
   });
   EXPECT_LE(memory.most_mapped, 16 * mib);
+}
+
+TEST_F(pool_test, an_arena_that_is_being_made_or_freed_is_pending) {
+  test::held_mappings kernel;
+  test::run([&]() -> task<> {
+    pool source(domain,
+                {.max_bytes = 128 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &kernel});
+    EXPECT_EQ(source.statistics().send.pending_bytes, 0U);
+    kernel.hold();
+    EXPECT_FALSE(source.try_allocate(1000));
+    EXPECT_EQ(source.statistics().send.pending_bytes, 64 * kib);
+    EXPECT_EQ(source.statistics().receive.pending_bytes, 0U);
+    kernel.let_go();
+    const buffer one = co_await source.allocate(1000);
+    EXPECT_EQ(source.statistics().send.arena_bytes, 64 * kib);
+    EXPECT_EQ(source.statistics().send.pending_bytes, 0U);
+  });
 }
 
 TEST_F_POOL(pool_test, the_next_arena_is_made_before_anybody_has_to_wait_for_it, of(16 * mib, mib)) {

@@ -13,6 +13,7 @@
 
 #include "kit/attempt.hpp"
 #include "kit/failing_system_calls.hpp"
+#include "kit/held_mappings.hpp"
 #include "net/support.hpp"
 
 namespace weft::test {
@@ -225,6 +226,50 @@ TEST_F_TASK(silent_set_ups, give_the_receives_of_a_full_pool_to_those_who_come) 
   const net::device_options small{.pool = {.max_bytes = std::size_t{1} << 20}};
   open_device(small);
   co_await expect_service_among_them({});
+}
+
+struct with_held_mappings {
+  held_mappings calls;
+};
+
+class growing_pool : private with_held_mappings, public net_test {
+ protected:
+  growing_pool() { open_device({.pool = {.max_bytes = 8 << 20, .arena_bytes = 1 << 20, .system_calls = &calls}}); }
+  ~growing_pool() override { let_it_grow(); }
+  void hold_growth() noexcept { calls.hold(); }
+  void let_it_grow() noexcept { calls.let_go(); }
+};
+
+TEST_F_TASK(growing_pool, leaves_set_ups_that_wait_for_their_peers_their_receives) {
+  constexpr net::connection_options patient{.set_up_timeout = 60s};
+  constexpr net::connection_options greedy{.receive_size = 60'000, .receive_depth = 26, .set_up_timeout = 60s};
+  auto listener = co_await listen();
+  raw_peer slow = raw_peer::connect(listener.address());
+  slow.send_now(request_frame());
+  auto one = co_await listener.next();
+  attempt waiting(tasks, one->accept(patient));
+  bytes reply(reply_frame().size());
+  co_await slow.receive(reply);
+
+  hold_growth();
+  raw_peer next = raw_peer::connect(listener.address());
+  next.send_now(request_frame());
+  auto other = co_await listener.next();
+  attempt growing(tasks, other->accept(greedy));
+  while (pool().statistics().receive.waiting == 0) co_await yield();
+  for (int i = 0; i < 5; ++i) {
+    jump(200ms);
+    co_await settle();
+  }
+  EXPECT_FALSE(waiting.ended()) << waiting.words();
+
+  let_it_grow();
+  co_await next.receive(reply);
+  slow.close();
+  next.close();
+  co_await waiting.end();
+  co_await growing.end();
+  EXPECT_NE(waiting.code(), errc::timed_out) << waiting.words();
 }
 
 TEST_F_TASK(silent_set_ups, of_programs_that_accept_requests_themselves_give_their_places_too) {
