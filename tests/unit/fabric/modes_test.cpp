@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "demanding_library.hpp"
+#include "kit/clock.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -97,10 +98,12 @@ TEST_P(fabric_modes, of_registration_are_kept) {
 INSTANTIATE_TEST_SUITE_P(all, fabric_modes, testing::ValuesIn(combinations()),
                          [](const auto& test) { return names_of_modes(test.param); });
 
-// The key of a region that has been closed is the next region's, while the peer has yet to say that it is done.
+// The key of a region that has been closed is the next region's, while the peer has yet to say that it is done. The
+// clock stands, because a link soon doubts a provider that keeps silent.
 TEST(fabric_keys, that_the_provider_uses_again_are_let_go_of_with_both_regions) {
   demanding_library library(FI_MR_PROV_KEY);
-  with_peers(library, [&](net::connection& client, net::connection& server, mr::pool& pool) -> task<> {
+  manual_clock time;
+  const auto script = [&](net::connection& client, net::connection& server, mr::pool& pool) -> task<> {
     auto source = co_await pool.allocate(8);
     auto first_room = co_await pool.allocate(8);
     auto second_room = co_await pool.allocate(8);
@@ -123,7 +126,8 @@ TEST(fabric_keys, that_the_provider_uses_again_are_let_go_of_with_both_regions) 
     };
     co_await when_all(writing(), revoking(), finding());
     co_await exchange(client, server, pool);
-  });
+  };
+  with_peers(library, script, time);
 }
 
 TEST(fabric_keys, of_more_than_64_bits_are_refused_when_the_device_is_opened) {

@@ -34,10 +34,10 @@ task<> between(net::device& device, Script& script) {
 
 /// Both ends on one device of that library, whose rules have to be kept.
 template <class Script>
-void with_peers(shim_library& library, Script script) {
+void with_peers(shim_library& library, Script script, clock& time = clock::steady()) {
   {
     net::device device = net::device::open(net::fabric::open_transport(provider, library));
-    executor home;
+    executor home({.clock = &time});
     home.run(with_timeout(patience, between(device, script)));
   }
   EXPECT_EQ(library.broken_rules(), std::vector<std::string>());
