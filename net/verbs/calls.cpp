@@ -16,8 +16,11 @@ int from_errno(int result) noexcept { return result < 0 ? -errno : result; }  //
 int from_number(int number) noexcept {                                        // the number, or once in a while -1
   return number < 0 ? -errno : -number;
 }
-template <class T>
-int from_pointer(T* made, T** place) noexcept {  // null, with errno
+// null, with errno. A driver may leave errno as it was, so that it is cleared first.
+template <class T, class Call>
+int from_pointer(T** place, Call call) noexcept {
+  errno = 0;
+  T* const made = call();
   if (made == nullptr) return errno != 0 ? -errno : -EINVAL;
   *place = made;
   return 0;
@@ -30,11 +33,11 @@ rdma_calls& rdma_calls::libraries() noexcept { return instance; }
 int rdma_calls::fork_init() noexcept { return from_number(::ibv_fork_init()); }
 ibv_fork_status rdma_calls::is_fork_initialized() noexcept { return ::ibv_is_fork_initialized(); }
 int rdma_calls::get_device_list(int* count, ibv_device*** list) noexcept {
-  return from_pointer(::ibv_get_device_list(count), list);
+  return from_pointer(list, [&] { return ::ibv_get_device_list(count); });
 }
 void rdma_calls::free_device_list(ibv_device** list) noexcept { ::ibv_free_device_list(list); }
 int rdma_calls::open_device(ibv_device* which, ibv_context** opened) noexcept {
-  return from_pointer(::ibv_open_device(which), opened);
+  return from_pointer(opened, [&] { return ::ibv_open_device(which); });
 }
 int rdma_calls::close_device(ibv_context* context) noexcept { return from_errno(::ibv_close_device(context)); }
 int rdma_calls::query_device(ibv_context* context, ibv_device_attr* found) noexcept {
@@ -50,7 +53,7 @@ int rdma_calls::query_gid(ibv_context* context, std::uint8_t port, int index, ib
   return from_errno(::ibv_query_gid(context, port, index, found));
 }
 int rdma_calls::alloc_pd(ibv_context* context, ibv_pd** made) noexcept {
-  return from_pointer(::ibv_alloc_pd(context), made);
+  return from_pointer(made, [&] { return ::ibv_alloc_pd(context); });
 }
 int rdma_calls::dealloc_pd(ibv_pd* pd) noexcept { return from_number(::ibv_dealloc_pd(pd)); }
 int rdma_calls::get_async_event(ibv_context* context, ibv_async_event* found) noexcept {
@@ -72,21 +75,22 @@ int rdma_calls::numa_node(const std::string& device) const {
 // optional flags that the kernel does not know.
 int rdma_calls::reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
                        ibv_mr** made) noexcept {
-  return from_pointer(::ibv_reg_mr_iova2(pd, memory, bytes, iova, access), made);
+  return from_pointer(made, [&] { return ::ibv_reg_mr_iova2(pd, memory, bytes, iova, access); });
 }
 int rdma_calls::reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd,
                               unsigned access, ibv_mr** made) noexcept {
-  return from_pointer(::ibv_reg_dmabuf_mr(pd, offset, bytes, iova, fd, static_cast<int>(access)), made);
+  return from_pointer(made, [&] { return ::ibv_reg_dmabuf_mr(pd, offset, bytes, iova, fd, static_cast<int>(access)); });
 }
 int rdma_calls::rereg_mr(ibv_mr* region, int what, ibv_pd* pd, void* memory, std::size_t bytes, unsigned access,
                          int* code) noexcept {
+  errno = 0;  // a driver may leave it as it was
   *code = ::ibv_rereg_mr(region, what, pd, memory, bytes, static_cast<int>(access));
   if (*code == 0) return 0;
   return errno != 0 ? -errno : -EIO;
 }
 int rdma_calls::dereg_mr(ibv_mr* region) noexcept { return from_number(::ibv_dereg_mr(region)); }
 int rdma_calls::alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept {
-  return from_pointer(::ibv_alloc_mw(pd, type), made);
+  return from_pointer(made, [&] { return ::ibv_alloc_mw(pd, type); });
 }
 int rdma_calls::dealloc_mw(ibv_mw* window) noexcept { return from_number(::ibv_dealloc_mw(window)); }
 int rdma_calls::bind_mw(ibv_qp* pair, ibv_mw* window, ibv_mw_bind* wanted) noexcept {
@@ -94,13 +98,13 @@ int rdma_calls::bind_mw(ibv_qp* pair, ibv_mw* window, ibv_mw_bind* wanted) noexc
 }
 
 int rdma_calls::create_comp_channel(ibv_context* context, ibv_comp_channel** made) noexcept {
-  return from_pointer(::ibv_create_comp_channel(context), made);
+  return from_pointer(made, [&] { return ::ibv_create_comp_channel(context); });
 }
 int rdma_calls::destroy_comp_channel(ibv_comp_channel* channel) noexcept {
   return from_number(::ibv_destroy_comp_channel(channel));
 }
 int rdma_calls::create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, ibv_cq** made) noexcept {
-  return from_pointer(::ibv_create_cq(context, entries, nullptr, channel, 0), made);
+  return from_pointer(made, [&] { return ::ibv_create_cq(context, entries, nullptr, channel, 0); });
 }
 int rdma_calls::destroy_cq(ibv_cq* queue) noexcept { return from_number(::ibv_destroy_cq(queue)); }
 int rdma_calls::req_notify_cq(ibv_cq* queue) noexcept { return from_number(::ibv_req_notify_cq(queue, 0)); }
@@ -114,7 +118,7 @@ void rdma_calls::ack_cq_events(ibv_cq* queue, unsigned count) noexcept { ::ibv_a
 int rdma_calls::poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept { return ::ibv_poll_cq(queue, most, found); }
 
 int rdma_calls::create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
-  return from_pointer(::ibv_create_qp(pd, wanted), made);
+  return from_pointer(made, [&] { return ::ibv_create_qp(pd, wanted); });
 }
 int rdma_calls::modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept {
   return from_number(::ibv_modify_qp(pair, wanted, mask));
@@ -129,7 +133,7 @@ int rdma_calls::post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refuse
 }
 
 int rdma_calls::create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted, ibv_srq** made) noexcept {
-  return from_pointer(::ibv_create_srq(pd, wanted), made);
+  return from_pointer(made, [&] { return ::ibv_create_srq(pd, wanted); });
 }
 int rdma_calls::destroy_srq(ibv_srq* queue) noexcept { return from_number(::ibv_destroy_srq(queue)); }
 int rdma_calls::post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept {
@@ -137,7 +141,7 @@ int rdma_calls::post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** 
 }
 
 int rdma_calls::create_event_channel(rdma_event_channel** made) noexcept {
-  return from_pointer(::rdma_create_event_channel(), made);
+  return from_pointer(made, [&] { return ::rdma_create_event_channel(); });
 }
 void rdma_calls::destroy_event_channel(rdma_event_channel* channel) noexcept { ::rdma_destroy_event_channel(channel); }
 int rdma_calls::get_cm_event(rdma_event_channel* channel, rdma_cm_event** found) noexcept {
