@@ -33,9 +33,10 @@ advises() {
     { echo "no advice '$1' in:" && cat "$work/said" && return 1; } >&2
 }
 
-serves() { grep -q "^listening on" "$work/served"; }
+serves() { grep -qs "^listening on" "$work/served"; }
 # serve ADDRESS ARGUMENTS...
 serve() {
+  rm -f "$work/served"
   "$info" serve "$@" >"$work/served" 2>"$work/served.warned" &
   server=$!
   until_true "weft-info does not listen" serves

@@ -24,11 +24,13 @@ disk=/dev/nvme0n1
 image=$work/disk.img
 mkdir -p "$work"
 
-# start_target [OPTION...]: on a file that outlives the target, with namespaces of memory besides.
+# start_target [OPTION...]: on a file that outlives the target, with namespaces of memory besides. What the one before
+# has said must not count: this one may not have begun when it is looked at.
 start_target() {
+  rm -f "$work/said"
   "$nvme" --device "$device" serve "$image" --listen 10.77.0.2:4420 --nqn $nqn "$@" >"$work/said" &
   target=$!
-  until_true "the target does not serve" grep -q '^serving' "$work/said"
+  until_true "the target does not serve" grep -qs '^serving' "$work/said"
 }
 
 end_target() {

@@ -9,9 +9,10 @@ kv=$1 peer=$2 there=10.77.0.2 port=7476
 for WEFT_EVENT_DRIVER in epoll io_uring; do
   export WEFT_EVENT_DRIVER
   echo "== kv on $WEFT_EVENT_DRIVER is the server"
+  rm -f said
   "$kv" --device verbs:rxe1 serve --listen $there:0 --tcp-port 0 --keys 1000 --valkey $there:$port >said 2>complaints &
   serving=$!
-  until_true "kv does not listen" grep -q '^Valkey over RDMA' said
+  until_true "kv does not listen" grep -qs '^Valkey over RDMA' said
   "$peer" ask $there $port
   "$kv" --device verbs:rxe0 set valkey://$there:$port colour green
   [[ $("$kv" --device verbs:rxe0 get valkey://$there:$port colour) == green ]]
