@@ -153,6 +153,7 @@ use memory directly ahead of what its owner is to execute before: always
 take a fence for answered once it has been asked for: after unfenced_ = false; postponed_ = true when fencing_
 forget to answer a fence: -> false
 answer no fence after having finished: before return true when around_.life.has_finished()
+    by unit/shm_link_tests *direct_order.is_told_of_by_an_end_that_has_finished*
 keep memory mapped that its owner wants back: skip
 take a large direct transfer for done with its first part: -> true
 write directly, and say nothing of immediate data: never
