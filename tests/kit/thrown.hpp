@@ -28,11 +28,15 @@ std::error_code code_thrown_by(Body&& body) {
   return failure ? failure->code() : std::error_code();
 }
 
-/// Its words; empty if there is none.
-template <class Body>
+/// Its words, or those of another kind of exception; empty if there is none.
+template <class Failure = error, class Body>
 std::string words_thrown_by(Body&& body) {
-  const std::optional<error> failure = failure_thrown_by(body);
-  return failure ? failure->what() : "";
+  try {
+    body();
+  } catch (const Failure& why) {
+    return why.what();
+  }
+  return "";
 }
 
 }  // namespace weft::test

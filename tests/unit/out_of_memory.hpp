@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kit/immovable.hpp"
+
 namespace weft::test {
 
 /// While one lives, this thread's operator new throws; not in sanitizer builds, nor in clang's. In
 /// support.cpp.
-class out_of_memory {
+class out_of_memory : private immovable {
  public:
   out_of_memory() noexcept;
-  out_of_memory(const out_of_memory&) = delete;
-  out_of_memory& operator=(const out_of_memory&) = delete;
   ~out_of_memory();
 };
 

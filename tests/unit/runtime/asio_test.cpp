@@ -375,14 +375,13 @@ TEST_F(asio_host_test, is_woken_by_other_threads) {
     while (const auto number = co_await numbers.receive()) sum += *number;
   };
   host_->async(add(), asio::detached);
-  std::thread other([&] {
+  const std::jthread other([&] {
     for (int i = 1; i <= 100; ++i) {
       while (!numbers.try_send(int(i))) std::this_thread::yield();
     }
     numbers.close();
   });
   io_.run();
-  other.join();
   EXPECT_EQ(sum, 5050);
 }
 
@@ -398,12 +397,11 @@ TEST_F(asio_host_test, is_woken_by_a_thread_that_has_no_memory) {
   };
   const auto guard = asio::make_work_guard(io_);
   call stop(io_);
-  std::thread other([&] {
+  const std::jthread other([&] {
     const test::out_of_memory none;
     core_of(host_->executor()).submit(stop);
   });
   io_.run();
-  other.join();
 }
 
 TEST_F(asio_host_test, starts_and_kicks_without_memory_of_its_own) {

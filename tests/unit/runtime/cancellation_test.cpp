@@ -104,17 +104,23 @@ TEST(cancellation, of_waiting_for_an_event) {
   stop_at_every_step(scenario, nothing_to_check);
 }
 
+// Counts the task while it lives.
+template <class Counter>
+class counted : private test::immovable {
+ public:
+  explicit counted(Counter& count) noexcept : count_(count) { ++count_; }
+  ~counted() { --count_; }
+
+ private:
+  Counter& count_;
+};
+
 task<> hold(mutex& door, int& inside) {
   const auto guard = co_await door.lock();
-  EXPECT_EQ(++inside, 1);
-  try {
-    co_await step();
-    co_await step();
-  } catch (const error&) {
-    --inside;
-    throw;
-  }
-  --inside;
+  const counted here(inside);
+  EXPECT_EQ(inside, 1);
+  co_await step();
+  co_await step();
 }
 
 TEST(cancellation, of_a_mutex_that_others_hold_or_wait_for) {
@@ -131,14 +137,8 @@ TEST(cancellation, of_a_mutex_that_others_hold_or_wait_for) {
 
 task<> borrow(semaphore& permits, std::size_t count) {
   co_await permits.acquire(count);
-  struct giving_back {
-    semaphore& permits;
-    std::size_t count;
-    giving_back(semaphore& all, std::size_t taken) noexcept : permits(all), count(taken) {}
-    giving_back(const giving_back&) = delete;
-    giving_back& operator=(const giving_back&) = delete;
-    ~giving_back() { permits.release(count); }
-  } const guard(permits, count);
+  const auto give_back = [count](semaphore* from) { from->release(count); };
+  const std::unique_ptr<semaphore, decltype(give_back)> guard(&permits, give_back);
   co_await step();
 }
 
@@ -206,9 +206,7 @@ TEST(cancellation, of_when_all_and_when_any) {
 TEST(cancellation, of_nested_scopes_waits_for_all_children) {
   int alive = 0;
   const auto count = [&](int steps) -> task<> {
-    ++alive;
-    const auto leave = [](int* all) { --*all; };
-    const std::unique_ptr<int, decltype(leave)> guard(&alive, leave);
+    const counted here(alive);
     co_await value_after(steps);
   };
   const auto scenario = [&]() -> task<> {
@@ -267,9 +265,7 @@ TEST(cancellation, of_a_task_on_another_executor_waits_for_its_end) {
   std::atomic<int> alive{0};
   channel<int> go(1);
   const auto there = [&]() -> task<> {
-    ++alive;
-    const auto leave = [](std::atomic<int>* all) { --*all; };
-    const std::unique_ptr<std::atomic<int>, decltype(leave)> guard(&alive, leave);
+    const counted here(alive);
     co_await go.receive();
     co_await value_after(2);
   };

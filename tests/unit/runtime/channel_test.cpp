@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/sync/channel.hpp>
 
-#include <cstdint>
-
 #include "../../sim/loose_task.hpp"
 #include "kit/failure.hpp"
 #include "runtime/support.hpp"
@@ -14,13 +12,15 @@ using namespace std::chrono_literals;
 
 using box = std::unique_ptr<int>;
 
+task<> send_number(channel<box>& boxes, int number) {
+  auto item = std::make_unique<int>(number);
+  co_await boxes.send(std::move(item));
+}
+
 TEST(channel, hands_values_over_in_their_order_and_ends_after_the_last) {
   channel<box> boxes(3);
   const auto produce = [&]() -> task<> {
-    for (int i = 0; i < 200; ++i) {
-      auto item = std::make_unique<int>(i);
-      co_await boxes.send(std::move(item));
-    }
+    for (int i = 0; i < 200; ++i) co_await send_number(boxes, i);
     boxes.close();
   };
   const auto consume = [&]() -> task<> {
@@ -41,16 +41,16 @@ TEST(channel, lets_its_senders_wait_while_it_is_full) {
       ++sent;
     }
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     children.spawn(produce());
-    for (int i = 0; i < 10; ++i) co_await yield();
+    co_await test::settle();
     EXPECT_EQ(sent, 2);
     EXPECT_EQ(numbers.size(), 2);
     for (int i = 0; i < 5; ++i) {
       const auto number = co_await numbers.receive();
       EXPECT_EQ(number, i);
     }
-  }));
+  });
   EXPECT_EQ(sent, 5);
 }
 
@@ -88,13 +88,12 @@ TASK_TEST(channel, whose_only_value_is_on_its_way_to_a_receiver_may_let_it_go_fo
   channel<int> numbers(1);
   int received = 0;
   const auto receive = [&]() -> task<> { received = (co_await numbers.receive()).value(); };
-  const auto both = [&](scope& tasks) -> task<> {
-    tasks.spawn(receive());
+  const auto send = [&]() -> task<> {
     co_await yield();
     EXPECT_TRUE(numbers.force_send(1));
     EXPECT_TRUE(numbers.force_send(2));
   };
-  co_await with_scope(on_failure::stop_siblings, both);
+  co_await when_all(receive(), send());
   EXPECT_EQ(received, 2);
   EXPECT_EQ(numbers.size(), 0u);
 }
@@ -104,11 +103,9 @@ TEST(channel, closed_it_yields_what_was_sent_and_refuses_more) {
   const auto late = [&](int number) -> task<> {
     EXPECT_EQ(co_await test::code_of(numbers.send(std::move(number))), errc::closed);
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    int one = 1;
-    int two = 2;
-    co_await numbers.send(std::move(one));
-    co_await numbers.send(std::move(two));
+  test::run_scope([&](scope& children) -> task<> {
+    EXPECT_TRUE(numbers.try_send(1));
+    EXPECT_TRUE(numbers.try_send(2));
     children.spawn(late(3));  // it waits for room
     co_await yield();
     numbers.close();
@@ -121,7 +118,7 @@ TEST(channel, closed_it_yields_what_was_sent_and_refuses_more) {
     const auto end = co_await numbers.receive();
     EXPECT_FALSE(end);
     EXPECT_FALSE(numbers.try_receive());
-  }));
+  });
 }
 
 TEST(channel, closing_ends_all_that_wait_to_receive) {
@@ -132,11 +129,11 @@ TEST(channel, closing_ends_all_that_wait_to_receive) {
     EXPECT_FALSE(number);
     ++ended;
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     for (int i = 0; i < 5; ++i) children.spawn(consume());
     co_await yield();
     numbers.close();
-  }));
+  });
   EXPECT_EQ(ended, 5);
 }
 
@@ -150,25 +147,15 @@ TEST(channel, a_stop_at_any_point_loses_no_value) {
       for (int i = 0; i < 3; ++i) co_await yield();
       EXPECT_TRUE(numbers.try_send(7));
     };
-    const auto stopped = [&](scope& children) -> task<> {
-      children.spawn(consume());
-      for (int i = 0; i < turns; ++i) co_await yield();
-      children.request_stop();
-    };
-    const auto root = [&]() -> task<> { co_await when_all(produce(), with_scope(on_failure::stop_siblings, stopped)); };
-    test::run(root());
+    test::run(when_all(produce(), test::run_for_turns(turns, consume())));
     const auto left = numbers.try_receive();
     EXPECT_TRUE(received.has_value() != left.has_value()) << turns;
   }
 }
 
-// Destroys what `start` suspends, then uses the channel as if it had never been there.
-template <class Start>
-task<> destroy_what_waits(channel<box>& boxes, const Start& start) {
-  const test::abandoned waiter = test::start_and_forget(start());
-  co_await yield();
-  co_await yield();
-  waiter.destroy();
+// Destroys what waits for the channel, then uses that as if it had never been there.
+task<> destroy_what_waits(channel<box>& boxes, task<> waits) {
+  co_await test::destroyed_while_it_waits(std::move(waits));
   while (boxes.try_receive()) continue;
   EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7)));
   EXPECT_EQ(boxes.size(), 1);
@@ -178,28 +165,22 @@ task<> destroy_what_waits(channel<box>& boxes, const Start& start) {
 TEST(channel, forgets_a_receiver_that_is_destroyed) {
   channel<box> boxes(1);
   const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
-  test::run(destroy_what_waits(boxes, receive));
+  test::run(destroy_what_waits(boxes, receive()));
 }
 
 TEST(channel, forgets_a_sender_that_is_destroyed) {
   channel<box> boxes(1);
-  auto first = std::make_unique<int>(1);
-  ASSERT_TRUE(boxes.try_send(std::move(first)));
-  const auto send = [&]() -> task<> {
-    auto item = std::make_unique<int>(2);
-    co_await boxes.send(std::move(item));
-  };
-  test::run(destroy_what_waits(boxes, send));
+  ASSERT_TRUE(boxes.try_send(std::make_unique<int>(1)));
+  test::run(destroy_what_waits(boxes, send_number(boxes, 2)));
 }
 
 // ---- a wake-up is in the executor's mailbox, and whom it is for is destroyed
 
-// Runs `wake` on another thread while what `start` suspends waits, and destroys that before it knows.
-template <class Start, class Wake>
-task<> destroy_when_woken(const Start& start, const Wake& wake) {
-  const test::abandoned waiter = test::start_and_forget(start());
-  co_await yield();
-  co_await yield();
+// Runs `wake` on another thread while `waits` does, and destroys that before it knows.
+template <class Wake>
+task<> destroy_when_woken(task<> waits, const Wake& wake) {
+  const test::abandoned waiter = test::start_and_forget(std::move(waits));
+  co_await test::settle();
   std::thread(wake).join();
   waiter.destroy();
 }
@@ -212,7 +193,7 @@ TASK_TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_t
     EXPECT_FALSE(boxes.try_send(std::make_unique<int>(3))) << "it has no place for what comes back";
     EXPECT_EQ(boxes.size(), 1);
   };
-  co_await destroy_when_woken(receive, send);
+  co_await destroy_when_woken(receive(), send);
   EXPECT_EQ(boxes.size(), 2);
   for (int i = 1; i <= 2; ++i) {
     const auto item = co_await boxes.receive();
@@ -228,15 +209,14 @@ TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_one_th
     received = **item;
   };
   const auto send = [&] { EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7))); };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     const test::abandoned first = test::start_and_forget(receive());
     co_await yield();
     children.spawn(receive());
-    co_await yield();
-    co_await yield();
+    co_await test::settle();
     std::thread(send).join();
     first.destroy();
-  }));
+  });
   EXPECT_EQ(received, 7);
 }
 
@@ -248,12 +228,11 @@ TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_
     const auto item = co_await boxes.receive();
     item ? received += **item : ++ended;
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     const test::abandoned first = test::start_and_forget(receive());
     co_await yield();
     for (int i = 0; i < 2; ++i) children.spawn(receive());
-    co_await yield();
-    co_await yield();
+    co_await test::settle();
     const auto send = [&] {
       EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7)));
       boxes.close();
@@ -262,7 +241,7 @@ TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_
     children.spawn(receive());
     for (int i = 0; i < 5; ++i) EXPECT_FALSE(boxes.try_receive());
     first.destroy();
-  }));
+  });
   EXPECT_EQ(received, 7);
   EXPECT_EQ(ended, 2);
 }
@@ -270,12 +249,8 @@ TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_
 TEST(channel, has_what_a_sender_has_sent_that_is_destroyed_before_it_knows) {
   channel<box> boxes(1);
   EXPECT_TRUE(boxes.try_send(std::make_unique<int>(1)));
-  const auto send = [&]() -> task<> {
-    auto item = std::make_unique<int>(2);
-    co_await boxes.send(std::move(item));
-  };
   const auto receive = [&] { EXPECT_EQ(**boxes.try_receive(), 1); };
-  test::run(destroy_when_woken(send, receive));
+  test::run(destroy_when_woken(send_number(boxes, 2), receive));
   EXPECT_EQ(**boxes.try_receive(), 2);
 }
 
@@ -285,11 +260,8 @@ TEST(channel, may_end_while_those_that_wait_are_destroyed_before_they_know) {
     if (sends) {
       EXPECT_TRUE(boxes.try_send(std::make_unique<int>(1)));
     }
-    const auto wait = [&]() -> task<> {
-      auto item = std::make_unique<int>(2);
-      sends ? co_await boxes.send(std::move(item)) : static_cast<void>(co_await boxes.receive());
-    };
-    test::run(destroy_when_woken(wait, [&] { boxes.close(); }));
+    const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
+    test::run(destroy_when_woken(sends ? send_number(boxes, 2) : receive(), [&] { boxes.close(); }));
     EXPECT_EQ(boxes.size(), sends ? 1 : 0);
   }
 }
@@ -341,11 +313,11 @@ TEST(channel_threads, carries_every_value_once_from_many_executors_to_many) {
       ++count;
     }
   };
-  std::vector<std::thread> threads;
-  for (int i = 0; i < producers; ++i)
-    threads.emplace_back([&, i] { test::run(produce(static_cast<std::uint64_t>(i))); });
-  for (int i = 0; i < consumers; ++i) threads.emplace_back([&] { test::run(consume()); });
-  for (auto& thread : threads) thread.join();
+  {
+    std::vector<std::jthread> threads;
+    for (std::uint64_t i = 0; i < producers; ++i) threads.emplace_back([&, i] { test::run(produce(i)); });
+    for (int i = 0; i < consumers; ++i) threads.emplace_back([&] { test::run(consume()); });
+  }
   constexpr std::uint64_t total = producers * each;
   EXPECT_EQ(count, total);
   EXPECT_EQ(sum, total * (total - 1) / 2);
@@ -431,14 +403,13 @@ TEST(channel_threads, takes_values_and_its_end_from_threads_without_an_executor)
     while (const auto number = co_await numbers.receive()) EXPECT_EQ(*number, expected++);
     EXPECT_EQ(expected, 100);
   };
-  std::thread producer([&] {
+  const std::jthread producer([&] {
     for (int i = 0; i < 100; ++i) {
       while (!numbers.try_send(int(i))) std::this_thread::yield();
     }
     numbers.close();
   });
   test::run(consume());
-  producer.join();
 }
 
 }  // namespace

@@ -72,19 +72,16 @@ TEST(dump, shows_the_tree_of_tasks_with_what_each_waits_for_and_since_when) {
 TEST(dump, says_that_a_task_waits_for_those_of_its_scope) {
   test::simulated_executor home;
   std::string text;
-  home.run([&]() -> task<> {
-    event signal;
-    const auto look = [&]() -> task<> {
-      co_await sleep_for(1s);
-      text = home.dump();
-      signal.set();
-    };
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(look());
-      children.spawn(outer_wait(signal));
-      co_return;
-    });
-  }());
+  event signal;
+  const auto look = [&]() -> task<> {
+    co_await sleep_for(1s);
+    text = home.dump();
+    signal.set();
+  };
+  test::run_scope(home, [&](scope& children) {
+    children.spawn(look());
+    children.spawn(outer_wait(signal));
+  });
   EXPECT_NE(text.find("its scope has 2 tasks"), std::string::npos) << text;
 }
 
@@ -92,16 +89,14 @@ TEST(dump, of_a_chain_of_a_hundred_thousand_tasks_uses_no_stack_and_stays_readab
   test::on_a_small_stack([] {
     executor home;
     std::string text;
-    home.run([&]() -> task<> {
-      event signal;
-      co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-        children.spawn(deep(100'000, signal));
-        while (home.dump().find("on an event") == std::string::npos) co_await yield();
-        text = home.dump();
-        signal.set();
-        while (children.size() != 0) co_await yield();
-      });
-    }());
+    event signal;
+    test::run_scope(home, [&](scope& children) -> task<> {
+      children.spawn(deep(100'000, signal));
+      while (home.dump().find("on an event") == std::string::npos) co_await yield();
+      text = home.dump();
+      signal.set();
+      while (children.size() != 0) co_await yield();
+    });
     EXPECT_LT(text.size(), 4096U);
     EXPECT_NE(text.find(" more; "), std::string::npos) << text;
   });
@@ -147,32 +142,25 @@ TEST(dump, on_a_signal_is_of_all_executors_that_named_it_whichever_hears_it) {
   {
     executor_group group(others);
     executor home(options);
-    executor deaf;  // that did not name it
-    const auto note = [&](const std::string& text) {
-      const auto has = [&](const char* name) { return text.find(name) != std::string::npos; };
-      if (has("here: ")) {
-        seen.insert("home");
-      } else if (has("outer_wait")) {
-        seen.insert("first");
-      } else if (has("deep")) {
-        seen.insert("second");
+    executor deaf;                                    // that did not name it
+    const auto note = [&](const std::string& text) {  // the first of these names that is in it
+      for (const char* const name : {"here: ", "outer_wait", "deep"}) {
+        if (text.find(name) != std::string::npos) return void(seen.insert(name));
       }
     };
-    home.run([&]() -> task<> {
-      event first;
-      event second;
-      co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-        children.spawn(send_away(group[0], outer_wait(first)), "here");
-        children.spawn(send_away(group[1], deep(0, second)), "here");
-        while (seen.size() < 3) {  // until all of them run
-          ::kill(::getpid(), SIGUSR1);
-          co_await yield();
-          for (const auto& each : reports.take()) note(each.text);
-        }
-        group[0].post([&] { first.set(); });
-        group[1].post([&] { second.set(); });
-      });
-    }());
+    event first;
+    event second;
+    test::run_scope(home, [&](scope& children) -> task<> {
+      children.spawn(send_away(group[0], outer_wait(first)), "here");
+      children.spawn(send_away(group[1], deep(0, second)), "here");
+      while (seen.size() < 3) {  // until all of them run
+        ::kill(::getpid(), SIGUSR1);
+        co_await yield();
+        for (const auto& each : reports.take()) note(each.text);
+      }
+      group[0].post([&] { first.set(); });
+      group[1].post([&] { second.set(); });
+    });
   }
   EXPECT_EQ(seen.size(), 3U);
 }
@@ -243,11 +231,9 @@ TEST(stall, without_a_handler_is_a_line_on_the_standard_error_stream) {
 }
 
 // What a trace is told, as lists.
-class recorder final : public trace_sink {
+class recorder final : public trace_sink, private test::immovable {
  public:
   recorder() { set_trace(this); }
-  recorder(const recorder&) = delete;
-  recorder& operator=(const recorder&) = delete;
   ~recorder() { set_trace(nullptr); }
 
   void began(trace_track track, const void* item, std::string_view name) noexcept override {
@@ -295,21 +281,18 @@ TEST(trace, tells_the_beginning_and_the_end_of_every_task_and_operation_by_name)
 
 TEST(trace, ends_the_operations_that_are_stopped) {
   recorder trace;
-  test::run([]() -> task<> {
-    event never;
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(wait_for_event(never));
-      co_await yield();
-      children.request_stop();
-      children.spawn(wait_for_event(never));  // stopped before it begins
-    });
-  }());
+  event never;
+  test::run(test::run_for_turns(1, wait_for_event(never)));
+  test::run(test::run_for_turns(0, wait_for_event(never)));  // stopped before it begins
   EXPECT_EQ(trace.open(), 0U);
 }
 
+std::filesystem::path path_of_a_trace() {
+  return std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
+}
+
 TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
+  const std::filesystem::path path = path_of_a_trace();
   {
     trace_file trace(path.string());
     executor home;
@@ -330,9 +313,7 @@ TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
     if (phase == "M") titles.insert(item.at("args").at("name").get<std::string>());
     if (phase == "b") ++open[{item.at("cat"), item.at("id")}];
     if (phase == "e") --open[{item.at("cat"), item.at("id")}];
-    if (phase == "X") {
-      EXPECT_GE(item.at("dur").get<double>(), 0.0);
-    }
+    EXPECT_TRUE(phase != "X" || item.at("dur").get<double>() >= 0.0);
   }
   EXPECT_FALSE(open.empty());
   for (const auto& [item, count] : open) EXPECT_EQ(count, 0) << item.first << ' ' << item.second;
@@ -354,8 +335,7 @@ TEST(trace_file, that_cannot_be_created_or_written_says_so) {
 }
 
 TEST(trace_file, is_the_only_one_at_a_time) {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
+  const std::filesystem::path path = path_of_a_trace();
   trace_file first(path.string());
   EXPECT_EQ(test::code_thrown_by([] { trace_file second("/dev/null"); }), errc::busy);
   first.close();
@@ -395,6 +375,15 @@ class record_traces_test : public testing::Test {
       if (item.contains("name")) names.insert(item.at("name").get<std::string>());
     return names;
   }
+  // Runs a task beside the recorder, and stops that.
+  void run_beside_a_recorder(task<> body, duration longest = 1000s) {
+    test::run_scope([&](scope& tasks) -> task<> {
+      tasks.spawn(record_traces(signals_, path(), longest));
+      ::raise(SIGUSR2);
+      co_await std::move(body);
+      tasks.request_stop();
+    });
+  }
   task<> until_it_records() {
     while (!is_recording()) co_await yield();
   }
@@ -413,9 +402,7 @@ class record_traces_test : public testing::Test {
 };
 
 TEST_F(record_traces_test, a_signal_records_what_a_running_program_does_until_the_next) {
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
-    tasks.spawn(record_traces(signals_, path(), 1000s));
-    ::raise(SIGUSR2);
+  const auto body = [&]() -> task<> {
     co_await until_it_records();
     co_await squares();
     EXPECT_FALSE(has_recorded()) << "it has its name once it is whole";
@@ -423,36 +410,32 @@ TEST_F(record_traces_test, a_signal_records_what_a_running_program_does_until_th
     co_await until_it_has_recorded();
     EXPECT_FALSE(is_recording());
     EXPECT_TRUE(recorded_names().contains("square"));
-    tasks.request_stop();
-  }));
+  };
+  run_beside_a_recorder(body());
 }
 
 TEST_F(record_traces_test, a_recording_ends_by_itself_and_the_next_takes_its_place) {
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
-    tasks.spawn(record_traces(signals_, path(), 1ms));
-    ::raise(SIGUSR2);
+  const auto body = [&]() -> task<> {
     co_await until_it_has_recorded();
     std::filesystem::remove(path());
     ::raise(SIGUSR2);
     co_await until_it_has_recorded();
-    tasks.request_stop();
-  }));
+  };
+  run_beside_a_recorder(body(), 1ms);
 }
 
 TEST_F(record_traces_test, a_stop_keeps_what_was_recorded) {
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
-    tasks.spawn(record_traces(signals_, path(), 1000s));
-    ::raise(SIGUSR2);
+  const auto body = [&]() -> task<> {
     co_await until_it_records();
     co_await squares();
-    tasks.request_stop();
-  }));
+  };
+  run_beside_a_recorder(body());
   EXPECT_TRUE(recorded_names().contains("square"));
 }
 
 TEST_F(record_traces_test, a_file_that_cannot_be_written_is_a_warning_each_time) {
   const test::report_list reports;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
+  test::run_scope([&](scope& tasks) -> task<> {
     tasks.spawn(record_traces(signals_, "/nowhere/trace.json", 1000s));
     for (int i = 0; i < 2; ++i) {
       ::raise(SIGUSR2);
@@ -465,7 +448,7 @@ TEST_F(record_traces_test, a_file_that_cannot_be_written_is_a_warning_each_time)
       EXPECT_TRUE(all[0].text.starts_with("create the trace /nowhere/trace.json.part")) << all[0].text;
     }
     tasks.request_stop();
-  }));
+  });
 }
 
 TEST(metrics, of_a_group_are_read_while_its_executors_are_busy) {

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include <cstdlib>
+#include <deque>
 #include <numeric>
 
 #include "kit/expect_failure.hpp"
@@ -26,6 +27,10 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
+descriptor tcp_socket(system_calls& calls = system_calls::kernel(), int flags = 0) {
+  return {checked_call(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0), "create a socket"), calls};
+}
+
 struct listening_socket {
   descriptor socket;
   sockaddr_storage address{};
@@ -34,9 +39,7 @@ struct listening_socket {
 
 // All through the seam, so that a test can make each of the calls fail.
 listening_socket listen_on_the_loopback(system_calls& calls, int backlog = 8) {
-  listening_socket made;
-  made.socket =
-      descriptor(checked_call(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"), calls);
+  listening_socket made{.socket = tcp_socket(calls)};
   auto& internet = reinterpret_cast<sockaddr_in&>(made.address);
   internet.sin_family = AF_INET;
   internet.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -67,7 +70,7 @@ task<> serve_one(descriptor& listener) {
 }
 
 task<> ask_once(system_calls& calls, const listening_socket& server) {
-  descriptor socket(checked_call(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"), calls);
+  descriptor socket = tcp_socket(calls);
   co_await connect_to(socket, server.address, server.length);
   co_await test::send_all(socket, bytes_of("hello"));
   std::array<std::byte, 5> bytes{};
@@ -94,7 +97,7 @@ TEST(event_driver, a_refused_connection_is_an_error) {
   const socklen_t length = server->length;
   server.reset();  // now nobody listens there
   const auto root = [&]() -> task<> {
-    descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), system_calls::kernel());
+    descriptor socket = tcp_socket();
     co_await connect_to(socket, address, length);
   };
   EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), std::errc::connection_refused);
@@ -187,11 +190,7 @@ TEST_P(both_sockets, a_receive_that_was_stopped_leaves_the_bytes_to_the_next) {
     std::array<std::byte, 100> bytes{};
     const auto receive = [&]() -> task<> { EXPECT_EQ(co_await receive_some(pair_.b, bytes), -ECANCELED); };
     for (int i = 0; i < 10; ++i) {
-      co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-        children.spawn(receive());
-        for (int turns = 0; turns < i; ++turns) co_await yield();
-        children.request_stop();
-      });
+      co_await test::run_for_turns(i, receive());
       EXPECT_EQ(::send(pair_.a.fd(), "hello", 5, 0), 5);
       EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
     }
@@ -249,11 +248,7 @@ TASK_TEST(event_driver, an_accept_that_was_stopped_leaves_the_connection_to_the_
     const result<descriptor> accepted = co_await as_result(accept_one(server.socket));
     EXPECT_FALSE(accepted);
   };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(accept());
-    co_await yield();
-    children.request_stop();
-  });
+  co_await test::run_for_turns(1, accept());
   co_await when_all(serve_one(server.socket), ask_once(system_calls::kernel(), server));
 }
 
@@ -261,11 +256,11 @@ TEST(event_driver, a_connect_that_nobody_answers_can_be_stopped) {
   listening_socket server = listen_on_the_loopback(system_calls::kernel(), 0);
   std::vector<descriptor> fillers;  // fill the backlog, so that further requests are dropped
   for (int i = 0; i < 4; ++i) {
-    fillers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), system_calls::kernel());
+    fillers.push_back(tcp_socket(system_calls::kernel(), SOCK_NONBLOCK));
     ::connect(fillers.back().fd(), reinterpret_cast<sockaddr*>(&server.address), server.length);
   }
   const auto root = [&]() -> task<> {
-    descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), system_calls::kernel());
+    descriptor socket = tcp_socket();
     co_await with_timeout(5ms, connect_to(socket, server.address, server.length));
   };
   EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), errc::timed_out);
@@ -273,23 +268,18 @@ TEST(event_driver, a_connect_that_nobody_answers_can_be_stopped) {
 
 TEST(event_driver, told_to_forget_a_descriptor_that_it_does_not_know_still_lets_go_of_the_others) {
   listening_socket server = listen_on_the_loopback(system_calls::kernel());
-  descriptor unknown(
-      checked_call(system_calls::kernel().socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"),
-      system_calls::kernel());
-  {
-    executor home;
-    home.run([&]() -> task<> {
-      EXPECT_FALSE(co_await as_result(with_timeout(1ms, accept_one(server.socket))));
-      executor_core::current()->io().forget(unknown);
-    }());
-  }
+  descriptor unknown = tcp_socket();
+  test::run([&]() -> task<> {
+    EXPECT_FALSE(co_await as_result(with_timeout(1ms, accept_one(server.socket))));
+    executor_core::current()->io().forget(unknown);
+  }());
   server.socket.close();  // the driver has gone
 }
 
 // Lets go of other descriptors when it completes.
 class farewell final : public io_operation {
  public:
-  farewell(descriptor& where, std::vector<std::unique_ptr<test::socket_pair>>& others, event& done)
+  farewell(descriptor& where, std::deque<test::socket_pair>& others, event& done)
       : io_operation(io_kind::readable), others_(others), done_(done) {
     target = &where;
   }
@@ -301,26 +291,26 @@ class farewell final : public io_operation {
     done_.set();
   }
 
-  std::vector<std::unique_ptr<test::socket_pair>>& others_;
+  std::deque<test::socket_pair>& others_;
   event& done_;
 };
 
 TASK_TEST(event_driver, a_completion_may_be_the_end_of_descriptors_of_which_the_kernel_has_told_at_once) {
   test::socket_pair sockets = test::unix_pair();
-  std::vector<std::unique_ptr<test::socket_pair>> others;
-  for (int i = 0; i < 8; ++i) others.push_back(std::make_unique<test::socket_pair>(test::unix_pair()));
+  std::deque<test::socket_pair> others;
+  for (int i = 0; i < 8; ++i) others.push_back(test::unix_pair());
   // Known to the driver, with nothing in progress on them.
-  for (const auto& other : others) {
+  for (auto& [a, b] : others) {
     std::array<std::byte, 1> byte{};
-    co_await test::send_all(other->b, bytes_of("x"));
-    checked_call(co_await receive_some(other->a, byte), "receive");
+    co_await test::send_all(b, bytes_of("x"));
+    checked_call(co_await receive_some(a, byte), "receive");
   }
   event done;
   farewell last(sockets.a, others, done);
   core_of(*executor::current()).io().start(last);
   for (std::size_t i = 0; i < others.size(); ++i) {
     if (i == others.size() / 2) co_await test::send_all(sockets.b, bytes_of("z"));
-    co_await test::send_all(others[i]->b, bytes_of("y"));
+    co_await test::send_all(others[i].b, bytes_of("y"));
   }
   co_await done.wait();
   EXPECT_TRUE(others.empty());
@@ -335,26 +325,27 @@ TEST(event_driver, more_operations_than_a_ring_has_entries_all_complete) {
     std::array<std::byte, 8> bytes{};
     received += static_cast<std::size_t>(checked_call(co_await receive_some(where, bytes), "receive"));
   };
-  const auto send = [&](descriptor& where) -> task<> { co_await test::send_all(where, bytes_of("x")); };
   std::vector<task<>> tasks;
   for (auto& [a, b] : sockets) tasks.push_back(receive(a));
-  for (auto& [a, b] : sockets) tasks.push_back(send(b));
+  for (auto& [a, b] : sockets) tasks.push_back(test::send_all(b, bytes_of("x")));
   test::run(when_all(std::move(tasks)));
   EXPECT_EQ(received, pairs);
 }
+
+class wait_for_readiness final : public io_operation {
+ public:
+  explicit wait_for_readiness(descriptor& where) : io_operation(io_kind::readable) { target = &where; }
+
+ private:
+  void complete(int) noexcept override {}
+};
 
 TEST(event_driver_death, an_operation_destroyed_in_progress_ends_the_program_with_its_name) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto destroy = [] {
     auto [left, right] = test::tcp_pair();
     test::run([&]() -> task<> {
-      class abandoned_receive final : public io_operation {
-       public:
-        abandoned_receive() : io_operation(io_kind::readable) {}
-        void complete(int) noexcept override {}
-      };
-      abandoned_receive operation;
-      operation.target = &left;
+      wait_for_readiness operation(left);
       executor_core::current()->io().start(operation);
       co_return;
     }());
@@ -365,19 +356,10 @@ TEST(event_driver_death, an_operation_destroyed_in_progress_ends_the_program_wit
 TEST(event_driver_death, a_ring_that_takes_no_operations_ends_the_program_with_words) {
   if (executor().driver() != "io_uring") GTEST_SKIP() << "there is no ring";
   const auto misuse = [] {
-    class readiness final : public io_operation {
-     public:
-      readiness() : io_operation(io_kind::readable) {}
-      void complete(int) noexcept override {}
-    };
     auto [left, right] = test::unix_pair();
     const auto driver = open_driver(driver_choice::io_uring, system_calls::kernel(), nullptr);
-    std::vector<std::unique_ptr<readiness>> waits;  // more than it has entries
-    for (int i = 0; i < 1000; ++i) {
-      waits.push_back(std::make_unique<readiness>());
-      waits.back()->target = &left;
-      driver->start(*waits.back());  // the ring is not enabled: no thread was attached
-    }
+    std::deque<wait_for_readiness> waits;                                    // more than it has entries
+    for (int i = 0; i < 1000; ++i) driver->start(waits.emplace_back(left));  // no thread is attached: it is not enabled
   };
   EXPECT_DEATH(misuse(), "an io_uring takes no operations: io_uring_enter failed with errno 77");
 }
@@ -432,25 +414,20 @@ TEST(event_driver, a_kernel_without_epoll_pwait2_gets_epoll_wait) {
 TEST(event_driver, is_the_one_that_the_environment_asks_for) {
   const char* const wanted = std::getenv("WEFT_EVENT_DRIVER");
   const executor home;
-  if (wanted != nullptr) {
-    EXPECT_EQ(home.driver(), wanted);
-    EXPECT_EQ(home.driver_reason(), "");
-  } else if (home.driver() == "epoll") {
+  if (wanted == nullptr && home.driver() == "epoll") {
     EXPECT_NE(home.driver_reason().find("io_uring"), std::string::npos);
   } else {
-    EXPECT_EQ(home.driver(), "io_uring");
+    EXPECT_EQ(home.driver(), wanted != nullptr ? wanted : "io_uring");
     EXPECT_EQ(home.driver_reason(), "");
   }
 }
 
-class environment_override {
+class environment_override : private test::immovable {
  public:
   explicit environment_override(const char* value) {
     if (const char* const before = std::getenv("WEFT_EVENT_DRIVER")) before_ = before;
     set(value);
   }
-  environment_override(const environment_override&) = delete;
-  environment_override& operator=(const environment_override&) = delete;
   ~environment_override() { set(before_ ? before_->c_str() : nullptr); }
 
  private:

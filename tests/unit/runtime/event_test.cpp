@@ -15,12 +15,12 @@ TEST(event, resumes_all_that_wait_in_the_order_of_their_coming) {
     co_await gate.wait();
     record.push_back(number);
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     for (int i = 0; i < 4; ++i) children.spawn(waiter(i));
     co_await yield();
     EXPECT_TRUE(record.empty());
     gate.set();
-  }));
+  });
   EXPECT_EQ(record, (std::vector<int>{0, 1, 2, 3}));
 }
 
@@ -38,18 +38,13 @@ TASK_TEST(event, lets_everybody_through_until_it_is_reset) {
 
 TEST(event, a_waiter_that_was_set_free_goes_on_although_the_event_is_reset_at_once) {
   event gate;
-  bool passed = false;
-  const auto waiter = [&]() -> task<> {
-    co_await gate.wait();
-    passed = true;
-  };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(waiter());
+  test::run_scope([&](scope& children) -> task<> {
+    const auto waiter = children.spawn(gate.wait());
     co_await yield();
     gate.set();
     gate.reset();
-  }));
-  EXPECT_TRUE(passed);
+    co_await waiter;
+  });
 }
 
 TEST(event, a_waiter_stopped_in_the_middle_leaves_the_others_waiting) {
@@ -60,14 +55,11 @@ TEST(event, a_waiter_stopped_in_the_middle_leaves_the_others_waiting) {
     const result<void> waited = co_await as_result(with_timeout(patience, gate.wait()));
     record.push_back(waited ? number : -number);
   };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(waiter(1, 3ms));
-    children.spawn(waiter(2, 1ms));
-    children.spawn(waiter(3, 1h));
-    children.spawn(waiter(4, 2ms));
+  const auto open = [&]() -> task<> {
     co_await sleep_for(1s);
     gate.set();
-  }));
+  };
+  home.run(when_all(waiter(1, 3ms), waiter(2, 1ms), waiter(3, 1h), waiter(4, 2ms), open()));
   EXPECT_EQ(record, (std::vector<int>{-2, -4, -1, 3}));
 }
 
@@ -78,12 +70,12 @@ TEST(event, one_that_is_set_and_stopped_in_the_same_turn_resumes_its_waiter_once
     co_await gate.wait();
     ++resumed;
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     children.spawn(waiter());
     co_await yield();
     gate.set();
     children.request_stop();
-  }));
+  });
   EXPECT_EQ(resumed, 1);
 }
 
@@ -103,26 +95,23 @@ TEST(event, a_wait_that_was_stopped_can_be_awaited_again) {
     co_await wait;
     record.push_back(1);
   };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(patient());
-    children.spawn(other());
+  const auto open = [&]() -> task<> {
     co_await sleep_for(1s);
     EXPECT_TRUE(record.empty());
     gate.set();
-  }));
+  };
+  home.run(when_all(patient(), other(), open()));
   EXPECT_EQ(record, (std::vector<int>{2, 1}));
 }
 
 TASK_TEST(event, that_is_set_on_another_thread_while_a_task_waits_says_so) {
   event done;
-  const auto set = [&] { EXPECT_EQ(test::code_thrown_by([&] { done.set(); }), errc::wrong_thread); };
-  const auto wait = [&]() -> task<> { co_await done.wait(); };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(wait());
+  const auto set = [&]() -> task<> {
     co_await yield();
-    std::thread(set).join();
+    EXPECT_EQ(test::code_thrown_elsewhere([&] { done.set(); }), errc::wrong_thread);
     done.set();
-  });
+  };
+  co_await when_all(done.wait(), set());
   std::thread([&] { done.set(); }).join();  // nobody waits
 }
 

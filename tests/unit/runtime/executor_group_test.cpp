@@ -68,17 +68,7 @@ TEST(run_on, stopped_before_it_begins_starts_nothing) {
     started = true;
     co_return;
   };
-  test::run([&]() -> task<> {
-    const auto child = [&]() -> task<> {
-      auto work = touch();
-      co_await run_on(group[0], std::move(work));
-    };
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.request_stop();
-      children.spawn(child());
-      co_return;
-    });
-  }());
+  test::run(test::run_for_turns(0, run_on(group[0], touch())));
   EXPECT_FALSE(started);
 }
 
@@ -95,11 +85,7 @@ TEST(run_on, a_stop_at_any_time_ends_it_once) {
       const auto counted = co_await as_result(run_on(group[0], std::move(work)));
       EXPECT_TRUE(!counted || *counted == 5);
     };
-    test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(child());
-      for (int i = 0; i < turns; ++i) co_await yield();
-      children.request_stop();
-    }));
+    test::run(test::run_for_turns(turns, child()));
   }
 }
 
@@ -131,10 +117,9 @@ TEST(run_on, keeps_the_other_executor_running_until_the_task_has_ended) {
     co_await go.wait();
     ended = true;
   };
-  std::thread thread([&] {
+  const std::jthread thread([&] {
     other.run([&]() -> task<> {
-      executor* self = executor::current();
-      co_await ready.send(std::move(self));
+      EXPECT_TRUE(ready.try_send(executor::current()));
       co_await begun.wait();
       go.set();
     }());
@@ -143,9 +128,8 @@ TEST(run_on, keeps_the_other_executor_running_until_the_task_has_ended) {
     const auto there = co_await ready.receive();
     auto task_there = work();
     co_await run_on(**there, std::move(task_there));
+    EXPECT_TRUE(ended);
   }());
-  thread.join();
-  EXPECT_TRUE(ended);
 }
 
 int usable_processors() {
@@ -162,12 +146,7 @@ TEST(run_on_death, of_its_waiter_while_the_task_runs_elsewhere_ends_the_program_
       auto work = for_ever();
       co_await run_on(others[0], std::move(work));
     };
-    test::run([&]() -> task<> {
-      const test::abandoned waiter = test::start_and_forget(wait());
-      co_await yield();
-      co_await yield();
-      waiter.destroy();
-    }());
+    test::run(test::destroyed_while_it_waits(wait()));
   };
   EXPECT_DEATH(destroy(), "a task was destroyed while it waits for a task on another executor");
 }
@@ -277,19 +256,13 @@ TEST(run_on, an_executor_that_is_destroyed_before_it_runs_says_so) {
     EXPECT_EQ(co_await test::code_of(run_on(*there, std::move(work))), errc::executor_stopped);
   };
   std::binary_semaphore asked(0);
-  event ended;
-  const auto wait = [&]() -> task<> {
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(ask());
-      co_await yield();
-      co_await yield();
-      asked.release();
-    });
+  const auto tell = [&]() -> task<> {
+    co_await test::settle();
+    asked.release();
   };
-  std::thread caller([&] { sync_wait(waiting[0], wait()); });
+  const std::jthread caller([&] { sync_wait(waiting[0], when_all(ask(), tell())); });
   asked.acquire();
   there.reset();
-  caller.join();
 }
 
 }  // namespace

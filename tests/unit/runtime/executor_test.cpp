@@ -89,50 +89,51 @@ TEST(executor, refuses_to_run_inside_a_task) {
 TEST(executor, refuses_a_second_thread_even_one_that_got_the_identity_of_the_first) {
   executor home;
   std::thread([&] { home.run(nothing()); }).join();
-  std::error_code refused;
-  std::thread([&] { refused = test::code_thrown_by([&] { home.run(nothing()); }); }).join();
-  EXPECT_EQ(refused, errc::wrong_thread);
+  EXPECT_EQ(test::code_thrown_elsewhere([&] { home.run(nothing()); }), errc::wrong_thread);
 }
 
 TEST(executor, refuses_background_work_and_pollers_from_another_thread) {
   executor home;
   home.run(nothing());
-  std::error_code work;
-  std::thread([&] { work = test::code_thrown_by([&] { run_in_background(core_of(home), nothing()); }); }).join();
-  EXPECT_EQ(work, errc::wrong_thread);
+  const auto begin = [&] { run_in_background(core_of(home), nothing()); };
+  EXPECT_EQ(test::code_thrown_elsewhere(begin), errc::wrong_thread);
+}
+
+// Waits for what another thread posts.
+task<> hear_from_elsewhere(executor& home, std::jthread& other) {
+  event posted;
+  other = std::jthread([&] { home.post([&] { posted.set(); }); });
+  co_await posted.wait();
 }
 
 TEST(executor, a_post_from_another_thread_wakes_it) {
   executor home;
-  event posted;
-  std::thread other;
-  home.run([&]() -> task<> {
-    other = std::thread([&] { home.post([&] { posted.set(); }); });
-    co_await posted.wait();
-  }());
-  other.join();
+  std::jthread other;
+  home.run(hear_from_elsewhere(home, other));
+}
+
+// Another thread pings so often, each time once the executor has heard it before and is asleep, or about to be.
+template <class Ping>
+task<> hear_each_ping(event& heard, Ping ping) {
+  std::atomic<int> pongs{0};
+  const std::jthread other([&] {
+    for (int i = 0; i < 200; ++i) {
+      ping();
+      while (pongs.load() <= i) std::this_thread::yield();
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    co_await heard.wait();
+    heard.reset();
+    ++pongs;
+  }
 }
 
 TEST(executor, a_post_wakes_it_under_every_policy) {
   for (const poll_policy policy : {poll_policy::adaptive, poll_policy::spin, poll_policy::sleep}) {
     executor home({.policy = policy});
     event ping;
-    std::atomic<int> pongs{0};
-    std::thread other;
-    home.run([&]() -> task<> {
-      other = std::thread([&] {
-        for (int i = 0; i < 200; ++i) {
-          home.post([&] { ping.set(); });
-          while (pongs.load() <= i) std::this_thread::yield();  // by then it is asleep, or about to
-        }
-      });
-      for (int i = 0; i < 200; ++i) {
-        co_await ping.wait();
-        ping.reset();
-        ++pongs;
-      }
-    }());
-    other.join();
+    home.run(hear_each_ping(ping, [&] { home.post([&] { ping.set(); }); }));
   }
 }
 
@@ -171,14 +172,12 @@ TEST(executor, one_that_is_awake_costs_its_senders_no_system_call) {
   executor home({.policy = poll_policy::spin, .simulated_driver = &driver});
   constexpr int posts = 1000;
   int called = 0;
-  std::thread sender;
   home.run([&]() -> task<> {
-    sender = std::thread([&] {
+    const std::jthread sender([&] {
       for (int i = 0; i < posts; ++i) home.post([&] { ++called; });
     });
     while (called < posts) co_await yield();
   }());
-  sender.join();
   EXPECT_EQ(driver.wakes, 0U);
 }
 
@@ -196,8 +195,7 @@ TEST(executor, one_that_sleeps_is_woken_once_by_many_senders) {
       });
     }
   };
-  const auto root = [&]() -> task<> { co_await all.wait(); };
-  home.run(root());
+  test::run(home, all.wait());
   EXPECT_EQ(called, posts);
   EXPECT_EQ(driver.wakes, 1U);
 }
@@ -214,7 +212,7 @@ TEST(executor, thousands_of_posts_from_several_threads_all_arrive_in_the_order_o
     in_order = in_order && next[sender]++ == number;
     if (++arrived == senders * posts) all.set();
   };
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   home.run([&]() -> task<> {
     for (std::size_t sender = 0; sender < senders; ++sender) {
       threads.emplace_back([&home, &receive, sender] {
@@ -223,23 +221,19 @@ TEST(executor, thousands_of_posts_from_several_threads_all_arrive_in_the_order_o
     }
     co_await all.wait();
   }());
-  for (std::thread& thread : threads) thread.join();
   EXPECT_TRUE(in_order);
   EXPECT_EQ(arrived, senders * posts);
 }
 
 TEST(executor, may_be_destroyed_by_what_a_post_allowed_while_the_sender_has_not_returned_from_it) {
   for (int i = 0; i < 500; ++i) {
-    std::thread other;
-    {
-      executor home;
-      event posted;
-      home.run([&]() -> task<> {
-        other = std::thread([&home, &posted] { home.post([&posted] { posted.set(); }); });
-        co_await posted.wait();
-      }());
-    }
-    other.join();
+    std::jthread other;
+    executor home;
+    event posted;
+    home.run([&]() -> task<> {
+      other = std::jthread([&home, &posted] { home.post([&posted] { posted.set(); }); });
+      co_await posted.wait();
+    }());
   }
 }
 
@@ -263,8 +257,7 @@ TEST(executor, mail_that_sends_itself_again_starves_nobody) {
     co_await sleep_for(1ms);
     for (int i = 0; i < 100; ++i) co_await yield();
     stop = true;
-    co_await yield();
-    co_await yield();
+    co_await test::settle();
   }());
 }
 
@@ -310,14 +303,12 @@ TEST(executor, a_seed_repeats_its_order_and_another_seed_makes_another) {
 // ---- pollers
 
 // A completion queue in small, with an eventfd for a completion channel.
-class fake_queue final : public poller {
+class fake_queue final : public poller, private test::immovable {
  public:
   explicit fake_queue(executor& home, bool may_lose_events = true)
       : home_(home), fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), may_lose_events_(may_lose_events) {
     home_.add_poller(*this);
   }
-  fake_queue(const fake_queue&) = delete;
-  fake_queue& operator=(const fake_queue&) = delete;
   ~fake_queue() {
     home_.remove_poller(*this);
     ::close(fd_);
@@ -399,22 +390,7 @@ TEST(executor, completions_from_a_device_wake_it_under_every_policy) {
   for (const poll_policy policy : {poll_policy::adaptive, poll_policy::spin, poll_policy::sleep}) {
     executor home({.policy = policy});
     fake_queue queue(home);
-    std::atomic<int> seen{0};
-    std::thread device;
-    home.run([&]() -> task<> {
-      device = std::thread([&] {
-        for (int i = 0; i < 200; ++i) {
-          queue.complete();
-          while (seen.load() <= i) std::this_thread::yield();
-        }
-      });
-      for (int i = 0; i < 200; ++i) {
-        co_await queue.completed.wait();
-        queue.completed.reset();
-        ++seen;
-      }
-    }());
-    device.join();
+    home.run(hear_each_ping(queue.completed, [&] { queue.complete(); }));
   }
 }
 
@@ -433,13 +409,9 @@ TEST(executor, only_pollers_that_may_lose_events_keep_it_from_sleeping_on) {
   for (const bool may_lose_events : {false, true}) {
     test::simulated_executor home;
     fake_queue queue(home, may_lose_events);
-    const auto root = []() -> task<> { co_await sleep_for(10s); };
-    home.run(root());
-    if (may_lose_events) {
-      EXPECT_GE(home.statistics().sleeps, 20u);
-    } else {
-      EXPECT_LE(home.statistics().sleeps, 2u);
-    }
+    test::run(home, sleep_for(10s));
+    const std::uint64_t sleeps = home.statistics().sleeps;
+    EXPECT_TRUE(may_lose_events ? sleeps >= 20 : sleeps <= 2) << sleeps;
   }
 }
 
@@ -452,26 +424,39 @@ task<> ping_pong(descriptor& mine, int rounds, bool first) {
   }
 }
 
+// What every other source may do while one is never done: mail, a yield, a timer, sockets, a poller, a worker.
+class other_sources {
+ public:
+  other_sources(executor& home, fake_queue& queue) : home_(home), queue_(queue) {}
+  task<> use_all() {
+    co_await hear_from_elsewhere(home_, thread_);
+    for (int i = 0; i < 100; ++i) co_await yield();
+    co_await sleep_for(1ms);
+    co_await when_all(ping_pong(sockets_.a, 100, true), ping_pong(sockets_.b, 100, false));
+    queue_.complete();
+    co_await queue_.completed.wait();
+    const auto job = [] { return 1; };
+    EXPECT_EQ(co_await offload(job), 1);
+  }
+
+ private:
+  executor& home_;
+  fake_queue& queue_;
+  test::socket_pair sockets_ = test::tcp_pair();
+  std::jthread thread_;
+};
+
 TEST(executor, a_poller_that_is_always_busy_starves_nobody) {
   for (const poll_policy policy : {poll_policy::adaptive, poll_policy::sleep}) {
     executor home({.policy = policy});
     fake_queue busy(home);
     busy.always_busy = true;
     fake_queue other(home);
-    auto [left, right] = test::tcp_pair();
-    event posted;
-    std::thread thread;
+    other_sources sources(home, other);
     home.run([&]() -> task<> {
-      thread = std::thread([&] { home.post([&] { posted.set(); }); });
-      co_await posted.wait();
-      for (int i = 0; i < 100; ++i) co_await yield();
-      co_await sleep_for(1ms);
-      co_await when_all(ping_pong(left, 100, true), ping_pong(right, 100, false));
-      other.complete();
-      co_await other.completed.wait();
+      co_await sources.use_all();
       busy.always_busy = false;
     }());
-    thread.join();
     EXPECT_LE(busy.largest_budget, 1024U);
     EXPECT_EQ(busy.arms, other.arms);
   }
@@ -491,41 +476,29 @@ TEST(executor, a_poller_that_may_have_more_is_polled_again_instead_of_armed) {
 TEST(executor, a_task_that_is_always_ready_starves_nobody) {
   executor home;
   fake_queue queue(home);
-  auto [left, right] = test::tcp_pair();
-  event posted;
+  other_sources sources(home, queue);
   bool stop = false;
-  std::thread thread;
   const auto spin = [&]() -> task<> {
     while (!stop) co_await yield();
   };
-  const auto empty = []() -> task<> { co_return; };
   const auto await_in_a_row = [&]() -> task<> {
-    while (!stop) co_await empty();
+    while (!stop) co_await nothing();
   };
   const auto wake_a_child_in_a_row = [&]() -> task<> {
-    while (!stop) co_await when_all(empty());
+    while (!stop) co_await when_all(nothing());
   };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(spin());
-    children.spawn(await_in_a_row());
-    children.spawn(wake_a_child_in_a_row());
-    thread = std::thread([&] { home.post([&] { posted.set(); }); });
-    co_await posted.wait();
-    co_await sleep_for(1ms);
-    co_await when_all(ping_pong(left, 100, true), ping_pong(right, 100, false));
-    queue.complete();
-    co_await queue.completed.wait();
+  const auto use_the_others = [&]() -> task<> {
+    co_await sources.use_all();
     stop = true;
-  }));
-  thread.join();
+  };
+  home.run(when_all(spin(), await_in_a_row(), wake_a_child_in_a_row(), use_the_others()));
 }
 
 TEST(executor, tasks_that_make_each_other_ready_share_turns) {
   executor home;
   home.run([&]() -> task<> {
-    const auto child = []() -> task<> { co_return; };
     const std::uint64_t before = home.statistics().turns;
-    for (int i = 0; i < 1000; ++i) co_await when_all(child());
+    for (int i = 0; i < 1000; ++i) co_await when_all(nothing());
     const std::uint64_t turns = home.statistics().turns - before;
     EXPECT_LE(turns, 200U);
     EXPECT_GE(turns, 10U) << "a turn has a bound";
@@ -536,9 +509,8 @@ TEST(executor, polls_between_tasks_that_make_each_other_ready) {
   executor home;
   fake_queue queue(home);
   home.run([&]() -> task<> {
-    const auto child = []() -> task<> { co_return; };
     const std::size_t polls = queue.polls;
-    for (int i = 0; i < 100; ++i) co_await when_all(child());
+    for (int i = 0; i < 100; ++i) co_await when_all(nothing());
     EXPECT_GE(queue.polls - polls, 100U);
   }());
 }
@@ -556,30 +528,13 @@ TEST(executor, sockets_that_are_always_busy_starve_nobody) {
   executor home;
   fake_queue queue(home);
   auto [left, right] = test::tcp_pair();
-  const auto chat = [&](descriptor& mine, bool first) -> task<> { co_await ping_pong(mine, 1'000'000'000, first); };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(chat(left, true));
-    children.spawn(chat(right, false));
-    for (int i = 0; i < 100; ++i) co_await yield();
-    co_await sleep_for(1ms);
-    queue.complete();
-    co_await queue.completed.wait();
+  other_sources sources(home, queue);
+  test::run_scope(home, [&](scope& children) -> task<> {
+    children.spawn(ping_pong(left, 1'000'000'000, true));
+    children.spawn(ping_pong(right, 1'000'000'000, false));
+    co_await sources.use_all();
     children.request_stop();
-  }));
-}
-
-// What every other source may do while one is never done: mail, a yield, a timer, sockets, a poller, a worker.
-task<> use_every_source(executor& home, fake_queue& queue, test::socket_pair& sockets, std::thread& thread) {
-  event posted;
-  thread = std::thread([&] { home.post([&] { posted.set(); }); });
-  co_await posted.wait();
-  for (int i = 0; i < 100; ++i) co_await yield();
-  co_await sleep_for(1ms);
-  co_await when_all(ping_pong(sockets.a, 100, true), ping_pong(sockets.b, 100, false));
-  queue.complete();
-  co_await queue.completed.wait();
-  const auto job = [] { return 1; };
-  EXPECT_EQ(co_await offload(job), 1);
+  });
 }
 
 // Due again as soon as it has expired.
@@ -601,22 +556,19 @@ class relentless_timer final : private detail::timer {
 TEST(executor, timers_that_are_always_due_starve_nobody) {
   executor home;
   fake_queue queue(home);
-  auto sockets = test::tcp_pair();
-  std::thread thread;
+  other_sources sources(home, queue);
   home.run([&]() -> task<> {
     std::deque<relentless_timer> timers;
     for (int i = 0; i < 200; ++i) timers.emplace_back(home);
-    co_await use_every_source(home, queue, sockets, thread);
+    co_await sources.use_all();
     EXPECT_GT(timers.front().times, 0U);
   }());
-  thread.join();
 }
 
 TEST(executor, workers_that_are_never_done_starve_nobody) {
   executor home;
   fake_queue queue(home);
-  auto sockets = test::tcp_pair();
-  std::thread thread;
+  other_sources sources(home, queue);
   bool stop = false;
   std::size_t jobs = 0;
   const auto keep_busy = [&]() -> task<> {
@@ -626,12 +578,11 @@ TEST(executor, workers_that_are_never_done_starve_nobody) {
       ++jobs;
     }
   };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope(home, [&](scope& children) -> task<> {
     for (int i = 0; i < 100; ++i) children.spawn(keep_busy());
-    co_await use_every_source(home, queue, sockets, thread);
+    co_await sources.use_all();
     stop = true;
-  }));
-  thread.join();
+  });
   EXPECT_GT(jobs, 0U);
 }
 
@@ -670,8 +621,7 @@ TEST(executor, may_be_destroyed_on_another_thread_with_a_poller_still_attached) 
 
 TEST(executor, an_idle_one_sleeps_until_its_timer_and_no_more) {
   test::simulated_executor home;
-  const auto root = [&]() -> task<> { co_await sleep_for(24h); };
-  home.run(root());
+  test::run(home, sleep_for(24h));
   EXPECT_LE(home.statistics().sleeps, 2U);
   EXPECT_LE(home.statistics().turns, 4U);
 }
@@ -679,8 +629,7 @@ TEST(executor, an_idle_one_sleeps_until_its_timer_and_no_more) {
 TEST(executor, an_idle_one_with_a_poller_wakes_at_most_twice_a_second) {
   test::simulated_executor home;
   fake_queue queue(home);
-  const auto root = [&]() -> task<> { co_await sleep_for(1h); };
-  home.run(root());
+  test::run(home, sleep_for(1h));
   EXPECT_LE(home.statistics().sleeps, 2U * 3600 + 2);
 }
 
@@ -703,8 +652,7 @@ TEST(executor, never_spins_on_a_virtual_clock) {
     executor_options chosen = world.options();
     chosen.policy = policy;
     executor home(chosen);
-    const auto root = []() -> task<> { co_await sleep_for(1h); };
-    home.run(root());
+    test::run(home, sleep_for(1h));
     EXPECT_EQ(world.elapsed(), 1h);
   }
 }
@@ -725,8 +673,7 @@ TEST(executor, under_load_it_spins_and_neither_sleeps_nor_asks_the_kernel_much) 
 
 TEST(executor, spinning_it_never_sleeps) {
   executor home({.policy = poll_policy::spin});
-  const auto root = []() -> task<> { co_await sleep_for(1ms); };
-  home.run(root());
+  test::run(home, sleep_for(1ms));
   EXPECT_EQ(home.statistics().sleeps, 0U);
 }
 
@@ -760,11 +707,7 @@ TASK_TEST(executor, work_that_is_put_off_runs_once_when_the_tasks_of_the_turn_ha
     second.put_off();
     co_return;
   };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(task_of_the_turn(10));
-    children.spawn(task_of_the_turn(20));
-    co_return;
-  });
+  co_await when_all(task_of_the_turn(10), task_of_the_turn(20));
   co_await yield();
   EXPECT_EQ(notes, (std::vector{10, 20, 1, 2}));
 }

@@ -19,15 +19,13 @@ namespace {
 constexpr file_options for_both{.access = file_access::read_write, .create = true};
 
 // A directory of its own, which goes with all that is in it.
-class scratch {
+class scratch : private test::immovable {
  public:
   scratch() {
     std::string pattern = (std::filesystem::temp_directory_path() / "weft_file_XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw system_error(errno, "make a directory");
     path_ = pattern;
   }
-  scratch(const scratch&) = delete;
-  scratch& operator=(const scratch&) = delete;
   ~scratch() { std::filesystem::remove_all(path_); }
 
   [[nodiscard]] std::string operator/(const char* name) const { return (path_ / name).string(); }
@@ -78,30 +76,28 @@ TASK_TEST(file, has_many_reads_and_writes_in_progress) {
   std::vector<std::vector<std::byte>> contents;
   for (unsigned i = 0; i < blocks; ++i) contents.push_back(pattern(block, i));
   const auto write = [&](unsigned i) -> task<> { co_await both.write_at(i * block, contents[i]); };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
-    for (unsigned i = 0; i < blocks; ++i) all.spawn(write(i));
-    co_return;
-  });
-
   unsigned equal = 0;
   const auto compare = [&](unsigned i) -> task<> {
     std::vector<std::byte> room(block);
     co_await both.read_at(i * block, room);
     equal += room == contents[i] ? 1U : 0U;
   };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
-    for (unsigned i = 0; i < blocks; ++i) all.spawn(compare(i));
-    co_return;
-  });
+  std::vector<task<>> writes;
+  std::vector<task<>> reads;
+  for (unsigned i = 0; i < blocks; ++i) {
+    writes.push_back(write(i));
+    reads.push_back(compare(i));
+  }
+  co_await when_all(std::move(writes));
+  co_await when_all(std::move(reads));
   EXPECT_EQ(equal, blocks);
 }
 
 TASK_TEST(file, that_cannot_be_opened_is_named) {
   const scratch place;
   const std::string name = place / "absent";
-  auto opening = file::open(name);
-  EXPECT_TRUE(test::failed_with(co_await test::failure_of(std::move(opening)), std::errc::no_such_file_or_directory,
-                                "open " + name));
+  const auto failure = co_await test::failure_of(file::open(name));
+  EXPECT_TRUE(test::failed_with(failure, std::errc::no_such_file_or_directory, "open " + name));
 }
 
 TASK_TEST(file, that_must_be_new_is_refused_where_there_is_one) {
@@ -127,14 +123,10 @@ TASK_TEST(file, is_truncated_only_where_that_was_asked_for) {
 TEST(file, options_that_make_no_sense_are_refused_before_anything_happens) {
   const scratch place;
   const std::string name = place / "untouched";
-  test::run([&]() -> task<> {
-    constexpr file_options exclusive{.access = file_access::write, .exclusive = true};
-    auto first = file::open(name, exclusive);
-    EXPECT_EQ(co_await test::code_of(std::move(first)), errc::invalid_argument);
-    constexpr file_options truncate{.create = true, .truncate = true};
-    auto second = file::open(name, truncate);
-    EXPECT_EQ(co_await test::code_of(std::move(second)), errc::invalid_argument);
-  }());
+  for (const file_options& options : {file_options{.access = file_access::write, .exclusive = true},
+                                      file_options{.create = true, .truncate = true}}) {
+    EXPECT_EQ(test::run(test::code_of(file::open(name, options))), errc::invalid_argument);
+  }
   EXPECT_FALSE(std::filesystem::exists(name));
 }
 
@@ -163,15 +155,13 @@ TASK_TEST(file, refuses_what_it_was_not_opened_for) {
 }
 
 // A limit on the size of files, while it lives. What goes beyond it is written up to it, and fails the next time.
-class file_size_limit {
+class file_size_limit : private test::immovable {
  public:
   explicit file_size_limit(rlim_t bytes) : before_signal_(std::signal(SIGXFSZ, SIG_IGN)) {
     ::getrlimit(RLIMIT_FSIZE, &before_);
     const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
-  file_size_limit(const file_size_limit&) = delete;
-  file_size_limit& operator=(const file_size_limit&) = delete;
   ~file_size_limit() {
     ::setrlimit(RLIMIT_FSIZE, &before_);
     std::signal(SIGXFSZ, before_signal_);
@@ -282,11 +272,7 @@ TASK_TEST(file, a_stop_before_it_begins_withdraws_it) {
     const auto written = co_await as_result(std::move(writing));
     if (!written) seen = written.error().code();
   };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
-    all.request_stop();
-    all.spawn(write());
-    co_return;
-  });
+  co_await test::run_for_turns(0, write());
   EXPECT_EQ(seen, errc::canceled);
   EXPECT_EQ(co_await both.size(), 0U);
 }

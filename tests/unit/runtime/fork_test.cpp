@@ -2,34 +2,19 @@
 // What a child of fork(2) may do with what it has copies of.
 #include <weft/runtime/executor_group.hpp>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdio>
 #include <cstdlib>
 #include <semaphore>
 
+#include "kit/child.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
 
-// What a child's end came to: its exit status, or minus the signal that ended it. One that hangs is ended by SIGALRM.
-int end_of(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
+using test::end_of;
+using test::fork_for;
 
-// Forks; the child does `body` and leaves by _exit() with what that returns, unless it leaves in another way.
-template <class Body>
-pid_t fork_for(Body&& body) {
-  std::fflush(nullptr);  // or it is written twice
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  ::alarm(20);
-  ::_exit(body());
-}
+[[noreturn]] int leave() { std::exit(0); }
 
 void do_nothing() {}
 
@@ -37,14 +22,12 @@ task<> use_a_worker() { co_await offload(do_nothing); }
 
 TEST(fork, a_child_returns_from_main_after_the_shared_workers_were_used) {
   test::run(use_a_worker());
-  const pid_t child = fork_for([]() -> int { std::exit(0); });
-  EXPECT_EQ(end_of(child), 0);
+  EXPECT_EQ(end_of(fork_for(leave)), 0);
 }
 
 TASK_TEST(fork, a_child_that_was_forked_within_a_task_exits) {
   co_await use_a_worker();
-  const pid_t child = fork_for([]() -> int { std::exit(0); });
-  EXPECT_EQ(end_of(child), 0);
+  EXPECT_EQ(end_of(fork_for(leave)), 0);
 }
 
 TEST(fork, a_child_destroys_workers_and_executors_that_it_has_copies_of) {
@@ -77,7 +60,7 @@ TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
   core_of(*home).drive_from(&loop);
   while (core_of(*home).step() == duration::zero()) {
   }
-  std::thread other([&] { home->post(do_nothing); });
+  std::jthread other([&] { home->post(do_nothing); });
   loop.entered.acquire();
   const pid_t child = fork_for([&]() -> int {
     home.reset();
@@ -93,13 +76,8 @@ TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
 #ifndef WEFT_TEST_TSAN
 
 int run_an_executor() {
-  executor mine;
-  int answer = 0;
-  mine.run([&]() -> task<> {
-    const auto job = [] { return 7; };
-    answer = co_await offload(job);
-  }());
-  return answer;
+  const auto job = [] { return 7; };
+  return test::run(offload(job));
 }
 
 TEST(fork, a_child_has_workers_of_its_own) {
@@ -111,8 +89,7 @@ TEST(fork, a_child_has_workers_of_its_own) {
 
 TASK_TEST(fork, a_child_that_was_forked_within_a_task_runs_an_executor_of_its_own) {
   co_await use_a_worker();
-  const pid_t child = fork_for(run_an_executor);
-  EXPECT_EQ(end_of(child), 7);
+  EXPECT_EQ(end_of(fork_for(run_an_executor)), 7);
 }
 
 TEST(fork, a_child_runs_no_job_of_its_parents) {
@@ -127,8 +104,6 @@ TEST(fork, a_child_runs_no_job_of_its_parents) {
     ++ran;
   };
   const auto count = [&] { ++ran; };
-  const auto first = [&]() -> task<> { co_await offload(block); };
-  const auto second = [&]() -> task<> { co_await offload(count); };
   int in_child = 0;
   const auto fork_now = [&]() -> task<> {
     begun.acquire();
@@ -141,7 +116,7 @@ TEST(fork, a_child_runs_no_job_of_its_parents) {
     release.release();
     co_return;
   };
-  home.run(when_all(first(), second(), fork_now()));
+  home.run(when_all(offload(block), offload(count), fork_now()));
   EXPECT_EQ(in_child, 0);
   EXPECT_EQ(ran, 2);
 }

@@ -32,7 +32,7 @@ TASK_TEST(task, one_that_is_awaited_a_second_time_says_that_it_is_empty) {
 TEST(operation, that_another_task_awaits_is_refused) {
   event gate;
   channel<int> numbers(1);
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     auto wait = gate.wait();
     auto number = numbers.receive();
     children.spawn(wait);
@@ -44,7 +44,7 @@ TEST(operation, that_another_task_awaits_is_refused) {
     EXPECT_EQ(co_await received, 7);
     gate.set();
     co_await when_any(wait);
-  }));
+  });
 }
 
 TEST(task, an_empty_one_is_refused_wherever_tasks_are_taken) {
@@ -57,13 +57,11 @@ TEST(task, an_empty_one_is_refused_wherever_tasks_are_taken) {
   EXPECT_TRUE(refused([&] { home.run(with_timeout(1h, task<>())); }));
   std::vector<task<>> several(2);
   EXPECT_TRUE(refused([&] { home.run(when_all(std::move(several))); }));
-  const auto spawn = [&](scope& children) -> task<> {
+  test::run_scope(home, [&](scope& children) {
     children.spawn(number_after(3, 1));
     EXPECT_TRUE(refused([&] { children.spawn(task<int>()); }));
     EXPECT_EQ(children.size(), 1U);
-    co_return;
-  };
-  home.run(with_scope(on_failure::stop_siblings, spawn));
+  });
   executor_group group({.size = 1});
   EXPECT_TRUE(refused([&] { home.run(failure_of(run_on(group[0], task<>()))); }) ||
               failed_with(home.run(failure_of(run_on(group[0], task<>()))), errc::invalid_argument, "empty"));
@@ -83,69 +81,59 @@ task<int&> forgets_its_reference(int& value, bool remember) {
 #pragma GCC diagnostic pop
 
 TEST(task, one_that_reaches_its_end_without_a_value_is_named_where_it_is_awaited) {
-  test::run([]() -> task<> {
-    int value = 0;
-    auto failure = co_await failure_of(forgets_its_value(false));
-    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_value"));
-    failure = co_await failure_of(forgets_its_reference(value, false));
-    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_reference"));
-    EXPECT_EQ(co_await forgets_its_value(true), 1);
-  }());
+  int value = 0;
+  auto failure = test::run(failure_of(forgets_its_value(false)));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_value"));
+  failure = test::run(failure_of(forgets_its_reference(value, false)));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_reference"));
+  EXPECT_EQ(test::run(forgets_its_value(true)), 1);
   EXPECT_EQ(test::code_thrown_by([] { test::run(forgets_its_value(false)); }), errc::invalid_argument);
 }
 
-TEST(spawned, one_whose_task_reaches_its_end_without_a_value_says_so) {
-  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
-    auto child = children.spawn(forgets_its_value(false));
-    const auto failure = co_await failure_of(std::move(child));
-    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_value"));
-  }));
+SCOPE_TEST(spawned, one_whose_task_reaches_its_end_without_a_value_says_so) {
+  auto child = children.spawn(forgets_its_value(false));
+  const auto failure = co_await failure_of(std::move(child));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "forgets_its_value"));
 }
 
-TEST(spawned, an_empty_handle_says_so) {
-  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
-    spawned<int> handle = children.spawn(number_after(1, 5));
-    const spawned<int> taken = std::move(handle);
-    std::optional<error> failure;
-    try {
-      co_await handle;  // NOLINT(bugprone-use-after-move): what is tested
-    } catch (const error& why) {
-      failure = why;
-    }
-    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "handle"));
-    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(handle.ended()); }), errc::invalid_argument);
-    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(spawned<>().take()); }), errc::invalid_argument);
-    EXPECT_EQ(co_await taken, 5);
-  }));
+SCOPE_TEST(spawned, an_empty_handle_says_so) {
+  spawned<int> handle = children.spawn(number_after(1, 5));
+  const spawned<int> taken = std::move(handle);
+  std::optional<error> failure;
+  try {
+    co_await handle;  // NOLINT(bugprone-use-after-move): what is tested
+  } catch (const error& why) {
+    failure = why;
+  }
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "handle"));
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(handle.ended()); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(spawned<>().take()); }), errc::invalid_argument);
+  EXPECT_EQ(co_await taken, 5);
 }
 
-TEST(spawned, a_result_is_yielded_once_and_not_before_the_end) {
-  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
-    spawned<std::string> handle;
-    const auto name = []() -> task<std::string> {
-      co_await yield();
-      co_return "name";
-    };
-    handle = children.spawn(name());
-    EXPECT_EQ(test::code_thrown_by([&] { handle.take(); }), errc::invalid_argument) << "it has not ended";
-    EXPECT_EQ(co_await handle, "name");
-    EXPECT_EQ(test::code_thrown_by([&] { handle.take(); }), errc::invalid_argument);
-    const auto failure = co_await failure_of(std::move(handle));
-    EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "result"));
-  }));
+SCOPE_TEST(spawned, a_result_is_yielded_once_and_not_before_the_end) {
+  const auto name = []() -> task<std::string> {
+    co_await yield();
+    co_return "name";
+  };
+  spawned<std::string> handle = children.spawn(name());
+  EXPECT_EQ(test::code_thrown_by([&] { handle.take(); }), errc::invalid_argument) << "it has not ended";
+  EXPECT_EQ(co_await handle, "name");
+  EXPECT_EQ(test::code_thrown_by([&] { handle.take(); }), errc::invalid_argument);
+  const auto failure = co_await failure_of(std::move(handle));
+  EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "result"));
 }
 
 TEST(spawned_death, of_the_handle_while_a_task_waits_through_it_ends_the_program_with_words) {
   const auto misuse = [] {
-    test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
+    test::run_scope([](scope& children) -> task<> {
       auto handle = std::make_unique<spawned<int>>(children.spawn(number_after(100, 1)));
       const auto wait = [&]() -> task<> { co_await *handle; };
       children.spawn(wait());
-      co_await yield();
-      co_await yield();
+      co_await test::settle();
       handle.reset();
       co_await sleep_for(1s);
-    }));
+    });
   };
   EXPECT_DEATH(misuse(), "weft: the handle of a task was destroyed while somebody waits for the task");
 }
@@ -173,12 +161,11 @@ TEST(scope, one_that_has_ended_takes_no_more_tasks) {
 // Suspends a task on `operation` and destroys `target` under it.
 template <class Target, class Wait>
 void destroy_under_a_waiter(std::unique_ptr<Target> target, Wait wait) {
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     children.spawn(wait(*target));
-    co_await yield();
-    co_await yield();
+    co_await test::settle();
     target.reset();
-  }));
+  });
 }
 
 TEST(event_death, under_a_waiter_ends_the_program_with_words) {

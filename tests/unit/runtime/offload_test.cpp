@@ -28,18 +28,11 @@ TASK_TEST(offload, runs_on_another_thread_and_resumes_on_this_one) {
   EXPECT_NE(executor::current(), nullptr);
 }
 
-TASK_TEST(offload, moves_its_result_and_lets_its_exception_through) {
+TEST(offload, moves_its_result_and_lets_its_exception_through) {
   const auto make = [] { return std::make_unique<int>(7); };
-  const std::unique_ptr<int> made = co_await offload(make);
-  EXPECT_EQ(*made, 7);
-  std::string words;
+  EXPECT_EQ(*test::run(offload(make)), 7);
   const auto fail = [] { throw std::runtime_error("in the worker"); };
-  try {
-    co_await offload(fail);
-  } catch (const std::runtime_error& failure) {
-    words = failure.what();
-  }
-  EXPECT_EQ(words, "in the worker");
+  EXPECT_EQ(test::words_thrown_by<std::runtime_error>([&] { test::run(offload(fail)); }), "in the worker");
 }
 
 // In a child, which may have no thread more: the limit is not for root.
@@ -65,8 +58,7 @@ TEST(offload, without_a_thread_for_it_fails_with_an_error_of_ours) {
 TEST(offload, takes_a_temporary_closure_that_owns_nothing) {
   int value = 0;
   int* const target = &value;
-  const auto root = [&]() -> task<> { co_await offload([target] { *target = 1; }); };
-  test::run(root());
+  test::run(offload([target] { *target = 1; }));
   EXPECT_EQ(value, 1);
 }
 
@@ -83,10 +75,9 @@ TEST(offload, runs_as_many_jobs_at_once_as_the_pool_has_threads_and_no_more) {
     pair.arrive_and_wait();
     --running;
   };
-  const auto child = [&]() -> task<> { co_await offload(job); };
-  std::vector<task<>> children;
-  for (int i = 0; i < 20; ++i) children.push_back(child());
-  home.run(when_all(std::move(children)));
+  test::run_scope(home, [&](scope& children) {
+    for (int i = 0; i < 20; ++i) children.spawn(offload(job));
+  });
   EXPECT_EQ(most, 2);
 }
 
@@ -102,19 +93,12 @@ TEST(offload, a_job_that_is_still_queued_is_withdrawn_by_a_stop) {
     release.acquire();
   };
   const auto never = [&] { ran = true; };
-  const auto first = [&]() -> task<> { co_await offload(block); };
-  const auto second = [&]() -> task<> { co_await offload(never); };
-  const auto queue = [&](scope& children) -> task<> {
-    children.spawn(second());
-    co_await yield();
-    children.request_stop();
-  };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(first());
+  test::run_scope(home, [&](scope& children) -> task<> {
+    children.spawn(offload(block));
     co_await begun.wait();
-    co_await with_scope(on_failure::stop_siblings, queue);  // ends although the only thread is taken
+    co_await test::run_for_turns(1, offload(never));  // ends although the only thread is taken
     release.release();
-  }));
+  });
   EXPECT_FALSE(ran);
 }
 
@@ -131,14 +115,14 @@ TEST(offload, a_job_that_has_begun_runs_to_its_end_and_a_stop_waits_for_it) {
     return 7;
   };
   const auto child = [&]() -> task<> { result = co_await offload(job); };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope(home, [&](scope& children) -> task<> {
     children.spawn(child());
     co_await begun.wait();
     children.request_stop();
     co_await yield();
     EXPECT_EQ(children.size(), 1U);
     release.release();
-  }));
+  });
   EXPECT_EQ(result, 7);
 }
 
@@ -160,7 +144,7 @@ TEST(offload, after_one_that_was_withdrawn_the_same_can_be_awaited_again) {
   const auto block = [&] { release.acquire(); };
   int count = 0;
   const auto job = [&] { return ++count; };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope(home, [&](scope& children) -> task<> {
     auto counting = offload(job);
     EXPECT_EQ(co_await counting, 1);
     auto blocked = children.spawn(offload(block));
@@ -170,7 +154,7 @@ TEST(offload, after_one_that_was_withdrawn_the_same_can_be_awaited_again) {
     release.release();
     co_await blocked;
     EXPECT_EQ(co_await counting, 2);
-  }));
+  });
 }
 
 sim::loose_task use_on_worker(std::vector<int> numbers, int& sum) {
@@ -220,8 +204,7 @@ TEST(apart, a_step_goes_on_to_its_end_although_the_frame_that_waits_is_destroyed
   EXPECT_EQ(made, 0);
 }
 
-TEST(apart, a_step_yields_its_value_or_failure_and_hears_of_a_stop) {
-  executor home;
+TASK_TEST(apart, a_step_yields_its_value_or_failure_and_hears_of_a_stop) {
   event never;
   const auto yield_one = []() -> task<int> { co_return 1; };
   const auto fail = []() -> task<> {
@@ -229,12 +212,9 @@ TEST(apart, a_step_yields_its_value_or_failure_and_hears_of_a_stop) {
     throw error(errc::busy, "a step");
   };
   const auto wait = [&]() -> task<> { co_await never.wait(); };
-  const auto root = [&]() -> task<> {
-    EXPECT_EQ(co_await detail::apart(yield_one()), 1);
-    EXPECT_EQ((co_await as_result(detail::apart(fail()))).error().code(), errc::busy);
-    EXPECT_EQ((co_await as_result(with_timeout(duration(), detail::apart(wait())))).error().code(), errc::timed_out);
-  };
-  home.run(root());
+  EXPECT_EQ(co_await detail::apart(yield_one()), 1);
+  EXPECT_EQ((co_await as_result(detail::apart(fail()))).error().code(), errc::busy);
+  EXPECT_EQ((co_await as_result(with_timeout(duration(), detail::apart(wait())))).error().code(), errc::timed_out);
 }
 
 TEST(offload, thousands_of_small_jobs_come_home) {
@@ -245,38 +225,28 @@ TEST(offload, thousands_of_small_jobs_come_home) {
   const auto child = [&]() -> task<> {
     for (int i = 0; i < 100; ++i) co_await offload(job);
   };
-  std::vector<task<>> children;
-  for (int i = 0; i < 50; ++i) children.push_back(child());
-  home.run(when_all(std::move(children)));
+  test::run_scope(home, [&](scope& children) {
+    for (int i = 0; i < 50; ++i) children.spawn(child());
+  });
   EXPECT_EQ(done, 5000);
 }
 
-TEST(offload, workers_take_no_signals) {
-  bool blocked = false;
-  const auto job = [&] {
+// How many of these a worker blocks.
+std::ptrdiff_t signals_blocked_by_a_worker(std::initializer_list<int> which) {
+  const auto count = [which] {
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
-    blocked = sigismember(&mask, SIGTERM) == 1 && sigismember(&mask, SIGUSR1) == 1;
+    return std::count_if(which.begin(), which.end(), [&](int each) { return sigismember(&mask, each) == 1; });
   };
-  const auto root = [&]() -> task<> { co_await offload(job); };
-  test::run(root());
-  EXPECT_TRUE(blocked);
+  return test::run(offload(count));
 }
+
+TEST(offload, workers_take_no_signals) { EXPECT_EQ(signals_blocked_by_a_worker({SIGTERM, SIGUSR1}), 2); }
 
 // A fault of a thread that blocks its signal ends the process before any handler has run: no report of a sanitizer,
 // none of the program's own.
 TEST(offload, workers_leave_faults_to_the_handler_of_the_program) {
-  bool blocked = true;
-  const auto job = [&] {
-    sigset_t mask;
-    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
-    blocked = false;
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
-      blocked |= sigismember(&mask, fault) == 1;
-  };
-  const auto root = [&]() -> task<> { co_await offload(job); };
-  test::run(root());
-  EXPECT_FALSE(blocked);
+  EXPECT_EQ(signals_blocked_by_a_worker({SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}), 0);
 }
 
 }  // namespace

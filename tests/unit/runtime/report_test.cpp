@@ -6,7 +6,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -26,41 +25,43 @@ task<> fail_without_words() {
   throw 7;
 }
 
-std::string captured(const report& what) {
-  testing::internal::CaptureStderr();
-  send_report(what);
-  return testing::internal::GetCapturedStderr();
+// A scope of this task, under these names.
+template <class Listener>
+void run_in_scope(Listener listener, task<> child, const char* name = nullptr, const char* scope_name = "") {
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(std::move(child), name);
+    co_return;
+  };
+  test::run(with_scope(listener, body, scope_name));
+}
+
+// The only report; one without anything if there is another number of them.
+test::report_list::item only_one(const test::report_list& reports) {
+  const auto all = reports.take();
+  EXPECT_EQ(all.size(), 1U);
+  return all.size() == 1 ? all[0] : test::report_list::item();
 }
 
 TEST(report, of_a_failure_names_the_task_and_the_scope_and_has_the_exception) {
   const test::report_list reports;
-  const auto body = [](scope& children) -> task<> {
-    children.spawn(fail_in_words(), "first");
-    co_return;
-  };
-  test::run(with_scope(on_failure::report, body, "peers"));
-  const auto all = reports.take();
-  ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].kind, report_kind::failure);
-  EXPECT_EQ(all[0].text, "the disk is full");
-  EXPECT_EQ(all[0].task, "first");
-  EXPECT_EQ(all[0].scope, "peers");
-  EXPECT_EQ(detail::function_name(all[0].origin), "fail_in_words");
-  EXPECT_THROW(std::rethrow_exception(all[0].failure), std::runtime_error);
-  EXPECT_EQ(all[0].line, "task [peers] first: " + detail::name_and_place(all[0].origin) + " failed: the disk is full");
+  run_in_scope(on_failure::report, fail_in_words(), "first", "peers");
+  const auto one = only_one(reports);
+  EXPECT_EQ(one.kind, report_kind::failure);
+  EXPECT_EQ(one.text, "the disk is full");
+  EXPECT_EQ(one.task, "first");
+  EXPECT_EQ(one.scope, "peers");
+  EXPECT_EQ(detail::function_name(one.origin), "fail_in_words");
+  EXPECT_THROW(std::rethrow_exception(one.failure), std::runtime_error);
+  EXPECT_EQ(one.line, "task [peers] first: " + detail::name_and_place(one.origin) + " failed: the disk is full");
 }
 
 TEST(report, of_a_failure_comes_without_names_where_none_were_given) {
   const test::report_list reports;
-  test::run(with_scope(on_failure::report, [](scope& children) -> task<> {
-    children.spawn(fail_without_words());
-    co_return;
-  }));
-  const auto all = reports.take();
-  ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].line, "task " + detail::name_and_place(all[0].origin) +
-                             " failed: an exception that does not derive from std::exception");
-  EXPECT_THROW(std::rethrow_exception(all[0].failure), int);
+  run_in_scope(on_failure::report, fail_without_words());
+  const auto one = only_one(reports);
+  EXPECT_EQ(one.line, "task " + detail::name_and_place(one.origin) +
+                          " failed: an exception that does not derive from std::exception");
+  EXPECT_THROW(std::rethrow_exception(one.failure), int);
 }
 
 TEST(report, of_a_failure_goes_to_the_listener_that_the_scope_was_given) {
@@ -89,15 +90,10 @@ TEST(report, of_a_failure_goes_to_the_listener_that_the_scope_was_given) {
 
 TEST(report, of_a_failure_can_be_passed_on_by_the_listener_of_its_scope) {
   const test::report_list reports;
-  const auto body = [](scope& children) -> task<> {
-    children.spawn(fail_without_words(), "first");
-    co_return;
-  };
-  test::run(with_scope(send_report, body, "peers"));
-  const auto all = reports.take();
-  ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].task, "first");
-  EXPECT_THROW(std::rethrow_exception(all[0].failure), int);
+  run_in_scope(send_report, fail_without_words(), "first", "peers");
+  const auto one = only_one(reports);
+  EXPECT_EQ(one.task, "first");
+  EXPECT_THROW(std::rethrow_exception(one.failure), int);
 }
 
 TEST(report, of_a_failure_lets_the_listener_start_the_task_anew_or_stop_the_others) {
@@ -106,11 +102,7 @@ TEST(report, of_a_failure_lets_the_listener_start_the_task_anew_or_stop_the_othe
   const auto serve = [&](scope& children) -> task<> {
     peers = &children;
     children.spawn(fail_in_words());
-    const auto wait = []() -> task<> {
-      event never;
-      co_await never.wait();
-    };
-    children.spawn(wait);
+    children.spawn(sleep_for(duration::max()));
     co_return;
   };
   test::run([&]() -> task<> {
@@ -132,8 +124,7 @@ TEST(report, of_a_failure_lets_the_listener_start_the_task_anew_or_stop_the_othe
 TEST(report, of_a_failure_is_not_made_of_a_child_that_was_told_to_stop) {
   const auto note = [](const report& what) noexcept { ADD_FAILURE() << to_string(what); };
   test::run(with_scope(note, [](scope& children) -> task<> {
-    const auto wait = []() -> task<> { co_await sleep_for(std::chrono::hours(1)); };
-    children.spawn(wait);
+    children.spawn(sleep_for(std::chrono::hours(1)));
     co_await yield();
     children.request_stop();
   }));
@@ -145,17 +136,9 @@ static_assert(!failure_listener<std::function<void(const report&)>>, "a temporar
 
 TEST(report, says_nothing_of_failures_that_somebody_is_told_and_of_tasks_that_were_stopped) {
   const test::report_list reports;
-  const auto fails = [](scope& children) -> task<> {
-    children.spawn(fail_in_words());
-    co_return;
-  };
-  EXPECT_THROW(test::run(with_scope(on_failure::stop_siblings, fails)), std::runtime_error);
-  const auto wait = []() -> task<> {
-    event never;
-    co_await never.wait();
-  };
+  EXPECT_THROW(run_in_scope(on_failure::stop_siblings, fail_in_words()), std::runtime_error);
   test::run(with_scope(on_failure::report, [&](scope& children) -> task<> {
-    children.spawn(wait());
+    children.spawn(sleep_for(duration::max()));
     co_await yield();
     children.request_stop();
   }));
@@ -163,19 +146,15 @@ TEST(report, says_nothing_of_failures_that_somebody_is_told_and_of_tasks_that_we
 }
 
 TEST(report, without_a_handler_is_one_line_on_the_standard_error_stream) {
-  const auto body = [](scope& children) -> task<> {
-    children.spawn(fail_in_words(), "first");
-    co_return;
-  };
   testing::internal::CaptureStderr();
-  test::run(with_scope(on_failure::report, body, "peers"));
+  run_in_scope(on_failure::report, fail_in_words(), "first", "peers");
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(text.starts_with("weft: task [peers] first: fail_in_words (report_test.cpp:")) << text;
   EXPECT_TRUE(text.ends_with(") failed: the disk is full\n")) << text;
 
-  report warning;
-  warning.text = "the pool is empty";
-  EXPECT_EQ(captured(warning), "weft: the pool is empty\n");
+  testing::internal::CaptureStderr();
+  send_report({.text = "the pool is empty"});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "weft: the pool is empty\n");
 }
 
 TEST(line_limit, lets_a_seconds_first_lines_through_and_counts_the_others) {
@@ -228,16 +207,11 @@ task<> await_it_further_out() { co_await await_a_warning(); }
 
 TEST(report, of_an_operations_warning_names_the_task_that_waits) {
   const test::report_list reports;
-  const auto body = [](scope& children) -> task<> {
-    children.spawn(await_it_further_out(), "second");
-    co_return;
-  };
-  test::run(with_scope(on_failure::stop_siblings, body, "peers"));
-  const auto all = reports.take();
-  ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].kind, report_kind::warning);
-  EXPECT_EQ(all[0].line, "this takes long; task [peers] second: " + detail::name_and_place(all[0].origin));
-  EXPECT_EQ(detail::function_name(all[0].origin), "await_a_warning");
+  run_in_scope(on_failure::stop_siblings, await_it_further_out(), "second", "peers");
+  const auto one = only_one(reports);
+  EXPECT_EQ(one.kind, report_kind::warning);
+  EXPECT_EQ(one.line, "this takes long; task [peers] second: " + detail::name_and_place(one.origin));
+  EXPECT_EQ(detail::function_name(one.origin), "await_a_warning");
 }
 
 TEST(report, has_the_dump_that_a_signal_asked_for) {
@@ -325,16 +299,14 @@ TEST(report, goes_to_the_former_handler_no_more_once_another_is_set) {
   };
   handler slow;
   report_handler* const before = set_report_handler(&slow);
-  std::thread reporting([] { send_report({.text = "from elsewhere"}); });
+  const std::jthread reporting([] { send_report({.text = "from elsewhere"}); });
   while (!slow.inside) std::this_thread::yield();
-  std::thread letting_go([&] {
+  const std::jthread letting_go([&] {
     std::this_thread::yield();
     slow.may_leave = true;
   });
   EXPECT_EQ(set_report_handler(before), &slow);
   EXPECT_TRUE(slow.has_left) << "the former handler could not be destroyed";
-  reporting.join();
-  letting_go.join();
 }
 
 }  // namespace

@@ -31,11 +31,10 @@ TEST(scope, ends_only_after_its_last_child) {
     for (int i = 0; i < turns; ++i) co_await yield();
     ++ended;
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) {
     for (int turns = 0; turns < 10; ++turns) children.spawn(child(turns));
     EXPECT_EQ(children.size(), 10U);
-    co_return;
-  }));
+  });
   EXPECT_EQ(ended, 10);
 }
 
@@ -48,13 +47,7 @@ TEST(scope, the_first_failure_stops_siblings_and_body_and_is_rethrown_after_they
     children.spawn(fail("first"));
     co_await wait_for_stop(stopped);
   };
-  std::string words;
-  try {
-    test::run(with_scope(on_failure::stop_siblings, body));
-  } catch (const std::runtime_error& failure) {
-    words = failure.what();
-  }
-  EXPECT_EQ(words, "first");
+  EXPECT_EQ(test::words_thrown_by<std::runtime_error>([&] { test::run_scope(body); }), "first");
   EXPECT_EQ(stopped, 2);
   EXPECT_TRUE(ended);
 }
@@ -122,11 +115,7 @@ TEST(scope, children_cut_short_by_the_callers_stop_are_no_success) {
 
 TEST(scope, one_that_stops_itself_ends_without_an_error) {
   int stopped = 0;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(wait_for_stop(stopped));
-    co_await yield();
-    children.request_stop();
-  }));
+  test::run(test::run_for_turns(1, wait_for_stop(stopped)));
   EXPECT_EQ(stopped, 1);
 }
 
@@ -140,20 +129,16 @@ TEST(scope, a_child_may_spawn_while_the_scope_is_being_joined) {
     co_await yield();
     children.spawn(grandchild());
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(child(children));
-    co_return;
-  }));
+  test::run_scope([&](scope& children) { children.spawn(child(children)); });
   EXPECT_EQ(ended, 1);
 }
 
 TEST(scope, one_spawned_after_the_stop_ends_at_its_first_wait) {
   int stopped = 0;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) {
     children.request_stop();
     children.spawn(wait_for_stop(stopped));
-    co_return;
-  }));
+  });
   EXPECT_EQ(stopped, 1);
 }
 
@@ -177,19 +162,14 @@ TASK_TEST(scope, the_callers_own_stop_token_is_back_after_the_scope) {
   co_await sleep_for(1ms);  // would throw errc::canceled
 }
 
-TEST(scope, spawning_from_another_thread_is_refused) {
-  std::error_code refused;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    std::thread other([&] { refused = test::code_thrown_by([&] { children.spawn(fail("never runs")); }); });
-    other.join();
-    co_return;
-  }));
-  EXPECT_EQ(refused, errc::wrong_thread);
+SCOPE_TEST(scope, spawning_from_another_thread_is_refused) {
+  EXPECT_EQ(test::code_thrown_elsewhere([&] { children.spawn(fail("never runs")); }), errc::wrong_thread);
+  co_return;
 }
 
 TEST(scope, a_lambda_that_captures_is_kept_as_long_as_its_child) {
   int sum = 0;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) {
     for (int i = 1; i <= 3; ++i) {
       children.spawn([&sum, i]() -> task<> {
         co_await yield();
@@ -199,15 +179,14 @@ TEST(scope, a_lambda_that_captures_is_kept_as_long_as_its_child) {
     std::array<char, 256> other_words{};  // where the closures were
     other_words.fill('x');
     EXPECT_EQ(other_words.back(), 'x');
-    co_return;
-  }));
+  });
   EXPECT_EQ(sum, 6);
 }
 
 TEST(scope, a_named_closure_is_copied_and_may_own) {
   auto owned = std::make_shared<std::string>("owned");
   std::string seen;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) {
     {
       const auto work = [&seen, owned]() -> task<> {
         co_await yield();
@@ -217,35 +196,32 @@ TEST(scope, a_named_closure_is_copied_and_may_own) {
       EXPECT_EQ(owned.use_count(), 3);
     }
     EXPECT_EQ(owned.use_count(), 2);
-    co_return;
-  }));
+  });
   EXPECT_EQ(seen, "owned");
   EXPECT_EQ(owned.use_count(), 1) << "it goes with the child";
 }
 
-TEST(scope, arguments_live_as_long_as_the_child_also_those_taken_by_reference) {
-  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
-    const auto measure = [](const std::string& words, std::unique_ptr<int> extra) -> task<std::size_t> {
-      co_await yield();
-      co_return words.size() + static_cast<std::size_t>(*extra);
-    };
-    std::string words(100, 'x');
-    auto first = children.spawn(measure, words, std::make_unique<int>(1));
-    words.clear();
-    auto second = children.spawn(measure, std::string(50, 'y'), std::make_unique<int>(2));
-    EXPECT_EQ(co_await first, 101U);
-    EXPECT_EQ(co_await second, 52U);
-    const auto add = [](int& counter) -> task<> {
-      co_await yield();
-      ++counter;
-    };
-    int counter = 0;
-    co_await children.spawn(add, std::ref(counter));
-    EXPECT_EQ(counter, 1);
-  }));
+SCOPE_TEST(scope, arguments_live_as_long_as_the_child_also_those_taken_by_reference) {
+  const auto measure = [](const std::string& words, std::unique_ptr<int> extra) -> task<std::size_t> {
+    co_await yield();
+    co_return words.size() + static_cast<std::size_t>(*extra);
+  };
+  std::string words(100, 'x');
+  auto first = children.spawn(measure, words, std::make_unique<int>(1));
+  words.clear();
+  auto second = children.spawn(measure, std::string(50, 'y'), std::make_unique<int>(2));
+  EXPECT_EQ(co_await first, 101U);
+  EXPECT_EQ(co_await second, 52U);
+  const auto add = [](int& counter) -> task<> {
+    co_await yield();
+    ++counter;
+  };
+  int counter = 0;
+  co_await children.spawn(add, std::ref(counter));
+  EXPECT_EQ(counter, 1);
 }
 
-TEST(scope, functions_and_members_are_spawned_with_their_arguments) {
+SCOPE_TEST(scope, functions_and_members_are_spawned_with_their_arguments) {
   class server {
    public:
     task<int> serve(int id) {
@@ -254,13 +230,11 @@ TEST(scope, functions_and_members_are_spawned_with_their_arguments) {
     }
     int base = 10;
   };
-  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
-    server one;
-    auto answer = children.spawn(&server::serve, &one, 5);
-    EXPECT_EQ(co_await answer, 15);
-    auto number = children.spawn(test::number_after, 2, 7);
-    EXPECT_EQ(co_await number, 7);
-  }));
+  server one;
+  auto answer = children.spawn(&server::serve, &one, 5);
+  EXPECT_EQ(co_await answer, 15);
+  auto number = children.spawn(test::number_after, 2, 7);
+  EXPECT_EQ(co_await number, 7);
 }
 
 // What GCC 12 would destroy twice beside a co_await does not compile: it is an argument, or has a name.
@@ -287,7 +261,7 @@ TEST(scope, a_temporary_closure_that_owns_is_refused_by_the_compiler) {
 TEST(scope, operations_are_spawned_as_they_are) {
   test::simulated_executor home;
   event gate;
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope(home, [&](scope& children) -> task<> {
     auto slept = children.spawn(sleep_for(3s), "a nap");
     auto waited = children.spawn(gate.wait());
     auto again = children.spawn(waited);  // the handle of another, where it is
@@ -298,7 +272,7 @@ TEST(scope, operations_are_spawned_as_they_are) {
     gate.set();
     co_await again;
     EXPECT_TRUE(waited.ended());
-  }));
+  });
   EXPECT_EQ(home.world.elapsed(), 3s);
 }
 

@@ -23,10 +23,9 @@ TEST(semaphore, never_gives_more_permits_than_there_are) {
     --inside;
     permits.release();
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) {
     for (int i = 0; i < 50; ++i) children.spawn(worker(i % 7));
-    co_return;
-  }));
+  });
   EXPECT_EQ(most, 3);
   EXPECT_EQ(permits.available(), 3);
 }
@@ -40,13 +39,11 @@ TEST(semaphore, serves_first_who_came_first_even_if_others_want_less) {
     co_await yield();
     permits.release(wanted);
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(taker(1, 1));
-    children.spawn(taker(2, 2));
-    children.spawn(taker(3, 1));
+  const auto overtaker = [&]() -> task<> {
     co_await yield();
     EXPECT_FALSE(permits.try_acquire()) << "it would overtake";
-  }));
+  };
+  test::run(when_all(taker(1, 1), taker(2, 2), taker(3, 1), overtaker()));
   EXPECT_EQ(record, (std::vector<int>{1, 2, 3}));
 }
 
@@ -70,21 +67,12 @@ TEST(semaphore, one_that_gives_up_lets_those_behind_it_pass) {
 TEST(semaphore, a_stop_at_any_point_loses_no_permit) {
   for (int turns = 0; turns < 8; ++turns) {
     semaphore permits(1);
-    const auto holder = [&]() -> task<> {
+    const auto taker = [&](int patience) -> task<> {
       co_await permits.acquire();
-      for (int i = 0; i < 3; ++i) co_await yield();
+      for (int i = 0; i < patience; ++i) co_await yield();
       permits.release();
     };
-    const auto taker = [&]() -> task<> {
-      co_await permits.acquire();
-      permits.release();
-    };
-    test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(holder());
-      children.spawn(taker());
-      for (int i = 0; i < turns; ++i) co_await yield();
-      children.request_stop();
-    }));
+    test::run(test::run_for_turns(turns, taker(3), taker(0)));
     EXPECT_EQ(permits.available(), 1) << turns;
   }
 }
@@ -98,14 +86,14 @@ TEST(semaphore, one_that_is_destroyed_while_it_waits_lets_those_behind_it_pass) 
     passed = true;
     permits.release();
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     const test::abandoned waiter = test::start_and_forget(greedy());
     co_await yield();
     children.spawn(modest());
     co_await yield();
     EXPECT_FALSE(passed) << "it would overtake";
     waiter.destroy();
-  }));
+  });
   EXPECT_TRUE(passed);
   EXPECT_EQ(permits.available(), 1);
 }
@@ -146,10 +134,7 @@ TASK_TEST(mutex, forgets_a_task_that_is_destroyed_while_it_waits) {
   mutex door;
   const auto enter = [&]() -> task<> { static_cast<void>(co_await door.lock()); };
   auto guard = co_await door.lock();
-  const test::abandoned waiter = test::start_and_forget(enter());
-  co_await yield();
-  co_await yield();
-  waiter.destroy();
+  co_await test::destroyed_while_it_waits(enter());
   guard = mutex::lock_guard();
   EXPECT_TRUE(door.try_lock());
 }
@@ -164,18 +149,14 @@ TEST(mutex, one_that_gives_up_waiting_leaves_it_to_the_next) {
     const auto guard = co_await door.lock();
     ++entered;
   };
-  const auto root = [&]() -> task<> {
-    auto guard = co_await door.lock();
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(impatient());
-      children.spawn(patient());
-      co_await sleep_for(5ms);
-      EXPECT_EQ(entered, 0);
-      guard = mutex::lock_guard();
-    });
-  };
   test::simulated_executor home;
-  home.run(root());
+  test::run_scope(home, [&](scope& children) -> task<> {
+    const auto guard = co_await door.lock();
+    children.spawn(impatient());
+    children.spawn(patient());
+    co_await sleep_for(5ms);
+    EXPECT_EQ(entered, 0);
+  });
   EXPECT_EQ(entered, 1);
   EXPECT_FALSE(door.is_locked());
 }
@@ -196,14 +177,12 @@ TASK_TEST(mutex, that_is_held_on_another_executor_is_refused_in_words) {
 
 TASK_TEST(semaphore, that_is_released_on_another_thread_while_a_task_waits_says_so) {
   semaphore permits(0);
-  const auto release = [&] { EXPECT_EQ(test::code_thrown_by([&] { permits.release(); }), errc::wrong_thread); };
-  const auto wait = [&]() -> task<> { co_await permits.acquire(); };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(wait());
+  const auto release = [&]() -> task<> {
     co_await yield();
-    std::thread(release).join();
+    EXPECT_EQ(test::code_thrown_elsewhere([&] { permits.release(); }), errc::wrong_thread);
     permits.release();
-  });
+  };
+  co_await when_all(permits.acquire(), release());
 }
 
 }  // namespace

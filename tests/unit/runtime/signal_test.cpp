@@ -31,15 +31,15 @@ TEST(signal_set, wakes_a_task_that_waits) {
   const auto listen = [&]() -> task<> {
     for (int i = 0; i < 2; ++i) heard += co_await signals.next() == SIGUSR1 ? 1 : 0;
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(listen());
+  const auto raise_each = [&]() -> task<> {
     while (heard < 2) {
       const int before = heard;
       co_await yield();
       pthread_kill(pthread_self(), SIGUSR1);
       while (heard == before) co_await yield();
     }
-  }));
+  };
+  test::run(when_all(listen(), raise_each()));
   EXPECT_EQ(heard, 2);
 }
 
@@ -57,13 +57,9 @@ TEST(signal_set, several_tasks_get_one_each_and_a_stop_ends_the_rest) {
   int stopped = 0;
   const auto listen = [&]() -> task<> {
     const result<int> got = co_await as_result(signals.next());
-    if (got) {
-      heard.push_back(*got);
-    } else {
-      ++stopped;
-    }
+    got ? heard.push_back(*got) : void(++stopped);
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     for (int i = 0; i < 3; ++i) children.spawn(listen());
     for (std::size_t n = 1; n <= 2; ++n) {
       co_await yield();
@@ -71,7 +67,7 @@ TEST(signal_set, several_tasks_get_one_each_and_a_stop_ends_the_rest) {
       while (heard.size() < n) co_await yield();
     }
     children.request_stop();
-  }));
+  });
   EXPECT_EQ(heard, (std::vector<int>{SIGUSR1, SIGUSR1}));
   EXPECT_EQ(stopped, 1);
 }

@@ -42,32 +42,27 @@ class witness {
 };
 task<> keep(witness) { co_await yield(); }
 
-TEST(spawned, yields_the_value_of_the_task_that_runs_meanwhile) {
-  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
-    auto first = children.spawn(number_after(3, 1));
-    auto second = children.spawn(number_after(1, 2));
-    EXPECT_EQ(children.size(), 2U);
-    EXPECT_EQ(co_await first, 1);
-    EXPECT_TRUE(second.ended());
-    EXPECT_EQ(co_await second, 2) << "also of one that has ended before";
-  }));
+SCOPE_TEST(spawned, yields_the_value_of_the_task_that_runs_meanwhile) {
+  auto first = children.spawn(number_after(3, 1));
+  auto second = children.spawn(number_after(1, 2));
+  EXPECT_EQ(children.size(), 2U);
+  EXPECT_EQ(co_await first, 1);
+  EXPECT_TRUE(second.ended());
+  EXPECT_EQ(co_await second, 2) << "also of one that has ended before";
 }
 
-TEST(spawned, yields_what_can_only_be_moved_and_references) {
+SCOPE_TEST(spawned, yields_what_can_only_be_moved_and_references) {
   int number = 0;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    auto owner = children.spawn(box(7));
-    auto reference = children.spawn(refer_to(number));
-    const std::unique_ptr<int> value = co_await owner;
-    EXPECT_EQ(*value, 7);
-    int& same = co_await reference;
-    EXPECT_EQ(&same, &number);
-  }));
+  auto owner = children.spawn(box(7));
+  auto reference = children.spawn(refer_to(number));
+  const std::unique_ptr<int> value = co_await owner;
+  EXPECT_EQ(*value, 7);
+  int& same = co_await reference;
+  EXPECT_EQ(&same, &number);
 }
 
-TEST(spawned, one_that_is_awaited_in_the_same_breath) {
-  const auto body = [](scope& children) -> task<> { EXPECT_EQ(co_await children.spawn(number_after(2, 5)), 5); };
-  test::run(with_scope(on_failure::stop_siblings, body));
+SCOPE_TEST(spawned, one_that_is_awaited_in_the_same_breath) {
+  EXPECT_EQ(co_await children.spawn(number_after(2, 5)), 5);
 }
 
 TEST(spawned, under_stop_siblings_a_failure_is_thrown_at_the_await_and_at_the_scope) {
@@ -80,103 +75,79 @@ TEST(spawned, under_stop_siblings_a_failure_is_thrown_at_the_await_and_at_the_sc
       seen = failure.what();
     }
   };
-  std::string thrown;
-  try {
-    test::run(with_scope(on_failure::stop_siblings, body));
-  } catch (const std::runtime_error& failure) {
-    thrown = failure.what();
-  }
-  EXPECT_FALSE(seen.empty());
-  EXPECT_EQ(thrown, seen);
+  EXPECT_EQ(test::words_thrown_by<std::runtime_error>([&] { test::run_scope(body); }), "after 2");
+  EXPECT_EQ(seen, "after 2");
 }
 
 TEST(spawned, under_report_a_failure_is_thrown_at_the_await_and_reported) {
-  bool caught = false;
   const auto body = [&](scope& children) -> task<> {
     auto failing = children.spawn(fail_after(2));
-    try {
-      co_await failing;
-    } catch (const std::runtime_error&) {
-      caught = true;
-    }
+    EXPECT_THROW(co_await failing, std::runtime_error);
     EXPECT_EQ(co_await children.spawn(number_after(1, 1)), 1) << "the others go on";
   };
   testing::internal::CaptureStderr();
   test::run(with_scope(on_failure::report, body));
   EXPECT_NE(testing::internal::GetCapturedStderr().find(") failed: "), std::string::npos);
-  EXPECT_TRUE(caught);
 }
 
 TEST(spawned, a_stop_of_the_waiter_leaves_the_task_alone_and_one_may_wait_again) {
   test::simulated_executor home;
   bool ended = false;
   event start;
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope(home, [&](scope& children) -> task<> {
     auto child = children.spawn(set_when(start, ended));
-    const auto wait = [&]() -> task<> { co_await child; };
-    EXPECT_EQ(co_await test::code_of(with_timeout(1s, wait())), errc::timed_out);
+    EXPECT_EQ(co_await test::code_of(with_timeout(1s, wait_for(child))), errc::timed_out);
     EXPECT_FALSE(child.ended());
     start.set();
     co_await child;
     EXPECT_TRUE(ended);
-  }));
+  });
 }
 
 TEST(spawned, one_that_is_dropped_runs_on_and_the_scope_waits_for_it) {
   bool ended = false;
   event start;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     { const auto dropped = children.spawn(set_when(start, ended)); }
     co_await yield();
     start.set();
     EXPECT_FALSE(ended);
-  }));
+  });
   EXPECT_TRUE(ended);
 }
 
-TEST(spawned, a_handle_that_is_kept_keeps_nothing_of_the_task_alive_but_its_result) {
+SCOPE_TEST(spawned, a_handle_that_is_kept_keeps_nothing_of_the_task_alive_but_its_result) {
   bool gone = false;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    witness parameter(gone);
-    auto child = children.spawn(keep(std::move(parameter)));
-    while (!child.ended()) co_await yield();
-    EXPECT_TRUE(gone);
-    co_await child;
-  }));
+  witness parameter(gone);
+  auto child = children.spawn(keep(std::move(parameter)));
+  while (!child.ended()) co_await yield();
+  EXPECT_TRUE(gone);
+  co_await child;
 }
 
 // As when a session, which its task keeps alive, holds the handle of that task.
 TEST(spawned, a_task_whose_frame_holds_its_own_handle_goes_with_it) {
   struct session {
     spawned<> worker;
-    bool* gone;
-    explicit session(bool& told) : gone(&told) {}
-    session(const session&) = delete;
-    session& operator=(const session&) = delete;
-    ~session() { *gone = true; }
+    witness end;
   };
   bool gone = false;
   const auto serve = [](std::shared_ptr<session>) -> task<> { co_await yield(); };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    auto one = std::make_shared<session>(gone);
+  test::run_scope([&](scope& children) {
+    const std::shared_ptr<session> one(new session{.worker = {}, .end = witness(gone)});
     one->worker = children.spawn(serve(one));
-    co_return;
-  }));
+  });
   EXPECT_TRUE(gone);
 }
 
-TEST(spawned, is_awaited_by_one_task_at_a_time) {
-  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
-    event go;
-    const auto wait = [](event& what) -> task<> { co_await what.wait(); };
-    auto worker = children.spawn(wait(go));
-    const auto join = [](spawned<>& other) -> task<> { co_await other; };
-    auto first = children.spawn(join(worker));
-    co_await yield();
-    EXPECT_EQ(co_await test::code_of(join(worker)), errc::busy);
-    go.set();
-    co_await first;
-  }));
+SCOPE_TEST(spawned, is_awaited_by_one_task_at_a_time) {
+  event go;
+  auto worker = children.spawn(go.wait());
+  auto first = children.spawn(wait_for(worker));
+  co_await yield();
+  EXPECT_EQ(co_await test::code_of(wait_for(worker)), errc::busy);
+  go.set();
+  co_await first;
 }
 
 TEST(spawned, a_handle_may_outlive_its_scope_and_its_executor) {
@@ -200,28 +171,25 @@ TEST(spawned, awaiting_it_on_another_executor_is_refused) {
   executor_group group({.size = 1});
   bool ended = false;
   event start;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     auto child = children.spawn(set_when(start, ended));
-    const auto wait = [&]() -> task<> { co_await child; };
-    auto elsewhere = test::code_of(wait());
+    auto elsewhere = test::code_of(wait_for(child));
     EXPECT_EQ(co_await run_on(group[0], std::move(elsewhere)), errc::wrong_thread);
     start.set();
     co_await child;
-  }));
+  });
 }
 
-TEST(spawned, goes_with_as_result) {
-  test::run(with_scope(on_failure::stop_siblings, [](scope& children) -> task<> {
-    auto child = children.spawn(number_after(1, 4));
-    const auto value = co_await as_result(std::move(child));
-    EXPECT_EQ(value.value(), 4);
-  }));
+SCOPE_TEST(spawned, goes_with_as_result) {
+  auto child = children.spawn(number_after(1, 4));
+  const auto value = co_await as_result(std::move(child));
+  EXPECT_EQ(value.value(), 4);
 }
 
 TEST(spawned, allocates_nothing_once_warm) {
   if (test::sanitized) GTEST_SKIP() << "sanitizers allocate each frame anew";
   std::size_t allocated = 1;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     for (int round = 0; round < 2; ++round) {
       const std::size_t before = test::allocations();
       for (int i = 0; i < 100; ++i) {
@@ -232,7 +200,7 @@ TEST(spawned, allocates_nothing_once_warm) {
       co_await yield();
       allocated = test::allocations() - before;
     }
-  }));
+  });
   EXPECT_EQ(allocated, 0U);
 }
 
@@ -240,15 +208,14 @@ TEST(spawned, dumps_say_who_waits_for_one) {
   event start;
   bool ended = false;
   std::string dump;
-  const auto wait = [](spawned<>& child) -> task<> { co_await child; };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     auto child = children.spawn(set_when(start, ended));
-    auto waiter = children.spawn(wait(child));
+    auto waiter = children.spawn(wait_for(child));
     co_await yield();
     dump = executor::current()->dump();
     start.set();
     co_await waiter;
-  }));
+  });
   EXPECT_NE(dump.find("on a spawned task"), std::string::npos) << dump;
 }
 
@@ -306,13 +273,13 @@ TEST(spawned, a_stop_of_one_reaches_all_that_it_awaits_and_spawns) {
     co_await sleep();
   };
   const auto middle = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, inner); };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     const auto child = children.spawn(middle());
-    for (int i = 0; i < 5; ++i) co_await yield();
+    co_await test::settle();
     child.request_stop();
     static_cast<void>(co_await as_result(wait_for(child)));
     EXPECT_EQ(stopped, 3);
-  }));
+  });
 }
 
 TEST(spawned, one_that_is_told_to_stop_before_it_begins_ends_at_its_first_wait) {
@@ -321,33 +288,25 @@ TEST(spawned, one_that_is_told_to_stop_before_it_begins_ends_at_its_first_wait) 
     began = true;
     co_await sleep_for(duration::max());
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(work()).request_stop();
-    co_return;
-  }));
+  test::run_scope([&](scope& children) { children.spawn(work()).request_stop(); });
   EXPECT_TRUE(began);
 }
 
 TEST(spawned, a_stop_of_the_scope_still_reaches_one_with_a_handle) {
   spawned<> child;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) -> task<> {
     child = children.spawn(sleep_for(duration::max()));
     co_await yield();
     children.request_stop();
-  }));
+  });
   EXPECT_EQ(test::code_thrown_by([&] { child.take(); }), errc::canceled);
 }
 
-TEST(spawned, one_is_told_to_stop_on_its_own_executor) {
-  std::error_code refused;
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    const auto child = children.spawn(sleep_for(duration::max()));
-    co_await yield();
-    std::thread other([&] { refused = test::code_thrown_by([&] { child.request_stop(); }); });
-    other.join();
-    child.request_stop();
-  }));
-  EXPECT_EQ(refused, errc::wrong_thread);
+SCOPE_TEST(spawned, one_is_told_to_stop_on_its_own_executor) {
+  const auto child = children.spawn(sleep_for(duration::max()));
+  co_await yield();
+  EXPECT_EQ(test::code_thrown_elsewhere([&] { child.request_stop(); }), errc::wrong_thread);
+  child.request_stop();
 }
 
 }  // namespace

@@ -122,20 +122,29 @@ class stubborn_operation final : public detail::operation_base {
   void cancel() noexcept override { ++asked; }
 };
 
-// Awaits something with this token, at the end of a chain of tasks that inherit it.
-template <class Operation>
-task<> wait_far_down(stop_source& source, Operation& what) {
-  const auto innermost = [](Operation& last) -> task<> { co_await detail::await_in_place(&last); };
-  const auto middle = [&](Operation& last) -> task<> { co_await innermost(last); };
+// Awaits this under that token.
+task<> under(stop_source& source, task<> what) {
   detail::promise_base& self = co_await detail::current_promise();
   self.set_stop_token(source.get_token());
-  co_await middle(what);
+  co_await std::move(what);
+}
+
+task<> wait_for(stubborn_operation& what) { co_await detail::await_in_place(&what); }
+task<> wait_shielded(stubborn_operation& what) {
+  const detail::stop_shield shield(co_await detail::current_promise());
+  co_await detail::await_in_place(&what);
+}
+task<> wait_after_a_shield(stubborn_operation& what) {
+  detail::promise_base& self = co_await detail::current_promise();
+  { const detail::stop_shield shield(self); }
+  co_await detail::await_in_place(&what);
 }
 
 TASK_TEST(stop_token, reaches_what_the_innermost_of_the_tasks_that_inherit_it_waits_for) {
   stop_source source;
   stubborn_operation waited;
-  const test::abandoned waiter = test::start_and_forget(wait_far_down(source, waited));
+  const auto middle = [&]() -> task<> { co_await wait_for(waited); };
+  const test::abandoned waiter = test::start_and_forget(under(source, middle()));
   co_await yield();
   source.request_stop();
   source.request_stop();
@@ -146,16 +155,7 @@ TASK_TEST(stop_token, reaches_what_the_innermost_of_the_tasks_that_inherit_it_wa
 TASK_TEST(stop_token, does_not_reach_a_task_further_down_that_has_another) {
   stop_source source;
   stubborn_operation waited;
-  const auto shielded = [&]() -> task<> {
-    const detail::stop_shield shield(co_await detail::current_promise());
-    co_await detail::await_in_place(&waited);
-  };
-  const auto outer = [&]() -> task<> {
-    detail::promise_base& self = co_await detail::current_promise();
-    self.set_stop_token(source.get_token());
-    co_await shielded();
-  };
-  const test::abandoned waiter = test::start_and_forget(outer());
+  const test::abandoned waiter = test::start_and_forget(under(source, wait_shielded(waited)));
   co_await yield();
   source.request_stop();
   EXPECT_EQ(waited.asked, 0);
@@ -165,32 +165,17 @@ TASK_TEST(stop_token, does_not_reach_a_task_further_down_that_has_another) {
 TASK_TEST(stop_token, asks_an_operation_once_of_a_task_that_was_given_the_same_token_again) {
   stop_source source;
   stubborn_operation waited;
-  const auto given_again = [&]() -> task<> {
-    detail::promise_base& self = co_await detail::current_promise();
-    { const detail::stop_shield shield(self); }
-    co_await detail::await_in_place(&waited);
-  };
-  const auto outer = [&]() -> task<> {
-    detail::promise_base& self = co_await detail::current_promise();
-    self.set_stop_token(source.get_token());
-    co_await given_again();
-  };
-  const test::abandoned waiter = test::start_and_forget(outer());
+  const test::abandoned waiter = test::start_and_forget(under(source, wait_after_a_shield(waited)));
   co_await yield();
   source.request_stop();
   EXPECT_EQ(waited.asked, 1);
   waiter.destroy();
 }
 
-TASK_TEST(stop_token, asks_an_operation_once_of_a_spawned_task_that_was_given_its_token_again) {
+TEST(stop_token, asks_an_operation_once_of_a_spawned_task_that_was_given_its_token_again) {
   stubborn_operation waited;
-  const auto given_again = [&]() -> task<> {
-    detail::promise_base& self = co_await detail::current_promise();
-    { const detail::stop_shield shield(self); }
-    co_await detail::await_in_place(&waited);
-  };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    const auto child = children.spawn(given_again());
+  test::run_scope([&](scope& children) -> task<> {
+    const auto child = children.spawn(wait_after_a_shield(waited));
     co_await yield();
     child.request_stop();
     EXPECT_EQ(waited.asked, 1);
@@ -229,19 +214,17 @@ TASK_TEST(stop_token, a_source_may_end_before_a_task_that_no_longer_waits_under_
     self.set_stop_token(stop_token());
     co_await over.wait();
   };
-  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(outlives());
+  const auto end = [&]() -> task<> {
     for (int i = 0; i < 3; ++i) co_await yield();
     over.set();
-  });
+  };
+  co_await when_all(outlives(), end());
 }
 
 // Asks a source to stop when it is destroyed, as the owner of a set-up does.
-class stop_at_the_end {
+class stop_at_the_end : private test::immovable {
  public:
   explicit stop_at_the_end(stop_source& source) noexcept : source_(source) {}
-  stop_at_the_end(const stop_at_the_end&) = delete;
-  stop_at_the_end& operator=(const stop_at_the_end&) = delete;
   ~stop_at_the_end() { source_.request_stop(); }
 
  private:
@@ -257,26 +240,18 @@ TASK_TEST(stop_token, a_stop_by_a_frame_that_is_destroyed_does_not_find_the_oper
     self.set_stop_token(source.get_token());
     co_await never.wait();
   };
-  const test::abandoned waiter = test::start_and_forget(waits());
-  co_await yield();
-  waiter.destroy();
+  co_await test::destroyed_while_it_waits(waits());
 }
 
 TEST(stop_source_death, under_a_waiting_task_ends_the_program_with_words) {
   const auto misuse = [] {
-    executor home;
-    event never;
+    stubborn_operation never;
     auto source = std::make_unique<stop_source>();
-    const auto waits = [&]() -> task<> {
-      detail::promise_base& self = co_await detail::current_promise();
-      self.set_stop_token(source->get_token());
-      co_await never.wait();
-    };
-    home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(waits());
+    test::run_scope([&](scope& children) -> task<> {
+      children.spawn(under(*source, wait_for(never)));
       co_await yield();
       source.reset();
-    }));
+    });
   };
   EXPECT_DEATH(misuse(), "weft: a stop_source was destroyed while");
 }
@@ -285,24 +260,21 @@ TEST(stop_token, a_stop_from_another_thread_ends_a_waiting_task) {
   executor home;
   std::stop_source source;
   event never;
-  const auto root = [&]() -> task<> { co_await never.wait(); };
-  std::thread other;
+  std::jthread other;
   const auto start = [&]() -> task<> {
-    other = std::thread([&] { source.request_stop(); });
-    co_await root();
+    other = std::jthread([&] { source.request_stop(); });
+    co_await never.wait();
   };
   EXPECT_EQ(test::code_thrown_by([&] { home.run(start(), source.get_token()); }), errc::canceled);
-  other.join();
 }
 
 TEST(stop_token, a_stop_that_comes_while_the_run_ends_is_harmless) {
   for (int i = 0; i < 200; ++i) {
     executor home;
     std::stop_source source;
-    std::thread other([&] { source.request_stop(); });
+    const std::jthread other([&] { source.request_stop(); });
     const auto root = []() -> task<> { co_await yield(); };
     home.run(root(), source.get_token());
-    other.join();
   }
 }
 

@@ -8,11 +8,8 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <new>
-#include <stdexcept>
-#include <string>
 
 #include "kit/loopback.hpp"
 #include "out_of_memory.hpp"
@@ -59,6 +56,12 @@ abandoned start_and_forget(task<> body) {
   const abandoned made = forgotten(std::move(body));
   executor_core::current()->ready(made.promise());
   return made;
+}
+
+task<> destroyed_while_it_waits(task<> body) {
+  const abandoned waiter = start_and_forget(std::move(body));
+  co_await settle();
+  waiter.destroy();
 }
 
 task<int> number_after(int turns, int value) {

@@ -18,28 +18,11 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <cstddef>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <source_location>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "kit/report_list.hpp"
+#include "kit/settle.hpp"
+#include "kit/standard.hpp"
 #include "kit/task_test.hpp"
 #include "kit/thrown.hpp"
 #include "sanitized.hpp"
@@ -57,6 +40,54 @@ template <class T>
 T run(task<T> root) {
   executor home;
   return home.run(std::move(root));
+}
+/// An operation, there or on a given executor.
+template <detail::is_awaitable Operation>
+auto run(executor& home, Operation operation) {
+  return home.run(detail::as_task(std::move(operation)));
+}
+template <detail::is_awaitable Operation>
+  requires(!detail::is_task<Operation>)
+auto run(Operation operation) {
+  executor home;
+  return run(home, std::move(operation));
+}
+
+/// Runs `body(children)`, a task or a function, in a scope that the first failure stops.
+template <class Body>
+void run_scope(executor& home, Body body) {
+  const auto as_task = [&](scope& children) -> task<> {
+    if constexpr (std::is_void_v<std::invoke_result_t<Body&, scope&>>) {
+      body(children);
+      co_return;
+    } else {
+      co_await body(children);
+    }
+  };
+  home.run(with_scope(on_failure::stop_siblings, as_task));
+}
+template <class Body>
+void run_scope(Body body) {
+  executor home;
+  run_scope(home, std::move(body));
+}
+
+/// Runs these side by side, and stops them after so many turns.
+template <class... Tasks>
+task<> run_for_turns(int turns, Tasks... tasks) {
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    (children.spawn(std::move(tasks)), ...);
+    for (int i = 0; i < turns; ++i) co_await yield();
+    children.request_stop();
+  });
+}
+
+/// The code of what `body` throws on another thread.
+template <class Body>
+std::error_code code_thrown_elsewhere(Body&& body) {
+  std::error_code code;
+  std::thread([&] { code = code_thrown_by(body); }).join();
+  return code;
 }
 
 /// A coroutine whose frame the test itself destroys: in a program every task has an owner that waits for it.
@@ -84,6 +115,8 @@ class abandoned {
 
 /// Starts `body` in the next turn of this executor, and lets the test destroy it.
 abandoned start_and_forget(task<> body);
+/// Starts it, and destroys it once it waits.
+task<> destroyed_while_it_waits(task<> body);
 
 /// Yields `value`, or throws a std::runtime_error, after so many turns.
 task<int> number_after(int turns, int value);
@@ -125,6 +158,12 @@ class simulated_executor : public virtual_time, public executor {
  public:
   simulated_executor() : executor(world.options()) {}
 };
+
+/// A test whose body is a task in a scope, `children`.
+#define SCOPE_TEST(suite, name)                                         \
+  ::weft::task<> suite##_##name##_body(::weft::scope& children);        \
+  TEST(suite, name) { ::weft::test::run_scope(suite##_##name##_body); } \
+  ::weft::task<> suite##_##name##_body([[maybe_unused]] ::weft::scope& children)
 
 /// The result of a system call, which throws -errno.
 int checked_call(int result, const char* what);

@@ -40,21 +40,14 @@ TEST(task, a_million_tasks_that_await_one_another_use_no_stack) {
 }
 
 TEST(task, an_exception_goes_up_a_hundred_thousand_tasks_without_stack) {
-  std::string words;
-  test::on_a_small_stack([&] {
-    try {
-      test::run(throw_at_depth(100'000));
-    } catch (const std::runtime_error& failure) {
-      words = failure.what();
-    }
+  test::on_a_small_stack([] {
+    const auto run = [] { test::run(throw_at_depth(100'000)); };
+    EXPECT_EQ(test::words_thrown_by<std::runtime_error>(run), "from the deep");
   });
-  EXPECT_EQ(words, "from the deep");
 }
 
-struct counts_its_end {
+struct counts_its_end : private test::immovable {
   explicit counts_its_end(int& target) noexcept : count(&target) {}
-  counts_its_end(const counts_its_end&) = delete;
-  counts_its_end& operator=(const counts_its_end&) = delete;
   ~counts_its_end() { ++*count; }
   int* count;
 };
@@ -87,17 +80,9 @@ TEST(task, destroying_a_chain_of_a_million_suspended_tasks_uses_no_stack) {
   EXPECT_EQ(ended, million + 1);
 }
 
-task<> sleep_for_ever() { co_await sleep_for(duration::max()); }
-
-task<> destroy_a_sleeper() {
-  const test::abandoned sleeper = test::start_and_forget(sleep_for_ever());
-  co_await yield();
-  co_await yield();
-  sleeper.destroy();
-}
-
 TEST(task, destroying_a_sleeping_task_takes_its_timer_along) {
-  test::run(destroy_a_sleeper());  // the executor's destructor would find the timer
+  const auto sleeper = []() -> task<> { co_await sleep_for(duration::max()); };
+  test::run(test::destroyed_while_it_waits(sleeper()));  // the executor's destructor would find the timer
 }
 
 TEST(task, does_not_start_before_it_is_awaited) {
@@ -144,16 +129,9 @@ TEST(task, an_exception_is_rethrown_where_the_task_is_awaited) {
     co_await yield();
     throw std::invalid_argument("no");
   };
-  const auto catches = [&]() -> task<std::string> {
-    try {
-      co_await fails();
-    } catch (const std::invalid_argument& failure) {
-      co_return failure.what();
-    }
-    co_return "nothing was thrown";
-  };
-  EXPECT_EQ(test::run(catches()), "no");
-  EXPECT_THROW(test::run(fails()), std::invalid_argument);
+  const auto catches = [&]() -> task<> { EXPECT_THROW(co_await fails(), std::invalid_argument); };
+  test::run(catches());
+  EXPECT_EQ(test::words_thrown_by<std::invalid_argument>([&] { test::run(fails()); }), "no");
 }
 
 TEST(task, yields_what_can_only_be_moved_and_references) {

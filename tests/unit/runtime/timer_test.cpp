@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <deque>
 #include <random>
 
@@ -59,19 +58,17 @@ TEST(timer_queue, expires_only_what_is_due_and_no_more_than_its_budget) {
   EXPECT_TRUE(queue.empty());
 }
 
-task<> note_after(duration time, int number, std::vector<int>& record) {
-  co_await sleep_for(time);
-  record.push_back(number);
-}
-
 std::vector<int> wake_up_order(const std::vector<duration>& times, duration& elapsed) {
   test::simulated_executor home;
   std::vector<int> record;
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  const auto note_after = [&](duration time, int number) -> task<> {
+    co_await sleep_for(time);
+    record.push_back(number);
+  };
+  test::run_scope(home, [&](scope& children) {
     int number = 0;
-    for (const duration time : times) children.spawn(note_after(time, number++, record));
-    co_return;
-  }));
+    for (const duration time : times) children.spawn(note_after(time, number++));
+  });
   elapsed = home.world.elapsed();
   return record;
 }
@@ -84,9 +81,8 @@ TEST(sleep, is_no_longer_for_what_others_have_done_before_the_executor_waits) {
     static_cast<void>(co_await test::receive_some(from, byte));
     home.world.advance(100ms);
   };
-  const auto both = [&]() -> task<> { co_await when_all(sleep_for(120ms), work()); };
   ASSERT_EQ(::write(to.fd(), "x", 1), 1);
-  home.run(both());
+  home.run(when_all(sleep_for(120ms), work()));
   EXPECT_EQ(home.world.elapsed(), 120ms);
 }
 
@@ -128,10 +124,9 @@ TEST(yield, lets_everything_that_is_ready_go_first) {
     co_await yield();
     record.push_back(number + 10);
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope([&](scope& children) {
     for (int i = 0; i < 3; ++i) children.spawn(child(i));
-    co_return;
-  }));
+  });
   EXPECT_EQ(record, (std::vector<int>{0, 1, 2, 10, 11, 12}));
 }
 

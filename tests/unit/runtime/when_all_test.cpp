@@ -41,12 +41,7 @@ TEST(when_all, of_nothing_ends_at_once) {
 TEST(when_all, the_first_failure_stops_the_others_and_waits_for_them) {
   bool ended = false;
   const auto run = [&] { test::run(when_all(test::stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
-  try {
-    run();
-    FAIL() << "no exception";
-  } catch (const std::runtime_error& failure) {
-    EXPECT_STREQ(failure.what(), "after 3");
-  }
+  EXPECT_EQ(test::words_thrown_by<std::runtime_error>(run), "after 3");
   EXPECT_TRUE(ended);
 }
 
@@ -71,7 +66,7 @@ TEST(when_all, takes_operations_and_handles_as_they_are) {
     gate.set();
     co_return 1;
   };
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope(home, [&](scope& children) -> task<> {
     auto child = children.spawn(test::number_after(3, 4));
     EXPECT_TRUE(numbers.try_send(5));
     auto all = co_await when_all(gate.wait(), open(), numbers.receive(), sleep_for(2s), child);
@@ -83,7 +78,7 @@ TEST(when_all, takes_operations_and_handles_as_they_are) {
     for (int i = 0; i < 3; ++i) several.push_back(children.spawn(test::number_after(i, i)));
     const std::vector<int> values = co_await when_all(std::move(several));
     EXPECT_EQ(values, (std::vector<int>{0, 1, 2}));
-  }));
+  });
 }
 
 TEST(when_all, awaits_a_named_operation_in_its_place) {
@@ -130,12 +125,12 @@ TEST(when_all_results, a_stop_does_not_lose_what_has_come) {
     received = *std::get<0>(all).value();
     EXPECT_EQ(std::get<1>(all).error().code(), errc::canceled);
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
+  test::run_scope([&](scope& tasks) -> task<> {
     tasks.spawn(both());
-    for (int i = 0; i < 10; ++i) co_await yield();
+    co_await test::settle();
     EXPECT_TRUE(jobs.try_send(42));
     tasks.request_stop();
-  }));
+  });
   EXPECT_EQ(received, 42);
 }
 

@@ -33,12 +33,7 @@ TASK_TEST(when_any, keeps_the_value_of_one_that_ended_before_it_heard_of_the_sto
 TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
   bool ended = false;
   const auto run = [&] { test::run(when_any(test::stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
-  try {
-    run();
-    FAIL() << "no exception";
-  } catch (const std::runtime_error& failure) {
-    EXPECT_STREQ(failure.what(), "after 3");
-  }
+  EXPECT_EQ(test::words_thrown_by<std::runtime_error>(run), "after 3");
   EXPECT_TRUE(ended);
 }
 
@@ -72,12 +67,12 @@ TEST(when_any, a_stop_does_not_lose_what_another_thread_has_sent) {
     EXPECT_TRUE(detail::is_stop(first.failure));
     received = *std::get<1>(first.values);
   };
-  test::run(with_scope(on_failure::stop_siblings, [&](scope& tasks) -> task<> {
+  test::run_scope([&](scope& tasks) -> task<> {
     tasks.spawn(race());
-    for (int i = 0; i < 10; ++i) co_await yield();
+    co_await test::settle();
     std::thread([&] { EXPECT_TRUE(b.try_send(42)); }).join();
     tasks.request_stop();
-  }));
+  });
   EXPECT_EQ(received, 42);
 }
 
@@ -106,18 +101,12 @@ TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
   for (int turns = 0; turns < 20; ++turns) {
     bool ended = false;
     event never;
-    const auto wait_for_ever = [&]() -> task<> { co_await never.wait(); };
     const auto run = [&]() -> task<> {
-      const result<void> outcome = co_await as_result([&]() -> task<> {
-        static_cast<void>(co_await when_any(test::stop_slowly(ended), wait_for_ever(), test::number_after(10, 1)));
-      }());
+      const auto outcome =
+          co_await as_result(when_any(test::stop_slowly(ended), never.wait(), test::number_after(10, 1)));
       EXPECT_TRUE(outcome || outcome.error().code() == errc::canceled);
     };
-    test::run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(run());
-      for (int i = 0; i < turns; ++i) co_await yield();
-      children.request_stop();
-    }));
+    test::run(test::run_for_turns(turns, run()));
     EXPECT_TRUE(ended || turns == 0);
   }
 }
@@ -125,9 +114,7 @@ TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
 TEST(when_any, serves_as_a_race_against_a_clock) {
   test::simulated_executor home;
   event never;
-  const auto wait = [&]() -> task<> { co_await never.wait(); };
-  const auto nap = []() -> task<> { co_await sleep_for(3s); };
-  EXPECT_EQ(home.run(when_any(wait(), nap())).index, 1);
+  EXPECT_EQ(home.run(when_any(never.wait(), sleep_for(3s))).index, 1);
   EXPECT_EQ(home.world.elapsed(), 3s);
 }
 
@@ -135,7 +122,7 @@ TEST(when_any, takes_operations_and_handles_as_they_are) {
   test::simulated_executor home;
   event never;
   channel<int> numbers(1);
-  home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+  test::run_scope(home, [&](scope& children) -> task<> {
     const auto first = co_await when_any(never.wait(), sleep_for(3s), numbers.receive());
     EXPECT_EQ(first.index, 1U);
     EXPECT_EQ(home.world.elapsed(), 3s);
@@ -154,7 +141,7 @@ TEST(when_any, takes_operations_and_handles_as_they_are) {
     std::vector<sleep_operation> naps;
     for (int i = 5; i > 0; --i) naps.push_back(sleep_for(std::chrono::seconds(i)));
     EXPECT_EQ((co_await when_any(std::move(naps))).index, 4U);
-  }));
+  });
 }
 
 }  // namespace
