@@ -4,14 +4,13 @@
 
 #include <fcntl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <map>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/child.hpp"
 #include "kit/failure.hpp"
 #include "kit/scripted_test.hpp"
 #include "mr/support.hpp"
@@ -31,8 +30,11 @@ void expect_all_deregistered(const recording_domain& domain) {
 
 class cache_test : public ::testing::Test {
  protected:
-  /// Nothing is left of any test.
-  void TearDown() override { expect_all_deregistered(*domain); }
+  /// Nothing is left of any test, nor was there more than it says.
+  void TearDown() override {
+    expect_all_deregistered(*domain);
+    EXPECT_EQ(domain->registered, in_all.value_or(domain->registered));
+  }
 
   [[nodiscard]] std::span<std::byte> part(std::size_t from, std::size_t length) {
     return std::span(memory).subspan(from, length);
@@ -57,24 +59,21 @@ class cache_test : public ::testing::Test {
 
   std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
   std::vector<std::byte> memory = std::vector<std::byte>(10000);
+  std::optional<int> in_all;  // registrations, until the cache has gone
 };
 
 #define TEST_F_CACHE(fixture, name, ...) \
   TEST_F_SCRIPT(fixture, name, (mr::cache & cache), with_cache(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
 
-TEST_F(cache_test, leases_memory_that_is_registered_without_registering_it_again) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    const std::uint64_t first = co_await touch(cache, part(0, 4096));
-    EXPECT_EQ(co_await touch(cache, part(0, 4096)), first);
-    EXPECT_EQ(co_await touch(cache, part(100, 50)), first);
-    EXPECT_EQ(co_await touch(cache, part(4000, 96)), first);
-    EXPECT_NE(co_await touch(cache, part(4000, 97)), first);
-    EXPECT_EQ(domain->registered, 2);
-    EXPECT_EQ(cache.statistics().hits, 3u);
-    EXPECT_EQ(cache.statistics().misses, 2u);
-  });
-  EXPECT_EQ(domain->deregistered, 2);
+TEST_F_CACHE(cache_test, leases_memory_that_is_registered_without_registering_it_again) {
+  const std::uint64_t first = co_await touch(cache, part(0, 4096));
+  EXPECT_EQ(co_await touch(cache, part(0, 4096)), first);
+  EXPECT_EQ(co_await touch(cache, part(100, 50)), first);
+  EXPECT_EQ(co_await touch(cache, part(4000, 96)), first);
+  EXPECT_NE(co_await touch(cache, part(4000, 97)), first);
+  EXPECT_EQ(domain->registered, 2);
+  EXPECT_EQ(cache.statistics().hits, 3u);
+  EXPECT_EQ(cache.statistics().misses, 2u);
 }
 
 TEST_F_CACHE(cache_test, a_lease_names_the_memory_asked_for_and_its_registration) {
@@ -209,15 +208,11 @@ TEST_F_CACHE(cache_test, keeps_no_more_bytes_than_it_may, {.max_bytes = 1000}) {
   EXPECT_EQ(cache.statistics().regions, 2u);
 }
 
-TEST_F(cache_test, with_a_limit_of_no_regions_keeps_none) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.max_regions = 0});
-    co_await touch(cache, part(0, 10));
-    co_await touch(cache, part(0, 10));
-    EXPECT_EQ(domain->registered, 2);
-    EXPECT_EQ(cache.statistics().regions, 0u);
-  });
-  EXPECT_EQ(domain->deregistered, 2);
+TEST_F_CACHE(cache_test, with_a_limit_of_no_regions_keeps_none, {.max_regions = 0}) {
+  co_await touch(cache, part(0, 10));
+  co_await touch(cache, part(0, 10));
+  EXPECT_EQ(domain->registered, 2);
+  EXPECT_EQ(cache.statistics().regions, 0u);
 }
 
 TEST_F_CACHE(cache_test, what_is_leased_never_gives_way, {.max_regions = 1}) {
@@ -228,54 +223,44 @@ TEST_F_CACHE(cache_test, what_is_leased_never_gives_way, {.max_regions = 1}) {
   EXPECT_TRUE(held.current());
 }
 
-TEST_F(cache_test, an_operation_keeps_what_it_uses_registered_when_the_lease_has_ended) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    lease held = co_await cache.lease(part(0, 10), sending);
-    std::optional<region_pin> operation(held.slice());
-    held = lease();
-    cache.invalidate(part(0, 10));
-    EXPECT_EQ(domain->deregistered, 0);
-    operation.reset();
-  });
-  EXPECT_EQ(domain->deregistered, 1);
+TEST_F_CACHE(cache_test, an_operation_keeps_what_it_uses_registered_when_the_lease_has_ended) {
+  in_all = 1;
+  lease held = co_await cache.lease(part(0, 10), sending);
+  std::optional<region_pin> operation(held.slice());
+  held = lease();
+  cache.invalidate(part(0, 10));
+  EXPECT_EQ(domain->deregistered, 0);
+  operation.reset();
 }
 
-TEST_F(cache_test, what_was_invalidated_is_registered_anew_and_the_old_one_goes_with_its_last_lease) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    std::optional<lease> old(co_await cache.lease(part(0, 100), sending));
-    co_await touch(cache, part(200, 100));
-    cache.invalidate(part(99, 1));
-    EXPECT_FALSE(old->current());
-    EXPECT_NE(co_await touch(cache, part(0, 100)), old->generation());
-    EXPECT_EQ(domain->deregistered, 0);
-    EXPECT_EQ(cache.statistics().invalidations, 1u);
-    cache.invalidate(part(100, 100));  // between the two
-    EXPECT_EQ(cache.statistics().invalidations, 1u);
-    old.reset();
-  });
-  EXPECT_EQ(domain->deregistered, 3);
+TEST_F_CACHE(cache_test, what_was_invalidated_is_registered_anew_and_the_old_one_goes_with_its_last_lease) {
+  in_all = 3;
+  std::optional<lease> old(co_await cache.lease(part(0, 100), sending));
+  co_await touch(cache, part(200, 100));
+  cache.invalidate(part(99, 1));
+  EXPECT_FALSE(old->current());
+  EXPECT_NE(co_await touch(cache, part(0, 100)), old->generation());
+  EXPECT_EQ(domain->deregistered, 0);
+  EXPECT_EQ(cache.statistics().invalidations, 1u);
+  cache.invalidate(part(100, 100));  // between the two
+  EXPECT_EQ(cache.statistics().invalidations, 1u);
+  old.reset();
 }
 
-TEST_F(cache_test, a_lease_of_what_has_given_way_to_a_larger_range_is_invalidated_too) {
-  test::run([&]() -> task<> {
-    mr::cache cache(domain);
-    const lease small = co_await cache.lease(part(0, 4096), sending);
-    const lease large = co_await cache.lease(part(0, 8192), sending);
-    cache.invalidate(part(5000, 1));
-    EXPECT_TRUE(small.current());
-    EXPECT_FALSE(large.current());
-    cache.invalidate(part(0, 1));
-    EXPECT_FALSE(small.current());
-  });
-  EXPECT_EQ(domain->deregistered, 2);
+TEST_F_CACHE(cache_test, a_lease_of_what_has_given_way_to_a_larger_range_is_invalidated_too) {
+  in_all = 2;
+  const lease small = co_await cache.lease(part(0, 4096), sending);
+  const lease large = co_await cache.lease(part(0, 8192), sending);
+  cache.invalidate(part(5000, 1));
+  EXPECT_TRUE(small.current());
+  EXPECT_FALSE(large.current());
+  cache.invalidate(part(0, 1));
+  EXPECT_FALSE(small.current());
 }
 
 TEST_F(cache_test, a_lease_of_what_is_not_kept_is_invalidated_too) {
   for (const cache_options& options : {cache_options{.max_regions = 0}, cache_options{.max_bytes = 50}}) {
-    test::run([&]() -> task<> {
-      mr::cache cache(domain, options);
+    const auto script = [&](mr::cache& cache) -> task<> {
       const lease first = co_await cache.lease(part(0, 100), sending);
       std::optional<lease> second(co_await cache.lease(part(100, 100), sending));
       const lease third = co_await cache.lease(part(200, 100), sending);
@@ -286,7 +271,8 @@ TEST_F(cache_test, a_lease_of_what_is_not_kept_is_invalidated_too) {
       second.reset();
       cache.invalidate(part(100, 200));
       EXPECT_FALSE(third.current());
-    });
+    };
+    with_cache(script, options);
   }
   EXPECT_EQ(domain->deregistered, 6);
 }
@@ -305,25 +291,19 @@ TEST_F_CACHE(cache_test, a_registration_that_an_invalidation_has_overtaken_is_be
 }
 
 TEST_F_CACHE(cache_test, who_asks_after_an_invalidation_does_not_join_what_was_begun_before_it) {
-  std::latch begun(1);
-  std::latch go_on(1);
-  std::atomic<int> attempts{0};
-  domain->while_registering = [&] {
-    if (++attempts != 1) return;
-    begun.count_down();
-    go_on.wait();
-  };
+  test::held_first first;
+  domain->while_registering = [&] { first.pass(); };
   std::vector<std::uint64_t> generations;
   const auto ask = [&]() -> task<> { generations.push_back(co_await touch(cache, part(0, 100))); };
   co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(ask());
     co_await yield();
-    begun.wait();
+    first.wait();
     cache.invalidate(part(0, 1));
     children.spawn(ask());
     co_await yield();
     EXPECT_EQ(cache.statistics().misses, 2u);
-    go_on.count_down();
+    first.let_go();
   });
   EXPECT_EQ(generations.size(), 2u);
 }
@@ -408,15 +388,13 @@ TEST_F_CACHE(cache_test, a_failure_on_its_way_to_a_task_that_is_destroyed_is_for
   EXPECT_EQ(received, 0);
 }
 
-TEST_F(cache_test, leases_may_outlive_it) {
-  test::run([&]() -> task<> {
-    std::optional<mr::cache> cache(std::in_place, domain);
-    const lease held = co_await cache->lease(part(0, 10), sending);
-    co_await touch(*cache, part(10, 10));
-    cache.reset();
-    EXPECT_EQ(held.bytes().size(), 10u);
-  });
-  EXPECT_EQ(domain->deregistered, 2);
+TASK_TEST_F(cache_test, leases_may_outlive_it) {
+  in_all = 2;
+  std::optional<mr::cache> cache(std::in_place, domain);
+  const lease held = co_await cache->lease(part(0, 10), sending);
+  co_await touch(*cache, part(10, 10));
+  cache.reset();
+  EXPECT_EQ(held.bytes().size(), 10u);
 }
 
 TEST_F_CACHE(cache_test, cleared_forgets_what_is_not_in_use) {
@@ -439,19 +417,9 @@ TEST_F_CACHE(cache_test, metrics_tell_of_hits_and_misses) {
 
 TEST_F_CACHE(cache_test, a_child_process_is_refused_and_the_parent_goes_on) {
   const std::uint64_t before = co_await touch(cache, part(0, 10));
-  const pid_t child = ::fork();
-  if (child == 0) {
-    bool refused = false;
-    try {
-      static_cast<void>(cache.lease(part(0, 10), sending).await_ready());
-    } catch (const error& failure) {
-      refused = failure.code() == errc::not_supported;
-    }
-    ::_exit(refused ? 0 : 1);
-  }
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  const auto lease_again = [&] { static_cast<void>(cache.lease(part(0, 10), sending).await_ready()); };
+  const pid_t child = test::fork_for([&] { return test::code_thrown_by(lease_again) != errc::not_supported; });
+  EXPECT_EQ(test::end_of(child), 0);
   EXPECT_EQ(co_await touch(cache, part(0, 10)), before);
 }
 
@@ -517,11 +485,15 @@ class monitored_cache : public cache_test {
     return {static_cast<std::byte*>(got), count * page};
   }
 
+  template <class Script>
+  void with_cache(Script script, const cache_options& options = {.monitor = cache_monitor::userfaultfd}) {
+    cache_test::with_cache(script, options);
+  }
+
   /// `change` is told to the cache before it returns, and leases of its first page are for what is there then.
   template <class Change>
   void expect_noticed(Change&& change) {
-    test::run([&]() -> task<> {
-      mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    with_cache([&](mr::cache& cache) -> task<> {
       const lease before = co_await cache.lease(pages.first(2 * page), sending);
       const std::uint64_t bystander = co_await touch(cache, pages.last(page));
       EXPECT_EQ(co_await touch(cache, pages.first(page)), before.generation());
@@ -540,8 +512,7 @@ TEST_F(monitored_cache, notices_memory_that_is_unmapped) {
   expect_noticed([&] { ::munmap(pages.data() + page, page); });
 }
 
-TASK_TEST_F(monitored_cache, notices_memory_that_is_mapped_anew_at_the_same_address) {
-  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+TEST_F_CACHE(monitored_cache, notices_memory_that_is_mapped_anew_at_the_same_address) {
   const std::uint64_t first = co_await touch(cache, pages.first(page));
   ::munmap(pages.data(), page);
   EXPECT_EQ(map(pages.data(), 1, MAP_FIXED_NOREPLACE).data(), pages.data());
@@ -566,15 +537,13 @@ TEST_F(monitored_cache, notices_pages_that_are_given_back) {
   expect_noticed([&] { EXPECT_EQ(::madvise(pages.data(), page, MADV_DONTNEED), 0); });
 }
 
-TASK_TEST_F(monitored_cache, leaves_faults_alone) {
-  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+TEST_F_CACHE(monitored_cache, leaves_faults_alone) {
   const std::uint64_t first = co_await touch(cache, pages);
   pages.front() = std::byte{1};  // its first touch
   EXPECT_EQ(co_await touch(cache, pages), first);
 }
 
-TASK_TEST_F(monitored_cache, notices_a_change_while_it_registers) {
-  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+TEST_F_CACHE(monitored_cache, notices_a_change_while_it_registers) {
   std::atomic<int> attempts{0};
   domain->while_registering = [&] {
     if (++attempts == 1) map(pages.data(), 1, MAP_FIXED);
@@ -584,17 +553,9 @@ TASK_TEST_F(monitored_cache, notices_a_change_while_it_registers) {
   EXPECT_TRUE(held.current());
 }
 
-TASK_TEST_F(monitored_cache, is_not_put_off_by_a_child_that_unmaps_its_copy) {
-  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+TEST_F_CACHE(monitored_cache, is_not_put_off_by_a_child_that_unmaps_its_copy) {
   const std::uint64_t before = co_await touch(cache, pages.first(page));
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::munmap(pages.data(), page);
-    ::_exit(0);
-  }
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(test::end_of(test::fork_for([&] { return ::munmap(pages.data(), page); })), 0);
   EXPECT_EQ(co_await touch(cache, pages.first(page)), before);
   ::munmap(pages.data(), page);
   EXPECT_EQ(cache.statistics().regions, 0u);
@@ -605,27 +566,21 @@ TEST_F(monitored_cache, that_is_destroyed_leaves_its_memory_to_be_unmapped_while
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
   pid_t child = -1;
-  test::run([&]() -> task<> {
-    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  with_cache([&](mr::cache& cache) -> task<> {
     co_await touch(cache, pages.first(page));
-    child = ::fork();
-    if (child == 0) {
+    child = test::fork_for([&] {
       char nothing = 0;
       ::close(ends[1]);
-      ::alarm(20);  // rather than wait for each other for ever
-      ::_exit(::read(ends[0], &nothing, 1) == 0 ? 0 : 1);
-    }
+      return ::read(ends[0], &nothing, 1);
+    });
     ::close(ends[0]);
   });
   ::munmap(pages.data(), page);
   ::close(ends[1]);
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(test::end_of(child), 0);
 }
 
-TASK_TEST_F(monitored_cache, does_not_keep_what_it_cannot_watch) {
-  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+TEST_F_CACHE(monitored_cache, does_not_keep_what_it_cannot_watch) {
   const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   void* const mapped = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE, file, 0);
   EXPECT_NE(mapped, MAP_FAILED);
@@ -641,8 +596,7 @@ TEST_F(monitored_cache, does_not_keep_memory_whose_pages_others_can_replace) {
   const int file = ::memfd_create("shared", MFD_CLOEXEC);
   ASSERT_EQ(::ftruncate(file, 8 * page), 0);
   const auto expect_not_kept = [&](int flags, int fd) {
-    test::run([&]() -> task<> {
-      mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    with_cache([&](mr::cache& cache) -> task<> {
       void* const second = pages.data() + page;  // between what is private
       EXPECT_EQ(::mmap(second, page, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0), second);
       const lease all = co_await cache.lease(pages.first(3 * page), sending);
@@ -659,27 +613,19 @@ TEST_F(monitored_cache, does_not_keep_memory_whose_pages_others_can_replace) {
   ::close(file);
 }
 
-TASK_TEST_F(monitored_cache, has_nobody_join_a_registration_of_what_it_cannot_watch) {
-  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+TEST_F_CACHE(monitored_cache, has_nobody_join_a_registration_of_what_it_cannot_watch) {
   EXPECT_EQ(::mmap(pages.data(), page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
             pages.data());
-  std::latch begun(1);
-  std::latch go_on(1);
-  std::atomic<int> attempts{0};
-  domain->while_registering = [&] {
-    if (++attempts != 1) return;
-    begun.count_down();
-    go_on.wait();
-  };
-  const auto ask = [&]() -> task<> { co_await touch(cache, pages.first(page)); };
+  test::held_first first;
+  domain->while_registering = [&] { first.pass(); };
   co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-    children.spawn(ask());
+    children.spawn(touch(cache, pages.first(page)));
     co_await yield();
-    begun.wait();
-    children.spawn(ask());
+    first.wait();
+    children.spawn(touch(cache, pages.first(page)));
     co_await yield();
     EXPECT_EQ(cache.statistics().misses, 2u);
-    go_on.count_down();
+    first.let_go();
   });
 }
 
@@ -692,9 +638,8 @@ TASK_TEST_F(monitored_cache, vouches_for_no_lease_once_it_is_gone) {
 }
 
 TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_leased) {
-  std::atomic<bool> enough{false};
-  std::thread other([&] {
-    while (!enough) {
+  const std::jthread other([&](const std::stop_token& enough) {
+    while (!enough.stop_requested()) {
       map(pages.data(), 4, MAP_FIXED);
       ::madvise(pages.data() + 4 * page, 2 * page, MADV_DONTNEED);
       std::free(std::malloc(200'000));
@@ -705,8 +650,6 @@ TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_le
     std::mt19937 random(1);
     for (int i = 0; i < 2000; ++i) co_await touch(cache, pages.subspan(random() % 6 * page, page));
   });
-  enough = true;
-  other.join();
 }
 
 std::set<pid_t> threads_of_this_process() {
@@ -796,8 +739,7 @@ TASK_TEST_F(monitored_cache, ends_the_watch_of_what_it_keeps_no_longer) {
   while (mappings() != 1) co_await yield();
 }
 
-TASK_TEST_F(monitored_cache, goes_on_watching_what_another_region_needs) {
-  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+TEST_F_CACHE(monitored_cache, goes_on_watching_what_another_region_needs) {
   co_await touch(cache, pages.first(3 * page), sending);
   const lease other = co_await cache.lease(pages.subspan(page, page), usage::send);
   cache.invalidate(pages.subspan(2 * page, page));  // the first one goes, and leaves the other's page watched

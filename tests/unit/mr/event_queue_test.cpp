@@ -325,12 +325,11 @@ TASK_TEST(write_counter, that_tells_a_task_that_is_destroyed_tells_the_others) {
 
 TEST(write_counter, wakes_tasks_of_many_executors_that_may_be_destroyed_meanwhile) {
   const auto counter = std::make_shared<detail::write_counter_core>();
-  std::atomic<bool> enough{false};
-  std::thread peer([&] {
-    while (!enough) counter->add();
-  });
   std::array<executor, 2> homes;
-  std::vector<std::thread> threads;
+  const std::jthread peer([&](const std::stop_token& enough) {
+    while (!enough.stop_requested()) counter->add();
+  });
+  std::vector<std::jthread> threads;
   for (executor& home : homes) {
     threads.emplace_back([&] {
       for (int round = 0; round < 300; ++round) {
@@ -347,9 +346,6 @@ TEST(write_counter, wakes_tasks_of_many_executors_that_may_be_destroyed_meanwhil
       }
     });
   }
-  for (std::thread& each : threads) each.join();
-  enough = true;
-  peer.join();
 }
 
 TEST_F(event_queues, destroyed_undo_what_nobody_has_read) {

@@ -6,9 +6,8 @@
 #include <fcntl.h>
 #include <linux/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "kit/child.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {
@@ -210,12 +209,8 @@ TEST(mapping, in_a_file_comes_from_the_first_node_or_is_had_all_the_same) {
 
 TEST(mapping, in_a_file_is_not_a_childs) {
   const mapping made = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) ::_exit(::msync(made.data(), made.size(), MS_ASYNC) != 0 && errno == ENOMEM ? 0 : 1);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  const auto is_there = [&] { return ::msync(made.data(), made.size(), MS_ASYNC) == 0 || errno != ENOMEM; };
+  EXPECT_EQ(test::end_of(test::fork_for(is_there)), 0);
 }
 
 }  // namespace

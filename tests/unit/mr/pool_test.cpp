@@ -3,10 +3,10 @@
 #include <weft/runtime/report.hpp>
 
 #include <linux/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/bytes.hpp"
+#include "kit/child.hpp"
 #include "kit/clock.hpp"
 #include "kit/expect_failure.hpp"
 #include "kit/held_mappings.hpp"
@@ -96,11 +96,7 @@ TEST_F_POOL(pool_test, hands_no_byte_out_twice, large()) {
     std::memset(target.data(), static_cast<int>(target.size() & 0xff), target.size());
   };
   const auto intact = [](const buffer& target) {
-    const auto expected = static_cast<std::byte>(target.size() & 0xff);
-    for (const std::byte each : target.bytes()) {
-      if (each != expected) return false;
-    }
-    return true;
+    return test::is_all(target.bytes(), static_cast<std::byte>(target.size() & 0xff));
   };
   for (int round = 0; round < 3000; ++round) {
     if (held.size() > 100 || (!held.empty() && random() % 3 == 0)) {
@@ -651,23 +647,18 @@ TASK_TEST_F(pool_test, a_registration_that_fails_leaks_no_mapping) {
 }
 
 TEST_F_POOL(pool_test, where_memory_is_in_use_a_failure_to_get_more_is_waited_out, of(mib)) {
-  std::vector<buffer> all = co_await take_all(source);
-  while (source.statistics().send.arenas < 2) co_await yield();  // the one made ahead
-  std::vector<buffer> more = co_await take_all(source);
-  while (source.statistics().send.arenas < 3) co_await yield();
-  std::vector<buffer> most = co_await take_all(source);
-  while (source.statistics().send.arenas < 4) co_await yield();
-  std::vector<buffer> rest = co_await take_all(source);
-  while (source.statistics().send.arenas < 5) co_await yield();
-  std::vector<buffer> last = co_await take_all(source);
+  std::vector<std::vector<buffer>> held;
+  for (std::size_t arenas = 2; arenas <= 6; ++arenas) {
+    held.push_back(co_await take_all(source));
+    while (arenas <= 5 && source.statistics().send.arenas < arenas) co_await yield();  // the one made ahead
+  }
   memory.failure = ENOMEM;
   std::vector<int> order;
   event release;
   co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
     children.spawn(wait_for(source, 64 * kib, order, 0, release));
     while (source.statistics().last_failure.empty() && order.empty()) co_await yield();
-    all.clear();
-    more.clear();
+    held.erase(held.begin(), held.begin() + 2);
     while (order.empty()) co_await yield();
     release.set();
   });
@@ -795,20 +786,16 @@ TASK_TEST_F(pool_test, who_waits_when_the_pool_goes_is_told_so) {
 }
 
 TEST_F(pool_test, a_pool_that_goes_while_an_arena_is_being_made_leaks_nothing) {
-  std::binary_semaphore inside(0);
-  std::binary_semaphore go_on(0);
-  domain->while_registering = [&] {
-    inside.release();
-    go_on.acquire();
-  };
+  test::held_first worker;
+  domain->while_registering = [&] { worker.pass(); };
   test::run([&]() -> task<> {
     {
       pool source(domain, small());
       EXPECT_FALSE(source.try_allocate(1));
-      const auto wait = [&] { inside.acquire(); };
+      const auto wait = [&] { worker.wait(); };
       co_await offload(wait);
     }
-    go_on.release();
+    worker.let_go();
   });
   EXPECT_EQ(memory.mapped, 0U);
   EXPECT_EQ(domain->registered, 1);
@@ -1041,9 +1028,7 @@ TASK_TEST_F(pool_test, an_arena_of_odd_size_has_small_pages_and_says_why) {
 }
 
 TEST(pool, of_a_domain_that_pins_respects_the_locked_memory_limit_and_says_so) {
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  const pid_t child = test::fork_for([] {
     test::limit_locked_memory(mib);
     domain_capabilities capabilities = recording_domain::everything;
     const pool unpinned(std::make_shared<recording_domain>(capabilities), {.max_bytes = 8 * mib});
@@ -1052,11 +1037,9 @@ TEST(pool, of_a_domain_that_pins_respects_the_locked_memory_limit_and_says_so) {
     const bool right = unpinned.max_buffer_bytes() == 4 * mib && unpinned.statistics().max_bytes_reason.empty() &&
                        pinned.max_buffer_bytes() == mib / 4 &&
                        pinned.statistics().max_bytes_reason.find("ulimit -l") != std::string::npos;
-    ::_exit(right ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return right ? 0 : 1;
+  });
+  EXPECT_EQ(test::end_of(child), 0);
 }
 
 // ---- pins ----

@@ -70,15 +70,14 @@ TEST_F(pool_threads, what_one_executor_keeps_at_hand_is_given_to_another_that_wa
   pool source(domain, small());
   std::latch cached(1);
   std::binary_semaphore done(0);
-  std::thread hoarder([&] {
-    executor home;
-    home.run([&]() -> task<> {
+  const std::jthread hoarder([&] {
+    test::run([&]() -> task<> {
       { const buffer one = co_await source.allocate(1 * kib); }
       EXPECT_GT(source.statistics().send.cached_bytes, 0U);
       cached.count_down();
       const auto wait = [&] { done.acquire(); };
       co_await offload(wait);  // the executor sleeps meanwhile
-    }());
+    });
   });
   cached.wait();
   test::run([&]() -> task<> {
@@ -86,7 +85,6 @@ TEST_F(pool_threads, what_one_executor_keeps_at_hand_is_given_to_another_that_wa
     EXPECT_EQ(everything.size(), 128 * kib);
   });
   done.release();
-  hoarder.join();
 }
 
 TEST_F(pool_threads, waiters_on_many_executors_are_served_canceled_and_freed_without_loss) {
@@ -95,7 +93,6 @@ TEST_F(pool_threads, waiters_on_many_executors_are_served_canceled_and_freed_wit
   std::vector<std::thread> running;
   for (unsigned seed = 1; seed <= threads; ++seed) {
     running.emplace_back([&, seed] {
-      executor home;
       const auto client = [&](unsigned own) -> task<> {
         std::minstd_rand random(own);
         for (int round = 0; round < 200; ++round) {
@@ -109,10 +106,9 @@ TEST_F(pool_threads, waiters_on_many_executors_are_served_canceled_and_freed_wit
           }
         }
       };
-      home.run(with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-        for (unsigned i = 0; i < 4; ++i) children.spawn(client(seed * 10 + i));
-        co_return;
-      }));
+      std::vector<task<>> clients;
+      for (unsigned i = 0; i < 4; ++i) clients.push_back(client(seed * 10 + i));
+      test::run([&] { return when_all(std::move(clients)); });
     });
   }
   for (std::thread& each : running) each.join();
@@ -208,24 +204,21 @@ TEST_F(pool_threads, the_pool_may_go_while_other_executors_still_free_its_buffer
     auto source = std::make_unique<pool>(domain, small());
     std::latch ready(2);
     std::latch gone(1);
-    const auto live = [&] {
-      executor home;
-      home.run([&]() -> task<> {
-        std::vector<buffer> held;
-        for (int i = 0; i < 10; ++i) held.push_back(co_await source->allocate(2 * kib));
-        held.resize(5);
-        ready.count_down();
-        const auto wait = [&] { gone.wait(); };
-        if (held.size() % 2 == 1) co_await offload(wait);
-      }());
+    const auto live = [&]() -> task<> {
+      std::vector<buffer> held;
+      for (int i = 0; i < 10; ++i) held.push_back(co_await source->allocate(2 * kib));
+      held.resize(5);
+      ready.count_down();
+      const auto wait = [&] { gone.wait(); };
+      if (held.size() % 2 == 1) co_await offload(wait);
     };
-    std::thread one(live);
-    std::thread two(live);
-    ready.wait();
-    source.reset();
-    gone.count_down();
-    one.join();
-    two.join();
+    {
+      const std::jthread one([&] { test::run(live); });
+      const std::jthread two([&] { test::run(live); });
+      ready.wait();
+      source.reset();
+      gone.count_down();
+    }
     EXPECT_EQ(memory.mapped, 0U);
   }
 }

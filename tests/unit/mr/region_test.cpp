@@ -173,21 +173,16 @@ TEST_OF_DOMAIN(region, that_cannot_be_registered_anew_stays_as_it_is) {
 /// Changes a region in a task of its own, with the worker held up inside of the domain while `meanwhile` looks at it.
 template <class Change, class Meanwhile>
 void look_at_a_region_while(recording_domain& domain, Change&& change, Meanwhile&& meanwhile) {
-  std::binary_semaphore begun(0);
-  std::binary_semaphore go_on(0);
   test::run([&]() -> task<> {
     region made = co_await domain.register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
-    domain.while_registering = [&] {
-      begun.release();
-      go_on.acquire();
-    };
-    const auto changing = [&](region& target) -> task<> { co_await change(target); };
+    test::held_first worker;
+    domain.while_registering = [&] { worker.pass(); };
     co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(changing(made));
+      children.spawn(change(made));
       co_await yield();
-      begun.acquire();
+      worker.wait();
       co_await meanwhile(made);
-      go_on.release();
+      worker.let_go();
     });
     domain.while_registering = [] {};
   });
@@ -321,20 +316,15 @@ TEST(region, may_be_moved_or_destroyed_while_it_is_enabled) {
     test::run([&]() -> task<> {
       region target =
           co_await domain->register_memory(std::vector<std::byte>(100), {.usage = for_both, .disabled = true});
-      std::binary_semaphore begun(0);
-      std::binary_semaphore go_on(0);
-      domain->while_registering = [&] {
-        begun.release();
-        go_on.acquire();
-      };
-      const auto enable = [&]() -> task<> { co_await porting::enable(target); };
+      test::held_first worker;
+      domain->while_registering = [&] { worker.pass(); };
       co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
-        all.spawn(enable());
+        all.spawn(porting::enable(target));
         co_await yield();
-        begun.acquire();
+        worker.wait();
         elsewhere = std::move(target);
         if (destroys) elsewhere = region();
-        go_on.release();
+        worker.let_go();
       });
       domain->while_registering = [] {};
       EXPECT_EQ(porting::enabled(elsewhere), !destroys);
@@ -497,13 +487,12 @@ TEST_OF_DOMAIN(region, is_registered_and_released_while_all_shared_workers_wait_
     busy.release();
     answer.acquire();
   };
-  const auto ask = [&]() -> task<> { co_await offload(wait); };
   const auto use_memory = [&]() -> task<> {
     region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
     co_await made.release();
   };
   const auto body = [&](scope& children) -> task<> {
-    for (std::size_t i = 0; i < workers; ++i) children.spawn(ask());
+    for (std::size_t i = 0; i < workers; ++i) children.spawn(offload(wait));
     co_await yield();
     for (std::size_t i = 0; i < workers; ++i) busy.acquire();
     code = co_await test::code_of(with_timeout(std::chrono::seconds(10), use_memory()));
@@ -517,30 +506,23 @@ TEST_OF_DOMAIN(region, is_registered_and_released_while_all_shared_workers_wait_
 TEST_OF_DOMAIN(region, whose_registration_is_stopped_while_queued_is_never_registered) {
   worker_pool one(1);
   executor_options options{.workers = &one};
-  std::binary_semaphore worker_is_busy(0);
-  std::binary_semaphore go_on(0);
+  test::held_first worker;
+  const auto occupy = [&] { worker.pass(); };
   std::vector<std::byte> memory(8);
   std::error_code code;
-  const auto occupy = [&]() -> task<> {
-    const auto wait = [&] {
-      worker_is_busy.release();
-      go_on.acquire();
-    };
-    co_await offload(wait);
-  };
   const auto attempt = [&]() -> task<> {
     code = co_await test::code_of(domain->register_memory(std::span(memory), {.usage = usage::send}));
   };
   const auto body = [&]() -> task<> {
     co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(occupy());
+      children.spawn(offload(occupy));
       co_await with_scope(on_failure::stop_siblings, [&](scope& stopped) -> task<> {
         stopped.spawn(attempt());
         stopped.request_stop();
         co_return;
       });
-      worker_is_busy.acquire();
-      go_on.release();
+      worker.wait();
+      worker.let_go();
     });
   };
   test::run(body, options);

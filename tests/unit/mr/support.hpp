@@ -34,6 +34,24 @@ void run(Body&& body, executor_options options = {}) {
   home.run(body());
 }
 
+/// Holds up the first thread that comes by.
+class held_first {
+ public:
+  void pass() {
+    if (came_.exchange(true)) return;
+    here_.count_down();
+    go_on_.wait();
+  }
+  /// Until it is there.
+  void wait() { here_.wait(); }
+  void let_go() { go_on_.count_down(); }
+
+ private:
+  std::atomic<bool> came_{false};
+  std::latch here_{1};
+  std::latch go_on_{1};
+};
+
 /// A domain without a device. Everything that it can be asked for is written down.
 class recording_domain final : public mr::domain {
  public:
