@@ -2,14 +2,12 @@
 // What copy makes of peers that speak its protocol and do not mean it well. Both sides run on one executor.
 #include <weft/weft.hpp>
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <fstream>
-#include <string>
-#include <vector>
 
-#include "temporary_directory.hpp"
+#include "kit/failure.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/temporary_directory.hpp"
+#include "kit/test.hpp"
 #include <copy/client.hpp>
 #include <copy/failure.hpp>
 #include <copy/protocol.hpp>
@@ -27,16 +25,6 @@ constexpr auto patience = std::chrono::seconds(60);
 task<session> connect_to(station& home, std::string address) {
   auto peer = co_await home.device.connect(address, connection_options(home.patience));
   co_return session(home, std::move(peer));
-}
-
-/// The words with which `work` fails; empty if it does not.
-task<std::string> words_of(task<> work) {
-  try {
-    co_await std::move(work);
-  } catch (const std::exception& why) {
-    co_return why.what();
-  }
-  co_return std::string();
 }
 
 task<> say(session& link, message what) { co_await link.send(pack(what)); }
@@ -129,6 +117,11 @@ class copy_peers : public testing::Test {
       session link = co_await connect_to(home, std::string(listener.address()));
       co_await client(link);
     };
+    run_with_server(body);
+  }
+  /// The same, with `body(listener)`.
+  template <class Body>
+  void run_with_server(const Body& body) {
     const auto serving = [&](weft::net::listener& listener) -> task<> {
       const serve_options served{.directory = there_.path(), .patience = patience};
       return serve(device_, listener, served);
@@ -141,7 +134,7 @@ class copy_peers : public testing::Test {
   std::string against_server(const Server& server, const Client& client) {
     std::string words;
     const auto body = [&](weft::net::listener& listener) -> task<> {
-      words = co_await words_of(client(std::string(listener.address())));
+      words = co_await weft::test::words_of<std::exception>(client(std::string(listener.address())));
     };
     const auto serving = [&](weft::net::listener& listener) -> task<> { return serve_one(listener, server); };
     loop_.run(run_both(serving, body));
@@ -161,7 +154,7 @@ class copy_peers : public testing::Test {
 
   weft::net::device device_;
   weft::executor loop_;
-  temporary_directory there_;
+  weft::test::temporary_directory there_;
 
   static task<> put_all(session& link) {
     for (const char* name : {"a", "b", "c"}) co_await put_properly(link, name, "data");
@@ -196,15 +189,27 @@ class copy_peers : public testing::Test {
     if (failures != 0) throw failure("put says that it failed");
   }
 
-  task<> get_arrived(std::string address) {
+  task<> get_arrived(std::string address, std::string name = "arrived") {
     get_options wanted;
-    wanted.name = "arrived";
+    wanted.name = name;
     wanted.output = there_.path() + "/arrived";
     wanted.address = address;
     wanted.patience = patience;
     co_await get(device_, wanted);
   }
 };
+
+// What a client does, and the files that the server has then; and what a receiver or a sender does, with the words in
+// which a put or a get fails that leaves nothing.
+#define TEST_F_SERVED(name, ...)                                              \
+  TEST_F_SCRIPT(copy_peers, name, (session & link), with_server(WEFT_SCRIPT); \
+                EXPECT_EQ(there_.names(), (names{__VA_ARGS__})))
+#define TEST_F_RECEIVER(name, words) \
+  TEST_F_SCRIPT(copy_peers, name, (session & link), EXPECT_NE(put_against(WEFT_SCRIPT).find(words), std::string::npos))
+#define TEST_F_SENDER(name, words)                                                  \
+  TEST_F_SCRIPT(copy_peers, name, (session & link),                                 \
+                EXPECT_NE(get_against(WEFT_SCRIPT).find(words), std::string::npos); \
+                EXPECT_EQ(there_.names(), names{}))
 
 // Else a short --timeout would end the transfers that --resume-within is to keep.
 TEST_F(copy_peers, a_connection_that_may_wait_for_a_rail_has_the_time_for_that_beside_its_patience) {
@@ -234,68 +239,48 @@ TEST_F(copy_peers, a_connection_that_may_wait_for_a_rail_has_the_time_for_that_b
   loop_.run(weft::with_scope(weft::on_failure::stop_siblings, both));
 }
 
-TEST_F(copy_peers, a_put_outside_of_the_directory_is_refused_and_the_next_one_works) {
-  with_server([](session& link) -> task<> {
-    for (const char* const name : {"../evil", "/tmp/evil", "", ".", "..", ".hidden", "a/b", "a\nb"}) {
-      const message put = put_message{.size = 1, .name = name};
-      const message answer = co_await ask(link, put);
-      EXPECT_TRUE(std::holds_alternative<failed_message>(answer)) << name;
-    }
-    co_await put_properly(link, "good", "data");
-  });
-  EXPECT_EQ(there_.names(), names{"good"});
+TEST_F_SERVED(a_put_outside_of_the_directory_is_refused_and_the_next_one_works, "good") {
+  for (const char* const name : {"../evil", "/tmp/evil", "", ".", "..", ".hidden", "a/b", "a\nb"}) {
+    const message put = put_message{.size = 1, .name = name};
+    const message answer = co_await ask(link, put);
+    EXPECT_TRUE(std::holds_alternative<failed_message>(answer)) << name;
+  }
+  co_await put_properly(link, "good", "data");
 }
 
-TEST_F(copy_peers, a_chunk_out_of_turn_ends_the_connection_and_leaves_nothing) {
-  with_server([](session& link) -> task<> {
-    co_await begin_put(link, "a", 3 * most_chunk_bytes);
-    co_await say(link, chunk_message{.index = 1});
-    co_await expect_hang_up(link);
-  });
-  EXPECT_EQ(there_.names(), names{});
+TEST_F_SERVED(a_chunk_out_of_turn_ends_the_connection_and_leaves_nothing) {
+  co_await begin_put(link, "a", 3 * most_chunk_bytes);
+  co_await say(link, chunk_message{.index = 1});
+  co_await expect_hang_up(link);
 }
 
-TEST_F(copy_peers, more_chunks_than_the_file_has_end_the_connection) {
-  with_server([](session& link) -> task<> {
-    co_await begin_put(link, "a", 1);
-    for (const std::uint64_t index : {0u, 1u}) {
-      co_await say(link, chunk_message{.index = index});
-    }
-    co_await expect_hang_up(link);
-  });
-  EXPECT_EQ(there_.names(), names{});
+TEST_F_SERVED(more_chunks_than_the_file_has_end_the_connection) {
+  co_await begin_put(link, "a", 1);
+  for (const std::uint64_t index : {0u, 1u}) co_await say(link, chunk_message{.index = index});
+  co_await expect_hang_up(link);
 }
 
-TEST_F(copy_peers, an_end_before_the_last_chunk_ends_the_connection_and_leaves_nothing) {
-  with_server([](session& link) -> task<> {
-    co_await begin_put(link, "a", 1);
-    co_await say(link, end_with(digest_of("")));
-    co_await expect_hang_up(link);
-  });
-  EXPECT_EQ(there_.names(), names{});
+TEST_F_SERVED(an_end_before_the_last_chunk_ends_the_connection_and_leaves_nothing) {
+  co_await begin_put(link, "a", 1);
+  co_await say(link, end_with(digest_of("")));
+  co_await expect_hang_up(link);
 }
 
-TEST_F(copy_peers, a_sender_that_closes_in_order_in_the_middle_leaves_nothing) {
-  with_server([](session& link) -> task<> {
-    co_await begin_put(link, "a", 1);
-    co_await link.peer().close();
-    session second = co_await connect_to(link.home(), std::string(link.peer().peer()));
-    co_await put_properly(second, "b", "data");
-  });
-  EXPECT_EQ(there_.names(), names{"b"});
+TEST_F_SERVED(a_sender_that_closes_in_order_in_the_middle_leaves_nothing, "b") {
+  co_await begin_put(link, "a", 1);
+  co_await link.peer().close();
+  session second = co_await connect_to(link.home(), std::string(link.peer().peer()));
+  co_await put_properly(second, "b", "data");
 }
 
-TEST_F(copy_peers, data_that_does_not_match_its_digest_is_not_stored) {
-  with_server([](session& link) -> task<> {
-    const auto ready = co_await begin_put(link, "a", 4);
-    co_await write_to_slot(link, ready.slots.at(0), "evil");
-    co_await ask(link, chunk_message{.index = 0});
-    const message answer = co_await ask(link, end_with(digest_of("good")));
-    const auto* const failed = std::get_if<failed_message>(&answer);
-    EXPECT_TRUE(failed != nullptr && failed->text.find("damaged") != std::string::npos);
-    co_await put_properly(link, "b", "data");
-  });
-  EXPECT_EQ(there_.names(), names{"b"});
+TEST_F_SERVED(data_that_does_not_match_its_digest_is_not_stored, "b") {
+  const auto ready = co_await begin_put(link, "a", 4);
+  co_await write_to_slot(link, ready.slots.at(0), "evil");
+  co_await ask(link, chunk_message{.index = 0});
+  const message answer = co_await ask(link, end_with(digest_of("good")));
+  const auto* const failed = std::get_if<failed_message>(&answer);
+  EXPECT_TRUE(failed != nullptr && failed->text.find("damaged") != std::string::npos);
+  co_await put_properly(link, "b", "data");
 }
 
 // Whether it comes before the slot is taken back, which spoils the digest, or after that, which ends the connection.
@@ -324,16 +309,13 @@ TEST_F(copy_peers, a_file_whose_sender_writes_to_a_chunk_that_it_has_announced_i
   EXPECT_EQ(there_.names(), names{});
 }
 
-TEST_F(copy_peers, a_chunk_that_was_taken_can_no_longer_be_written_though_its_slot_is_open_for_another) {
-  with_server([](session& link) -> task<> {
-    const auto ready = co_await begin_put(link, "a", 2 * chunks_in_flight * most_chunk_bytes);
-    const message answer = co_await ask(link, chunk_message{.index = 0});
-    const auto slot = std::get<taken_message>(answer).slot;
-    EXPECT_TRUE(slot.has_value() && slot->key() != ready.slots.at(0).key());
-    co_await write_to_slot(link, slot.value(), "the next");
-    co_await write_what_is_refused(link, ready.slots.at(0), "evil");
-  });
-  EXPECT_EQ(there_.names(), names{});
+TEST_F_SERVED(a_chunk_that_was_taken_can_no_longer_be_written_though_its_slot_is_open_for_another) {
+  const auto ready = co_await begin_put(link, "a", 2 * chunks_in_flight * most_chunk_bytes);
+  const message answer = co_await ask(link, chunk_message{.index = 0});
+  const auto slot = std::get<taken_message>(answer).slot;
+  EXPECT_TRUE(slot.has_value() && slot->key() != ready.slots.at(0).key());
+  co_await write_to_slot(link, slot.value(), "the next");
+  co_await write_what_is_refused(link, ready.slots.at(0), "evil");
 }
 
 // Of one address; others have theirs.
@@ -357,21 +339,15 @@ TEST_F(copy_peers, a_peer_whose_puts_do_not_go_on_holds_up_nobody_else) {
     auto honest = co_await connect_from("127.0.0.3:0");
     co_await weft::with_timeout(patience / 2, put_all(honest));
   };
-  const auto serving = [&](weft::net::listener& listener) -> task<> {
-    const serve_options served{.directory = there_.path(), .patience = patience};
-    return serve(device_, listener, served);
-  };
-  loop_.run(run_both(serving, body));
+  run_with_server(body);
 }
 
-TEST_F(copy_peers, a_put_that_does_not_go_on_gives_way_to_others_of_its_address) {
-  with_server([&](session& stalled) -> task<> {
-    const message put = put_message{.size = 100 * most_chunk_bytes, .name = "never"};
-    co_await say(stalled, put);
-    auto honest = co_await connect_to(stalled.home(), std::string(stalled.peer().peer()));
-    co_await weft::with_timeout(patience / 2, put_all(honest));
-    co_await expect_hang_up(stalled);
-  });
+TEST_F_SERVED(a_put_that_does_not_go_on_gives_way_to_others_of_its_address, "a", "b", "c") {
+  const message put = put_message{.size = 100 * most_chunk_bytes, .name = "never"};
+  co_await say(link, put);
+  auto honest = co_await connect_to(link.home(), std::string(link.peer().peer()));
+  co_await weft::with_timeout(patience / 2, put_all(honest));
+  co_await expect_hang_up(link);
 }
 
 TEST_F(copy_peers, a_get_that_does_not_go_on_gives_way_to_others_of_its_address) {
@@ -389,12 +365,7 @@ TEST_F(copy_peers, a_get_that_does_not_go_on_gives_way_to_others_of_its_address)
     }
     const message all = std::move(ready);
     co_await say(stalled, all);
-    get_options wanted;
-    wanted.name = "large";
-    wanted.output = there_.path() + "/arrived";
-    wanted.address = std::string(stalled.peer().peer());
-    wanted.patience = patience;
-    co_await weft::with_timeout(patience / 2, get(device_, wanted));
+    co_await weft::with_timeout(patience / 2, get_arrived(std::string(stalled.peer().peer()), "large"));
     co_await expect_hang_up(stalled);
   });
 }
@@ -408,35 +379,27 @@ TEST(copy_chunks, are_no_more_than_the_pool_has_room_for_beside_messages) {
   EXPECT_EQ(chunks_of({.max_bytes = mib / 4}), 1U);
 }
 
-TEST_F(copy_peers, a_sender_that_gives_up_leaves_nothing_and_may_go_on) {
-  with_server([](session& link) -> task<> {
-    co_await begin_put(link, "a", 2 * most_chunk_bytes);
-    co_await ask(link, chunk_message{.index = 0});
-    const message given_up = failed_message{.text = "no more"};
-    const message answer = co_await ask(link, given_up);
-    EXPECT_TRUE(std::holds_alternative<failed_message>(answer));
-    co_await put_properly(link, "b", "data");
-  });
-  EXPECT_EQ(there_.names(), names{"b"});
+TEST_F_SERVED(a_sender_that_gives_up_leaves_nothing_and_may_go_on, "b") {
+  co_await begin_put(link, "a", 2 * most_chunk_bytes);
+  co_await ask(link, chunk_message{.index = 0});
+  const message given_up = failed_message{.text = "no more"};
+  const message answer = co_await ask(link, given_up);
+  EXPECT_TRUE(std::holds_alternative<failed_message>(answer));
+  co_await put_properly(link, "b", "data");
 }
 
-TEST_F(copy_peers, a_message_that_means_nothing_ends_the_connection) {
-  with_server([](session& link) -> task<> {
-    auto nonsense = co_await link.home().device.pool().allocate(100);
-    std::ranges::fill(nonsense.bytes(), std::byte{0xa5});
-    co_await link.peer().send(std::move(nonsense));
-    co_await expect_hang_up(link);
-  });
+TEST_F_SERVED(a_message_that_means_nothing_ends_the_connection) {
+  auto nonsense = co_await link.home().device.pool().allocate(100);
+  std::ranges::fill(nonsense.bytes(), std::byte{0xa5});
+  co_await link.peer().send(std::move(nonsense));
+  co_await expect_hang_up(link);
 }
 
-TEST_F(copy_peers, a_write_beyond_the_slot_ends_the_connection) {
-  with_server([](session& link) -> task<> {
-    const auto ready = co_await begin_put(link, "a", 4);
-    const auto& slot = ready.slots.at(0);
-    const weft::mr::remote_region forged(slot.key(), slot.address(), slot.size() + 1, slot.usage());
-    co_await write_what_is_refused(link, forged, "evil!");
-  });
-  EXPECT_EQ(there_.names(), names{});
+TEST_F_SERVED(a_write_beyond_the_slot_ends_the_connection) {
+  const auto ready = co_await begin_put(link, "a", 4);
+  const auto& slot = ready.slots.at(0);
+  const weft::mr::remote_region forged(slot.key(), slot.address(), slot.size() + 1, slot.usage());
+  co_await write_what_is_refused(link, forged, "evil!");
 }
 
 TEST_F(copy_peers, the_slots_of_a_file_are_closed_once_it_is_stored) {
@@ -450,15 +413,12 @@ TEST_F(copy_peers, the_slots_of_a_file_are_closed_once_it_is_stored) {
   EXPECT_EQ(stored, "data");
 }
 
-TEST_F(copy_peers, a_receiver_that_offers_slots_of_another_size_is_refused) {
-  const auto server = [](session& link) -> task<> {
-    co_await link.receive();
-    ready_message ready;
-    ready.slots.emplace_back(1, 0, 17, weft::mr::usage::write_dst);
-    co_await say(link, ready);
-    co_await expect_hang_up(link);
-  };
-  EXPECT_NE(put_against(server).find("slot of the wrong size"), std::string::npos);
+TEST_F_RECEIVER(a_receiver_that_offers_slots_of_another_size_is_refused, "slot of the wrong size") {
+  co_await link.receive();
+  ready_message ready;
+  ready.slots.emplace_back(1, 0, 17, weft::mr::usage::write_dst);
+  co_await say(link, ready);
+  co_await expect_hang_up(link);
 }
 
 TEST_F(copy_peers, a_receiver_that_closes_instead_of_storing_is_no_success) {
@@ -469,45 +429,33 @@ TEST_F(copy_peers, a_receiver_that_closes_instead_of_storing_is_no_success) {
   EXPECT_NE(put_against(server), "");
 }
 
-TEST_F(copy_peers, a_receiver_that_says_stored_too_early_is_no_success) {
-  const auto server = [](session& link) -> task<> { return offer_a_slot_and_say(link, stored_message{}); };
-  EXPECT_NE(put_against(server).find("stored"), std::string::npos);
+TEST_F_RECEIVER(a_receiver_that_says_stored_too_early_is_no_success, "stored") {
+  return offer_a_slot_and_say(link, stored_message{});
 }
 
-TEST_F(copy_peers, a_receiver_that_takes_what_was_never_sent_is_no_success) {
-  const auto server = [](session& link) -> task<> {
-    return offer_a_slot_and_say(link, taken_message{.index = 2, .slot = {}});
-  };
-  EXPECT_NE(put_against(server).find("taken"), std::string::npos);
+TEST_F_RECEIVER(a_receiver_that_takes_what_was_never_sent_is_no_success, "taken") {
+  return offer_a_slot_and_say(link, taken_message{.index = 2, .slot = {}});
 }
 
-TEST_F(copy_peers, a_receiver_that_takes_a_chunk_and_keeps_the_slot_of_a_later_one_is_no_success) {
-  const auto server = [](session& link) -> task<> {
-    return offer_a_slot_and_say(link, taken_message{.index = 0, .slot = {}});
-  };
-  EXPECT_NE(put_against(server).find("instead of 'taken' with a slot"), std::string::npos);
+TEST_F_RECEIVER(a_receiver_that_takes_a_chunk_and_keeps_the_slot_of_a_later_one_is_no_success,
+                "instead of 'taken' with a slot") {
+  return offer_a_slot_and_say(link, taken_message{.index = 0, .slot = {}});
 }
 
-TEST_F(copy_peers, a_receiver_that_gives_a_slot_of_another_size_for_a_later_chunk_is_no_success) {
-  const auto server = [](session& link) -> task<> {
-    const weft::mr::remote_region other(1, 0, 17, weft::mr::usage::write_dst);
-    return offer_a_slot_and_say(link, taken_message{.index = 0, .slot = other});
-  };
-  EXPECT_NE(put_against(server).find("slot of the wrong size"), std::string::npos);
+TEST_F_RECEIVER(a_receiver_that_gives_a_slot_of_another_size_for_a_later_chunk_is_no_success,
+                "slot of the wrong size") {
+  const weft::mr::remote_region other(1, 0, 17, weft::mr::usage::write_dst);
+  return offer_a_slot_and_say(link, taken_message{.index = 0, .slot = other});
 }
 
-TEST_F(copy_peers, a_server_that_sends_damaged_data_leaves_nothing_here) {
-  const auto server = [](session& link) -> task<> {
-    co_await link.receive();
-    const message ready = co_await ask(link, offer_message{.size = 4});
-    co_await write_to_slot(link, std::get<ready_message>(ready).slots.at(0), "evil");
-    co_await ask(link, chunk_message{.index = 0});
-    const message answer = co_await ask(link, end_with(digest_of("good")));
-    EXPECT_TRUE(std::holds_alternative<failed_message>(answer));
-    EXPECT_FALSE(co_await link.receive_if_any());
-  };
-  EXPECT_NE(get_against(server).find("damaged"), std::string::npos);
-  EXPECT_EQ(there_.names(), names{});
+TEST_F_SENDER(a_server_that_sends_damaged_data_leaves_nothing_here, "damaged") {
+  co_await link.receive();
+  const message ready = co_await ask(link, offer_message{.size = 4});
+  co_await write_to_slot(link, std::get<ready_message>(ready).slots.at(0), "evil");
+  co_await ask(link, chunk_message{.index = 0});
+  const message answer = co_await ask(link, end_with(digest_of("good")));
+  EXPECT_TRUE(std::holds_alternative<failed_message>(answer));
+  EXPECT_FALSE(co_await link.receive_if_any());
 }
 
 TEST_F(copy_peers, a_server_that_closes_in_order_in_the_middle_of_a_get_leaves_nothing_here) {
@@ -520,14 +468,10 @@ TEST_F(copy_peers, a_server_that_closes_in_order_in_the_middle_of_a_get_leaves_n
   EXPECT_EQ(there_.names(), names{});
 }
 
-TEST_F(copy_peers, a_server_that_answers_a_get_with_something_else_is_refused) {
-  const auto server = [](session& link) -> task<> {
-    co_await link.receive();
-    co_await say(link, stored_message{});
-    co_await expect_hang_up(link);
-  };
-  EXPECT_NE(get_against(server).find("instead of 'offer'"), std::string::npos);
-  EXPECT_EQ(there_.names(), names{});
+TEST_F_SENDER(a_server_that_answers_a_get_with_something_else_is_refused, "instead of 'offer'") {
+  co_await link.receive();
+  co_await say(link, stored_message{});
+  co_await expect_hang_up(link);
 }
 
 }  // namespace

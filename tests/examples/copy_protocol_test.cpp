@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "temporary_directory.hpp"
+#include "kit/temporary_directory.hpp"
 #include <copy/failure.hpp>
 #include <copy/file.hpp>
 #include <copy/protocol.hpp>
@@ -164,7 +164,7 @@ TEST(copy_file, only_names_without_a_way_out_are_plain) {
 }
 
 TEST(copy_file, a_part_that_is_dropped_leaves_nothing_and_one_that_is_committed_only_the_file) {
-  const temporary_directory there;
+  const weft::test::temporary_directory there;
   const directory place(there.path());
   const auto bytes = std::as_bytes(std::span("0123"));
   {
@@ -184,7 +184,7 @@ TEST(copy_file, a_part_that_is_dropped_leaves_nothing_and_one_that_is_committed_
 }
 
 TEST(copy_file, a_source_ends_where_it_ended_when_it_was_opened) {
-  const temporary_directory there;
+  const weft::test::temporary_directory there;
   std::ofstream(there.path() + "/a") << "0123456789";
   source_file source(there.path() + "/a");
   ASSERT_EQ(source.size(), 10u);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "kit/test.hpp"
+#include "kit/thrown.hpp"
 #include <info/fabric_devices.hpp>
 #include <info/packets.hpp>
 #include <info/probe.hpp>
@@ -21,21 +22,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr auto for_both = weft::mr::usage::write_dst | weft::mr::usage::read_src;
+
+weft::mr::remote_region memory_of(std::uint64_t bytes, weft::mr::usage uses) { return {7, 0x1000, bytes, uses}; }
+
 introduction usual_introduction() {
   introduction all{.token = 42, .words = "weft-info 0.1.0"};
-  const std::uint64_t key = 7;
-  all.memory =
-      weft::mr::remote_region(key, 0x1000, memory_bytes, weft::mr::usage::write_dst | weft::mr::usage::read_src);
+  all.memory = memory_of(memory_bytes, for_both);
   return all;
 }
 
-std::optional<std::error_code> code_of_unpacking(std::span<const std::byte> bytes) {
-  try {
-    static_cast<void>(introduction::unpack(bytes));
-    return std::nullopt;
-  } catch (const weft::error& why) {
-    return why.code();
-  }
+std::error_code code_of_unpacking(std::span<const std::byte> bytes) {
+  return weft::test::code_thrown_by([&] { return introduction::unpack(bytes); });
 }
 
 TEST(an_introduction, arrives_as_it_was_sent) {
@@ -51,8 +49,7 @@ TEST(an_introduction, arrives_as_it_was_sent) {
 TEST(an_introduction, cut_at_any_byte_is_refused) {
   const std::vector<std::byte> whole = usual_introduction().pack();
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    EXPECT_EQ(code_of_unpacking(std::span(whole).first(length)), weft::make_error_code(weft::errc::malformed))
-        << length;
+    EXPECT_EQ(code_of_unpacking(std::span(whole).first(length)), weft::errc::malformed) << length;
   }
 }
 
@@ -74,11 +71,9 @@ TEST(an_introduction, with_any_byte_changed_is_refused_or_within_bounds) {
 
 TEST(an_introduction, of_memory_that_is_larger_or_not_open_is_refused) {
   introduction all = usual_introduction();
-  const std::uint64_t key = 7;
-  all.memory = weft::mr::remote_region(key, 0x1000, std::uint64_t{1} << 40,
-                                       weft::mr::usage::write_dst | weft::mr::usage::read_src);
+  all.memory = memory_of(std::uint64_t{1} << 40, for_both);
   EXPECT_TRUE(code_of_unpacking(all.pack()));
-  all.memory = weft::mr::remote_region(key, 0x1000, memory_bytes, weft::mr::usage::read_src);
+  all.memory = memory_of(memory_bytes, weft::mr::usage::read_src);
   EXPECT_TRUE(code_of_unpacking(all.pack()));
 }
 
@@ -185,26 +180,40 @@ weft::task<> say(weft::net::device& device, weft::net::connection& peer, std::ve
   co_await peer.send(std::move(payload));
 }
 
+/// What is found of a peer that does this.
+peer_report probe_one_that(peer_of_tests::conversation what, std::chrono::milliseconds patience = 20s) {
+  const peer_of_tests peer(std::move(what));
+  peer_report found = probe(peer.address(), patience);
+  EXPECT_EQ(found.fabrics.size(), 1U);
+  return found;
+}
+
+findings findings_of(const peer_report& found, const inventory& all = with_iwarp_alone()) {
+  findings result;
+  check_peer(all, found, result);
+  return result;
+}
+
+testing::AssertionResult fails_with(const reach& one, std::string_view words) {
+  if (one.transfer_failure.find(words) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << one.transfer_failure;
+}
+
 TEST(a_peer, that_introduces_itself_with_nonsense_is_an_error_in_words) {
-  peer_of_tests hostile([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+  const auto found = probe_one_that([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
     auto peer = co_await accept_as_weft_info(listener);
     std::vector<std::byte> nonsense(100, std::byte{0xff});
     co_await say(device, peer, std::move(nonsense));
     static_cast<void>(co_await peer.recv());
   });
-  const peer_report found = probe(hostile.address());
-  ASSERT_EQ(found.fabrics.size(), 1U);
-  EXPECT_TRUE(found.fabrics[0].connected);
+  EXPECT_TRUE(found.fabrics.at(0).connected);
   EXPECT_FALSE(found.fabrics[0].speaks);
-  EXPECT_NE(found.fabrics[0].transfer_failure.find("weft-info's protocol"), std::string::npos)
-      << found.fabrics[0].transfer_failure;
-  findings result;
-  check_peer(with_iwarp_alone(), found, result);
-  EXPECT_EQ(result.worst(), severity::error);
+  EXPECT_TRUE(fails_with(found.fabrics[0], "weft-info's protocol"));
+  EXPECT_EQ(findings_of(found).worst(), severity::error);
 }
 
 TEST(a_peer, that_sends_back_something_else_is_found_out) {
-  peer_of_tests liar([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+  const auto found = probe_one_that([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
     auto peer = co_await accept_as_weft_info(listener);
     co_await say(device, peer, usual_introduction().pack());
     auto question = co_await peer.recv();
@@ -212,35 +221,36 @@ TEST(a_peer, that_sends_back_something_else_is_found_out) {
     co_await peer.send(std::move(question->payload));
     static_cast<void>(co_await peer.recv());
   });
-  const peer_report found = probe(liar.address());
-  EXPECT_NE(found.fabrics.at(0).transfer_failure.find("came back changed"), std::string::npos)
-      << found.fabrics[0].transfer_failure;
+  EXPECT_TRUE(fails_with(found.fabrics.at(0), "came back changed"));
 }
 
 TEST(a_peer, that_falls_silent_is_waited_for_only_so_long) {
-  peer_of_tests silent([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+  const auto silent = [](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
     auto peer = co_await accept_as_weft_info(listener);
     co_await say(device, peer, usual_introduction().pack());
     co_await weft::sleep_for(1h);
-  });
-  const peer_report found = probe(silent.address(), 200ms);
+  };
+  const peer_report found = probe_one_that(silent, 200ms);
   EXPECT_TRUE(found.fabrics.at(0).speaks);
-  EXPECT_NE(found.fabrics[0].transfer_failure.find("small messages"), std::string::npos)
-      << found.fabrics[0].transfer_failure;
+  EXPECT_TRUE(fails_with(found.fabrics[0], "small messages"));
+}
+
+// Binds it to a free port of the loopback, and yields that address.
+std::string bind_to_loopback(int socket) {
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof any;
+  if (::bind(socket, reinterpret_cast<sockaddr*>(&any), bytes) != 0) throw weft::system_error(errno, "bind");
+  EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&any), &bytes), 0);
+  return "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
 }
 
 // Plain TCP that answers each connection's first words with nonsense, and counts those that ended without any.
 class stranger_of_tests : private weft::test::immovable {
  public:
   stranger_of_tests() {
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof any;
-    if (::bind(socket_, reinterpret_cast<sockaddr*>(&any), bytes) != 0) throw weft::system_error(errno, "bind");
     EXPECT_EQ(::listen(socket_, 8), 0);
-    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&any), &bytes), 0);
-    address_ = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
     thread_ = std::thread([this] { run(); });
   }
   ~stranger_of_tests() { leave(); }
@@ -283,7 +293,7 @@ class stranger_of_tests : private weft::test::immovable {
   }
 
   int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  std::string address_;
+  std::string address_ = bind_to_loopback(socket_);
   std::atomic<bool> leaving_ = false;
   std::thread thread_;
 };
@@ -300,33 +310,27 @@ TEST(a_peer, that_answers_gets_no_connection_that_ends_before_it_has_said_a_word
 
 TEST(a_peer, that_takes_connections_and_says_nothing_is_told_from_one_that_is_not_there) {
   const int nobody_looks = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof any;
-  ASSERT_EQ(::bind(nobody_looks, reinterpret_cast<sockaddr*>(&any), bytes), 0);
+  const std::string address = bind_to_loopback(nobody_looks);
   ASSERT_EQ(::listen(nobody_looks, 8), 0);
-  ASSERT_EQ(::getsockname(nobody_looks, reinterpret_cast<sockaddr*>(&any), &bytes), 0);
-  const peer_report found = probe("127.0.0.1:" + std::to_string(ntohs(any.sin_port)), 200ms);
+  const peer_report found = probe(address, 200ms);
   ::close(nobody_looks);
   EXPECT_EQ(found.fabrics.at(0).why, reach_failure::silent) << found.fabrics[0].failure;
   EXPECT_TRUE(found.takes_tcp);
 }
 
 TEST(a_peer, that_drops_large_messages_is_told_from_one_that_drops_all) {
-  peer_of_tests black_hole([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+  const auto black_hole = [](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
     auto peer = co_await accept_as_weft_info(listener);
     co_await say(device, peer, usual_introduction().pack());
     while (auto question = co_await peer.recv()) {
       if (question->size() <= 1400) co_await peer.send(std::move(question->payload));
     }
-  });
-  const peer_report found = probe(black_hole.address(), 500ms);
+  };
+  const peer_report found = probe_one_that(black_hole, 500ms);
   const reach& one = found.fabrics.at(0);
   EXPECT_EQ(one.largest_message, 1400U);
   EXPECT_EQ(one.lost_message, 2048U);
-  findings result;
-  check_peer(with_iwarp_alone(), found, result);
+  const findings result = findings_of(found);
   ASSERT_EQ(result.worst(), severity::error);
   const auto says_so = [](const finding& each) {
     return each.text.find("drops large packets without a word") != std::string::npos;
@@ -335,25 +339,22 @@ TEST(a_peer, that_drops_large_messages_is_told_from_one_that_drops_all) {
 }
 
 TEST(a_peer, that_is_another_weft_program_is_reached_and_left_in_peace) {
-  peer_of_tests other([](weft::net::device&, weft::net::listener& listener) -> weft::task<> {
+  const auto found = probe_one_that([](weft::net::device&, weft::net::listener& listener) -> weft::task<> {
     auto peer = co_await listener.accept();
     static_cast<void>(co_await peer->recv());
   });
-  const peer_report found = probe(other.address());
   EXPECT_TRUE(found.fabrics.at(0).connected);
   EXPECT_FALSE(found.fabrics[0].stranger.empty());
-  findings result;
-  check_peer(with_iwarp_alone(), found, result);
+  const findings result = findings_of(found);
   EXPECT_EQ(result.worst(), severity::hint) << to_text(result, false);
 }
 
 TEST(a_peer, that_turns_us_away_is_there_and_its_words_do_nothing_to_a_terminal) {
-  peer_of_tests refusing([](weft::net::device&, weft::net::listener& listener) -> weft::task<> {
+  const auto found = probe_one_that([](weft::net::device&, weft::net::listener& listener) -> weft::task<> {
     auto request = co_await listener.next();
     constexpr std::string_view words = "\x1b[2Jgo away";
     co_await request->reject(std::as_bytes(std::span(words)));
   });
-  const peer_report found = probe(refusing.address());
   EXPECT_EQ(found.fabrics.at(0).why, reach_failure::rejected);
   EXPECT_EQ(to_text(found).find('\x1b'), std::string::npos);
   EXPECT_EQ(found.fabrics[0].failure.find('\x1b'), std::string::npos);
@@ -404,8 +405,7 @@ TEST(a_name, that_nobody_answers_for_is_waited_for_once_and_only_so_long) {
     EXPECT_EQ(each.why, reach_failure::no_answer_to_name);
     EXPECT_NE(each.failure.find("look up storage-3:7470: timed out"), std::string::npos) << each.failure;
   }
-  findings result;
-  check_peer(with_shm_and_iwarp(), found, result);
+  const findings result = findings_of(found, with_shm_and_iwarp());
   EXPECT_EQ(result.worst(), severity::error);
   EXPECT_NE(to_text(result, false).find("getent hosts storage-3"), std::string::npos) << to_text(result, false);
   calls.resolver.let_go();
@@ -421,39 +421,28 @@ TEST(a_name, for_which_no_server_can_be_reached_is_told_from_one_that_is_not_kno
   EXPECT_EQ(found.fabrics.at(1).why, reach_failure::no_answer_to_name) << found.fabrics[1].failure;
 }
 
-weft::socket_address in_numbers(const std::string& address) {
-  weft::executor loop;
-  return loop.run(weft::resolve(address, false)).front();
-}
-
 // Free a moment ago, and no port that others are given soon.
 std::string free_udp_address() {
   const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
-  sockaddr_in chosen{};
-  chosen.sin_family = AF_INET;
-  chosen.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof chosen;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&chosen), bytes), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&chosen), &bytes), 0);
+  const std::string address = bind_to_loopback(fd);
   ::close(fd);
-  return "127.0.0.1:" + std::to_string(ntohs(chosen.sin_port));
+  return address;
 }
 
 TEST(packets, are_answered_for_a_token_that_was_given_and_for_no_other) {
   const std::string address = free_udp_address();
-  const weft::socket_address where = in_numbers(address);
+  const weft::socket_address where = weft::executor().run(weft::resolve(address, false)).front();
   packet_mirror mirror(address);
-  path_mtu stranger{.interface_mtu = 1500};
-  probe_mtu(where, 6, stranger);
-  EXPECT_EQ(stranger.probed, 0U);
+  const auto probed_with = [&](std::uint64_t token) {
+    path_mtu found{.interface_mtu = 1500};
+    probe_mtu(where, token, found);
+    return found.probed;
+  };
+  EXPECT_EQ(probed_with(6), 0U);
   mirror.admit(7);
-  path_mtu known{.interface_mtu = 1500};
-  probe_mtu(where, 7, known);
-  EXPECT_EQ(known.probed, 1500U);
+  EXPECT_EQ(probed_with(7), 1500U);
   mirror.dismiss(7);
-  path_mtu late{.interface_mtu = 1500};
-  probe_mtu(where, 7, late);
-  EXPECT_EQ(late.probed, 0U);
+  EXPECT_EQ(probed_with(7), 0U);
 }
 
 // What a black hole for jumbo frames looks like over RoCE.
@@ -472,9 +461,8 @@ peer_report peer_behind_a_black_hole() {
 }
 
 TEST(a_black_hole, is_named_with_both_mtus_and_what_to_do) {
-  inventory all;
-  findings result;
-  check_peer(all, peer_behind_a_black_hole(), result);
+  const inventory all;
+  const findings result = findings_of(peer_behind_a_black_hole(), all);
   const std::string text = to_text(result, false);
   for (const char* words :
        {"messages of 1400 bytes pass, and one of 2048 bytes does not", "packets of up to 1500 bytes go there and back",
@@ -511,9 +499,7 @@ finding finding_for(reach_failure why, bool takes_tcp, bool beside_one_that_reac
   }
   inventory all;
   all.rdma.emplace_back();
-  findings result;
-  check_peer(all, found, result);
-  return result.all().front();
+  return findings_of(found, all).all().front();
 }
 
 TEST(an_rdma_device, that_reaches_nobody_is_an_error_and_beside_one_that_does_a_warning) {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <map>
 
+#include "kit/temporary_directory.hpp"
 #include "kit/test.hpp"
-#include "temporary_directory.hpp"
 #include <info/checks.hpp>
 #include <info/inventory.hpp>
 #include <info/machine.hpp>
@@ -18,7 +18,7 @@
 namespace info {
 namespace {
 
-using copy::temporary_directory;
+using weft::test::temporary_directory;
 
 /// Calls of a machine that is well.
 class calls_of_tests final : public machine_calls {

@@ -55,6 +55,7 @@ class strict_peer {
     memory.resize(size);
     room_ = co_await link_.expose(std::move(memory), mr::usage::write_dst);
     size_ = size;
+    co_await announce();
   }
   task<> announce() {
     come_ = 0;
@@ -207,24 +208,38 @@ class kv_valkey : public testing::TestWithParam<carrier> {
     std::string why = "nothing";
     const auto ours = [&](valkey_stream& stream) -> task<> {
       std::array<std::byte, 100> room;
-      try {
-        while (co_await stream.read_some(room) != 0) {
-        }
-      } catch (const error& failure) {
-        why = failure.what();
-        EXPECT_EQ(failure.code(), errc::protocol_error);
+      for (result<std::size_t> got(1); got && *got != 0;) {
+        got = co_await as_result(stream.read_some(room));
+        if (got) continue;
+        why = got.error().what();
+        EXPECT_EQ(got.error().code(), errc::protocol_error);
       }
     };
     const auto until_the_end = [&](strict_peer& peer) -> task<> {
-      try {
-        co_await theirs(peer);
-        for (;;) co_await peer.take();
-      } catch (const error&) {
-        // the server has broken it off, or closed
-      }
+      auto done = co_await as_result(theirs(peer));
+      while (done) done = co_await as_result(peer.take());  // until the server has broken it off, or closed
     };
     serve(ours, until_the_end, options);
     return why;
+  }
+
+  /// kv as the client, and a peer that is its server.
+  template <class Server, class Client>
+  void ask(Server theirs, Client ours) {
+    run([&](net::listener& listener) -> task<> {
+      const auto serving = [&]() -> task<> {
+        auto request = co_await listener.next();
+        auto link = co_await request->accept(of_peer());
+        strict_peer peer(*device_, std::move(link));
+        while (!peer.has_target()) co_await peer.take();
+        co_await theirs(peer);
+      };
+      const auto asking = [&]() -> task<> {
+        auto stream = co_await valkey_stream::connect(*device_, std::string(listener.address()), {.buffer_bytes = 8});
+        co_await ours(stream);
+      };
+      co_await when_all(serving(), asking());
+    });
   }
 
   static task<> echo(valkey_stream& stream) {
@@ -253,7 +268,6 @@ TEST_P(kv_valkey, a_server_says_first_where_its_buffer_is_and_offers_no_features
     co_await peer.send(message_of(1));
     co_await peer.send(message_of(2));
     co_await peer.open(64);
-    co_await peer.announce();
     co_await peer.write("hello", 5, true);
     EXPECT_EQ(co_await peer.read(5), "hello");
     co_await peer.link().close();
@@ -266,7 +280,6 @@ TEST_P(kv_valkey, bytes_come_whole_through_buffers_of_any_size_in_pieces_of_any_
     const auto ask = [&](strict_peer& peer) -> task<> {
       std::mt19937 random(ours);
       co_await peer.open(static_cast<std::uint32_t>(1 + random() % 90));
-      co_await peer.announce();
       for (int round = 0; round < 60; ++round) {
         std::string text(1 + random() % 40, ' ');
         for (char& each : text) each = static_cast<char>(random());
@@ -312,7 +325,6 @@ TEST_P(kv_valkey, what_is_reserved_may_be_anything) {
     alive[1] = 2;
     co_await peer.send(std::move(alive));
     co_await peer.open(64);
-    co_await peer.announce();
     co_await peer.write("x", 1, true);
     EXPECT_EQ(co_await peer.read(1), "x");
     co_await peer.link().close();
@@ -323,14 +335,12 @@ TEST_P(kv_valkey, what_is_reserved_may_be_anything) {
 TEST_P(kv_valkey, a_peer_that_says_it_has_written_what_it_has_not_finds_zeroes_there) {
   const auto fill = [](strict_peer& peer) -> task<> {
     co_await peer.open(200);
-    co_await peer.announce();
     co_await peer.write(std::string(100, 'z'), 100, true);
     static_cast<void>(co_await peer.read(100));
     co_await peer.link().close();
   };
   const auto lie = [](strict_peer& peer) -> task<> {
     co_await peer.open(200);
-    co_await peer.announce();
     while (!peer.has_target()) co_await peer.take();
     co_await peer.put("x", {.immediate = 50});
     const std::string back = co_await peer.read(50);
@@ -357,7 +367,6 @@ TEST_P(kv_valkey, a_number_beyond_what_is_left_ends_the_connection) {
 TEST_P(kv_valkey, a_buffer_that_is_announced_twice_ends_the_connection) {
   const auto say = [](strict_peer& peer) -> task<> {
     co_await peer.open(64);
-    co_await peer.announce();
     co_await peer.announce();
   };
   const std::string heard = complaint(say);
@@ -407,7 +416,6 @@ TEST_P(kv_valkey, a_client_may_ask_much_before_it_takes_the_first_answer) {
     auto link = co_await device_->connect("127.0.0.1:7471", of_peer());
     strict_peer peer(*device_, std::move(link));
     co_await peer.open(1000);
-    co_await peer.announce();
     peer.keep_full(true);
     co_await peer.write(asked, 4096, true);
     peer.keep_full(false);
@@ -475,68 +483,48 @@ TEST_P(kv_valkey, a_peer_that_goes_is_the_end_of_the_stream) {
 
 TEST_P(kv_valkey, a_client_says_what_the_protocol_has_it_say_and_takes_answers_as_they_come) {
   std::optional<std::string> found;
-  run([&](net::listener& listener) -> task<> {
-    const auto serving = [&]() -> task<> {
-      auto request = co_await listener.next();
-      auto link = co_await request->accept(of_peer());
-      strict_peer peer(*device_, std::move(link));
-      while (!peer.has_target()) co_await peer.take();
-      const std::vector<raw> first{message_of(0), message_of(1)};
-      EXPECT_EQ(peer.others(), first);
-      raw features = message_of(0, {{32, 7}});  // what it does not know it does not choose
-      co_await peer.send(std::move(features));
-      co_await peer.open(20);
-      co_await peer.announce();
-      const std::string setting = "*3\r\n$3\r\nSET\r\n$6\r\ncolour\r\n$4\r\nblue\r\n";
-      EXPECT_EQ(co_await peer.read(setting.size()), setting);
-      co_await peer.send(message_of(2));
-      co_await peer.write("+OK\r\n", 2, false);
-      const std::string getting = "*2\r\n$3\r\nGET\r\n$6\r\ncolour\r\n";
-      EXPECT_EQ(co_await peer.read(getting.size()), getting);
-      // The client may have gone before it has acknowledged the last byte.
-      static_cast<void>(co_await as_result(peer.write("$4\r\nblue\r\n", 3, true)));
-      EXPECT_FALSE(co_await as_result(peer.take()));
-      EXPECT_EQ(peer.others(), first);
-    };
-    const auto asking = [&]() -> task<> {
-      auto stream = co_await valkey_stream::connect(*device_, std::string(listener.address()), {.buffer_bytes = 8});
-      resp_client<valkey_stream> client(std::move(stream));
-      co_await client.set("colour", "blue");
-      found = co_await client.get("colour");
-      co_await client.close();
-    };
-    co_await when_all(serving(), asking());
-  });
+  const auto theirs = [](strict_peer& peer) -> task<> {
+    const std::vector<raw> first{message_of(0), message_of(1)};
+    EXPECT_EQ(peer.others(), first);
+    raw features = message_of(0, {{32, 7}});  // what it does not know it does not choose
+    co_await peer.send(std::move(features));
+    co_await peer.open(20);
+    const std::string setting = "*3\r\n$3\r\nSET\r\n$6\r\ncolour\r\n$4\r\nblue\r\n";
+    EXPECT_EQ(co_await peer.read(setting.size()), setting);
+    co_await peer.send(message_of(2));
+    co_await peer.write("+OK\r\n", 2, false);
+    const std::string getting = "*2\r\n$3\r\nGET\r\n$6\r\ncolour\r\n";
+    EXPECT_EQ(co_await peer.read(getting.size()), getting);
+    // The client may have gone before it has acknowledged the last byte.
+    static_cast<void>(co_await as_result(peer.write("$4\r\nblue\r\n", 3, true)));
+    EXPECT_FALSE(co_await as_result(peer.take()));
+    EXPECT_EQ(peer.others(), first);
+  };
+  const auto ours = [&](valkey_stream& stream) -> task<> {
+    resp_client<valkey_stream> client(std::move(stream));
+    co_await client.set("colour", "blue");
+    found = co_await client.get("colour");
+    co_await client.close();
+  };
+  ask(theirs, ours);
   EXPECT_EQ(found, "blue");
 }
 
 TEST_P(kv_valkey, a_server_that_chooses_features_or_writes_too_much_is_left) {
   for (const bool chooses : {true, false}) {
     std::string why = "nothing";
-    run([&](net::listener& listener) -> task<> {
-      const auto serving = [&]() -> task<> {
-        auto request = co_await listener.next();
-        auto link = co_await request->accept(of_peer());
-        strict_peer peer(*device_, std::move(link));
-        try {
-          while (!peer.has_target()) co_await peer.take();
-          raw said = message_of(1);
-          const net::write_options wrong{.immediate = 9};
-          if (chooses) co_await peer.send(std::move(said));
-          if (!chooses) co_await peer.put("x", wrong);
-          for (;;) co_await peer.take();
-        } catch (const error&) {
-          // the client has left
-        }
-      };
-      const auto asking = [&]() -> task<> {
-        auto stream = co_await valkey_stream::connect(*device_, std::string(listener.address()), {.buffer_bytes = 8});
-        std::array<std::byte, 10> room;
-        const auto result = co_await as_result(stream.read_some(room));
-        if (!result) why = result.error().what();
-      };
-      co_await when_all(serving(), asking());
-    });
+    const auto theirs = [&](strict_peer& peer) -> task<> {
+      const net::write_options wrong{.immediate = 9};
+      auto lie = chooses ? peer.send(message_of(1)) : peer.put("x", wrong);
+      auto told = co_await as_result(std::move(lie));
+      while (told) told = co_await as_result(peer.take());  // until the client has left
+    };
+    const auto ours = [&](valkey_stream& stream) -> task<> {
+      std::array<std::byte, 10> room;
+      const auto result = co_await as_result(stream.read_some(room));
+      if (!result) why = result.error().what();
+    };
+    ask(theirs, ours);
     const std::string wanted = chooses ? "chooses its client's features" : "9 bytes where 8 were left";
     EXPECT_NE(why.find(wanted), std::string::npos) << why;
   }

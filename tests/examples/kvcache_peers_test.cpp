@@ -60,16 +60,6 @@ task<> expect_hang_up(session& link) {
   EXPECT_TRUE(lost);
 }
 
-/// The words with which `work` fails; empty if it does not.
-task<std::string> words_of(task<> work) {
-  try {
-    co_await std::move(work);
-  } catch (const std::exception& why) {
-    co_return why.what();
-  }
-  co_return std::string();
-}
-
 class kvcache_peers : public testing::Test {
  protected:
   kvcache_peers() : device_(weft::net::device::open("iwarp")) {}
@@ -82,6 +72,14 @@ class kvcache_peers : public testing::Test {
                           .wait_for_pages = patience,
                           .lend_for = patience,
                           .evict_every = evict_every};
+    return options;
+  }
+  static serve_options with_short_loans(serve_options options) {
+    options.lend_for = std::chrono::milliseconds(500);
+    return options;
+  }
+  static serve_options without_patience(serve_options options) {
+    options.wait_for_pages = std::chrono::milliseconds(1);
     return options;
   }
 
@@ -113,7 +111,7 @@ class kvcache_peers : public testing::Test {
     const auto both = [&](weft::scope& tasks) -> task<> {
       auto listener = co_await device_.listen("127.0.0.1:0");
       tasks.spawn(serve_one(listener, server));
-      words = co_await words_of(push_one(std::string(listener.address()), gpu));
+      words = co_await weft::test::words_of<std::exception>(push_one(std::string(listener.address()), gpu));
       tasks.request_stop();
     };
     loop_.run(run_all(both));
@@ -348,17 +346,14 @@ TEST_F_IN_SESSION(kvcache_peers, an_evicted_sequence_that_goes_on_and_on_ends_th
   co_await expect_hang_up(link);
 }
 
-TEST_F(kvcache_peers, pages_that_nobody_writes_to_are_taken_back_at_their_deadline) {
-  serve_options options = serving();
-  options.lend_for = std::chrono::milliseconds(500);
-  with_session(options, [&](session& link) -> task<> {
-    co_await borrow(link, 1);
-    const auto evicted = co_await hear<evicted_message>(link);
-    EXPECT_NE(evicted.text.find("were lent for"), std::string::npos) << evicted.text;
-    co_await say(link, dropped_message{.sequence = 1});
-    const message said = co_await ask_for(link, 2);
-    EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
-  });
+TEST_F_IN_SESSION(kvcache_peers, pages_that_nobody_writes_to_are_taken_back_at_their_deadline,
+                  with_short_loans(serving())) {
+  co_await borrow(link, 1);
+  const auto evicted = co_await hear<evicted_message>(link);
+  EXPECT_NE(evicted.text.find("were lent for"), std::string::npos) << evicted.text;
+  co_await say(link, dropped_message{.sequence = 1});
+  const message said = co_await ask_for(link, 2);
+  EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
 }
 
 TEST_F_SERVED(kvcache_peers, pages_that_were_accepted_are_no_longer_open, serving()) {
@@ -401,16 +396,12 @@ TEST_F_SERVED(kvcache_peers, pages_are_waited_for_in_the_order_of_asking, servin
   static_cast<void>(co_await hear<lent_message>(second));
 }
 
-TEST_F(kvcache_peers, pages_that_do_not_become_free_in_time_are_refused) {
-  serve_options options = serving();
-  options.wait_for_pages = std::chrono::milliseconds(1);
-  with_server(options, [&](std::string address) -> task<> {
-    session first = co_await connect(address);
-    session second = co_await connect(address);
-    co_await borrow(first, 1);
-    const message said = co_await ask_for(second, 2);
-    EXPECT_TRUE(std::holds_alternative<refused_message>(said)) << name_of(said);
-  });
+TEST_F_SERVED(kvcache_peers, pages_that_do_not_become_free_in_time_are_refused, without_patience(serving())) {
+  session first = co_await connect(address);
+  session second = co_await connect(address);
+  co_await borrow(first, 1);
+  const message said = co_await ask_for(second, 2);
+  EXPECT_TRUE(std::holds_alternative<refused_message>(said)) << name_of(said);
 }
 
 // What a hostile receiver can do to a pusher.
@@ -558,17 +549,14 @@ TEST_F_SERVED(kvcache_peers_with_a_gpu, the_pages_of_another_pusher_are_not_open
   co_await push_properly(second, 2);
 }
 
-TEST_F(kvcache_peers_with_a_gpu, pages_that_nobody_writes_to_are_taken_back_at_their_deadline) {
-  serve_options options = serving_in_gpu();
-  options.lend_for = std::chrono::milliseconds(500);
-  with_session(options, [&](session& link) -> task<> {
-    const auto pages = co_await borrow(link, 1);
-    static_cast<void>(co_await hear<evicted_message>(link));
-    co_await expect_closed(link, pages, 1, 0);
-    co_await say(link, dropped_message{.sequence = 1});
-    const message said = co_await ask_for(link, 2);
-    EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
-  });
+TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, pages_that_nobody_writes_to_are_taken_back_at_their_deadline,
+                  with_short_loans(serving_in_gpu())) {
+  const auto pages = co_await borrow(link, 1);
+  static_cast<void>(co_await hear<evicted_message>(link));
+  co_await expect_closed(link, pages, 1, 0);
+  co_await say(link, dropped_message{.sequence = 1});
+  const message said = co_await ask_for(link, 2);
+  EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
 }
 
 TEST_F_SERVED(kvcache_peers_with_a_gpu, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one,

@@ -7,8 +7,9 @@
 #include <iterator>
 
 #include "kit/failure.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/temporary_directory.hpp"
 #include "nvme_controller.hpp"
-#include "temporary_directory.hpp"
 #include <nvme/disks.hpp>
 #include <nvme/host.hpp>
 #include <nvme/host_bench.hpp>
@@ -163,6 +164,9 @@ class nvme_host_on_target : public testing::TestWithParam<way> {
   counters counted_;
 };
 
+#define TEST_P_WITH_HOST(suite, name, ...) \
+  TEST_P_SCRIPT(suite, name, (host & through), with_connected_host(WEFT_SCRIPT) __VA_OPT__(;) __VA_ARGS__)
+
 TEST_P(nvme_host_on_target, discovers_the_subsystem) {
   std::vector<discovery_entry> found;
   with_target([&](std::string address) -> task<> {
@@ -176,34 +180,29 @@ TEST_P(nvme_host_on_target, discovers_the_subsystem) {
   EXPECT_EQ(found[0].address, "127.0.0.1");
 }
 
-TEST_P(nvme_host_on_target, sees_the_controller_and_its_namespaces) {
-  with_connected_host([&](host& through) -> task<> {
-    EXPECT_EQ(through.identity().subsystem, disk_nqn);
-    EXPECT_EQ(through.queues(), 2U);
-    EXPECT_EQ(through.find(1).size(), disk_bytes);
-    EXPECT_EQ(through.find(1).block_bytes(), 4096U);
-    EXPECT_THROW(static_cast<void>(through.find(2)), std::invalid_argument);
-    co_return;
-  });
+TEST_P_WITH_HOST(nvme_host_on_target, sees_the_controller_and_its_namespaces) {
+  EXPECT_EQ(through.identity().subsystem, disk_nqn);
+  EXPECT_EQ(through.queues(), 2U);
+  EXPECT_EQ(through.find(1).size(), disk_bytes);
+  EXPECT_EQ(through.find(1).block_bytes(), 4096U);
+  EXPECT_THROW(static_cast<void>(through.find(2)), std::invalid_argument);
+  co_return;
 }
 
-TEST_P(nvme_host_on_target, reads_what_it_has_written_in_small_commands_and_in_large_ones) {
-  with_connected_host([&](host& through) -> task<> {
-    const host_namespace& of = through.find(1);
-    auto on = co_await through.queue(1).take_lane();
-    unsigned seed = 0;
-    for (const std::size_t bytes :
-         {std::size_t{4096}, std::size_t{16384}, std::size_t{20480}, through.most_bytes(of)}) {
-      const auto written = pattern(bytes, ++seed);
-      std::ranges::copy(written, on.bytes().begin());
-      co_await through.write(through.queue(1), on, of, 4096 * seed, bytes);
-      std::ranges::fill(on.bytes(), std::byte{0});
-      co_await through.read(through.queue(1), on, of, 4096 * seed, bytes);
-      EXPECT_TRUE(std::ranges::equal(written, on.bytes().first(bytes)));
-    }
-    co_await through.flush(of);
-  });
-  EXPECT_EQ(counted_.in_capsule, 2U);  // 4 and 16 KiB: the target offers 16
+TEST_P_WITH_HOST(nvme_host_on_target, reads_what_it_has_written_in_small_commands_and_in_large_ones,
+                 EXPECT_EQ(counted_.in_capsule, 2U)) {  // 4 and 16 KiB: the target offers 16
+  const host_namespace& of = through.find(1);
+  auto on = co_await through.queue(1).take_lane();
+  unsigned seed = 0;
+  for (const std::size_t bytes : {std::size_t{4096}, std::size_t{16384}, std::size_t{20480}, through.most_bytes(of)}) {
+    const auto written = pattern(bytes, ++seed);
+    std::ranges::copy(written, on.bytes().begin());
+    co_await through.write(through.queue(1), on, of, 4096 * seed, bytes);
+    std::ranges::fill(on.bytes(), std::byte{0});
+    co_await through.read(through.queue(1), on, of, 4096 * seed, bytes);
+    EXPECT_TRUE(std::ranges::equal(written, on.bytes().first(bytes)));
+  }
+  co_await through.flush(of);
 }
 
 TEST_P(nvme_host_on_target, random_reads_and_writes_of_several_queues_find_what_was_written_last) {
@@ -226,21 +225,16 @@ TEST_P(nvme_host_on_target, random_reads_and_writes_of_several_queues_find_what_
   }
 }
 
-TEST_P(nvme_host_on_target, the_target_revokes_the_key_of_each_command_where_it_can) {
-  std::uint64_t revoked = 0;
-  bool able = false;
-  with_connected_host([&](host& through) -> task<> {
-    auto on = co_await through.queue(0).take_lane();
-    able = through.queue(0).connection().capabilities().invalidate;
-    for (int i = 0; i < 3; ++i) co_await through.read(through.queue(0), on, through.find(1), 0, 32768);
-    revoked = through.queue(0).revoked();
-  });
-  EXPECT_EQ(revoked, able && GetParam().lends == lending::each_command ? 3U : 0U);
+TEST_P_WITH_HOST(nvme_host_on_target, the_target_revokes_the_key_of_each_command_where_it_can) {
+  auto on = co_await through.queue(0).take_lane();
+  const bool able = through.queue(0).connection().capabilities().invalidate;
+  for (int i = 0; i < 3; ++i) co_await through.read(through.queue(0), on, through.find(1), 0, 32768);
+  EXPECT_EQ(through.queue(0).revoked(), able && GetParam().lends == lending::each_command ? 3U : 0U);
 }
 
 TEST_P(nvme_host_on_target, copies_a_file_in_and_out) {
   if (GetParam().on.devices.empty()) GTEST_SKIP() << "the simulated kernel has no files";
-  const copy::temporary_directory directory;
+  const weft::test::temporary_directory directory;
   const std::string source = directory.path() + "/in";
   const std::string copied = directory.path() + "/out";
   const auto content = pattern(3 * 131072 + 4096, 5);
@@ -268,11 +262,8 @@ TEST_P(nvme_host_on_target, a_range_that_the_namespace_does_not_have_is_refused_
     const std::array<std::pair<std::uint64_t, std::size_t>, 5> wrong{
         {{512, 4096}, {0, 512}, {disk_bytes, 4096}, {0, 0}, {0, std::size_t{1} << 20}}};
     for (const auto& [offset, bytes] : wrong) {
-      try {
-        co_await through.read(through.queue(0), on, of, offset, bytes);
-      } catch (const std::invalid_argument& why) {
-        words.emplace_back(why.what());
-      }
+      words.push_back(weft::test::words_thrown_by<std::invalid_argument>(
+          [&] { static_cast<void>(through.read(through.queue(0), on, of, offset, bytes)); }));
     }
   });
   EXPECT_EQ(words, (std::vector<std::string>{
@@ -286,16 +277,11 @@ TEST_P(nvme_host_on_target, a_range_that_the_namespace_does_not_have_is_refused_
 }
 
 TEST_P(nvme_host_on_target, an_unknown_subsystem_is_told_in_words) {
-  std::string words;
   with_target([&](std::string address) -> task<> {
     host_options how = options(address);
     how.subsystem = "nqn.2024-01.org.example:other";
     const auto nothing = [](host&) -> task<> { co_return; };
-    try {
-      co_await with_host(here_.device(), how, nothing);
-    } catch (const command_failed& why) {
-      words = why.what();
-    }
+    const auto words = co_await weft::test::words_of<command_failed>(with_host(here_.device(), how, nothing));
     EXPECT_EQ(words, address +
                          " has no subsystem 'nqn.2024-01.org.example:other' for this host (connect parameters "
                          "invalid (0x182))");
@@ -579,11 +565,8 @@ TEST_F(nvme_host_and_a_false_controller, a_status_is_a_sentence_and_the_queue_go
   std::string words;
   const auto read = [&](host& through) -> task<> {
     auto on = co_await through.queue(0).take_lane();
-    try {
-      co_await through.read(through.queue(0), on, through.find(1), 512, 1024);
-    } catch (const command_failed& why) {
-      words = why.what();
-    }
+    auto failing = through.read(through.queue(0), on, through.find(1), 512, 1024);
+    words = co_await weft::test::words_of<command_failed>(std::move(failing));
     co_await through.read(through.queue(0), on, through.find(1), 512, 1024);
   };
   EXPECT_EQ(failure_of(read), "");

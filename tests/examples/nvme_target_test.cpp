@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The target of the example nvme, among hosts that mean well and others. Over iWARP in user space.
 
-#include <fcntl.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <semaphore>
 
-#include "../kit/failure.hpp"
+#include "../kit/expect_failure.hpp"
 #include "../kit/scripted_test.hpp"
 #include "../unit/failing_calls.hpp"
 #include "../unit/sanitized.hpp"
+#include "kit/temporary_directory.hpp"
 #include "kit/test.hpp"
 #include "nvme_host.hpp"
 #include "sparse_disk.hpp"
-#include "temporary_directory.hpp"
 #include <nvme/disks.hpp>
 #include <nvme/sizes.hpp>
 #include <nvme/subsystem.hpp>
@@ -200,15 +200,9 @@ class nvme_target_test : public testing::Test {
   /// What a connection with these private data is answered.
   void expect_rejection(std::span<const std::byte> private_data, reject_reason why) {
     with_target([&](std::string address) -> task<> {
-      std::string words;
-      try {
-        auto queue = co_await dial_with(device_, address, private_data, 0, 16);
-      } catch (const error& refused) {
-        words = refused.what();
-        EXPECT_EQ(refused.code(), errc::peer_rejected);
-      }
+      const auto refused = co_await weft::test::failure_of(dial_with(device_, address, private_data, 0, 16));
       const auto digits = std::string("0000") + "0" + std::to_string(static_cast<int>(why)) + "00";
-      EXPECT_NE(words.find(digits), std::string::npos) << words;
+      EXPECT_TRUE(weft::test::failed_with(refused, errc::peer_rejected, digits));
       EXPECT_NE(log_.find(words_of(why)), std::string::npos) << log_;
     });
   }
@@ -229,6 +223,27 @@ class nvme_target_test : public testing::Test {
   void release_write() {
     disk_->holds_writes = false;
     disk_->release_write();
+  }
+  /// Asks for that many events, with requests of ids from this one on, and waits until the target has them.
+  static task<> request_events(connected_host& host, std::uint16_t first, std::uint16_t count) {
+    command waiting = admin_command(admin_opcode::async_event_request);
+    for (waiting.id = first; waiting.id != first + count; ++waiting.id) co_await host.admin.send(waiting);
+    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
+  }
+  /// The same, of changes of namespaces.
+  static task<> await_changes(connected_host& host, std::uint16_t first, std::uint16_t count) {
+    co_await host.admin.ask(set_feature(feature::async_event_configuration, 1U << 8));
+    co_await request_events(host, first, count);
+  }
+  task<> resize_disk(std::uint64_t bytes) {
+    disk_->next_size = bytes;
+    co_await target_->look_again();
+  }
+  static task<status> shut_down(connected_host& host) {
+    return host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
+  }
+  task<std::uint64_t> shutdown_status(connected_host& host) {
+    co_return co_await status_of_controller(host) & controller_status::shutdown_mask;
   }
   task<std::uint64_t> status_of_controller(connected_host& host) {
     const answer now = co_await host.admin.ask(get_property(property::controller_status));
@@ -346,11 +361,9 @@ TEST_F_WITH_HOST(nvme_target_test, a_configuration_that_no_target_has_is_fatal_t
 }
 
 TEST_F_WITH_HOST(nvme_target_test, a_shutdown_flushes_the_disks) {
-  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown)),
-            status::success);
+  EXPECT_EQ(co_await shut_down(host), status::success);
   EXPECT_EQ(disk_->flushes, 1);
-  EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
-            controller_status::shutdown_complete);
+  EXPECT_EQ(co_await shutdown_status(host), controller_status::shutdown_complete);
 }
 
 TEST_F_WITH_TARGET(nvme_target_test, a_disabled_controller_stays_ready_until_its_writes_are_over) {
@@ -375,7 +388,7 @@ TEST_F_WITH_HOST(nvme_target_test, a_shutdown_is_complete_once_the_writes_under_
   command shutting_down = set_configuration(enabled | configuration::normal_shutdown);
   shutting_down.id = 99;
   co_await host.admin.send(shutting_down);
-  EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask, controller_status::shutdown_occurs);
+  EXPECT_EQ(co_await shutdown_status(host), controller_status::shutdown_occurs);
   EXPECT_EQ(co_await host.admin.status_of(set_configuration(0)), status::command_sequence_error);
   EXPECT_EQ(disk_->flushes, 0);
   release_write();
@@ -385,8 +398,7 @@ TEST_F_WITH_HOST(nvme_target_test, a_shutdown_is_complete_once_the_writes_under_
   EXPECT_EQ(done.said.id, 99);
   EXPECT_EQ(done.said.status, status::success);
   EXPECT_EQ(disk_->flushed_writes, 1);
-  EXPECT_EQ(co_await status_of_controller(host) & controller_status::shutdown_mask,
-            controller_status::shutdown_complete);
+  EXPECT_EQ(co_await shutdown_status(host), controller_status::shutdown_complete);
 }
 
 TEST_F_WITH_TARGET(nvme_target_test, a_host_that_comes_back_is_told_to_wait_for_the_writes_of_its_lost_association,
@@ -444,12 +456,10 @@ TEST_F_WITH_TARGET(nvme_target_test, a_connect_waits_for_the_writes_of_a_lost_as
 
 TEST_F_WITH_HOST(nvme_target_test, a_shutdown_that_cannot_flush_is_an_error_and_may_be_tried_again) {
   disk_->failure = EIO;
-  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown)),
-            status::internal_error);
+  EXPECT_EQ(co_await shut_down(host), status::internal_error);
   disk_->failure = 0;
   EXPECT_EQ(co_await status_of_controller(host), controller_status::ready);
-  EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown)),
-            status::success);
+  EXPECT_EQ(co_await shut_down(host), status::success);
 }
 
 TEST_F_WITH_TARGET(nvme_target_test, a_connect_may_have_its_data_in_the_hosts_memory) {
@@ -606,32 +616,28 @@ TEST_F_WITH_TARGET(nvme_target_test, a_discovery_controller_has_no_io_queues) {
 
 // ---- admin commands ----
 
-TEST_F(nvme_target_test, identify_describes_controller_and_namespaces) {
-  add_disk();
-  add_disk(4096);
-  disk_->is_read_only = true;
-  with_host([&](connected_host& host) -> task<> {
-    const auto bytes = host.memory.bytes();
-    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 1)), status::success);
-    const auto who = decode<controller_identity>(bytes);
-    EXPECT_EQ(who.subsystem, disk_nqn);
-    EXPECT_EQ(who.controller, host.controller);
-    EXPECT_EQ(who.namespaces, 2U);
-    EXPECT_EQ(who.command_capsule_bytes, 64 + 16384U);
-    EXPECT_EQ(who.write_cache, 7);
-    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 2)), status::success);
-    EXPECT_EQ(decode_namespace_list(bytes), (std::vector<std::uint32_t>{1, 2}));
-    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 2, 1)), status::success);
-    EXPECT_EQ(decode_namespace_list(bytes), (std::vector<std::uint32_t>{2}));
-    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 0, 2)), status::success);
-    const auto name_space = decode_namespace(bytes);
-    EXPECT_EQ(name_space.block_shift, 12);
-    EXPECT_EQ(name_space.blocks, disk_bytes / 4096);
-    EXPECT_TRUE(name_space.is_read_only());
-    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 3, 2)), status::success);
-    EXPECT_TRUE(std::ranges::equal(name_space.id, bytes.subspan(4, 16)));
-    EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 6)), status::success);
-  });
+TEST_F_WITH_HOST(nvme_target_test, identify_describes_controller_and_namespaces, add_disk(); add_disk(4096);
+                 disk_->is_read_only = true) {
+  const auto bytes = host.memory.bytes();
+  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 1)), status::success);
+  const auto who = decode<controller_identity>(bytes);
+  EXPECT_EQ(who.subsystem, disk_nqn);
+  EXPECT_EQ(who.controller, host.controller);
+  EXPECT_EQ(who.namespaces, 2U);
+  EXPECT_EQ(who.command_capsule_bytes, 64 + 16384U);
+  EXPECT_EQ(who.write_cache, 7);
+  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 2)), status::success);
+  EXPECT_EQ(decode_namespace_list(bytes), (std::vector<std::uint32_t>{1, 2}));
+  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 2, 1)), status::success);
+  EXPECT_EQ(decode_namespace_list(bytes), (std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 0, 2)), status::success);
+  const auto name_space = decode_namespace(bytes);
+  EXPECT_EQ(name_space.block_shift, 12);
+  EXPECT_EQ(name_space.blocks, disk_bytes / 4096);
+  EXPECT_TRUE(name_space.is_read_only());
+  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 3, 2)), status::success);
+  EXPECT_TRUE(std::ranges::equal(name_space.id, bytes.subspan(4, 16)));
+  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 6)), status::success);
 }
 
 ADMIN_COMMAND(identify_of_an_unknown_structure_is_an_error, invalid_field, identify_command(host, 0x13))
@@ -689,14 +695,8 @@ TEST_F_WITH_TARGET(nvme_target_test, a_host_without_a_keep_alive_time_is_refused
 }
 
 TEST_F_WITH_HOST(nvme_target_test, a_change_of_size_is_told_to_a_host_that_has_asked) {
-  command asked = set_feature(feature::async_event_configuration, 1U << 8);
-  co_await host.admin.ask(asked);
-  command waiting = admin_command(admin_opcode::async_event_request);
-  waiting.id = 500;
-  co_await host.admin.send(waiting);
-  disk_->next_size = disk_bytes / 2;
-  co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the request
-  co_await target_->look_again();
+  co_await await_changes(host, 500, 1);
+  co_await resize_disk(disk_bytes / 2);
   const answer told = co_await host.admin.hear();
   EXPECT_EQ(told.said.id, 500);
   EXPECT_EQ(told.said.result, namespaces_changed);
@@ -709,8 +709,7 @@ TEST_F_WITH_HOST(nvme_target_test, a_change_of_size_is_told_to_a_host_that_has_a
 }
 
 TEST_F_WITH_HOST(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_does_not_retain_it) {
-  disk_->next_size = disk_bytes / 2;
-  co_await target_->look_again();
+  co_await resize_disk(disk_bytes / 2);
   const auto list = [&](std::uint32_t bytes, std::uint64_t offset, bool retain) {
     return log_command(host, {.page = 4, .bytes = bytes, .offset = offset, .retain_event = retain});
   };
@@ -731,51 +730,29 @@ TEST_F_WITH_HOST(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told
   EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{}));
 }
 
-// Asks for changes of namespaces, with the requests 500 and 501.
-task<> ask_for_two_events(connected_host& host) {
-  command asked = set_feature(feature::async_event_configuration, 1U << 8);
-  co_await host.admin.ask(asked);
-  command waiting = admin_command(admin_opcode::async_event_request);
-  for (std::uint16_t id = 500; id < 502; ++id) {
-    waiting.id = id;
-    co_await host.admin.send(waiting);
-  }
-}
-
 TEST_F_WITH_HOST(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_it) {
-  co_await ask_for_two_events(host);
-  const auto change = [&](std::uint64_t size) -> task<> {
-    disk_->next_size = size;
-    co_await target_->look_again();
-  };
-  co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
-  co_await change(disk_bytes / 2);
+  co_await await_changes(host, 500, 2);
+  co_await resize_disk(disk_bytes / 2);
   EXPECT_EQ((co_await host.admin.hear()).said.id, 500);
-  co_await change(disk_bytes / 4);  // each of these would be answered before what follows it
+  co_await resize_disk(disk_bytes / 4);  // each of these would be answered before what follows it
   co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes, .retain_event = true}));
-  co_await change(disk_bytes / 2);
+  co_await resize_disk(disk_bytes / 2);
   co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes}));
-  co_await change(disk_bytes);
+  co_await resize_disk(disk_bytes);
   EXPECT_EQ((co_await host.admin.hear()).said.id, 501);
 }
 
 TEST_F_WITH_HOST(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_knows_of_no_request) {
-  co_await ask_for_two_events(host);
-  co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
-  disk_->next_size = disk_bytes / 2;
-  co_await target_->look_again();
+  co_await await_changes(host, 500, 2);
+  co_await resize_disk(disk_bytes / 2);
   const answer told = co_await host.admin.hear();  // and the host does not read what it is told
   EXPECT_EQ(told.said.id, 500);
   co_await host.admin.ask(set_configuration(0));
   while (co_await status_of_controller(host) != 0) {
   }
   EXPECT_EQ(co_await host.admin.status_of(set_configuration(enabled)), status::success);
-  command waiting = admin_command(admin_opcode::async_event_request);
-  waiting.id = 501;
-  co_await host.admin.send(waiting);
-  co_await host.admin.ask(admin_command(admin_opcode::abort));
-  disk_->next_size = disk_bytes;
-  co_await target_->look_again();
+  co_await request_events(host, 501, 1);
+  co_await resize_disk(disk_bytes);
   const answer anew = co_await host.admin.hear();
   EXPECT_EQ(anew.said.id, 501);
   EXPECT_EQ(anew.said.status, status::success);
@@ -784,12 +761,7 @@ TEST_F_WITH_HOST(nvme_target_test, a_controller_that_was_disabled_waits_with_no_
 TEST_F(nvme_target_test, an_event_for_which_memory_is_short_is_told_later) {
   if (weft::test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
   with_host([&](connected_host& host) -> task<> {
-    command asked = set_feature(feature::async_event_configuration, 1U << 8);
-    co_await host.admin.ask(asked);
-    command waiting = admin_command(admin_opcode::async_event_request);
-    waiting.id = 500;
-    co_await host.admin.send(waiting);
-    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the request
+    co_await await_changes(host, 500, 1);
     const auto controller = target_->controllers().find(host.controller);
     controller->note_change(1);
     weft::test::fail_call(1, 1'000);  // there is no memory for the task that would tell it
@@ -801,13 +773,9 @@ TEST_F(nvme_target_test, an_event_for_which_memory_is_short_is_told_later) {
 }
 
 TEST_F_WITH_HOST(nvme_target_test, more_requests_for_events_than_there_may_be_are_told_so) {
-  command waiting = admin_command(admin_opcode::async_event_request);
-  for (std::uint16_t i = 0; i < 4; ++i) {
-    waiting.id = static_cast<std::uint16_t>(500 + i);
-    co_await host.admin.send(waiting);
-  }
-  EXPECT_EQ(co_await host.admin.status_of(waiting), status::async_event_limit);
-  waiting = admin_command(admin_opcode::keep_alive);
+  co_await request_events(host, 500, 4);
+  EXPECT_EQ(co_await host.admin.status_of(admin_command(admin_opcode::async_event_request)), status::async_event_limit);
+  command waiting = admin_command(admin_opcode::keep_alive);
   waiting.id = 500;  // which is taken
   co_await host.admin.send(waiting);
   EXPECT_EQ((co_await host.admin.hear()).said.status, status::command_id_conflict);
@@ -1051,36 +1019,34 @@ TEST_F(nvme_target_test, commands_wait_for_buffers_and_none_is_lost) {
   with_target(asking);
 }
 
-TEST_F(nvme_target_test, queues_are_served_side_by_side) {
-  served_.add(std::make_unique<memory_disk>(disk_bytes));
-  with_target([&](std::string address) -> task<> {
-    auto host = co_await connect_host(device_, address);
-    for (std::uint16_t number = 1; number <= 4; ++number) co_await add_queue(host, device_, address, number);
-    for (unsigned round = 0; round < 50; ++round) {
-      for (std::size_t i = 0; i < 4; ++i) {  // a share of the disk and of the memory for each
-        const std::size_t share = i * 64 * block;
-        const auto data = pattern(16 * block, round + static_cast<unsigned>(i));
-        std::ranges::copy(data, host.memory.bytes().subspan(share).data());
-        command writing = write_of({.first = 64 * i, .count = 16}, host.memory.describe(data.size(), share));
-        writing.id = 1;
-        co_await host.io[i].send(writing);
-      }
-      for (std::size_t i = 0; i < 4; ++i) {
-        EXPECT_EQ((co_await host.io[i].hear()).said.status, status::success);
-        command reading =
-            read_into({.first = 64 * i, .count = 16}, host.memory.describe(16 * block, i * 64 * block + 32 * block));
-        reading.id = 2;
-        co_await host.io[i].send(reading);
-      }
-      for (std::size_t i = 0; i < 4; ++i) {
-        EXPECT_EQ((co_await host.io[i].hear()).said.status, status::success);
-        const auto got = host.memory.bytes().subspan(i * 64 * block + 32 * block, 16 * block);
-        EXPECT_TRUE(std::ranges::equal(got, pattern(16 * block, round + static_cast<unsigned>(i))));
-      }
+TEST_F_WITH_TARGET(nvme_target_test, queues_are_served_side_by_side,
+                   served_.add(std::make_unique<memory_disk>(disk_bytes))) {
+  auto host = co_await connect_host(device_, address);
+  for (std::uint16_t number = 1; number <= 4; ++number) co_await add_queue(host, device_, address, number);
+  for (unsigned round = 0; round < 50; ++round) {
+    for (std::size_t i = 0; i < 4; ++i) {  // a share of the disk and of the memory for each
+      const std::size_t share = i * 64 * block;
+      const auto data = pattern(16 * block, round + static_cast<unsigned>(i));
+      std::ranges::copy(data, host.memory.bytes().subspan(share).data());
+      command writing = write_of({.first = 64 * i, .count = 16}, host.memory.describe(data.size(), share));
+      writing.id = 1;
+      co_await host.io[i].send(writing);
     }
-    host.admin.link.abort();
-    for (raw_queue& each : host.io) co_await each.hear_end();
-  });
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ((co_await host.io[i].hear()).said.status, status::success);
+      command reading =
+          read_into({.first = 64 * i, .count = 16}, host.memory.describe(16 * block, i * 64 * block + 32 * block));
+      reading.id = 2;
+      co_await host.io[i].send(reading);
+    }
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ((co_await host.io[i].hear()).said.status, status::success);
+      const auto got = host.memory.bytes().subspan(i * 64 * block + 32 * block, 16 * block);
+      EXPECT_TRUE(std::ranges::equal(got, pattern(16 * block, round + static_cast<unsigned>(i))));
+    }
+  }
+  host.admin.link.abort();
+  for (raw_queue& each : host.io) co_await each.hear_end();
 }
 
 TEST_F(nvme_target_test, a_drain_answers_what_is_under_way_and_takes_nothing_more) {
@@ -1144,10 +1110,8 @@ class nvme_file_disk_test : public testing::Test {
  protected:
   std::string make_file(std::uint64_t bytes) {
     const std::string path = folder_.path() + "/disk.img";
-    const int opened = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-    EXPECT_GE(opened, 0);
-    EXPECT_EQ(::ftruncate(opened, static_cast<off_t>(bytes)), 0);
-    ::close(opened);
+    EXPECT_TRUE(std::ofstream(path));
+    std::filesystem::resize_file(path, bytes);
     return path;
   }
   template <class Body>
@@ -1160,7 +1124,7 @@ class nvme_file_disk_test : public testing::Test {
     executor loop;
     loop.run(with_timeout(patience, all()));
   }
-  copy::temporary_directory folder_;
+  weft::test::temporary_directory folder_;
 };
 
 #define TEST_F_WITH_DISK(fixture, name, read_only)                                      \
@@ -1196,13 +1160,9 @@ TEST_F_WITH_DISK(nvme_file_disk_test, a_file_that_has_become_shorter_is_an_error
 
 TEST(nvme_subsystem, a_disk_that_does_not_fit_its_blocks_is_refused_in_words) {
   subsystem served(disk_nqn);
-  const auto words_of_adding = [&](std::uint64_t bytes, std::uint32_t block_bytes) -> std::string {
-    try {
-      served.add(std::make_unique<memory_disk>(bytes), block_bytes);
-    } catch (const std::invalid_argument& why) {
-      return why.what();
-    }
-    return {};
+  const auto words_of_adding = [&](std::uint64_t bytes, std::uint32_t block_bytes) {
+    return weft::test::words_thrown_by<std::invalid_argument>(
+        [&] { served.add(std::make_unique<memory_disk>(bytes), block_bytes); });
   };
   EXPECT_EQ(words_of_adding(4608, 4096),
             "4608 bytes of memory has 4608 bytes, which is not a multiple of the block size 4096");

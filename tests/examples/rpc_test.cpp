@@ -300,9 +300,7 @@ TEST_F(rpc_test, a_late_one_sided_answer_to_a_call_that_has_timed_out_disturbs_n
     EXPECT_EQ(co_await peer.hear_cancel(), late.id);
     co_await peer.write_all(*late.room, std::byte{0xee});  // has not heard of it, or could not stop
     co_await peer.answer(other.id, "other");
-    answer_message what;
-    what.id = late.id;
-    what.written = late.room->size();
+    const answer_message what{.id = late.id, .written = late.room->size(), .text = {}};
     co_await peer.send(what);
     const auto next = co_await peer.hear_call();
     co_await peer.answer(next.id, "next");
@@ -338,9 +336,7 @@ TEST_F(rpc_test, an_answer_that_revokes_the_key_of_a_retired_room_brings_it_home
     co_await peer.hear_cancel();
     canceled.set();
     co_await peer.write_all(*late.room, std::byte{0xee});
-    answer_message what;
-    what.id = late.id;
-    what.how = outcome::canceled;
+    const answer_message what{.id = late.id, .how = outcome::canceled, .text = {}};
     co_await peer.send(what, late.room->key());
     const auto next = co_await peer.hear_call();
     co_await peer.answer(next.id, "next");
@@ -390,8 +386,7 @@ TEST_F_CALLING(rpc_cancellation, of_a_call_by_its_timeout_stops_the_method, meth
 }
 
 TEST_F_CALLING(rpc_cancellation, of_the_caller_itself_stops_the_method, methods()) {
-  const auto wait_begun = [this]() -> task<> { co_await begun.wait(); };
-  EXPECT_EQ((co_await when_any(through.call({.method = "wait", .timeout = patience}), wait_begun())).index, 1u);
+  EXPECT_EQ((co_await when_any(through.call({.method = "wait", .timeout = patience}), begun.wait())).index, 1u);
   co_await stopped.wait();
 }
 
@@ -439,12 +434,8 @@ TEST_F(rpc_test, a_call_that_waits_for_its_turn_times_out_without_being_sent) {
   std::size_t heard = 0;
   event all_heard;
   const auto server = [&](raw_peer& peer) -> task<> {
-    try {
-      for (;;) {
-        co_await peer.hear_call();
-        if (++heard == most_calls) all_heard.set();
-      }
-    } catch (const error&) {
+    while (co_await as_result(peer.hear_call())) {
+      if (++heard == most_calls) all_heard.set();
     }
   };
   against_server(server, [&](client& through) -> task<> {
@@ -670,24 +661,21 @@ class rpc_hostile_server : public rpc_test {
   }
 };
 
-TEST_F(rpc_hostile_server, that_answers_a_call_that_was_never_made_is_left) {
-  const auto lie = [](raw_peer& peer, raw_peer::heard call) -> task<> { co_await peer.answer(call.id + 1, "?"); };
-  expect_left(lie, "which is not in progress");
+#define TEST_F_LEFT(fixture, name, why) \
+  TEST_F_SCRIPT(fixture, name, (raw_peer & peer, raw_peer::heard call), expect_left(WEFT_SCRIPT, why))
+
+TEST_F_LEFT(rpc_hostile_server, that_answers_a_call_that_was_never_made_is_left, "which is not in progress") {
+  co_await peer.answer(call.id + 1, "?");
 }
 
-TEST_F(rpc_hostile_server, that_says_it_has_written_more_than_there_is_room_is_left) {
-  const auto lie = [](raw_peer& peer, raw_peer::heard call) -> task<> {
-    answer_message what;
-    what.id = call.id;
-    what.written = call.room->size() + 1;
-    co_await peer.send(what);
-  };
-  expect_left(lie, "written 101 bytes into room for 100");
+TEST_F_LEFT(rpc_hostile_server, that_says_it_has_written_more_than_there_is_room_is_left,
+            "written 101 bytes into room for 100") {
+  const answer_message what{.id = call.id, .written = call.room->size() + 1, .text = {}};
+  co_await peer.send(what);
 }
 
-TEST_F(rpc_hostile_server, that_sends_what_means_nothing_is_left) {
-  const auto lie = [](raw_peer& peer, raw_peer::heard call) -> task<> { co_await peer.send(cancel_message{call.id}); };
-  expect_left(lie, "no answer");
+TEST_F_LEFT(rpc_hostile_server, that_sends_what_means_nothing_is_left, "no answer") {
+  co_await peer.send(cancel_message{call.id});
 }
 
 TEST_F(rpc_hostile_server, that_answers_twice_is_left) {
@@ -760,12 +748,7 @@ TEST_F_LISTENING(rpc_test, a_server_of_another_kind_is_told_at_once) {
 
 class rpc_hostile_client : public rpc_test {
  protected:
-  static call_message echo(std::uint64_t id) {
-    call_message what;
-    what.id = id;
-    what.method = "echo";
-    return what;
-  }
+  static call_message echo(std::uint64_t id) { return {.id = id, .method = "echo", .arguments = {}, .room = {}}; }
 };
 
 TEST_F(rpc_hostile_client, whose_ids_do_not_grow_is_left) {
@@ -860,11 +843,10 @@ TEST_F(rpc_hostile_client, that_sends_too_many_calls_waits_and_they_are_answered
 TEST(rpc_protocol, messages_arrive_as_they_were_made_and_cut_ones_do_not) {
   std::array<std::byte, message_bytes> room{};
   const std::span<const std::byte> bytes(room);
-  call_message call;
-  call.id = 0x123456789abcdef0;
-  call.method = "method";
-  call.arguments = "some arguments";
-  call.room.emplace(7, 4096, 100, mr::usage::write_dst);
+  const call_message call{.id = 0x123456789abcdef0,
+                          .method = "method",
+                          .arguments = "some arguments",
+                          .room = mr::remote_region(7, 4096, 100, mr::usage::write_dst)};
   const std::size_t size = pack(call, room);
   const auto taken = std::get<call_message>(unpack_request(bytes.first(size)));
   EXPECT_EQ(taken.id, call.id);

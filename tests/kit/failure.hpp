@@ -28,11 +28,15 @@ task<std::error_code> code_of(Operation operation) {
   co_return failure ? failure->code() : std::error_code();
 }
 
-/// Its words; empty if there is none.
-template <class Operation>
+/// Its words, or those of another kind of exception; empty if there is none.
+template <class Failure = error, class Operation>
 task<std::string> words_of(Operation operation) {
-  const std::optional<error> failure = co_await failure_of(std::move(operation));
-  co_return failure ? failure->what() : "";
+  try {
+    static_cast<void>(co_await std::move(operation));
+  } catch (const Failure& why) {
+    co_return why.what();
+  }
+  co_return std::string();
 }
 
 /// For messages of tests.

@@ -19,6 +19,7 @@
 #include <set>
 
 #include "kit/clock.hpp"
+#include "kit/temporary_directory.hpp"
 #include "runtime/support.hpp"
 #include <nlohmann/json.hpp>
 
@@ -362,8 +363,6 @@ TASK_TEST(trace_file, may_begin_and_end_while_executors_run) {
 
 class record_traces_test : public testing::Test {
  protected:
-  ~record_traces_test() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] std::string path() const { return folder_ / "trace.json"; }
   [[nodiscard]] bool has_recorded() const { return std::filesystem::exists(path()); }
   [[nodiscard]] bool is_recording() const { return std::filesystem::exists(path() + ".part"); }
@@ -394,11 +393,7 @@ class record_traces_test : public testing::Test {
   signal_set signals_{SIGUSR2};
 
  private:
-  const std::filesystem::path folder_ = [] {
-    std::string made = std::filesystem::temp_directory_path() / "weft-traces-XXXXXX";
-    if (::mkdtemp(made.data()) == nullptr) throw std::system_error(errno, std::system_category(), made);
-    return std::filesystem::path(made);
-  }();
+  const test::temporary_directory folder_;
 };
 
 TEST_F(record_traces_test, a_signal_records_what_a_running_program_does_until_the_next) {

@@ -3,36 +3,19 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 
 #include "kit/expect_failure.hpp"
+#include "kit/temporary_directory.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
 
 constexpr file_options for_both{.access = file_access::read_write, .create = true};
-
-// A directory of its own, which goes with all that is in it.
-class scratch : private test::immovable {
- public:
-  scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "weft_file_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw system_error(errno, "make a directory");
-    path_ = pattern;
-  }
-  ~scratch() { std::filesystem::remove_all(path_); }
-
-  [[nodiscard]] std::string operator/(const char* name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::vector<std::byte> pattern(std::size_t size, unsigned start) {
   std::vector<std::byte> bytes(size);
@@ -41,7 +24,7 @@ std::vector<std::byte> pattern(std::size_t size, unsigned start) {
 }
 
 TASK_TEST(file, yields_the_bytes_that_were_written) {
-  const scratch place;
+  const test::temporary_directory place;
   const std::string name = place / "data";
   file both = co_await file::open(name, for_both);
   const std::vector<std::byte> written = pattern(100'000, 1);
@@ -55,7 +38,7 @@ TASK_TEST(file, yields_the_bytes_that_were_written) {
 }
 
 TASK_TEST(file, is_read_up_to_its_end_and_not_beyond) {
-  const scratch place;
+  const test::temporary_directory place;
   file both = co_await file::open(place / "short", for_both);
   const std::vector<std::byte> written = pattern(100, 2);
   co_await both.write_at(0, written);
@@ -71,7 +54,7 @@ TASK_TEST(file, is_read_up_to_its_end_and_not_beyond) {
 TASK_TEST(file, has_many_reads_and_writes_in_progress) {
   constexpr std::size_t block = 4096;
   constexpr unsigned blocks = 300;
-  const scratch place;
+  const test::temporary_directory place;
   file both = co_await file::open(place / "blocks", for_both);
   std::vector<std::vector<std::byte>> contents;
   for (unsigned i = 0; i < blocks; ++i) contents.push_back(pattern(block, i));
@@ -94,14 +77,14 @@ TASK_TEST(file, has_many_reads_and_writes_in_progress) {
 }
 
 TASK_TEST(file, that_cannot_be_opened_is_named) {
-  const scratch place;
+  const test::temporary_directory place;
   const std::string name = place / "absent";
   const auto failure = co_await test::failure_of(file::open(name));
   EXPECT_TRUE(test::failed_with(failure, std::errc::no_such_file_or_directory, "open " + name));
 }
 
 TASK_TEST(file, that_must_be_new_is_refused_where_there_is_one) {
-  const scratch place;
+  const test::temporary_directory place;
   constexpr file_options anew{.access = file_access::write, .create = true, .exclusive = true};
   static_cast<void>(co_await file::open(place / "once", anew));
   auto again = file::open(place / "once", anew);
@@ -109,7 +92,7 @@ TASK_TEST(file, that_must_be_new_is_refused_where_there_is_one) {
 }
 
 TASK_TEST(file, is_truncated_only_where_that_was_asked_for) {
-  const scratch place;
+  const test::temporary_directory place;
   const std::vector<std::byte> written = pattern(10, 3);
   file first = co_await file::open(place / "kept", for_both);
   co_await first.write_at(0, written);
@@ -121,7 +104,7 @@ TASK_TEST(file, is_truncated_only_where_that_was_asked_for) {
 }
 
 TEST(file, options_that_make_no_sense_are_refused_before_anything_happens) {
-  const scratch place;
+  const test::temporary_directory place;
   const std::string name = place / "untouched";
   for (const file_options& options : {file_options{.access = file_access::write, .exclusive = true},
                                       file_options{.create = true, .truncate = true}}) {
@@ -131,7 +114,7 @@ TEST(file, options_that_make_no_sense_are_refused_before_anything_happens) {
 }
 
 TASK_TEST(file, offsets_that_no_file_has_are_refused) {
-  const scratch place;
+  const test::temporary_directory place;
   file both = co_await file::open(place / "data", for_both);
   std::array<std::byte, 8> bytes{};
   for (const std::uint64_t offset : {std::uint64_t{1} << 63, (std::uint64_t{1} << 63) - 4, ~std::uint64_t{0}}) {
@@ -143,7 +126,7 @@ TASK_TEST(file, offsets_that_no_file_has_are_refused) {
 }
 
 TASK_TEST(file, refuses_what_it_was_not_opened_for) {
-  const scratch place;
+  const test::temporary_directory place;
   static_cast<void>(co_await file::open(place / "data", for_both));
   file reader = co_await file::open(place / "data");
   const std::array<std::byte, 8> bytes{};
@@ -173,7 +156,7 @@ class file_size_limit : private test::immovable {
 };
 
 TASK_TEST(file, a_write_that_stops_half_way_says_that_a_part_was_written) {
-  const scratch place;
+  const test::temporary_directory place;
   file both = co_await file::open(place / "limited", for_both);
   const std::vector<std::byte> bytes = pattern(10'000, 4);
   const file_size_limit limit(6'000);
@@ -226,7 +209,7 @@ class trouble final : public system_calls {
 executor_options over(trouble& calls) { return {.system_calls = &calls}; }
 
 TEST(file, a_failing_disk_is_told_and_the_next_call_goes_on) {
-  const scratch place;
+  const test::temporary_directory place;
   trouble calls;
   const auto root = [&]() -> task<> {
     file both = co_await file::open(place / "data", for_both);
@@ -248,7 +231,7 @@ TEST(file, a_failing_disk_is_told_and_the_next_call_goes_on) {
 }
 
 TEST(file, no_call_that_may_block_is_made_on_the_executor) {
-  const scratch place;
+  const test::temporary_directory place;
   trouble calls;
   const auto root = [&]() -> task<> {
     file both = co_await file::open(place / "data", for_both);
@@ -263,7 +246,7 @@ TEST(file, no_call_that_may_block_is_made_on_the_executor) {
 }
 
 TASK_TEST(file, a_stop_before_it_begins_withdraws_it) {
-  const scratch place;
+  const test::temporary_directory place;
   file both = co_await file::open(place / "data", for_both);
   const std::array<std::byte, 8> bytes{};
   std::error_code seen;
@@ -280,7 +263,7 @@ TASK_TEST(file, a_stop_before_it_begins_withdraws_it) {
 TEST(file, a_task_that_goes_while_the_kernel_has_its_memory_ends_the_program) {
   if (executor().driver() != "io_uring") GTEST_SKIP() << "without io_uring a worker has it: see the tests of offload";
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a forked child would have no worker to open the file
-  const scratch place;
+  const test::temporary_directory place;
   const auto root = [&]() -> task<> {
     file both = co_await file::open(place / "data", for_both);
     std::array<std::byte, 8> bytes{};
