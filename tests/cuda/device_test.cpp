@@ -6,11 +6,12 @@
 #include <weft/mr/memory_record.hpp>
 #include <weft/weft.hpp>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <latch>
 
+#include "kit/child.hpp"
+#include "kit/thrown.hpp"
 #include "support.hpp"
 
 namespace weft::test {
@@ -252,18 +253,8 @@ TEST_F(cuda_device, without_dma_bufs_says_what_they_need) {
 }
 
 TEST_F(cuda_device, in_a_forked_child_is_closed) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    try {
-      static_cast<void>(gpu->allocate(4096));
-    } catch (const error& failure) {
-      ::_exit(failure.code() == errc::closed ? 0 : 1);
-    }
-    ::_exit(2);
-  }
-  int state = -1;
-  ::waitpid(child, &state, 0);
-  EXPECT_EQ(state, 0);
+  const auto allocate = [&] { return gpu->allocate(4096); };
+  EXPECT_EQ(end_of(fork_for([&] { return code_thrown_by(allocate) == errc::closed ? 0 : 1; })), 0);
 }
 
 // ---- keys of memory that copies use ----

@@ -11,6 +11,7 @@
 
 #include "cuda/sharing.hpp"
 #include "cuda/stand_in_control.hpp"
+#include "kit/scripted_test.hpp"
 #include "shm_link/support.hpp"
 
 namespace weft::test {
@@ -159,6 +160,11 @@ class hostile_sharing : public shm_link_test {
     };
     run(body);
   }
+  template <class Script>
+  void against_lender(Script script) {
+    lender other;
+    against([&](asking_end& peer, net::connection& victim) { return script(other, peer, victim); });
+  }
   task<mr::region> owned_memory(const std::shared_ptr<mr::memory_device>& of, bool direct) {
     mr::device_memory made = of->allocate(lent_bytes);
     driver.poke(made.bytes(), content_of(of_owner));
@@ -204,19 +210,21 @@ class hostile_sharing : public shm_link_test {
   }
 };
 
-TEST_F(hostile_sharing, that_keeps_the_rules_is_served) {
-  lender other;
-  against([&](asking_end& peer, net::connection&) -> task<> {
-    EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
-    EXPECT_EQ(driver.counts().opened, 1u);
-    EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::done);
-    EXPECT_TRUE(holds(of_lender));
-    driver.poke(memory, content_of(of_owner));
-    EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), device_access::done);
-    EXPECT_EQ(other.content(), content_of(of_owner));
-    EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
-    EXPECT_EQ(driver.counts().opened, 0u);
-  });
+// With a process whose memory the peer shares.
+#define TEST_F_AGAINST(fixture, name)                                                                          \
+  TEST_F_SCRIPT(fixture, name, (lender & other, asking_end & peer, [[maybe_unused]] net::connection & victim), \
+                against_lender(WEFT_SCRIPT))
+
+TEST_F_AGAINST(hostile_sharing, that_keeps_the_rules_is_served) {
+  EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+  EXPECT_EQ(driver.counts().opened, 1u);
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::done);
+  EXPECT_TRUE(holds(of_lender));
+  driver.poke(memory, content_of(of_owner));
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), device_access::done);
+  EXPECT_EQ(other.content(), content_of(of_owner));
+  EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
+  EXPECT_EQ(driver.counts().opened, 0u);
 }
 
 TEST_F(hostile_sharing, that_takes_memory_back_while_it_is_copied_has_it_open_until_the_copy_has_ended) {
@@ -259,99 +267,84 @@ TEST_F(hostile_sharing, that_shares_anew_while_memory_is_copied_has_the_former_o
 }
 
 // The driver opens the same memory at the same place, and closes it once for each time.
-TEST_F(hostile_sharing, that_shares_the_same_anew_while_it_is_copied_keeps_it_open) {
-  lender other;
-  against([&](asking_end& peer, net::connection&) -> task<> {
-    EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
-    driver.hold();
-    peer.ask(direct(verb::put));
-    co_await until_held_up();
-    EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
-    driver.release();
-    EXPECT_EQ(co_await peer.answer_of(1), device_access::done);
-    while (driver.counts().opened != 1) co_await yield();
-    EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), device_access::done);
-  });
+TEST_F_AGAINST(hostile_sharing, that_shares_the_same_anew_while_it_is_copied_keeps_it_open) {
+  EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+  driver.hold();
+  peer.ask(direct(verb::put));
+  co_await until_held_up();
+  EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+  driver.release();
+  EXPECT_EQ(co_await peer.answer_of(1), device_access::done);
+  while (driver.counts().opened != 1) co_await yield();
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), device_access::done);
 }
 
-TEST_F(hostile_sharing, that_shares_in_all_slots_at_once_has_one_of_them_open) {
-  lender other;
-  against([&](asking_end& peer, net::connection&) -> task<> {
-    for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) peer.ask(share(other, slot));
-    for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) {
-      EXPECT_EQ(co_await peer.answer_of(slot), device_access::done);
+TEST_F_AGAINST(hostile_sharing, that_shares_in_all_slots_at_once_has_one_of_them_open) {
+  for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) peer.ask(share(other, slot));
+  for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) {
+    EXPECT_EQ(co_await peer.answer_of(slot), device_access::done);
+  }
+  while (driver.counts().opened != 1) co_await yield();
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
+  EXPECT_EQ(driver.counts().opened, 0u);
+}
+
+TEST_F_AGAINST(hostile_sharing, that_asks_beyond_what_it_has_shared_is_refused_and_nothing_is_copied) {
+  device_message half = share(other);
+  half.shared_bytes = lent_bytes / 2;
+  EXPECT_EQ(co_await peer.answer_to(half), device_access::done);
+  for (const verb what : {verb::put, verb::get}) {
+    const std::array<device_message, 5> beyond{direct(what, 1, lent_bytes / 2 + 1), direct(what, 1, 1, lent_bytes / 2),
+                                               direct(what, 1, 2, lent_bytes / 2 - 1), direct(what, 1, 1, UINT64_MAX),
+                                               direct(what, 1, 16, UINT64_MAX - 7)};
+    for (const device_message& each : beyond) {
+      EXPECT_EQ(co_await peer.answer_to(each), device_access::not_allowed) << each.bytes << " " << each.shared_offset;
     }
-    while (driver.counts().opened != 1) co_await yield();
-    EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::done);
-    EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
-    EXPECT_EQ(driver.counts().opened, 0u);
-  });
+    device_message behind_own = direct(what, 1, 16);
+    for (const std::uint64_t offset : {std::uint64_t{lent_bytes - 15}, UINT64_MAX - 7, UINT64_MAX}) {
+      behind_own.offset = offset;
+      EXPECT_EQ(co_await peer.answer_to(behind_own), device_access::out_of_range) << offset;
+    }
+  }
+  EXPECT_TRUE(holds(of_owner));
+  EXPECT_EQ(other.content(), content_of(of_lender));
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::put, 1, lent_bytes / 2)), device_access::done);
 }
 
-TEST_F(hostile_sharing, that_asks_beyond_what_it_has_shared_is_refused_and_nothing_is_copied) {
-  lender other;
-  against([&](asking_end& peer, net::connection&) -> task<> {
-    device_message half = share(other);
-    half.shared_bytes = lent_bytes / 2;
-    EXPECT_EQ(co_await peer.answer_to(half), device_access::done);
+TEST_F_AGAINST(hostile_sharing, that_has_shared_nothing_or_nothing_any_more_is_refused) {
+  for (int round = 0; round != 2; ++round) {
     for (const verb what : {verb::put, verb::get}) {
-      const std::array<device_message, 5> beyond{
-          direct(what, 1, lent_bytes / 2 + 1), direct(what, 1, 1, lent_bytes / 2),
-          direct(what, 1, 2, lent_bytes / 2 - 1), direct(what, 1, 1, UINT64_MAX), direct(what, 1, 16, UINT64_MAX - 7)};
-      for (const device_message& each : beyond) {
-        EXPECT_EQ(co_await peer.answer_to(each), device_access::not_allowed) << each.bytes << " " << each.shared_offset;
-      }
-      device_message behind_own = direct(what, 1, 16);
-      for (const std::uint64_t offset : {std::uint64_t{lent_bytes - 15}, UINT64_MAX - 7, UINT64_MAX}) {
-        behind_own.offset = offset;
-        EXPECT_EQ(co_await peer.answer_to(behind_own), device_access::out_of_range) << offset;
-      }
+      EXPECT_EQ(co_await peer.answer_to(direct(what)), device_access::not_allowed);
+      EXPECT_EQ(co_await peer.answer_to(direct(what, 1, 0)), device_access::not_allowed);
     }
-    EXPECT_TRUE(holds(of_owner));
-    EXPECT_EQ(other.content(), content_of(of_lender));
-    EXPECT_EQ(co_await peer.answer_to(direct(verb::put, 1, lent_bytes / 2)), device_access::done);
-  });
+    EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
+    EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+    EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
+  }
+  EXPECT_TRUE(holds(of_owner));
 }
 
-TEST_F(hostile_sharing, that_has_shared_nothing_or_nothing_any_more_is_refused) {
-  lender other;
-  against([&](asking_end& peer, net::connection&) -> task<> {
-    for (int round = 0; round != 2; ++round) {
-      for (const verb what : {verb::put, verb::get}) {
-        EXPECT_EQ(co_await peer.answer_to(direct(what)), device_access::not_allowed);
-        EXPECT_EQ(co_await peer.answer_to(direct(what, 1, 0)), device_access::not_allowed);
-      }
-      EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
-      EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
-      EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
-    }
-    EXPECT_TRUE(holds(of_owner));
-  });
-}
-
-TEST_F(hostile_sharing, of_what_cannot_be_opened_is_refused) {
-  lender other;
-  against([&](asking_end& peer, net::connection&) -> task<> {
-    const auto closed = co_await owned_memory(gpu, false);
-    const auto changed = [&](auto change) {
-      device_message what = share(other);
-      change(what);
-      return peer.answer_to(what);
-    };
-    EXPECT_EQ(co_await changed([](device_message& what) { what.shared_bytes = 0; }), device_access::not_allowed);
-    EXPECT_EQ(co_await changed([](device_message& what) { ++what.key; }), device_access::not_allowed);
-    EXPECT_EQ(co_await changed([&](device_message& what) { what.key = key_of(closed); }), device_access::not_allowed);
-    EXPECT_EQ(co_await changed([](device_message& what) { ++what.shared_bytes; }), device_access::device_failed);
-    EXPECT_EQ(co_await changed([](device_message& what) { what.shared_bytes = UINT64_MAX; }),
-              device_access::device_failed);
-    EXPECT_EQ(co_await changed([](device_message& what) { what.shared.offset = 1; }), device_access::device_failed);
-    EXPECT_EQ(co_await changed([](device_message& what) { what.shared.offset = UINT64_MAX; }),
-              device_access::device_failed);
-    EXPECT_EQ(co_await changed([](device_message& what) { what.shared.handle.fill(std::byte{0x5a}); }),
-              device_access::device_failed);
-    EXPECT_EQ(driver.counts().opened, 0u);
-    EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::not_allowed);
-  });
+TEST_F_AGAINST(hostile_sharing, of_what_cannot_be_opened_is_refused) {
+  const auto closed = co_await owned_memory(gpu, false);
+  const auto changed = [&](auto change) {
+    device_message what = share(other);
+    change(what);
+    return peer.answer_to(what);
+  };
+  EXPECT_EQ(co_await changed([](device_message& what) { what.shared_bytes = 0; }), device_access::not_allowed);
+  EXPECT_EQ(co_await changed([](device_message& what) { ++what.key; }), device_access::not_allowed);
+  EXPECT_EQ(co_await changed([&](device_message& what) { what.key = key_of(closed); }), device_access::not_allowed);
+  EXPECT_EQ(co_await changed([](device_message& what) { ++what.shared_bytes; }), device_access::device_failed);
+  EXPECT_EQ(co_await changed([](device_message& what) { what.shared_bytes = UINT64_MAX; }),
+            device_access::device_failed);
+  EXPECT_EQ(co_await changed([](device_message& what) { what.shared.offset = 1; }), device_access::device_failed);
+  EXPECT_EQ(co_await changed([](device_message& what) { what.shared.offset = UINT64_MAX; }),
+            device_access::device_failed);
+  EXPECT_EQ(co_await changed([](device_message& what) { what.shared.handle.fill(std::byte{0x5a}); }),
+            device_access::device_failed);
+  EXPECT_EQ(driver.counts().opened, 0u);
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::not_allowed);
 }
 
 TEST_F(hostile_sharing, with_one_device_opens_nothing_to_another) {
@@ -387,19 +380,16 @@ TEST_F(hostile_sharing, that_uses_a_slot_anew_before_its_answer_loses_its_connec
   }
 }
 
-TEST_F(hostile_sharing, that_vanishes_while_memory_is_copied_has_it_open_until_the_copy_has_ended) {
-  lender other;
-  against([&](asking_end& peer, net::connection& victim) -> task<> {
-    EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
-    driver.hold();
-    peer.ask(direct(verb::get));
-    co_await until_held_up();
-    peer.ask(unshare());
-    victim.abort();
-    co_await settle();
-    EXPECT_EQ(driver.counts().opened, 1u);
-    driver.release();
-  });
+TEST_F_AGAINST(hostile_sharing, that_vanishes_while_memory_is_copied_has_it_open_until_the_copy_has_ended) {
+  EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+  driver.hold();
+  peer.ask(direct(verb::get));
+  co_await until_held_up();
+  peer.ask(unshare());
+  victim.abort();
+  co_await settle();
+  EXPECT_EQ(driver.counts().opened, 1u);
+  driver.release();
 }
 
 // All that a peer can ask for, in any order and in all slots at a time.

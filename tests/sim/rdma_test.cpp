@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "../unit/stag_of.hpp"
+#include "kit/buffers.hpp"
 #include "kit/failure.hpp"
 #include "kit/held_workers.hpp"
 #include "kit/report_list.hpp"
@@ -38,7 +39,11 @@ rdma_traits rnic() {
 
 class simulated_rdma : public ::testing::Test {
  protected:
+  simulated_rdma() { open({}); }
+
+  /// In the place of the usual device.
   void open(const rdma_traits& traits, const net::verbs_options& chosen = {}) {
+    home.reset();
     place.give_up = [](const std::string& why) {  // it does not return
       std::fprintf(stderr, "%s\n", why.c_str());
       std::abort();
@@ -73,8 +78,7 @@ class simulated_rdma : public ::testing::Test {
 
   /// Tells the peer of some bytes that it may use, until it closes.
   auto lend(mr::usage uses) {
-    return [this, uses](net::connection_request& from, const net::connection_options& options) -> task<> {
-      auto peer = co_await from.accept(options);
+    return [this, uses](net::connection& peer) -> task<> {
       auto memory = co_await home->pool().allocate(64);
       auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = uses});
       co_await tell(peer, region.remote());
@@ -82,22 +86,29 @@ class simulated_rdma : public ::testing::Test {
       co_await region.release();
     };
   }
-  static task<> serve_until_it_closes(net::connection_request& from, const net::connection_options& options) {
-    auto peer = co_await from.accept(options);
-    co_await close_behind(peer);
-  }
-  static task<> serve_until_the_end(net::connection_request& from, const net::connection_options& options) {
-    auto peer = co_await from.accept(options);
-    static_cast<void>(co_await as_result(peer.recv()));
+  static task<> serve_until_the_end(net::connection& peer) { static_cast<void>(co_await as_result(peer.recv())); }
+
+  task<net::exposure> lend_buffer(net::connection& peer, std::size_t bytes = 64) {
+    auto memory = co_await test::zeroed(home->pool(), bytes);
+    co_return co_await peer.expose(std::move(memory), mr::usage::write_dst);
   }
 
+  template <class Body>
+  void run(Body body) {
+    executor running(executor_options_);
+    running.run(body());
+  }
   /// Both ends of a connection, in one executor.
   template <class Server, class Client>
   void run(Server server, Client client, const net::connection_options& options = usual()) {
-    executor running(executor_options_);
     const auto serving = [&](net::listener& from) -> task<> {
       auto request = co_await from.next();
-      co_await server(*request, options);
+      if constexpr (std::invocable<Server&, net::connection&>) {
+        auto peer = co_await request->accept(options);
+        co_await server(peer);
+      } else {
+        co_await server(*request, options);
+      }
     };
     const auto asking = [&]() -> task<> {
       net::connection_options own = options;
@@ -105,11 +116,10 @@ class simulated_rdma : public ::testing::Test {
       auto peer = co_await as_result(home->connect(address, own));
       if (peer) co_await client(*peer);
     };
-    const auto root = [&]() -> task<> {
+    run([&]() -> task<> {
       net::listener from = co_await home->listen(address);
       co_await when_all(serving(from), asking());
-    };
-    running.run(root());
+    });
   }
 
   std::string source = "127.0.0.1:" + std::to_string(client_port);
@@ -136,8 +146,6 @@ TEST_F(simulated_rdma, an_rnic_flushes) {
 
 // The address is the other device's, and whoever listens over that one next must not find it in use.
 TEST_F(simulated_rdma, listening_at_an_address_of_another_device_leaves_it_free_once_it_has_failed) {
-  open(rdma_traits());
-  executor running(place.options(false));
   const auto listen_as_the_other_device = [this](sockaddr_in where) {
     rdma_event_channel* channel = nullptr;
     rdma_cm_id* id = nullptr;
@@ -149,15 +157,14 @@ TEST_F(simulated_rdma, listening_at_an_address_of_another_device_leaves_it_free_
     below->destroy_event_channel(channel);
     return result;
   };
-  const auto root = [&]() -> task<> {
+  run([&]() -> task<> {
     EXPECT_EQ(co_await test::code_of(home->listen("127.0.0.2:7471")), errc::wrong_device);
     sockaddr_in where{};
     where.sin_family = AF_INET;
     where.sin_port = htons(7471);
     where.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
     EXPECT_EQ(listen_as_the_other_device(where), 0);
-  };
-  running.run(root());
+  });
 }
 
 // InfiniBand's devices wait for a receiver that is slow. An RNIC does not, so what has no answer has no peer.
@@ -206,7 +213,7 @@ TEST_F(simulated_rdma, an_rnic_whose_port_is_in_use_is_given_another_one) {
     co_await peer.close();
   };
   source = "127.0.0.1:0";
-  run(serve_until_it_closes, ask);
+  run(close_behind, ask);
   EXPECT_TRUE(connected);
 }
 
@@ -266,7 +273,6 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
 
 // What the queue holds at a time goes out with one; beyond that, one is for a quarter of the queue.
 TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells_and_few_completions) {
-  open({});
   const auto serve = lend(mr::usage::write_dst);
   unsigned one_queue = 0;
   unsigned many = 0;
@@ -300,14 +306,11 @@ task<> end_of(net::list_operation& list) { co_await list; }
 
 // So that a peer that dies meanwhile is noticed as soon as with one large write after another.
 TEST_F(simulated_rdma, lists_of_large_blocks_have_a_completion_for_each_mebibyte) {
-  open({});
   constexpr std::uint64_t large = 1 << 20;
   constexpr unsigned count = 64;
   unsigned completions = 0;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
-    auto memory = co_await home->pool().allocate(large);
-    const auto lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+  const auto serve = [&](net::connection& peer) -> task<> {
+    const auto lent = co_await lend_buffer(peer, large);
     co_await tell(peer, lent.remote());
     co_await close_behind(peer);
   };
@@ -333,8 +336,7 @@ class lists_on_simulated_rdma : public simulated_rdma {
 
   /// Like lend(), to a peer that may break the connection off.
   auto lend_to_vandal() {
-    return [this](net::connection_request& from, const net::connection_options& options) -> task<> {
-      auto peer = co_await from.accept(options);
+    return [this](net::connection& peer) -> task<> {
       auto memory = co_await home->pool().allocate(block * blocks);
       auto region = co_await home->domain().register_memory(memory.bytes(),
                                                             {.usage = mr::usage::write_dst | mr::usage::read_src});
@@ -366,7 +368,6 @@ class lists_on_simulated_rdma : public simulated_rdma {
 // The completion of a request that has failed says which one it is, also if it was not to be told of. Who hears first
 // that the peer has gone, for that reason, while there is more to be posted, says at which element the list has waited.
 TEST_F(lists_on_simulated_rdma, of_which_any_element_is_refused_have_written_those_before_it) {
-  open({});
   const auto is_one_of = [](std::error_code code) {
     return code == errc::remote_access || code == errc::peer_vanished;
   };
@@ -409,7 +410,6 @@ TEST_F(lists_on_simulated_rdma, of_which_any_element_is_refused_have_written_tho
 
 // Elements take room in the queue, and no slot. The device would say that it overflows.
 TEST_F(lists_on_simulated_rdma, leave_what_waits_behind_them_no_more_room_than_there_is) {
-  open({});
   const auto ask = [&](net::connection& peer) -> task<> {
     const auto there = (co_await hear(peer)).slice(0, block * blocks);
     auto own = co_await home->pool().allocate(block * blocks);
@@ -439,7 +439,6 @@ TEST_F(lists_on_simulated_rdma, leave_what_waits_behind_them_no_more_room_than_t
 }
 
 TEST_F(lists_on_simulated_rdma, end_with_the_connection_wherever_they_are) {
-  open({});
   unsigned in_the_middle = 0;
   for (int turns = 0; turns != 120; ++turns) {
     const bool refuses = turns % 2 != 0;
@@ -469,10 +468,8 @@ TEST_F(lists_on_simulated_rdma, end_with_the_connection_wherever_they_are) {
 
 // And not that this end has closed it, which it has not.
 TEST_F(simulated_rdma, an_exposure_says_why_its_connection_ended_meanwhile) {
-  open({});
   int ended = 0;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
+  const auto serve = [&](net::connection& peer) -> task<> {
     auto hello = co_await home->pool().allocate(4);
     static_cast<void>(co_await as_result(peer.send(std::move(hello))));
     static_cast<void>(co_await as_result(peer.recv()));
@@ -497,7 +494,6 @@ TEST_F(simulated_rdma, an_exposure_says_why_its_connection_ended_meanwhile) {
 }
 
 TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
-  open({});
   const auto harm = [&] {
     below->break_off(client_port);
     below->cut(client_port);
@@ -507,7 +503,7 @@ TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
   };
   harm();
   const auto ask = [](net::connection& peer) -> task<> { co_await peer.close(); };
-  run(serve_until_it_closes, ask);
+  run(close_behind, ask);
   harm();
   EXPECT_FALSE(place.disturbed(client_port));
   EXPECT_EQ(place.faults(), 0U);
@@ -521,8 +517,7 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
     open(traits, {.allow_shared_windows = true});
     for (duration after{}; after < 20us; after += 100ns) {
       const bool unbinds = (after / 100ns) % 2 != 0;
-      const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-        auto peer = co_await from.accept(options);
+      const auto serve = [&](net::connection& peer) -> task<> {
         auto memory = co_await home->pool().allocate(64);
         auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::bind_window});
         {
@@ -552,16 +547,12 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
     const rdma_traits traits{.like_rxe = like_rxe};
     open(traits);
     int ended = 0;
-    const auto expose = [&](net::connection& peer) -> task<net::exposure> {
-      auto memory = co_await home->pool().allocate(64);
-      co_return co_await peer.expose(std::move(memory), mr::usage::write_dst);
-    };
     const auto lend_exposures = [&](net::connection& peer) -> task<> {
-      { const net::exposure dropped = co_await expose(peer); }
-      net::exposure returned = co_await expose(peer);
+      { const net::exposure dropped = co_await lend_buffer(peer); }
+      net::exposure returned = co_await lend_buffer(peer);
       const mr::buffer back = co_await returned.revoke();
       EXPECT_EQ(back.size(), 64u);
-      net::exposure retired = co_await expose(peer);
+      net::exposure retired = co_await lend_buffer(peer);
       const std::uint32_t key = test::stag_of(retired.remote());
       retired.retire();
       peer.confirm_retired(key);
@@ -586,14 +577,13 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
       co_await sleep_for(1ms);
       EXPECT_EQ(below->open_windows(), 0u);
     };
-    const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-      auto peer = co_await from.accept(options);
+    const auto serve = [&](net::connection& peer) -> task<> {
       co_await lend_exposures(peer);
       co_await lend_windows(peer);
       std::vector<std::byte> bytes(64);
       auto region = co_await home->domain().register_memory(std::span(bytes), purpose);
       {
-        const net::exposure kept = co_await expose(peer);
+        const net::exposure kept = co_await lend_buffer(peer);
         const net::exposure bound = co_await peer.expose(region.slice(), mr::usage::write_dst);
         co_await peer.close();
       }
@@ -611,15 +601,11 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
 class simulated_windows : public simulated_rdma {
  protected:
   void lend_in_turn(bool given_back) {
-    open({});
     constexpr int times = 20;
     int refused = 0;
-    const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-      auto peer = co_await from.accept(options);
+    const auto serve = [&](net::connection& peer) -> task<> {
       for (int i = 0; i < times; ++i) {
-        auto memory = co_await home->pool().allocate(64);
-        std::memset(memory.data(), 0, memory.size());
-        net::exposure lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+        net::exposure lent = co_await lend_buffer(peer);
         co_await tell(peer, lent.remote());
         auto answer = co_await peer.recv();
         EXPECT_TRUE(answer);
@@ -628,9 +614,7 @@ class simulated_windows : public simulated_rdma {
         EXPECT_EQ(below->open_windows(), 0u);
         EXPECT_EQ(below->windows(), 1u);
       }
-      auto memory = co_await home->pool().allocate(64);
-      std::memset(memory.data(), 0, memory.size());
-      const net::exposure last = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+      const net::exposure last = co_await lend_buffer(peer);
       co_await tell(peer, last.remote());
       EXPECT_FALSE(co_await as_result(peer.recv()));
       EXPECT_EQ(last.memory().bytes()[0], std::byte(0));
@@ -667,16 +651,13 @@ TEST_F(simulated_windows, that_the_peer_gives_back_are_bound_again_and_their_ear
 // The owner knows that from elsewhere, and has not received the message yet. A device may take a second invalidation
 // for an error.
 TEST_F(simulated_windows, that_the_peer_has_given_back_are_not_invalidated_again) {
-  open({});
   int taken_back = 0;
   std::uint32_t key = 0;
   event lent;
   event given_back;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
+  const auto serve = [&](net::connection& peer) -> task<> {
     for (int i = 0; i < 100; ++i) {
-      auto memory = co_await home->pool().allocate(64);
-      net::exposure open_to_peer = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+      net::exposure open_to_peer = co_await lend_buffer(peer);
       key = test::stag_of(open_to_peer.remote());
       lent.set();
       co_await given_back.wait();
@@ -705,10 +686,8 @@ TEST_F(simulated_windows, that_the_peer_has_given_back_are_not_invalidated_again
 
 // It waits for nobody: what is left of its windows it does itself.
 TEST_F(simulated_rdma, a_region_that_borrows_may_go_right_behind_its_window) {
-  open({});
   int ended = 0;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
+  const auto serve = [&](net::connection& peer) -> task<> {
     auto memory = co_await home->pool().allocate(64);
     for (int i = 0; i < 20; ++i) {
       constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
@@ -728,10 +707,8 @@ TEST_F(simulated_rdma, a_region_that_borrows_may_go_right_behind_its_window) {
 // Regions may overlap: what an application registers, and what a cache does. A window keeps its own registered, and no
 // other.
 TEST_F(simulated_rdma, a_window_is_bound_to_the_region_whose_slice_was_given) {
-  open({});
   int lent = 0;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
+  const auto serve = [&](net::connection& peer) -> task<> {
     auto memory = co_await home->pool().allocate(64);
     constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
     for (const bool younger : {false, true}) {
@@ -759,8 +736,7 @@ loose_task lend_loosely(net::connection& peer, mr::buffer memory) {
 TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_not_made) {
   open({.like_rxe = true});
   int exchanged = 0;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
+  const auto serve = [&](net::connection& peer) -> task<> {
     while (auto message = co_await peer.recv()) ++exchanged;
     co_await peer.close();
   };
@@ -790,7 +766,6 @@ TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_no
 
 // The window's memory goes with the frame.
 TEST_F(simulated_rdma, an_exposure_that_is_destroyed_while_a_worker_makes_its_window_waits_for_that) {
-  open({});
   test::held_workers workers;
   executor_options_.workers = &workers;
   const auto ask = [&](net::connection& peer) -> task<> {
@@ -806,7 +781,7 @@ TEST_F(simulated_rdma, an_exposure_that_is_destroyed_while_a_worker_makes_its_wi
     EXPECT_EQ(below->windows(), 0U);
     co_await peer.close();
   };
-  run(serve_until_it_closes, ask);
+  run(close_behind, ask);
 }
 
 loose_task register_loosely(net::device& device, std::span<std::byte> memory) {
@@ -814,18 +789,15 @@ loose_task register_loosely(net::device& device, std::span<std::byte> memory) {
 }
 
 TEST_F(simulated_rdma, a_registration_that_is_destroyed_while_a_worker_is_at_it_waits_for_that) {
-  open({});
   test::held_workers workers;
   executor_options_.workers = &workers;
-  executor running(executor_options_);
-  const auto root = [&]() -> task<> {
+  run([&]() -> task<> {
     std::vector<std::byte> memory(100);
     const loose_task registering = register_loosely(*home, memory);
     workers.hold_next_until_waited_for();
-    registering.start(running);
+    registering.start(*executor::current());
     while (!workers.hold_it() || !registering.at_rest()) co_await yield();
-  };
-  running.run(root());
+  });
   EXPECT_FALSE(workers.hold_it());
 }
 
@@ -837,8 +809,8 @@ loose_task succeed_or_fail(Operation operation) {
 // Sets up a connection, and destroys the frame of one end once it rests and `is_time()`, then calls `after()`. True if
 // it had ended before.
 template <class IsTime, class After>
-task<bool> destroy_set_up(net::device& home, const net::connection_options& usual, executor& running, bool of_client,
-                          IsTime& is_time, const After& after) {
+task<bool> destroy_set_up(net::device& home, const net::connection_options& usual, bool of_client, IsTime& is_time,
+                          const After& after) {
   net::listener from = co_await home.listen(address);
   const auto accept = [&]() -> task<> {
     auto request = co_await from.next();
@@ -854,7 +826,7 @@ task<bool> destroy_set_up(net::device& home, const net::connection_options& usua
     tasks.spawn(other());
     {
       const loose_task victim = succeed_or_fail(of_client ? connect() : accept());
-      victim.start(running);
+      victim.start(*executor::current());
       while (!(is_time() && victim.at_rest()) && !victim.ended()) co_await yield();
       ended = victim.ended();
     }
@@ -875,15 +847,9 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_while_a_worker_is_at_any_job_l
         open(like);
         test::held_workers workers(number);
         executor_options_.workers = &workers;
-        {
-          executor running(executor_options_);
-          const auto is_time = [&] { return workers.hold_it(); };
-          const auto let_go = [&] { workers.let_go(); };
-          const auto root = [&]() -> task<> {
-            ended = co_await destroy_set_up(*home, options, running, of_client, is_time, let_go);
-          };
-          running.run(root());
-        }
+        const auto is_time = [&] { return workers.hold_it(); };
+        const auto let_go = [&] { workers.let_go(); };
+        run([&]() -> task<> { ended = co_await destroy_set_up(*home, options, of_client, is_time, let_go); });
         close();
       }
     }
@@ -899,15 +865,8 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_at_any_turn_leaves_nothing) {
       std::size_t turns = 0;
       for (bool ended = false; !ended; ++turns) {
         open(like);
-        {
-          executor running(executor_options_);
-          const auto is_time = [left = turns]() mutable { return left == 0 || --left == 0; };
-          const auto root = [&]() -> task<> {
-            auto when = is_time;
-            ended = co_await destroy_set_up(*home, options, running, of_client, when, [] {});
-          };
-          running.run(root());
-        }
+        auto is_time = [left = turns]() mutable { return left == 0 || --left == 0; };
+        run([&]() -> task<> { ended = co_await destroy_set_up(*home, options, of_client, is_time, [] {}); });
         close();
       }
       all_turns += turns;
@@ -918,15 +877,12 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_at_any_turn_leaves_nothing) {
 
 // InfiniBand's standard has it, and a peer that is not weft has told nothing.
 TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_from_them) {
-  open({});
   unsigned received = 0;
   net::connection_options foreign = usual();
   foreign.profile = net::profile::interop;
   foreign.receive_depth = 4;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
-    auto memory = co_await home->pool().allocate(64);
-    const auto lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+  const auto serve = [&](net::connection& peer) -> task<> {
+    const auto lent = co_await lend_buffer(peer);
     co_await tell(peer, lent.remote());
     for (; received < 40; ++received) {
       const auto message = co_await peer.recv_or_throw();
@@ -958,8 +914,7 @@ TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_
 TEST_F(simulated_rdma, weft_peers_stay_connected_where_packets_without_payload_are_lost) {
   open({.loses_empty_packets = true});
   bool closed = false;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
+  const auto serve = [&](net::connection& peer) -> task<> {
     const auto message = co_await as_result(peer.recv());
     EXPECT_TRUE(message) << message.error().what();
     co_await peer.close();
@@ -987,8 +942,7 @@ class foreign_peers : public simulated_rdma {
   /// Connects until it succeeds, and runs `script(client, server)`: both take the other for a peer that is not weft.
   template <class Script>
   void between(Script script) {
-    executor running(place.options(false));
-    const auto root = [&]() -> task<> {
+    run([&]() -> task<> {
       net::connection_options options = usual();
       options.profile = net::profile::interop;
       net::listener from = co_await home->listen(address);
@@ -1020,8 +974,7 @@ class foreign_peers : public simulated_rdma {
         co_await asking();
       };
       co_await with_scope(on_failure::stop_siblings, both);
-    };
-    running.run(root());
+    });
   }
 
   task<> pass_a_word(net::connection& from, net::connection& to) {
@@ -1051,7 +1004,6 @@ TEST_F(foreign_peers, stay_connected_where_packets_without_payload_are_lost_and_
 }
 
 TEST_F(foreign_peers, that_vanish_are_noticed_where_packets_without_payload_arrive) {
-  open({});
   const test::report_list reports;
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
     co_await pass_a_word(client, server);
@@ -1068,8 +1020,7 @@ TEST_F(foreign_peers, that_vanish_are_noticed_where_packets_without_payload_arri
 TEST_F(foreign_peers, that_leave_what_they_have_accepted_say_nothing_of_the_network) {
   open({.leaves_at_once = true});
   const test::report_list reports;
-  executor running(place.options(false));
-  const auto root = [&]() -> task<> {
+  run([&]() -> task<> {
     net::connection_options options = usual();
     options.profile = net::profile::interop;
     net::listener from = co_await home->listen(address);
@@ -1081,8 +1032,7 @@ TEST_F(foreign_peers, that_leave_what_they_have_accepted_say_nothing_of_the_netw
       for (int i = 0; i < 8; ++i) static_cast<void>(co_await as_result(home->connect(address, options)));
       from.close();
     });
-  };
-  running.run(root());
+  });
   EXPECT_EQ(warnings_in(reports), std::vector<std::string>());
 }
 
@@ -1090,9 +1040,8 @@ TEST_F(foreign_peers, that_leave_what_they_have_accepted_say_nothing_of_the_netw
 // are to share may stay for as long as their user likes.
 TEST_F(simulated_rdma, a_device_that_has_gone_lets_its_executor_sleep) {
   for (int round = 0; round < 8; ++round) {  // some let go of what their users have made
-    below.reset();
-    open(rdma_traits());
-    const auto root = [&]() -> task<> {
+    open({});
+    run([&]() -> task<> {
       const net::shared_receives kept = co_await home->share_receives({.depth = 4});
       co_await sleep_for(1ms);
       below->remove();
@@ -1101,11 +1050,7 @@ TEST_F(simulated_rdma, a_device_that_has_gone_lets_its_executor_sleep) {
       const std::uint64_t turns = running.statistics().turns;
       co_await sleep_for(10s);
       EXPECT_LT(running.statistics().turns - turns, 1000u);
-    };
-    {
-      executor running(place.options(false));
-      running.run(root());
-    }
+    });
     close();
   }
 }
@@ -1116,8 +1061,7 @@ class simulated_lending : public simulated_rdma {
     const rdma_traits traits{.windows = kind};
     open(traits, {.allow_shared_windows = allow_shared_windows});
     std::error_code failure;
-    const auto serve = [&](net::connection_request& from, const net::connection_options& how) -> task<> {
-      auto peer = co_await from.accept(how);
+    const auto serve = [&](net::connection& peer) -> task<> {
       auto memory = co_await home->pool().allocate(64);
       auto lent = co_await as_result(peer.expose(std::move(memory), mr::usage::write_dst));
       if (lent) static_cast<void>(co_await lent->revoke());
@@ -1163,14 +1107,10 @@ TEST_F(simulated_lending, is_allowed_by_each_device_for_itself) {
     EXPECT_FALSE(co_await peer.recv());
     co_await peer.close();
   };
-  {
-    executor running(place.options(false));
-    const auto root = [&]() -> task<> {
-      net::listener from = co_await home->listen(address);
-      co_await when_all(serving(from), asking());
-    };
-    running.run(root());
-  }
+  run([&]() -> task<> {
+    net::listener from = co_await home->listen(address);
+    co_await when_all(serving(from), asking());
+  });
   other.reset();
 }
 

@@ -6,6 +6,7 @@
 #include <weft/mr/porting/porting.hpp>
 #include <weft/weft.hpp>
 
+#include "kit/scripted_test.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {
@@ -35,6 +36,8 @@ class mr_duplicated : public ::testing::Test {
     }
   }
 };
+
+#define TEST_F_DUPLICATE(fixture, name) TEST_F_SCRIPT(fixture, name, (pool & source), expect_duplicate(WEFT_SCRIPT))
 
 struct holder {
   int number = 0;
@@ -73,18 +76,14 @@ TEST_F(mr_duplicated, buffer_in_an_aggregate_in_parentheses_is_noticed) {
 #endif
 }
 
-TEST_F(mr_duplicated, buffer_in_nested_braces_is_noticed) {
-  expect_duplicate([](pool& source) -> task<> {
-    const two_holders made{1, {2, co_await source.allocate(100)}};
-    EXPECT_EQ(made.inner.memory.size(), 100U);
-  });
+TEST_F_DUPLICATE(mr_duplicated, buffer_in_nested_braces_is_noticed) {
+  const two_holders made{1, {2, co_await source.allocate(100)}};
+  EXPECT_EQ(made.inner.memory.size(), 100U);
 }
 
-TEST_F(mr_duplicated, buffer_in_an_array_in_braces_is_noticed) {
-  expect_duplicate([](pool& source) -> task<> {
-    const std::array<buffer, 1> made{co_await source.allocate(100)};
-    EXPECT_EQ(made[0].size(), 100U);
-  });
+TEST_F_DUPLICATE(mr_duplicated, buffer_in_an_array_in_braces_is_noticed) {
+  const std::array<buffer, 1> made{co_await source.allocate(100)};
+  EXPECT_EQ(made[0].size(), 100U);
 }
 
 TEST_F(mr_duplicated, buffer_in_an_argument_in_braces_is_noticed) {
@@ -99,42 +98,32 @@ TEST_F(mr_duplicated, buffer_in_an_argument_in_braces_is_noticed) {
   });
 }
 
-TEST_F(mr_duplicated, buffer_in_an_argument_in_braces_of_what_is_awaited_is_noticed) {
-  expect_duplicate([](pool& source) -> task<> {
-    buffer memory = co_await source.allocate(100);
-    const std::size_t size = co_await size_later(holder{1, std::move(memory)});
-    EXPECT_EQ(size, 100U);
-  });
+TEST_F_DUPLICATE(mr_duplicated, buffer_in_an_argument_in_braces_of_what_is_awaited_is_noticed) {
+  buffer memory = co_await source.allocate(100);
+  const std::size_t size = co_await size_later(holder{1, std::move(memory)});
+  EXPECT_EQ(size, 100U);
 }
 
-TEST_F(mr_duplicated, buffer_in_an_assignment_in_braces_is_noticed) {
-  expect_duplicate([](pool& source) -> task<> {
-    holder made;
-    made = {1, co_await source.allocate(100)};
-    EXPECT_EQ(made.memory.size(), 100U);
-  });
+TEST_F_DUPLICATE(mr_duplicated, buffer_in_an_assignment_in_braces_is_noticed) {
+  holder made;
+  made = {1, co_await source.allocate(100)};
+  EXPECT_EQ(made.memory.size(), 100U);
 }
 
-TEST_F(mr_duplicated, buffer_in_a_result_in_braces_is_noticed) {
-  expect_duplicate([](pool& source) -> task<> {
-    const auto make = [](pool& from) -> task<holder> { co_return holder{1, co_await from.allocate(100)}; };
-    const holder made = co_await make(source);
-    EXPECT_EQ(made.memory.size(), 100U);
-  });
+TEST_F_DUPLICATE(mr_duplicated, buffer_in_a_result_in_braces_is_noticed) {
+  const auto make = [](pool& from) -> task<holder> { co_return holder{1, co_await from.allocate(100)}; };
+  const holder made = co_await make(source);
+  EXPECT_EQ(made.memory.size(), 100U);
 }
 
-TEST_F(mr_duplicated, buffer_in_an_optional_made_in_braces_is_noticed) {
-  expect_duplicate([](pool& source) -> task<> {
-    const std::optional<holder> made(holder{1, co_await source.allocate(100)});
-    EXPECT_EQ(made->memory.size(), 100U);
-  });
+TEST_F_DUPLICATE(mr_duplicated, buffer_in_an_optional_made_in_braces_is_noticed) {
+  const std::optional<holder> made(holder{1, co_await source.allocate(100)});
+  EXPECT_EQ(made->memory.size(), 100U);
 }
 
-TEST_F(mr_duplicated, buffer_captured_beside_an_await_is_noticed) {
-  expect_duplicate([](pool& source) -> task<> {
-    const auto made = [memory = co_await source.allocate(100)] { return memory.size(); };
-    EXPECT_EQ(made(), 100U);
-  });
+TEST_F_DUPLICATE(mr_duplicated, buffer_captured_beside_an_await_is_noticed) {
+  const auto made = [memory = co_await source.allocate(100)] { return memory.size(); };
+  EXPECT_EQ(made(), 100U);
 }
 
 // What docs/gcc-12.md says to write instead.

@@ -29,11 +29,15 @@ class event_queues : public ::testing::Test {
   porting::pending_region submit(porting::event_queue& queue, void* context = nullptr) {
     return porting::submit(*domain, memory, {.usage = usage::write_dst}, queue, context);
   }
-  /// Nothing is left of any test.
-  void TearDown() override { EXPECT_EQ(domain->registered, domain->deregistered); }
+  /// Nothing is left of any test, nor was there more than it says.
+  void TearDown() override {
+    EXPECT_EQ(domain->registered, domain->deregistered);
+    EXPECT_EQ(domain->registered, in_all.value_or(domain->registered));
+  }
 
   std::array<std::byte, 64> memory{};
   std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
+  std::optional<int> in_all;  // registrations
   std::atomic<bool> gated{false};
   std::counting_semaphore<> entered{0};  // registrations that a worker has begun, while gated
   std::counting_semaphore<> gate{0};     // lets one of them go on
@@ -94,21 +98,19 @@ TASK_TEST_F(event_queues, give_no_key_of_memory_that_lets_no_peer_in) {
   EXPECT_EQ(test::code_thrown_by([&] { return pending.key(); }), errc::access_denied);
 }
 
-TEST_F(event_queues, get_no_event_for_what_is_refused_at_once) {
-  run([&]() -> task<> {
-    porting::event_queue queue;
-    const auto refuse = [&](std::span<std::byte> range, registration_options wanted) {
-      return test::code_thrown_by([&] { return porting::submit(*domain, range, wanted, queue, nullptr); });
-    };
-    EXPECT_EQ(refuse({}, {.usage = usage::send}), errc::zero_length);
-    EXPECT_EQ(refuse(memory, {.usage = static_cast<usage>(1U << 15)}), errc::unknown_usage);
-    // The next event is that of the one registration that there was.
-    const auto pending = submit(queue, &queue);
-    const auto event = co_await queue.next();
-    EXPECT_EQ(event.context, &queue);
-    EXPECT_EQ(queue.size(), 0);
-  });
-  EXPECT_EQ(domain->registered, 1);
+TASK_TEST_F(event_queues, get_no_event_for_what_is_refused_at_once) {
+  in_all = 1;
+  porting::event_queue queue;
+  const auto refuse = [&](std::span<std::byte> range, registration_options wanted) {
+    return test::code_thrown_by([&] { return porting::submit(*domain, range, wanted, queue, nullptr); });
+  };
+  EXPECT_EQ(refuse({}, {.usage = usage::send}), errc::zero_length);
+  EXPECT_EQ(refuse(memory, {.usage = static_cast<usage>(1U << 15)}), errc::unknown_usage);
+  // The next event is that of the one registration that there was.
+  const auto pending = submit(queue, &queue);
+  const auto event = co_await queue.next();
+  EXPECT_EQ(event.context, &queue);
+  EXPECT_EQ(queue.size(), 0);
 }
 
 TASK_TEST_F(event_queues, say_why_a_registration_has_failed) {
@@ -130,22 +132,20 @@ TASK_TEST_F(event_queues, survive_a_domain_that_runs_out_of_memory) {
   EXPECT_EQ(event.outcome.error().code(), errc::no_memory);
 }
 
-TEST_F(event_queues, cancel_one_whose_handle_goes_before_a_worker_begins) {
+TASK_TEST_F(event_queues, cancel_one_whose_handle_goes_before_a_worker_begins) {
+  in_all = 1;
   gated = true;
-  run([&]() -> task<> {
-    porting::event_queue queue;
-    const auto first = submit(queue);
-    entered.acquire();  // the only worker is busy
-    submit(queue, &queue);
-    const auto event = co_await queue.next();
-    EXPECT_EQ(event.context, &queue);
-    EXPECT_EQ(event.outcome.error().code(), errc::canceled);
-    EXPECT_EQ(domain->registered, 0);
-    gate.release();
-    const auto other = co_await queue.next();
-    EXPECT_TRUE(other.outcome);
-  });
-  EXPECT_EQ(domain->registered, 1);
+  porting::event_queue queue;
+  const auto first = submit(queue);
+  entered.acquire();  // the only worker is busy
+  submit(queue, &queue);
+  const auto event = co_await queue.next();
+  EXPECT_EQ(event.context, &queue);
+  EXPECT_EQ(event.outcome.error().code(), errc::canceled);
+  EXPECT_EQ(domain->registered, 0);
+  gate.release();
+  const auto other = co_await queue.next();
+  EXPECT_TRUE(other.outcome);
 }
 
 TASK_TEST_F(event_queues, cancel_one_whose_handle_goes_while_it_is_registered) {
@@ -348,25 +348,23 @@ TEST(write_counter, wakes_tasks_of_many_executors_that_may_be_destroyed_meanwhil
   }
 }
 
-TEST_F(event_queues, destroyed_undo_what_nobody_has_read) {
+TASK_TEST_F(event_queues, destroyed_undo_what_nobody_has_read) {
+  in_all = 3;
   gated = true;
-  run([&]() -> task<> {
-    std::vector<porting::pending_region> pending;
-    {
-      porting::event_queue queue;
-      for (int i = 0; i < 3; ++i) pending.push_back(submit(queue));
-      entered.acquire();
-      gate.release();
-      entered.acquire();
-      while (queue.size() == 0) co_await yield();
-    }
-    EXPECT_EQ(domain->deregistered, 1) << "the one that was complete";
-    gate.release(2);
+  std::vector<porting::pending_region> pending;
+  {
+    porting::event_queue queue;
+    for (int i = 0; i < 3; ++i) pending.push_back(submit(queue));
     entered.acquire();
-    const auto nothing = []() noexcept {};
-    co_await offload(nothing);  // behind them, for there is one worker
-  });
-  EXPECT_EQ(domain->registered, 3);
+    gate.release();
+    entered.acquire();
+    while (queue.size() == 0) co_await yield();
+  }
+  EXPECT_EQ(domain->deregistered, 1) << "the one that was complete";
+  gate.release(2);
+  entered.acquire();
+  const auto nothing = []() noexcept {};
+  co_await offload(nothing);  // behind them, for there is one worker
 }
 
 TEST(event_queue_threads, give_each_event_to_one_of_many_readers) {

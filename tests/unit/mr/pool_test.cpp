@@ -184,25 +184,22 @@ task<> until_waiting(pool& source, std::size_t count, budget share = budget::sen
   while (source.statistics().of(share).waiting != count) co_await yield();
 }
 
-TEST_F(pool_test, waits_when_its_share_is_used_up_and_serves_in_order_of_coming) {
-  test::run([&]() -> task<> {
-    pool source(domain, small());
-    std::vector<buffer> all = co_await take_all(source);
-    std::vector<int> order;
-    event release;
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      for (int name = 0; name < 3; ++name) children.spawn(wait_for(source, 16 * kib, order, name, release));
-      co_await until_waiting(source, 3);
-      EXPECT_TRUE(order.empty());
-      EXPECT_FALSE(source.try_allocate(100)) << "jumped the queue";
-      for (std::size_t done = 1; done <= 3; ++done) {
-        all.pop_back();
-        while (order.size() < done) co_await yield();
-      }
-      release.set();
-    });
-    EXPECT_EQ(order, (std::vector{0, 1, 2}));
+TEST_F_POOL(pool_test, waits_when_its_share_is_used_up_and_serves_in_order_of_coming, small()) {
+  std::vector<buffer> all = co_await take_all(source);
+  std::vector<int> order;
+  event release;
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    for (int name = 0; name < 3; ++name) children.spawn(wait_for(source, 16 * kib, order, name, release));
+    co_await until_waiting(source, 3);
+    EXPECT_TRUE(order.empty());
+    EXPECT_FALSE(source.try_allocate(100)) << "jumped the queue";
+    for (std::size_t done = 1; done <= 3; ++done) {
+      all.pop_back();
+      while (order.size() < done) co_await yield();
+    }
+    release.set();
   });
+  EXPECT_EQ(order, (std::vector{0, 1, 2}));
   EXPECT_LE(memory.most_mapped, 128 * kib);
 }
 
@@ -549,17 +546,14 @@ TEST_F(pool_test, try_allocate_works_where_no_executor_runs) {
   made->bytes()[0] = std::byte{1};
 }
 
-TEST_F(pool_test, memory_stays_below_the_limit_and_follows_the_load_down) {
-  test::run([&]() -> task<> {
-    pool source(domain, of(16 * mib, mib));
-    std::vector<buffer> held;
-    for (int i = 0; i < 500; ++i) held.push_back(co_await source.allocate(16 * kib));
-    EXPECT_GE(source.statistics().send.arena_bytes, 500 * 16 * kib);
-    held.clear();
-    while (source.statistics().send.arena_bytes > mib) co_await yield();
-    EXPECT_EQ(source.statistics().send.arenas, 1U);
-    EXPECT_EQ(memory.mapped, mib);
-  });
+TEST_F_POOL(pool_test, memory_stays_below_the_limit_and_follows_the_load_down, of(16 * mib, mib)) {
+  std::vector<buffer> held;
+  for (int i = 0; i < 500; ++i) held.push_back(co_await source.allocate(16 * kib));
+  EXPECT_GE(source.statistics().send.arena_bytes, 500 * 16 * kib);
+  held.clear();
+  while (source.statistics().send.arena_bytes > mib) co_await yield();
+  EXPECT_EQ(source.statistics().send.arenas, 1U);
+  EXPECT_EQ(memory.mapped, mib);
   EXPECT_LE(memory.most_mapped, 16 * mib);
 }
 
@@ -599,13 +593,10 @@ TEST_F_POOL(pool_test, a_buffer_larger_than_an_arena_gets_one_of_its_own_and_giv
   EXPECT_EQ(source.statistics().send.arenas, 1U);
 }
 
-TEST_F(pool_test, an_idle_arena_makes_room_for_a_buffer_that_would_not_fit_beside_it) {
-  test::run([&]() -> task<> {
-    pool source(domain, of(256 * kib));
-    { const buffer one = co_await source.allocate(1000); }
-    const buffer all = co_await source.allocate(128 * kib);
-    EXPECT_EQ(all.size(), 128 * kib);
-  });
+TEST_F_POOL(pool_test, an_idle_arena_makes_room_for_a_buffer_that_would_not_fit_beside_it, of(256 * kib)) {
+  { const buffer one = co_await source.allocate(1000); }
+  const buffer all = co_await source.allocate(128 * kib);
+  EXPECT_EQ(all.size(), 128 * kib);
   EXPECT_LE(memory.most_mapped, 256 * kib);
 }
 

@@ -105,69 +105,67 @@ TEST_F(registration_rules, a_usage_that_a_domain_cannot_grant_is_refused_by_name
   task<> suite##_##name##_task(std::shared_ptr<recording_domain> domain);        \
   TEST_OF_DOMAIN(suite, name) { executor().run(suite##_##name##_task(domain)); } \
   task<> suite##_##name##_task(std::shared_ptr<recording_domain> domain)
+// With so many registrations, all of which have been undone in the end.
+#define TASK_TEST_REGISTERING(suite, name, count)                         \
+  task<> suite##_##name##_task(std::shared_ptr<recording_domain> domain); \
+  TEST_OF_DOMAIN(suite, name) {                                           \
+    executor().run(suite##_##name##_task(domain));                        \
+    EXPECT_EQ(domain->registered, count);                                 \
+    EXPECT_EQ(domain->deregistered, count);                               \
+  }                                                                       \
+  task<> suite##_##name##_task(std::shared_ptr<recording_domain> domain)
 
-TEST_OF_DOMAIN(region, is_registered_on_a_worker_and_not_on_the_executor) {
+TASK_TEST_REGISTERING(region, is_registered_on_a_worker_and_not_on_the_executor, 1) {
   std::vector<std::byte> memory(100);
-  test::run([&]() -> task<> {
-    region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send, .relaxed_ordering = true});
-    EXPECT_NE(domain->last_registration, std::this_thread::get_id());
-    EXPECT_TRUE(domain->last_options.relaxed_ordering);
-    EXPECT_EQ(made.data(), memory.data());
-    EXPECT_EQ(made.size(), 100U);
-    EXPECT_EQ(made.usage(), usage::send);
-    co_await made.release();
-    EXPECT_NE(domain->last_deregistration, std::this_thread::get_id());
-    EXPECT_FALSE(made);
-    co_await made.release();  // nothing left to do
-  });
-  EXPECT_EQ(domain->registered, 1);
-  EXPECT_EQ(domain->deregistered, 1);
+  region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send, .relaxed_ordering = true});
+  EXPECT_NE(domain->last_registration, std::this_thread::get_id());
+  EXPECT_TRUE(domain->last_options.relaxed_ordering);
+  EXPECT_EQ(made.data(), memory.data());
+  EXPECT_EQ(made.size(), 100U);
+  EXPECT_EQ(made.usage(), usage::send);
+  co_await made.release();
+  EXPECT_NE(domain->last_deregistration, std::this_thread::get_id());
+  EXPECT_FALSE(made);
+  co_await made.release();  // nothing left to do
 }
 
-TEST_OF_DOMAIN(region, registered_anew_is_for_something_else_and_on_a_worker) {
+TASK_TEST_REGISTERING(region, registered_anew_is_for_something_else_and_on_a_worker, 3) {
   std::vector<std::byte> memory(100);
   std::vector<std::byte> other(50);
-  test::run([&]() -> task<> {
-    region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
-    co_await made.reregister({.usage = usage::read_src});
-    EXPECT_NE(domain->last_registration, std::this_thread::get_id());
-    EXPECT_EQ(made.usage(), usage::read_src);
-    EXPECT_EQ(made.remote().key(), 1002u);
-    EXPECT_EQ(domain->deregistered, 1);
-    co_await made.reregister(std::span(other), {.usage = usage::recv});
-    EXPECT_EQ(made.data(), other.data());
-    EXPECT_EQ(made.slice().size(), 50u);
-  });
-  EXPECT_EQ(domain->registered, 3);
-  EXPECT_EQ(domain->deregistered, 3);
+  region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+  co_await made.reregister({.usage = usage::read_src});
+  EXPECT_NE(domain->last_registration, std::this_thread::get_id());
+  EXPECT_EQ(made.usage(), usage::read_src);
+  EXPECT_EQ(made.remote().key(), 1002u);
+  EXPECT_EQ(domain->deregistered, 1);
+  co_await made.reregister(std::span(other), {.usage = usage::recv});
+  EXPECT_EQ(made.data(), other.data());
+  EXPECT_EQ(made.slice().size(), 50u);
 }
 
-TEST_OF_DOMAIN(region, that_cannot_be_registered_anew_stays_as_it_is) {
-  test::run([&]() -> task<> {
-    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
-    const auto refused = [&](std::span<std::byte> memory, registration_options options) -> task<std::error_code> {
-      return test::code_of(made.reregister(memory, options));
-    };
-    std::array<std::byte, 8> elsewhere{};
-    const auto other = co_await refused(elsewhere, {.usage = usage::send});
-    EXPECT_EQ(other, errc::invalid_argument);
-    {
-      const region_pin used(made.slice());
-      const auto busy = co_await refused(made.bytes(), {.usage = usage::send});
-      EXPECT_EQ(busy, errc::busy);
-    }
-    const auto unknown = co_await refused(made.bytes(), {.usage = static_cast<usage>(1 << 15)});
-    EXPECT_EQ(unknown, errc::unknown_usage);
-    domain->refuse = true;
-    const auto full = co_await refused(made.bytes(), {.usage = usage::send});
-    EXPECT_EQ(full, errc::no_memory);
-    EXPECT_EQ(made.usage(), usage::read_src);
-    EXPECT_EQ(made.remote().key(), 1001u);
-    EXPECT_EQ(domain->deregistered, 0);
-    region empty;
-    EXPECT_EQ(co_await test::code_of(empty.reregister({.usage = usage::send})), errc::invalid_argument);
-  });
-  EXPECT_EQ(domain->deregistered, 1);
+TASK_TEST_REGISTERING(region, that_cannot_be_registered_anew_stays_as_it_is, 1) {
+  region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
+  const auto refused = [&](std::span<std::byte> memory, registration_options options) -> task<std::error_code> {
+    return test::code_of(made.reregister(memory, options));
+  };
+  std::array<std::byte, 8> elsewhere{};
+  const auto other = co_await refused(elsewhere, {.usage = usage::send});
+  EXPECT_EQ(other, errc::invalid_argument);
+  {
+    const region_pin used(made.slice());
+    const auto busy = co_await refused(made.bytes(), {.usage = usage::send});
+    EXPECT_EQ(busy, errc::busy);
+  }
+  const auto unknown = co_await refused(made.bytes(), {.usage = static_cast<usage>(1 << 15)});
+  EXPECT_EQ(unknown, errc::unknown_usage);
+  domain->refuse = true;
+  const auto full = co_await refused(made.bytes(), {.usage = usage::send});
+  EXPECT_EQ(full, errc::no_memory);
+  EXPECT_EQ(made.usage(), usage::read_src);
+  EXPECT_EQ(made.remote().key(), 1001u);
+  EXPECT_EQ(domain->deregistered, 0);
+  region empty;
+  EXPECT_EQ(co_await test::code_of(empty.reregister({.usage = usage::send})), errc::invalid_argument);
 }
 
 /// Changes a region in a task of its own, with the worker held up inside of the domain while `meanwhile` looks at it.
@@ -438,26 +436,23 @@ TEST_OF_DOMAIN(region, destroyed_where_no_executor_runs_deregisters_there) {
   EXPECT_EQ(domain->deregistered, 1);
 }
 
-TEST_OF_DOMAIN(region, owns_vectors_arrays_and_what_pointers_point_to) {
-  test::run([&]() -> task<> {
-    std::vector<std::uint32_t> numbers(10);
-    const region of_vector = co_await domain->register_memory(std::move(numbers), {.usage = usage::send});
-    EXPECT_EQ(of_vector.size(), 40U);
+TASK_TEST_REGISTERING(region, owns_vectors_arrays_and_what_pointers_point_to, 3) {
+  std::vector<std::uint32_t> numbers(10);
+  const region of_vector = co_await domain->register_memory(std::move(numbers), {.usage = usage::send});
+  EXPECT_EQ(of_vector.size(), 40U);
 
-    // The bytes move together with an array, so what counts is where they end up.
-    std::array<std::byte, 32> inline_bytes{};
-    inline_bytes[5] = std::byte{42};
-    const region of_array = co_await domain->register_memory(std::move(inline_bytes), {.usage = usage::send});
-    EXPECT_NE(of_array.data(), inline_bytes.data());
-    EXPECT_EQ(of_array.bytes()[5], std::byte{42});
+  // The bytes move together with an array, so what counts is where they end up.
+  std::array<std::byte, 32> inline_bytes{};
+  inline_bytes[5] = std::byte{42};
+  const region of_array = co_await domain->register_memory(std::move(inline_bytes), {.usage = usage::send});
+  EXPECT_NE(of_array.data(), inline_bytes.data());
+  EXPECT_EQ(of_array.bytes()[5], std::byte{42});
 
-    auto shared = std::make_shared<std::vector<std::byte>>(7);
-    auto copy = shared;
-    const region of_shared = co_await domain->register_memory(std::move(copy), {.usage = usage::send});
-    EXPECT_EQ(of_shared.data(), shared->data());
-    EXPECT_EQ(shared.use_count(), 2);
-  });
-  EXPECT_EQ(domain->deregistered, 3);
+  auto shared = std::make_shared<std::vector<std::byte>>(7);
+  auto copy = shared;
+  const region of_shared = co_await domain->register_memory(std::move(copy), {.usage = usage::send});
+  EXPECT_EQ(of_shared.data(), shared->data());
+  EXPECT_EQ(shared.use_count(), 2);
 }
 
 TEST_OF_DOMAIN(region, that_could_not_be_registered_leaves_nothing_behind) {
@@ -654,27 +649,24 @@ TEST_OF_DOMAIN(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_d
   EXPECT_EQ(domain->registered, domain->deregistered);
 }
 
-TEST_OF_DOMAIN(region, is_released_once_a_worker_is_done_that_has_begun) {
+TASK_TEST_REGISTERING(region, is_released_once_a_worker_is_done_that_has_begun, 1) {
   page memory;
-  test::run([&]() -> task<> {
-    region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
-    late_use use(made);
-    use.begin();
-    bool released = false;
-    const auto release = [&]() -> task<> {
-      co_await made.release();
-      released = true;
-    };
-    const auto end = [&]() -> task<> {
-      for (int i = 0; i < 1000; ++i) co_await yield();
-      EXPECT_FALSE(released);
-      EXPECT_EQ(domain->deregistered, 0);
-      use.end();
-    };
-    co_await when_all(release(), end());
-    EXPECT_FALSE(use.done_by_another());
-  });
-  EXPECT_EQ(domain->deregistered, 1);
+  region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+  late_use use(made);
+  use.begin();
+  bool released = false;
+  const auto release = [&]() -> task<> {
+    co_await made.release();
+    released = true;
+  };
+  const auto end = [&]() -> task<> {
+    for (int i = 0; i < 1000; ++i) co_await yield();
+    EXPECT_FALSE(released);
+    EXPECT_EQ(domain->deregistered, 0);
+    use.end();
+  };
+  co_await when_all(release(), end());
+  EXPECT_FALSE(use.done_by_another());
 }
 
 TASK_TEST_OF_DOMAIN(region, is_busy_with_an_operation_whatever_workers_do) {

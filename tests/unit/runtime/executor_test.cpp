@@ -494,34 +494,28 @@ TEST(executor, a_task_that_is_always_ready_starves_nobody) {
   home.run(when_all(spin(), await_in_a_row(), wake_a_child_in_a_row(), use_the_others()));
 }
 
-TEST(executor, tasks_that_make_each_other_ready_share_turns) {
-  executor home;
-  home.run([&]() -> task<> {
-    const std::uint64_t before = home.statistics().turns;
-    for (int i = 0; i < 1000; ++i) co_await when_all(nothing());
-    const std::uint64_t turns = home.statistics().turns - before;
-    EXPECT_LE(turns, 200U);
-    EXPECT_GE(turns, 10U) << "a turn has a bound";
-  }());
+TASK_TEST(executor, tasks_that_make_each_other_ready_share_turns) {
+  executor& home = *executor::current();
+  const std::uint64_t before = home.statistics().turns;
+  for (int i = 0; i < 1000; ++i) co_await when_all(nothing());
+  const std::uint64_t turns = home.statistics().turns - before;
+  EXPECT_LE(turns, 200U);
+  EXPECT_GE(turns, 10U) << "a turn has a bound";
 }
 
-TEST(executor, polls_between_tasks_that_make_each_other_ready) {
-  executor home;
+TASK_TEST(executor, polls_between_tasks_that_make_each_other_ready) {
+  executor& home = *executor::current();
   fake_queue queue(home);
-  home.run([&]() -> task<> {
-    const std::size_t polls = queue.polls;
-    for (int i = 0; i < 100; ++i) co_await when_all(nothing());
-    EXPECT_GE(queue.polls - polls, 100U);
-  }());
+  const std::size_t polls = queue.polls;
+  for (int i = 0; i < 100; ++i) co_await when_all(nothing());
+  EXPECT_GE(queue.polls - polls, 100U);
 }
 
-TEST(executor, a_task_that_yields_lets_a_whole_turn_pass) {
-  executor home;
-  home.run([&]() -> task<> {
-    const std::uint64_t before = home.statistics().turns;
-    for (int i = 0; i < 10; ++i) co_await yield();
-    EXPECT_GE(home.statistics().turns - before, 10U);
-  }());
+TASK_TEST(executor, a_task_that_yields_lets_a_whole_turn_pass) {
+  executor& home = *executor::current();
+  const std::uint64_t before = home.statistics().turns;
+  for (int i = 0; i < 10; ++i) co_await yield();
+  EXPECT_GE(home.statistics().turns - before, 10U);
 }
 
 TEST(executor, sockets_that_are_always_busy_starve_nobody) {
@@ -553,16 +547,14 @@ class relentless_timer final : private detail::timer {
   executor& home_;
 };
 
-TEST(executor, timers_that_are_always_due_starve_nobody) {
-  executor home;
+TASK_TEST(executor, timers_that_are_always_due_starve_nobody) {
+  executor& home = *executor::current();
   fake_queue queue(home);
   other_sources sources(home, queue);
-  home.run([&]() -> task<> {
-    std::deque<relentless_timer> timers;
-    for (int i = 0; i < 200; ++i) timers.emplace_back(home);
-    co_await sources.use_all();
-    EXPECT_GT(timers.front().times, 0U);
-  }());
+  std::deque<relentless_timer> timers;
+  for (int i = 0; i < 200; ++i) timers.emplace_back(home);
+  co_await sources.use_all();
+  EXPECT_GT(timers.front().times, 0U);
 }
 
 TEST(executor, workers_that_are_never_done_starve_nobody) {
@@ -586,13 +578,11 @@ TEST(executor, workers_that_are_never_done_starve_nobody) {
   EXPECT_GT(jobs, 0U);
 }
 
-TEST(executor, asks_the_kernel_for_news_in_few_of_the_turns_that_have_other_work) {
-  executor home;
-  home.run([&]() -> task<> {
-    const std::uint64_t before = home.kernel_entries();
-    for (int i = 0; i < 800; ++i) co_await yield();
-    EXPECT_LE(home.kernel_entries() - before, 110U);
-  }());
+TASK_TEST(executor, asks_the_kernel_for_news_in_few_of_the_turns_that_have_other_work) {
+  executor& home = *executor::current();
+  const std::uint64_t before = home.kernel_entries();
+  for (int i = 0; i < 800; ++i) co_await yield();
+  EXPECT_LE(home.kernel_entries() - before, 110U);
 }
 
 TEST(executor, may_be_destroyed_on_another_thread_with_a_poller_still_attached) {
@@ -633,17 +623,15 @@ TEST(executor, an_idle_one_with_a_poller_wakes_at_most_twice_a_second) {
   EXPECT_LE(home.statistics().sleeps, 2U * 3600 + 2);
 }
 
-TEST(executor, an_idle_one_makes_no_turns_on_the_real_clock_either) {
-  executor home;
+TASK_TEST(executor, an_idle_one_makes_no_turns_on_the_real_clock_either) {
+  executor& home = *executor::current();
   fake_queue queue(home);
-  home.run([&]() -> task<> {
-    co_await sleep_for(1ms);
-    const executor_counters before = home.statistics();
-    co_await sleep_for(100ms);
-    const executor_counters& after = home.statistics();
-    EXPECT_LE(after.turns - before.turns, 5U);
-    EXPECT_LE(after.sleeps - before.sleeps, 5U);
-  }());
+  co_await sleep_for(1ms);
+  const executor_counters before = home.statistics();
+  co_await sleep_for(100ms);
+  const executor_counters& after = home.statistics();
+  EXPECT_LE(after.turns - before.turns, 5U);
+  EXPECT_LE(after.sleeps - before.sleeps, 5U);
 }
 
 TEST(executor, never_spins_on_a_virtual_clock) {
