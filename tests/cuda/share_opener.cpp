@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <vector>
 
 #include "stand_in_control.hpp"
 

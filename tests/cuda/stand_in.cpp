@@ -120,6 +120,19 @@ status call(const char* name, needs what, Body body) {
   return call(name, what, effect::only_on_success, body);
 }
 
+auto find(world& all, stream_handle handle) { return all.find_stream(handle, current_device(all)); }
+auto find(world& all, event_handle handle) { return all.find_event(handle); }
+
+/// Of a stream or an event that is there.
+template <class Handle, class Body>
+status call(const char* name, Handle handle, Body body) {
+  crash_if_gone(handle);
+  return call(name, needs::context, [&](world& all, locked_world& locked) {
+    const auto found = find(all, handle);
+    return found != nullptr ? body(all, locked, found) : status::invalid_handle;
+  });
+}
+
 std::uintptr_t number_of(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 
 template <class Handle>
@@ -129,68 +142,55 @@ Handle new_handle(world& all) {
 
 device_address address_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
-bool write_attribute(world& all, pointer_attribute wanted, void* value, device_address where) {
-  const auto set = [value](auto content) {
-    std::memcpy(value, &content, sizeof content);
-    return true;
-  };
-  if (allocation* const found = all.find(where)) {
-    const bool managed = found->kind == memory_kind::managed;
-    switch (wanted) {
-      case pointer_attribute::context:
-        if (found->kind == memory_kind::other_context) return set(other_context());
-        return set(found->kind == memory_kind::mapped ? nullptr : handle_of(context_of(all, found->device)));
-      case pointer_attribute::memory_type:
-        return set(weft::mr::cuda::memory_type_device);
-      case pointer_attribute::buffer_id:
-        return set(static_cast<unsigned long long>(found->id));
-      case pointer_attribute::is_managed:
-        return set(managed ? 1U : 0U);
-      case pointer_attribute::device_ordinal:
-        return set(found->device);
-      case pointer_attribute::sync_memops:
-        return false;
-    }
-    return false;
+/// What can be asked of an address: as it is, of one that the driver does not know.
+struct description {
+  context_handle context = nullptr;
+  unsigned memory_type = 0;
+  unsigned long long buffer_id = 0;
+  unsigned is_managed = 0;
+  int device = unknown_device;
+};
+
+std::optional<description> describe(world& all, device_address where) {
+  if (const allocation* const found = all.find(where)) {
+    context_handle context = handle_of(context_of(all, found->device));
+    if (found->kind == memory_kind::other_context) context = other_context();
+    if (found->kind == memory_kind::mapped) context = nullptr;
+    const unsigned managed = found->kind == memory_kind::managed ? 1 : 0;
+    return description{context, weft::mr::cuda::memory_type_device, found->id, managed, found->device};
   }
   const auto after = all.pinned.upper_bound(where);
-  if (after == all.pinned.begin()) return false;
+  if (after == all.pinned.begin()) return std::nullopt;
   const auto& [begin, range] = *std::prev(after);
-  if (where - begin >= range.bytes) return false;
-  switch (wanted) {
-    case pointer_attribute::context:
-      return set(handle_of(context_of(all, range.device)));
-    case pointer_attribute::memory_type:
-      return set(weft::mr::cuda::memory_type_host);
-    case pointer_attribute::buffer_id:
-      return set(static_cast<unsigned long long>(range.id));
-    case pointer_attribute::is_managed:
-      return set(0U);
-    case pointer_attribute::device_ordinal:
-      return set(range.device);
-    case pointer_attribute::sync_memops:
-      return false;
-  }
-  return false;
+  if (where - begin >= range.bytes) return std::nullopt;
+  context_handle const context = handle_of(context_of(all, range.device));
+  return description{context, weft::mr::cuda::memory_type_host, range.id, 0, range.device};
 }
 
-void write_nothing(pointer_attribute wanted, void* value) {
+/// False for what can only be set, and is told as 0.
+bool write_attribute(const description& what, pointer_attribute wanted, void* value) {
+  const auto set = [value](auto content) { std::memcpy(value, &content, sizeof content); };
   switch (wanted) {
     case pointer_attribute::context:
-      *static_cast<context_handle*>(value) = nullptr;
-      return;
-    case pointer_attribute::buffer_id:
-      *static_cast<unsigned long long*>(value) = 0;
-      return;
-    case pointer_attribute::device_ordinal:
-      *static_cast<int*>(value) = unknown_device;
-      return;
+      set(what.context);
+      break;
     case pointer_attribute::memory_type:
+      set(what.memory_type);
+      break;
+    case pointer_attribute::buffer_id:
+      set(what.buffer_id);
+      break;
     case pointer_attribute::is_managed:
+      set(what.is_managed);
+      break;
+    case pointer_attribute::device_ordinal:
+      set(what.device);
+      break;
     case pointer_attribute::sync_memops:
-      *static_cast<unsigned*>(value) = 0;
-      return;
+      set(0U);
+      return false;
   }
+  return true;
 }
 
 bool is_copyable(world& all, device_address where, std::size_t bytes) {
@@ -202,6 +202,12 @@ std::string name_of_memfd(pid_t pid, int descriptor) {
   const auto path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
   const ssize_t length = ::readlink(path.c_str(), name.data(), name.size());
   return {name.data(), length > 0 ? static_cast<std::size_t>(length) : 0};
+}
+
+// Where a test sees it; null if it is not of a device.
+std::byte* seen_at(world& all, const void* memory, std::size_t bytes) {
+  const device_address where = address_of(memory);
+  return all.is_device_address(where) ? all.alias(where, bytes) : nullptr;
 }
 
 // Another description of the same file, because those of dup(2) share their offset.
@@ -232,6 +238,7 @@ std::pair<const char*, const char*> words_of(int code) {
 class world_alone {
  public:
   [[nodiscard]] world* operator->() const { return &world::get(); }
+  [[nodiscard]] world& operator*() const { return world::get(); }
 
  private:
   const locked_world locked_{world::get().lock};
@@ -372,17 +379,15 @@ status cuCtxSynchronize() {
 
 status cuPointerGetAttribute(void* value, pointer_attribute attribute, device_address memory) {
   return call("cuPointerGetAttribute", needs::driver, [&](world& all, locked_world&) {
-    return write_attribute(all, attribute, value, memory) ? status::success : status::invalid_value;
+    const std::optional<description> found = describe(all, memory);
+    return found && write_attribute(*found, attribute, value) ? status::success : status::invalid_value;
   });
 }
 
 status cuPointerGetAttributes(unsigned count, pointer_attribute* attributes, void** values, device_address memory) {
   return call("cuPointerGetAttributes", needs::driver, [&](world& all, locked_world&) {
-    for (unsigned number = 0; number < count; ++number) {
-      if (!write_attribute(all, attributes[number], values[number], memory)) {
-        write_nothing(attributes[number], values[number]);
-      }
-    }
+    const description found = describe(all, memory).value_or(description());
+    for (unsigned number = 0; number < count; ++number) write_attribute(found, attributes[number], values[number]);
     return status::success;
   });
 }
@@ -452,10 +457,7 @@ status cuMemHostUnregister(void* memory) {
 }
 
 status cuMemcpyAsync(device_address to, device_address from, std::size_t bytes, stream_handle handle) {
-  crash_if_gone(handle);
-  return call("cuMemcpyAsync", needs::context, [&](world& all, locked_world&) {
-    const auto stream = all.find_stream(handle, current_device(all));
-    if (stream == nullptr) return status::invalid_handle;
+  return call("cuMemcpyAsync", handle, [&](world& all, locked_world&, const auto& stream) {
     if (bytes == 0) return status::success;
     if (!is_copyable(all, to, bytes) || !is_copyable(all, from, bytes)) return status::invalid_value;
     work copy{.to = to, .from = from, .bytes = bytes};
@@ -487,39 +489,27 @@ status cuStreamDestroy_v2(stream_handle handle) {
 }
 
 status cuStreamGetCtx(stream_handle handle, context_handle* context) {
-  crash_if_gone(handle);
-  return call("cuStreamGetCtx", needs::context, [&](world& all, locked_world&) {
-    const auto found = all.find_stream(handle, current_device(all));
-    if (found == nullptr) return status::invalid_handle;
+  return call("cuStreamGetCtx", handle, [&](world& all, locked_world&, const auto& found) {
     *context = handle_of(context_of(all, found->device));
     return status::success;
   });
 }
 
 status cuStreamQuery(stream_handle handle) {
-  crash_if_gone(handle);
-  return call("cuStreamQuery", needs::context, [&](world& all, locked_world&) {
-    const auto found = all.find_stream(handle, current_device(all));
-    if (found == nullptr) return status::invalid_handle;
+  return call("cuStreamQuery", handle, [](world&, locked_world&, const auto& found) {
     return found->idle() ? status::success : status::not_ready;
   });
 }
 
 status cuStreamSynchronize(stream_handle handle) {
-  crash_if_gone(handle);
-  return call("cuStreamSynchronize", needs::context, [&](world& all, locked_world& locked) {
-    const auto found = all.find_stream(handle, current_device(all));
-    if (found == nullptr) return status::invalid_handle;
+  return call("cuStreamSynchronize", handle, [](world& all, locked_world& locked, const auto& found) {
     all.changed.wait(locked, [&] { return found->idle(); });
     return can_call(all, needs::context);
   });
 }
 
 status cuLaunchHostFunc(stream_handle handle, host_function function, void* user_data) {
-  crash_if_gone(handle);
-  return call("cuLaunchHostFunc", needs::context, [&](world& all, locked_world&) {
-    const auto stream = all.find_stream(handle, current_device(all));
-    if (stream == nullptr) return status::invalid_handle;
+  return call("cuLaunchHostFunc", handle, [&](world& all, locked_world&, const auto& stream) {
     work later{.function = function, .user_data = user_data};
     all.enqueue(stream, std::move(later));
     return status::success;
@@ -558,19 +548,13 @@ status cuEventRecord(event_handle handle, stream_handle stream) {
 }
 
 status cuEventQuery(event_handle handle) {
-  crash_if_gone(handle);
-  return call("cuEventQuery", needs::context, [&](world& all, locked_world&) {
-    const auto found = all.find_event(handle);
-    if (found == nullptr) return status::invalid_handle;
+  return call("cuEventQuery", handle, [](world&, locked_world&, const auto& found) {
     return found->done == found->recorded ? status::success : status::not_ready;
   });
 }
 
 status cuEventSynchronize(event_handle handle) {
-  crash_if_gone(handle);
-  return call("cuEventSynchronize", needs::context, [&](world& all, locked_world& locked) {
-    const auto found = all.find_event(handle);
-    if (found == nullptr) return status::invalid_handle;
+  return call("cuEventSynchronize", handle, [](world& all, locked_world& locked, const auto& found) {
     const std::uint64_t recorded = found->recorded;
     const auto alive = [&] { return can_call(all, needs::context) == status::success; };
     all.changed.wait(locked, [&] { return found->done >= recorded || !alive(); });
@@ -709,8 +693,7 @@ void stand_in_set_dma_buf(bool supported) { world_alone()->dma_buf = supported; 
 
 bool stand_in_peek(const void* memory, void* to, std::size_t bytes) {
   const world_alone all;
-  const device_address where = address_of(memory);
-  const std::byte* const from = all->is_device_address(where) ? all->alias(where, bytes) : nullptr;
+  const std::byte* const from = seen_at(*all, memory, bytes);
   if (from == nullptr) return false;
   std::memcpy(to, from, bytes);
   return true;
@@ -718,8 +701,7 @@ bool stand_in_peek(const void* memory, void* to, std::size_t bytes) {
 
 bool stand_in_poke(void* memory, const void* from, std::size_t bytes) {
   const world_alone all;
-  const device_address where = address_of(memory);
-  std::byte* const to = all->is_device_address(where) ? all->alias(where, bytes) : nullptr;
+  std::byte* const to = seen_at(*all, memory, bytes);
   if (to == nullptr) return false;
   std::memcpy(to, from, bytes);
   return true;

@@ -3,8 +3,6 @@
 
 #include <dlfcn.h>
 
-#include <stdexcept>
-
 // The function stand_in_NAME(). It is called by its type in the header.
 #define IN_THE_LIBRARY(name) function<decltype(stand_in_##name)>("stand_in_" #name)
 

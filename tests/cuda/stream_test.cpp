@@ -22,36 +22,35 @@ class cuda_stream : public with_gpu {
   std::unique_ptr<mr::copy_stream> stream = gpu->open_stream();
 
   // As a program makes one with cuStreamCreate().
-  mr::cuda::stream_handle make_native(const mr::memory_device& on) const {
-    const int device = on.name() == "cuda:0" ? 0 : 1;
-    mr::cuda::context_handle context = nullptr;
+  mr::cuda::stream_handle make_native(int device = 0) const {
     mr::cuda::stream_handle made = nullptr;
-    functions.device_primary_ctx_retain(&context, device);
-    {
-      const mr::cuda::current_context here(functions, context);
-      functions.stream_create(&made, 0);
-    }
-    functions.device_primary_ctx_release(device);
+    const auto make = [&] { functions.stream_create(&made, 0); };
+    with_context(make, device);
     return made;
   }
-  void with_context(auto call) const {
+  void with_context(auto call, int device = 0) const {
     mr::cuda::context_handle context = nullptr;
-    functions.device_primary_ctx_retain(&context, 0);
+    functions.device_primary_ctx_retain(&context, device);
     {
       const mr::cuda::current_context here(functions, context);
       call();
     }
-    functions.device_primary_ctx_release(0);
+    functions.device_primary_ctx_release(device);
   }
 
   const mr::cuda::driver& functions = mr::cuda::load_driver(stand_in::library());
 };
 
-std::uint64_t read_count(int event) {
-  std::uint64_t count = 0;
-  static_cast<void>(!::read(event, &count, sizeof count));
-  return count;
-}
+// Which the stream notifies.
+class counted_event : public descriptor {
+ public:
+  explicit counted_event(int flags = 0) : descriptor(::eventfd(0, EFD_CLOEXEC | flags), system_calls::kernel()) {}
+  std::uint64_t read() const {
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(fd(), &count, sizeof count));
+    return count;
+  }
+};
 
 TEST_F(cuda_stream, brings_bytes_to_the_gpu_and_back) {
   for (const std::size_t size : {1UL, 4096UL, 100001UL, 3UL << 20}) {
@@ -183,47 +182,44 @@ TEST_F(cuda_stream, allocates_nothing_once_it_has_events) {
 
 TEST_F(cuda_stream, notifies_after_the_bytes_are_there) {
   const auto memory = gpu->allocate(8192);
-  const int event = ::eventfd(0, EFD_CLOEXEC);
+  const counted_event event;
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     driver.seed(seed);
     const auto sent = random_bytes(8192, static_cast<std::uint32_t>(seed));
     driver.poke(memory.bytes(), sent);
     std::vector<std::byte> received(8192);
     stream->copy(received.data(), memory.data(), 8192).value();
-    ASSERT_TRUE(stream->notify(event));
-    EXPECT_EQ(read_count(event), 1U);  // blocks
-    stream->synchronize();             // for the thread sanitizer, which does not see through eventfd(2)
+    ASSERT_TRUE(stream->notify(event.fd()));
+    EXPECT_EQ(event.read(), 1U);  // blocks
+    stream->synchronize();        // for the thread sanitizer, which does not see through eventfd(2)
     EXPECT_EQ(received, sent);
   }
-  ::close(event);
 }
 
 TEST_F(cuda_stream, notifies_not_before) {
-  const int event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  const counted_event event(EFD_NONBLOCK);
   driver.hold();
-  ASSERT_TRUE(stream->notify(event));
-  EXPECT_EQ(read_count(event), 0U);
+  ASSERT_TRUE(stream->notify(event.fd()));
+  EXPECT_EQ(event.read(), 0U);
   driver.release();
   stream->synchronize();
-  EXPECT_EQ(read_count(event), 1U);
-  ::close(event);
+  EXPECT_EQ(event.read(), 1U);
 }
 
 TEST_F(cuda_stream, destroyed_in_flight_waits_for_the_gpu) {
   const auto memory = gpu->allocate(1 << 20);
-  const int event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  const counted_event event(EFD_NONBLOCK);
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     driver.seed(seed);
     auto another = gpu->open_stream();
     std::vector<std::byte> host(1 << 20);
     another->copy(host.data(), memory.data(), host.size()).value();
     another->mark().value();
-    ASSERT_TRUE(another->notify(event));
+    ASSERT_TRUE(another->notify(event.fd()));
     another = nullptr;
     EXPECT_EQ(driver.outstanding(), 0U);
-    EXPECT_EQ(read_count(event), 1U);
+    EXPECT_EQ(event.read(), 1U);
   }
-  ::close(event);
   EXPECT_EQ(driver.counts().streams, 1U);
 }
 
@@ -376,8 +372,8 @@ TEST_F(cuda_stream, a_task_that_was_told_to_stop_hears_that_nothing_was_copied) 
 }
 
 TEST_F(cuda_stream, borrowed_tells_how_far_the_program_is_and_stays_the_program_s) {
-  const auto native = make_native(*gpu);
-  const int event = ::eventfd(0, EFD_CLOEXEC);
+  const auto native = make_native();
+  const counted_event event;
   {
     const auto borrowed = gpu->borrow_stream(native);
     const auto memory = gpu->allocate(8192);
@@ -388,14 +384,13 @@ TEST_F(cuda_stream, borrowed_tells_how_far_the_program_is_and_stays_the_program_
                              reinterpret_cast<std::uintptr_t>(sent.data()), 8192, native);
     });
     const auto mark = borrowed->mark().value();
-    ASSERT_TRUE(borrowed->notify(event));
+    ASSERT_TRUE(borrowed->notify(event.fd()));
     EXPECT_EQ(borrowed->reached().value(), 0U);
     driver.release();
     wait_for(*borrowed, mark);
     EXPECT_EQ(driver.peek(memory.bytes()), sent);
-    EXPECT_EQ(read_count(event), 1U);
+    EXPECT_EQ(event.read(), 1U);
   }
-  ::close(event);
   with_context([&] {
     EXPECT_EQ(functions.stream_query(native), mr::cuda::status::success);
     EXPECT_EQ(functions.stream_destroy(native), mr::cuda::status::success);
@@ -408,14 +403,14 @@ TEST_F(cuda_stream, null_borrows_the_default_one) {
 }
 
 TEST_F(cuda_stream, that_the_program_has_destroyed_is_not_borrowed) {
-  const auto native = make_native(*gpu);
+  const auto native = make_native();
   with_context([&] { functions.stream_destroy(native); });
   expect_refusal(errc::closed, [&] { return gpu->borrow_stream(native); });
 }
 
 TEST_F(cuda_stream, of_another_device_is_not_borrowed) {
   const auto other = open_stand_in(1);
-  const auto native = make_native(*other);
+  const auto native = make_native(1);
   expect_refusal(errc::wrong_device, [&] { return gpu->borrow_stream(native); });
 }
 
