@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "duel.hpp"
 #include <nlohmann/json.hpp>
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shrink.hpp"
 
-#include <utility>
-
 namespace weft::stress {
 namespace {
 
@@ -71,66 +69,48 @@ class shrinker {
     return shorter;
   }
 
-  template <class T, class Field>
-  bool set(Field field, T value) {
-    return attempt([&](script& changed) { field(changed) = value; });
+  // Gives each of these members of what `part` finds its plainest value, which is 0: that of no fault, no pause, false.
+  template <class Part, class... Members>
+  bool clear(Part part, Members... members) {
+    bool simpler = false;
+    const auto clear_one = [&](auto member) { return attempt([&](script& changed) { part(changed).*member = {}; }); };
+    ((simpler = clear_one(members) || simpler), ...);
+    return simpler;
   }
 
   bool simplify() {
-    bool simpler = false;
-    const auto note = [&simpler](bool done) { simpler = simpler || done; };
-    note(set([](script& from) -> auto& { return from.failing_mappings; }, 0U));
-    note(set([](script& from) -> auto& { return from.failing_accepts; }, 0U));
-    note(set([](script& from) -> auto& { return from.removal_us; }, 0U));
-    note(set([](script& from) -> auto& { return from.declined_share; }, 0U));
-    note(set([](script& from) -> auto& { return from.unsent_share; }, 0U));
-    note(set([](script& from) -> auto& { return from.tight_pool; }, false));
-    note(set([](script& from) -> auto& { return from.executors; }, 1U));
-    note(set([](script& from) -> auto& { return from.listener_home; }, 0U));
-    note(set([](script& from) -> auto& { return from.shuffle_tasks; }, false));
-    note(set([](script& from) -> auto& { return from.net.shuffle; }, false));
-    note(set([](script& from) -> auto& { return from.net.short_share; }, 0U));
-    note(set([](script& from) -> auto& { return from.net.idle_share; }, 0U));
-    note(set([](script& from) -> auto& { return from.net.spurious_share; }, 0U));
-    for (std::size_t i = 0; i < best_.meetings.size(); ++i) note(simplify(i));
+    const auto whole = [](script& from) -> auto& { return from; };
+    const auto net = [](script& from) -> auto& { return from.net; };
+    bool simpler = clear(whole, &script::failing_mappings, &script::failing_accepts, &script::removal_us,
+                         &script::declined_share, &script::unsent_share, &script::tight_pool);
+    simpler = attempt([](script& changed) { changed.executors = 1; }) || simpler;
+    simpler = clear(whole, &script::listener_home, &script::shuffle_tasks) || simpler;
+    simpler = clear(net, &sim::conditions::shuffle, &sim::conditions::short_share, &sim::conditions::idle_share,
+                    &sim::conditions::spurious_share) ||
+              simpler;
+    for (std::size_t i = 0; i < best_.meetings.size(); ++i) simpler = simplify(i) || simpler;
     return simpler;
   }
 
   bool simplify(std::size_t i) {
-    bool simpler = false;
-    const auto note = [&simpler](bool done) { simpler = simpler || done; };
-    const auto plain = [&](auto field) {
-      note(set([=](script& from) -> auto& { return field(from.meetings[i]); }, 0U));
-    };
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.end_after_us; });
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.start_us; });
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.client_home; });
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.server_home; });
-    note(set([=](script& from) -> auto& { return from.meetings[i].pass_on; }, false));
-    note(set([=](script& from) -> auto& { return from.meetings[i].eager; }, false));
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.client.receive_pause_us; });
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.server.receive_pause_us; });
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.client.receive_stop_us; });
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.server.receive_stop_us; });
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.client.keep; });
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.server.keep; });
-    note(set([=](script& from) -> auto& { return from.meetings[i].client.share_receives; }, false));
-    note(set([=](script& from) -> auto& { return from.meetings[i].server.share_receives; }, false));
-    note(set([=](script& from) -> auto& { return from.meetings[i].how; }, sim::ending::client_closes));
-    note(set([=](script& from) -> auto& { return from.meetings[i].oversteps; }, sim::overstepping::none));
-    plain([](sim::meeting_plan& plan) -> auto& { return plan.dies_in_loan; });
-    for (const auto side : {&sim::meeting_plan::client, &sim::meeting_plan::server}) {
-      note(set([=](script& from) -> auto& { return (from.meetings[i].*side).direct; }, false));
-      note(set([=](script& from) -> auto& { return (from.meetings[i].*side).direct_windows; }, false));
+    using plan = sim::meeting_plan;
+    using side = sim::side_options;
+    const auto meeting = [=](script& from) -> auto& { return from.meetings[i]; };
+    bool simpler = clear(meeting, &plan::end_after_us, &plan::start_us, &plan::client_home, &plan::server_home,
+                         &plan::pass_on, &plan::eager, &plan::how, &plan::oversteps, &plan::dies_in_loan);
+    for (const auto which : {&plan::client, &plan::server}) {
+      const auto end = [=](script& from) -> auto& { return meeting(from).*which; };
+      simpler = clear(end, &side::receive_pause_us, &side::receive_stop_us, &side::keep, &side::share_receives,
+                      &side::direct, &side::direct_windows) ||
+                simpler;
     }
     for (std::size_t k = 0; k < best_.meetings[i].lanes.size(); ++k) {
-      note(set([=](script& from) -> auto& { return from.meetings[i].lanes[k].destroyed_after_us; }, 0U));
-      note(set([=](script& from) -> auto& { return from.meetings[i].lanes[k].home; }, 0U));
+      const auto lane = [=](script& from) -> auto& { return meeting(from).lanes[k]; };
+      simpler = clear(lane, &sim::lane::destroyed_after_us, &sim::lane::home) || simpler;
       for (std::size_t s = 0; s < best_.meetings[i].lanes[k].steps.size(); ++s) {
-        const auto one = [=](script& from) -> sim::step& { return from.meetings[i].lanes[k].steps[s]; };
-        note(set([=](script& from) -> auto& { return one(from).stop_after_us; }, 0U));
-        note(set([=](script& from) -> auto& { return one(from).memory; }, sim::lending::moved));
-        note(attempt([=](script& changed) { one(changed).bytes /= 2; }));
+        const auto one = [=](script& from) -> auto& { return lane(from).steps[s]; };
+        simpler = clear(one, &sim::step::stop_after_us, &sim::step::memory) || simpler;
+        simpler = attempt([=](script& changed) { one(changed).bytes /= 2; }) || simpler;
       }
     }
     return simpler;
