@@ -76,10 +76,6 @@ task<> move(net::device& device, const net::connection_options& options, operati
 
 void measure(operation run, std::uint32_t count) {
   sim::world place(1, {});
-  place.give_up = [](const std::string& why) {  // it does not return
-    fmt::print(stderr, "list_cost: {}\n", why);
-    std::abort();
-  };
   sim::rdma below(place, sim::rdma_traits());
   const net::device_options how{.pool = {.huge_pages = false, .system_calls = &place}};
   auto device = net::device::open(net::verbs::open_transport(sim::rdma::device_name, below), how);

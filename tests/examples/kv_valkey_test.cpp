@@ -5,8 +5,6 @@
 #include <weft/net/verbs/transport.hpp>
 #include <weft/weft.hpp>
 
-#include <cstdio>
-#include <cstdlib>
 #include <random>
 
 #include "kit/test.hpp"
@@ -153,10 +151,6 @@ class kv_valkey : public testing::TestWithParam<carrier> {
       device_.emplace(net::device::open("iwarp"));
       return;
     }
-    place_.give_up = [](const std::string& why) {  // it does not return
-      std::fprintf(stderr, "%s\n", why.c_str());
-      std::abort();
-    };
     below_.emplace(place_, sim::rdma_traits{});
     const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place_}};
     device_.emplace(net::device::open(net::verbs::open_transport(sim::rdma::device_name, *below_, {}), options));

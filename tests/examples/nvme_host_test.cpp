@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host of the example nvme: with its target on every fabric, and with controllers that lie. All on one executor.
 
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
@@ -58,10 +56,6 @@ class place : private weft::test::immovable {
     }
 #ifdef WEFT_WITH_VERBS
     world_.emplace(1, sim::conditions{});
-    world_->give_up = [](const std::string& why) {  // it does not return
-      std::fprintf(stderr, "%s\n", why.c_str());
-      std::abort();
-    };
     sim::rdma_traits traits;
     if (which.without_windows) traits.windows = net::verbs::window_kind::none;
     below_.emplace(*world_, traits);

@@ -4,8 +4,6 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/verbs/transport.hpp>
 
-#include <cstdio>
-#include <cstdlib>
 #include <list>
 
 #include "kit/test.hpp"
@@ -15,12 +13,7 @@ namespace weft::test {
 
 /// What a test of rails runs in: a kernel with its network and time, and devices that are made as they are opened.
 struct simulated_place {
-  explicit simulated_place(std::uint64_t seed = 1, const sim::conditions& like = {}) : world(seed, like) {
-    world.give_up = [](const std::string& why) {  // it does not return
-      std::fprintf(stderr, "%s\n", why.c_str());
-      std::abort();
-    };
-  }
+  explicit simulated_place(std::uint64_t seed = 1, const sim::conditions& like = {}) : world(seed, like) {}
 
   [[nodiscard]] std::unique_ptr<net::transport> open_verbs(const sim::rdma_traits& like = {}) {
     return net::verbs::open_transport(sim::rdma::device_name, devices.emplace_back(world, like));

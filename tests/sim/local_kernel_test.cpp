@@ -1,53 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/shm/transport.hpp>
-#include <weft/weft.hpp>
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "kit/failure.hpp"
-#include "kit/test.hpp"
-#include "world.hpp"
+#include "two_ends.hpp"
 
 namespace weft::sim {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr const char* local_address = "127.0.0.1:7471";
-constexpr std::uint16_t port = 20'000;
+constexpr std::uint16_t dying_port = 20'000;
 
-class simulated_processes : public ::testing::Test {
+class simulated_processes : public ::testing::Test, protected two_ends {
  protected:
-  simulated_processes() {
-    place.local().port_of_hello = [](std::span<const std::byte>) { return port; };
-  }
-  ~simulated_processes() override {
-    device.reset();
-    EXPECT_EQ(place.leaks(), "");
-  }
-
-  /// Has two ends do that, one of whom has connected to the other.
-  void run(const std::function<task<>(net::connection&)>& server,
-           const std::function<task<>(net::connection&)>& client) {
-    const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
-    device.emplace(net::device::open(net::shm::open_transport({}, place), options));
-    executor home(place.options(true));
-    const auto body = [&]() -> task<> {
-      net::listener listener = co_await device->listen(local_address);
-      const auto serve = [&]() -> task<> {
-        auto request = co_await listener.next();
-        net::connection peer = co_await request->accept();
-        co_await server(peer);
-      };
-      const auto call = [&]() -> task<> {
-        net::connection peer = co_await device->connect(local_address);
-        co_await client(peer);
-      };
-      co_await when_all(serve(), call());
-    };
-    home.run(body());
+  simulated_processes() : two_ends(7, [](system_calls& calls) { return net::shm::open_transport({}, calls); }) {
+    place.local().port_of_hello = [](std::span<const std::byte>) { return dying_port; };
   }
 
   task<> send(net::connection& peer, std::byte what) {
@@ -55,15 +26,12 @@ class simulated_processes : public ::testing::Test {
     text.bytes()[0] = what;
     co_await peer.send(std::move(text));
   }
-
-  world place{7, {}};
-  std::optional<net::device> device;
 };
 
 TEST_F(simulated_processes, that_die_leave_what_they_had_published_and_nothing_else) {
   const auto server = [this](net::connection& peer) -> task<> {
     for (unsigned i = 0; i < 3; ++i) co_await send(peer, static_cast<std::byte>(i));
-    place.local().kill(port);
+    place.local().kill(dying_port);
     static_cast<void>(co_await as_result(send(peer, std::byte{3})));
   };
   const auto client = [](net::connection& peer) -> task<> {
@@ -74,7 +42,7 @@ TEST_F(simulated_processes, that_die_leave_what_they_had_published_and_nothing_e
     EXPECT_EQ(co_await test::code_of(peer.recv()), errc::peer_vanished);
   };
   run(server, client);
-  EXPECT_TRUE(place.disturbed(port));
+  EXPECT_TRUE(place.disturbed(dying_port));
   EXPECT_EQ(place.faults(), 1U);
 }
 
@@ -99,8 +67,8 @@ TEST_F(simulated_processes, that_die_see_nothing_more_of_each_other_in_memory_th
     std::fill_n(word.bytes().begin(), 8, std::byte{'c'});
     for (int i = 0; i < 100; ++i) co_await peer.write(word, where);
     co_await peer.flush(where);
-    place.local().kill(port, 1ms);
-    EXPECT_TRUE(place.local().is_dead(port));
+    place.local().kill(dying_port, 1ms);
+    EXPECT_TRUE(place.local().is_dead(dying_port));
     std::fill_n(word.bytes().begin(), 8, std::byte{'d'});
     co_await peer.write(word, where);
     EXPECT_EQ(region->bytes()[0], std::byte{'c'});
@@ -113,16 +81,16 @@ TEST_F(simulated_processes, that_die_see_nothing_more_of_each_other_in_memory_th
 
 TEST_F(simulated_processes, that_have_gone_disturb_nobody_when_they_are_to_die) {
   const auto harm = [this] {
-    place.local().kill(port);
-    place.local().kill_in_send(port, true);
-    place.local().kill_in_call(port, 1);
-    place.local().stall(port, 1ms);
+    place.local().kill(dying_port);
+    place.local().kill_in_send(dying_port, true);
+    place.local().kill_in_call(dying_port, 1);
+    place.local().stall(dying_port, 1ms);
   };
   harm();
   const auto close = [](net::connection& peer) -> task<> { co_await peer.close(); };
   run(close, close);
   harm();
-  EXPECT_FALSE(place.disturbed(port));
+  EXPECT_FALSE(place.disturbed(dying_port));
   EXPECT_EQ(place.faults(), 0U);
 }
 

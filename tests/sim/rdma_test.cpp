@@ -8,9 +8,6 @@
 
 #include <netinet/in.h>
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "../unit/stag_of.hpp"
 #include "kit/buffers.hpp"
 #include "kit/failure.hpp"
@@ -44,10 +41,6 @@ class simulated_rdma : public ::testing::Test {
   /// In the place of the usual device.
   void open(const rdma_traits& traits, const net::verbs_options& chosen = {}) {
     home.reset();
-    place.give_up = [](const std::string& why) {  // it does not return
-      std::fprintf(stderr, "%s\n", why.c_str());
-      std::abort();
-    };
     below.emplace(place, traits);
     const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
     home.emplace(net::device::open(net::verbs::open_transport(rdma::device_name, *below, chosen), options));
