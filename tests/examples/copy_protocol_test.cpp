@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/error.hpp>
-
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
-#include <string>
-#include <vector>
 
 #include "kit/temporary_directory.hpp"
+#include "kit/test.hpp"
+#include "kit/thrown.hpp"
 #include <copy/failure.hpp>
 #include <copy/file.hpp>
 #include <copy/protocol.hpp>
@@ -35,27 +31,20 @@ std::vector<message> one_of_each() {
           failed_message{.text = "no room"}};
 }
 
-bool same(const message& a, const message& b) {
-  const auto first = pack(a);
-  const auto second = pack(b);
-  return std::ranges::equal(first.bytes(), second.bytes());
+std::vector<std::byte> bytes_of(const message& what) {
+  const auto packed = pack(what);
+  return {packed.bytes().begin(), packed.bytes().end()};
 }
 
-weft::errc error_of(std::span<const std::byte> bytes) {
-  try {
-    static_cast<void>(unpack(bytes));
-  } catch (const weft::error& why) {
-    return static_cast<weft::errc>(why.code().value());
-  }
-  return {};
+std::error_code error_of(std::span<const std::byte> bytes) {
+  return weft::test::code_thrown_by([bytes] { static_cast<void>(unpack(bytes)); });
 }
 
 TEST(copy_protocol, every_message_arrives_as_it_was_sent) {
   for (const message& sent : one_of_each()) {
-    const auto packed = pack(sent);
-    const message received = unpack(packed.bytes());
+    const message received = unpack(bytes_of(sent));
     EXPECT_EQ(received.index(), sent.index());
-    EXPECT_TRUE(same(sent, received)) << name_of(sent);
+    EXPECT_EQ(bytes_of(received), bytes_of(sent)) << name_of(sent);
   }
 }
 
@@ -63,24 +52,24 @@ TEST(copy_protocol, every_message_arrives_as_it_was_sent) {
 constexpr std::ptrdiff_t slot_bytes = 26;
 
 TEST(copy_protocol, numbers_are_little_endian_behind_four_bytes_of_kind) {
-  const auto packed = pack(put_message{.size = 0x0102030405060708, .name = "n"});
+  const auto packed = bytes_of(put_message{.size = 0x0102030405060708, .name = "n"});
   const std::vector<int> expected = {1, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 'n'};
-  ASSERT_EQ(packed.bytes().size(), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(static_cast<int>(packed.bytes()[i]), expected[i]) << i;
+  ASSERT_EQ(packed.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(static_cast<int>(packed[i]), expected[i]) << i;
 }
 
 TEST(copy_protocol, a_message_cut_at_any_byte_is_a_clean_error_or_has_a_shorter_text_or_fewer_slots) {
   for (const message& whole : one_of_each()) {
-    const auto packed = pack(whole);
+    const auto packed = bytes_of(whole);
     const bool has_text = std::holds_alternative<put_message>(whole) || std::holds_alternative<get_message>(whole) ||
                           std::holds_alternative<failed_message>(whole);
-    for (std::size_t cut = 0; cut < packed.bytes().size(); ++cut) {
+    for (std::size_t cut = 0; cut < packed.size(); ++cut) {
       const bool in_a_slot =
           std::holds_alternative<ready_message>(whole) && cut > 4 && (cut - 4) % std::size_t{slot_bytes} == 0;
       const bool before_a_slot = std::holds_alternative<taken_message>(whole) && cut == 12;
       const std::size_t fixed = std::holds_alternative<put_message>(whole) ? 12 : 4;
       const bool still_valid = in_a_slot || before_a_slot || (has_text && cut >= fixed);
-      EXPECT_EQ(error_of(packed.bytes().first(cut)), still_valid ? weft::errc{} : weft::errc::malformed)
+      EXPECT_EQ(error_of(std::span(packed).first(cut)), still_valid ? std::error_code() : weft::errc::malformed)
           << name_of(whole) << " cut at " << cut;
     }
   }
@@ -93,24 +82,22 @@ TEST(copy_protocol, unknown_kinds_and_surplus_bytes_are_malformed) {
     EXPECT_EQ(error_of(bytes), weft::errc::malformed) << kind;
   }
   for (const message& whole : {message(offer_message{}), message(stored_message{}), message(end_message{})}) {
-    const auto packed = pack(whole);
-    std::vector<std::byte> bytes(packed.bytes().begin(), packed.bytes().end());
+    std::vector<std::byte> bytes = bytes_of(whole);
     bytes.push_back(std::byte{0});
     EXPECT_EQ(error_of(bytes), weft::errc::malformed) << name_of(whole);
   }
 }
 
 TEST(copy_protocol, more_slots_than_possible_are_malformed) {
-  const auto packed = pack(one_of_each()[3]);
-  std::vector<std::byte> bytes(packed.bytes().begin(), packed.bytes().end());
+  std::vector<std::byte> bytes = bytes_of(one_of_each()[3]);
   const std::vector<std::byte> one_more(bytes.end() - slot_bytes, bytes.end());
   bytes.insert(bytes.end(), one_more.begin(), one_more.end());
   EXPECT_EQ(error_of(bytes), weft::errc::malformed);
 }
 
 TEST(copy_protocol, a_peers_words_cannot_play_with_the_terminal) {
-  const auto packed = pack(failed_message{.text = "\x1b[2J\r\nfine\x7f"});
-  EXPECT_EQ(std::get<failed_message>(unpack(packed.bytes())).text, "?[2J??fine?");
+  const message said = unpack(bytes_of(failed_message{.text = "\x1b[2J\r\nfine\x7f"}));
+  EXPECT_EQ(std::get<failed_message>(said).text, "?[2J??fine?");
 }
 
 TEST(printable, keeps_what_a_terminal_only_shows) {
@@ -132,8 +119,8 @@ TEST(printable, shows_control_characters_of_one_byte_and_of_two) {
 }
 
 TEST(copy_protocol, texts_that_are_too_long_are_cut_to_what_fits) {
-  const auto packed = pack(failed_message{.text = std::string(5000, 'x')});
-  EXPECT_EQ(std::get<failed_message>(unpack(packed.bytes())).text, std::string(longest_text_bytes, 'x'));
+  const message said = unpack(bytes_of(failed_message{.text = std::string(5000, 'x')}));
+  EXPECT_EQ(std::get<failed_message>(said).text, std::string(longest_text_bytes, 'x'));
 }
 
 TEST(copy_protocol, chunks_cover_a_file_exactly) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/error.hpp>
-
 #include "kit/test.hpp"
+#include "kit/thrown.hpp"
 #include <kvcache/contents.hpp>
 #include <kvcache/protocol.hpp>
 
@@ -25,14 +24,12 @@ std::vector<std::byte> bytes_of(const message& what) {
   return {packed.bytes().begin(), packed.bytes().end()};
 }
 
-weft::errc error_of(std::span<const std::byte> bytes) {
-  try {
-    static_cast<void>(unpack(bytes));
-  } catch (const weft::error& why) {
-    return static_cast<weft::errc>(why.code().value());
-  }
-  return {};
+std::error_code error_of(std::span<const std::byte> bytes) {
+  return weft::test::code_thrown_by([bytes] { static_cast<void>(unpack(bytes)); });
 }
+
+std::error_code error_of(const message& what) { return error_of(bytes_of(what)); }
+std::error_code error_of(const shape& what) { return error_of(want_message{.sequence = 1, .of = what}); }
 
 bool has_text(const message& what) {
   return std::holds_alternative<evicted_message>(what) || std::holds_alternative<refused_message>(what);
@@ -58,7 +55,7 @@ TEST(kvcache_protocol, a_message_cut_at_any_byte_is_a_clean_error_or_has_a_short
     const auto packed = bytes_of(whole);
     for (std::size_t cut = 0; cut < packed.size(); ++cut) {
       const bool still_valid = has_text(whole) && cut >= 12;
-      EXPECT_EQ(error_of(std::span(packed).first(cut)), still_valid ? weft::errc{} : weft::errc::malformed)
+      EXPECT_EQ(error_of(std::span(packed).first(cut)), still_valid ? std::error_code() : weft::errc::malformed)
           << name_of(whole) << " cut at " << cut;
     }
   }
@@ -80,33 +77,27 @@ TEST(kvcache_protocol, unknown_kinds_and_surplus_bytes_are_malformed) {
 
 TEST(kvcache_protocol, shapes_out_of_range_are_malformed) {
   constexpr shape good{.pages = most_pages, .layers = most_layers, .block_bytes = most_block_bytes};
-  EXPECT_EQ(error_of(bytes_of(want_message{.sequence = 1, .of = good})), weft::errc{});
+  EXPECT_FALSE(error_of(good));
   EXPECT_EQ(good.bytes() / good.page_bytes(), good.pages);  // does not overflow
-  for (const std::uint32_t pages : {0u, most_pages + 1, UINT32_MAX}) {
-    shape bad = good;
-    bad.pages = pages;
-    EXPECT_EQ(error_of(bytes_of(want_message{.sequence = 1, .of = bad})), weft::errc::malformed) << pages;
-  }
-  for (const std::uint32_t layers : {0u, most_layers + 1, UINT32_MAX}) {
-    shape bad = good;
-    bad.layers = layers;
-    EXPECT_EQ(error_of(bytes_of(want_message{.sequence = 1, .of = bad})), weft::errc::malformed) << layers;
-  }
-  for (const std::uint64_t bytes : {std::uint64_t{0}, most_block_bytes + 1, UINT64_MAX}) {
-    shape bad = good;
-    bad.block_bytes = bytes;
-    EXPECT_EQ(error_of(bytes_of(want_message{.sequence = 1, .of = bad})), weft::errc::malformed) << bytes;
-  }
+  const auto expect_malformed = [=](auto part, std::uint64_t most, std::uint64_t largest) {
+    for (const std::uint64_t value : {std::uint64_t{0}, most + 1, largest}) {
+      shape bad = good;
+      bad.*part = static_cast<std::remove_reference_t<decltype(bad.*part)>>(value);
+      EXPECT_EQ(error_of(bad), weft::errc::malformed) << value;
+    }
+  };
+  expect_malformed(&shape::pages, most_pages, UINT32_MAX);
+  expect_malformed(&shape::layers, most_layers, UINT32_MAX);
+  expect_malformed(&shape::block_bytes, most_block_bytes, UINT64_MAX);
 }
 
 TEST(kvcache_protocol, a_loan_lasts_a_millisecond_to_a_day) {
   for (const auto time : {std::chrono::milliseconds(1), longest_loan})
-    EXPECT_EQ(error_of(bytes_of(lent_message{.sequence = 1, .time = time, .pages = some_pages()})), weft::errc{});
+    EXPECT_FALSE(error_of(lent_message{.sequence = 1, .time = time, .pages = some_pages()}));
   for (const auto time : {std::chrono::milliseconds(0), longest_loan + std::chrono::milliseconds(1),
                           std::chrono::milliseconds(-1), std::chrono::milliseconds::max()}) {
-    EXPECT_EQ(error_of(bytes_of(lent_message{.sequence = 1, .time = time, .pages = some_pages()})),
-              weft::errc::malformed)
-        << time.count();
+    const lent_message lent{.sequence = 1, .time = time, .pages = some_pages()};
+    EXPECT_EQ(error_of(lent), weft::errc::malformed) << time.count();
   }
 }
 
