@@ -22,10 +22,10 @@
 namespace {
 
 using namespace weft;
-using bench::address_space;
 using bench::plain_domain;
 using bench::run;
 using bench::sleeping;
+using test::address_space;
 using wall = std::chrono::steady_clock;
 
 constexpr std::size_t message_bytes = 4096;

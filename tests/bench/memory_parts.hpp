@@ -7,8 +7,7 @@
 
 #include <sys/mman.h>
 
-#include <new>
-
+#include "kit/address_space.hpp"
 #include "kit/standard.hpp"
 
 namespace weft::bench {
@@ -27,21 +26,6 @@ class plain_domain final : public mr::domain {
   }
   void do_deregister(mr::registration&) noexcept override {}
   bool locks_;
-};
-
-/// Address space without pages.
-class address_space : private test::immovable {
- public:
-  explicit address_space(std::size_t bytes) : bytes_(bytes) {
-    address_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (address_ == MAP_FAILED) throw std::bad_alloc();
-  }
-  ~address_space() { ::munmap(address_, bytes_); }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte*>(address_), bytes_}; }
-
- private:
-  std::size_t bytes_;
-  void* address_ = nullptr;
 };
 
 inline executor_options sleeping() {

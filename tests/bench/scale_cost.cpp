@@ -25,9 +25,9 @@
 namespace {
 
 using namespace weft;
-using bench::address_space;
 using bench::plain_domain;
 using bench::run;
+using test::address_space;
 
 constexpr net::software::key_rights readable{.remote_read = true};
 

@@ -23,6 +23,7 @@
 #include <random>
 #include <sstream>
 
+#include "../sim/loose_task.hpp"
 #include "kit/standard.hpp"
 
 using namespace weft;
@@ -209,35 +210,9 @@ task<> work_until_stopped(side& at, job what, unsigned seed, tally::presence, st
   stop.reset();
 }
 
-/// A coroutine that may be destroyed while it is suspended, with all that it awaits.
-class destructible {
- public:
-  class promise_type final : public detail::promise_base {
-   public:
-    destructible get_return_object() noexcept {
-      set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
-      return destructible(*this);
-    }
-    std::suspend_always initial_suspend() const noexcept { return {}; }
-    std::suspend_always final_suspend() const noexcept { return {}; }
-    void unhandled_exception() const noexcept { std::terminate(); }
-    void return_void() const noexcept {}
-  };
+using sim::loose_task;
 
-  destructible(destructible&& other) noexcept : promise_(std::exchange(other.promise_, nullptr)) {}
-  destructible& operator=(destructible&&) = delete;
-  ~destructible() {
-    if (promise_ != nullptr) detail::promise_base::destroy_chain(*promise_);
-  }
-
-  void start() { executor_core::current()->ready(*promise_); }
-
- private:
-  explicit destructible(promise_type& promise) noexcept : promise_(&promise) {}
-  promise_type* promise_;
-};
-
-destructible run(task<> body) { co_await std::move(body); }
+loose_task run(task<> body) { co_await std::move(body); }
 
 /// Destroys tasks when the executor is about to sleep: a task that could go on must not be destroyed, and then there is
 /// none.
@@ -249,7 +224,7 @@ class destroyer final : public poller, private weft::test::immovable {
     ::close(never_);
   }
 
-  void destroy(std::vector<destructible>& tasks) noexcept { tasks_ = &tasks; }
+  void destroy(std::vector<loose_task>& tasks) noexcept { tasks_ = &tasks; }
 
  private:
   std::size_t poll(std::size_t) noexcept override { return std::exchange(done_, 0); }
@@ -262,7 +237,7 @@ class destroyer final : public poller, private weft::test::immovable {
   int wait_fd() const noexcept override { return never_; }
 
   int never_;
-  std::vector<destructible>* tasks_ = nullptr;
+  std::vector<loose_task>* tasks_ = nullptr;
   std::size_t done_ = 0;
 };
 
@@ -297,7 +272,7 @@ class load {
     const std::size_t kinds = at.there ? destructible_jobs.size() : two_sided;
     if (one_in(random_, 3)) {
       destructible_.push_back(run(work(at, destructible_jobs[below(random_, kinds)], seed, all_.enter())));
-      return destructible_.back().start();
+      return destructible_.back().start(*executor::current());
     }
     const std::size_t chosen = below(random_, at.there ? kinds + indestructible_jobs.size() : kinds);
     const job what = chosen < kinds ? destructible_jobs[chosen] : indestructible_jobs[chosen - kinds];
@@ -309,7 +284,7 @@ class load {
   tally all_;
   std::list<std::optional<linked_stop_source>> stops_;
   destroyer destroyer_;
-  std::vector<destructible> destructible_;  // goes first, when all of them have ended
+  std::vector<loose_task> destructible_;  // goes first, when all of them have ended
 };
 
 // ---- a process to kill ----

@@ -75,14 +75,15 @@ TEST(mapping, that_is_anonymous_has_no_file) {
   EXPECT_EQ(made.file().descriptor, -1);
 }
 
-TEST(mapping, in_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing_behind) {
+/// How many calls `make(kernel)` makes, each of which fails once and leaves nothing behind.
+int failing_calls_of(mapping (*make)(system_calls&)) {
   const std::size_t before = test::memory_files();
   test::counting_memory kernel;
   int failures = 0;
   for (bool failed = true; failed; failures += failed ? 1 : 0) {
     test::fail_call(failures + 1);
     try {
-      const mapping made = mapping::in_memory_file(64 * kib, false, -1, kernel);
+      const mapping made = make(kernel);
     } catch (const std::exception&) {
     }
     failed = test::call_has_failed();
@@ -90,24 +91,18 @@ TEST(mapping, in_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing_behin
     EXPECT_EQ(test::memory_files(), before) << "call " << failures + 1;
     EXPECT_EQ(kernel.mapped, 0u) << "call " << failures + 1;
   }
-  EXPECT_GE(failures, 4);  // its making, its length, its seals and its mapping at least
+  return failures;
+}
+
+TEST(mapping, in_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing_behind) {
+  const auto make = [](system_calls& kernel) { return mapping::in_memory_file(64 * kib, false, -1, kernel); };
+  EXPECT_GE(failing_calls_of(make), 4);  // its making, its length, its seals and its mapping at least
 }
 
 // It has words for it that the memory is not this node's.
 TEST(mapping, for_whose_words_there_is_no_memory_is_unmapped) {
-  test::counting_memory kernel;
-  int failures = 0;
-  for (bool failed = true; failed; failures += failed ? 1 : 0) {
-    test::fail_call(failures + 1);
-    try {
-      const mapping made(64 * kib, false, 5000, kernel);
-    } catch (const std::exception&) {
-    }
-    failed = test::call_has_failed();
-    test::fail_call(0);
-    EXPECT_EQ(kernel.mapped, 0u) << "call " << failures + 1;
-  }
-  EXPECT_GE(failures, 1) << "the words have asked for no memory";
+  const auto make = [](system_calls& kernel) { return mapping(64 * kib, false, 5000, kernel); };
+  EXPECT_GE(failing_calls_of(make), 1) << "the words have asked for no memory";
 }
 
 /// Refuses what it is told to.

@@ -19,6 +19,7 @@
 #include <map>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/address_space.hpp"
 #include "kit/failure.hpp"
 #include "kit/held_workers.hpp"
 #include "mr/support.hpp"
@@ -31,25 +32,10 @@
 namespace weft::mr {
 namespace {
 
+using test::address_space;
 using test::recording_domain;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
-
-/// Address space without pages, unless somebody provides them.
-class address_space : private test::immovable {
- public:
-  explicit address_space(std::size_t bytes)
-      : bytes_(bytes),
-        address_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
-    EXPECT_NE(address_, MAP_FAILED);
-  }
-  ~address_space() { ::munmap(address_, bytes_); }
-  [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(address_), bytes_}; }
-
- private:
-  std::size_t bytes_;
-  void* address_;
-};
 
 /// The kernel's memory advice, written down and not given.
 class noted_advice final : public system_calls {
@@ -78,13 +64,20 @@ class noted_advice final : public system_calls {
   std::mutex mutex_;
 };
 
+bool resident(std::span<std::byte> range) {
+  std::vector<unsigned char> pages(range.size() / 4096);
+  EXPECT_EQ(::mincore(range.data(), range.size(), pages.data()), 0);
+  return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+std::shared_ptr<recording_domain> pinning_domain() {
+  auto abilities = recording_domain::everything;
+  abilities.pins = true;
+  return std::make_shared<recording_domain>(abilities);
+}
+
 class population_test : public ::testing::Test {
  protected:
-  static mr::domain_capabilities pinning() {
-    auto abilities = recording_domain::everything;
-    abilities.pins = true;
-    return abilities;
-  }
   [[nodiscard]] registration_options options() {
     registration_options wanted{.usage = usage::send};
     wanted.system_calls = &kernel;
@@ -106,14 +99,8 @@ class population_test : public ::testing::Test {
     return at >= range.data() + range.size() && at - (range.data() + range.size()) < 4096;
   }
 
-  static bool resident(std::span<std::byte> range) {
-    std::vector<unsigned char> pages(range.size() / 4096);
-    EXPECT_EQ(::mincore(range.data(), range.size(), pages.data()), 0);
-    return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
-  }
-
   noted_advice kernel;
-  std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>(pinning());
+  std::shared_ptr<recording_domain> domain = pinning_domain();
 };
 
 TEST_F(population_test, provides_every_page_in_pieces_on_workers_before_the_device_is_asked) {
@@ -292,21 +279,16 @@ TEST_F(population_test, tells_how_far_it_has_come) {
 
 TEST_F(population_test, can_be_broken_off_between_two_pieces) {
   const address_space space(1024 * mebibyte);
-  std::latch begun(1);
-  std::latch go_on(1);
-  std::atomic<bool> first{true};
-  kernel.while_advising = [&] {
-    if (first.exchange(false)) begun.count_down();
-    go_on.wait();
-  };
+  test::held_first piece;
+  kernel.while_advising = [&] { piece.pass(); };
   std::error_code stopped;
   test::run([&]() -> task<> {
     const auto work = [&]() -> task<> { stopped = co_await test::code_of(register_all(space.bytes(), options())); };
     co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
       children.spawn(work());
-      while (!begun.try_wait()) co_await yield();
+      while (!piece.is_there()) co_await yield();
       children.request_stop();
-      go_on.count_down();
+      piece.let_go();
     });
   });
   EXPECT_EQ(stopped, errc::canceled);
@@ -336,19 +318,14 @@ TEST_F(population_test, is_waited_for_by_a_frame_that_is_destroyed) {
 
 TEST_F(population_test, of_a_submission_is_broken_off_when_its_handle_goes) {
   const address_space space(1024 * mebibyte);
-  std::latch begun(1);
-  std::latch go_on(1);
-  std::atomic<bool> first{true};
-  kernel.while_advising = [&] {
-    if (first.exchange(false)) begun.count_down();
-    go_on.wait();
-  };
+  test::held_first piece;
+  kernel.while_advising = [&] { piece.pass(); };
   test::run([&]() -> task<> {
     porting::event_queue queue;
     auto pending = porting::submit(*domain, space.bytes(), options(), queue, nullptr);
-    begun.wait();
+    piece.wait();
     pending = porting::pending_region();
-    go_on.count_down();
+    piece.let_go();
     const auto event = co_await queue.next();
     EXPECT_EQ(event.outcome.error().code(), errc::canceled);
   });
@@ -399,9 +376,7 @@ TEST(population, of_a_gibibyte_takes_no_system_call_on_the_executors_thread) {
   for (start& each : starts) workers.submit(each);
   all.arrive_and_wait();
 
-  auto abilities = recording_domain::everything;
-  abilities.pins = true;
-  const auto domain = std::make_shared<recording_domain>(abilities);
+  const auto domain = pinning_domain();
   domain->while_registering = [] { static_cast<void>(::ioctl(-1, 0)); };  // as ibv_reg_mr(3) does it
   const address_space space(1024 * mebibyte);
   std::thread filtered([&] {
@@ -419,9 +394,7 @@ TEST(population, of_a_gibibyte_takes_no_system_call_on_the_executors_thread) {
   });
   filtered.join();
   EXPECT_EQ(domain->registered, 1);
-  std::array<unsigned char, 1> there{};
-  ASSERT_EQ(::mincore(space.bytes().data() + 700 * mebibyte, 4096, there.data()), 0);
-  EXPECT_EQ(there[0] & 1, 1) << "the pages were not provided";
+  EXPECT_TRUE(resident(space.bytes().subspan(700 * mebibyte, 4096))) << "the pages were not provided";
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ class held_first {
   }
   /// Until it is there.
   void wait() { here_.wait(); }
+  [[nodiscard]] bool is_there() { return here_.try_wait(); }
   void let_go() { go_on_.count_down(); }
 
  private:
