@@ -356,8 +356,12 @@ TEST(channel_threads, loses_nothing_while_those_that_wait_are_stopped_by_their_o
 }
 
 TEST(channel_threads, loses_nothing_while_those_that_wait_are_destroyed_at_any_time) {
-  constexpr int total = 2000;
+  // A box goes back hundreds of times from receivers that are woken and destroyed, or a few times: as the threads run.
+  constexpr int least_boxes = 200;
+  constexpr int least_rounds = 50'000;
   channel<box> boxes(2);
+  std::atomic<int> rounds{0};
+  std::atomic<int> total{-1};  // not known yet
   std::atomic<int> received{0};
   std::atomic<std::int64_t> sum{0};
   const auto consume = [&](int seed) -> task<> {
@@ -366,7 +370,7 @@ TEST(channel_threads, loses_nothing_while_those_that_wait_are_destroyed_at_any_t
       sum += **item;
       ++received;
     };
-    for (int round = seed; received != total; ++round) {
+    for (int round = seed; received != total; ++round, ++rounds) {
       const sim::loose_task one = receive();
       const sim::loose_task other = receive();
       one.start(*executor::current());
@@ -378,8 +382,9 @@ TEST(channel_threads, loses_nothing_while_those_that_wait_are_destroyed_at_any_t
   const auto produce = [&]() -> task<> {
     box item;
     const auto send = [&]() -> sim::loose_task { co_await boxes.send(std::move(item)); };
-    for (int number = 1; number <= total; ++number) {
-      item = std::make_unique<int>(number);
+    int number = 0;
+    while (number < least_boxes || rounds < least_rounds) {
+      item = std::make_unique<int>(++number);
       while (item != nullptr) {
         const sim::loose_task one = send();
         one.start(*executor::current());
@@ -387,6 +392,7 @@ TEST(channel_threads, loses_nothing_while_those_that_wait_are_destroyed_at_any_t
         while (!one.at_rest()) co_await yield();
       }
     }
+    total = number;
   };
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) threads.emplace_back([&, i] { test::run(consume(i)); });
