@@ -412,7 +412,7 @@ TEST_F(hostile_sharing, in_any_order_is_answered_and_copies_nothing_that_is_clos
                         random() % lent_bytes);  // half of these reach beyond
       }
     };
-    for (int round = 0; round != 100; ++round) {
+    for (int round = 0; round != 50; ++round) {
       for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) peer.ask(any(slot));
       for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) {
         const device_access found = co_await peer.answer_of(slot);

@@ -200,7 +200,7 @@ TEST_P_WITH_HOST(nvme_host_on_target, reads_what_it_has_written_in_small_command
 }
 
 TEST_P(nvme_host_on_target, random_reads_and_writes_of_several_queues_find_what_was_written_last) {
-  constexpr std::uint64_t operations = 2'000;
+  constexpr std::uint64_t operations = 1'000;
   bench_result found;
   with_connected_host([&](host& through) -> task<> {
     const bench_options how{.write_percent = 50,

@@ -1492,7 +1492,7 @@ class Kv(StreamTest):
         options_of_server = ("--fill", keys, "--keys", keys, "--resume-within", PATIENCE, "--metrics", "127.0.0.1:0")
         server = self.serve_table(*options_of_server, lines=2)
         weft, tcp = server.weft, server.tcp
-        bench = self.start(self.name, "bench", weft, tcp, "--keys", keys, "--rounds", "5", "--milliseconds", "600",
+        bench = self.start(self.name, "bench", weft, tcp, "--keys", keys, "--rounds", "3", "--milliseconds", "600",
                            "--resume-within", PATIENCE)
         for _ in range(2):
             wait_until(lambda: bench.process.poll() is not None or self.messages_of(server) > 0, "a SET")

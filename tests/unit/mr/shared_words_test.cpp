@@ -73,7 +73,7 @@ TEST(shared_words, units_that_another_thread_stores_are_whole) {
       for (const auto& [offset, size] : ranges) store_shared(shared.at(offset, size), next.at(offset, size));
     }
   });
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 10'000; ++i) {
     memory copy;
     for (const auto& [offset, size] : ranges) {
       load_shared(shared.at(offset, size), copy.at(offset, size));
