@@ -10,6 +10,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t spread_bytes = mebibyte / 4;  // the least that goes over both
+constexpr duration until_it_is_back = 200us;        // between two writes: there would be thousands
 enum class way : std::uint8_t { verbs, iwarp };
 struct pair_of_ways {
   const char* name;
@@ -72,11 +73,12 @@ class simulated_rails : public testing::TestWithParam<pair_of_ways> {
     return test::expose_zeros(pool(), at, bytes);
   }
   // Moves data until both have carried some of it: then both are there at both ends.
-  task<> until_both_carry(net::connection& client, const net::exposure& target) {
+  task<> until_both_carry(net::connection& client, const net::exposure& target, duration pause = {}) {
     auto source = co_await filled(spread_bytes, 0);
     for (const auto& each : cables_) {
       for (const std::uint64_t before = each->moved; each->moved == before;) {
         co_await client.write(source, target.remote().slice(0, spread_bytes));
+        if (pause != duration{}) co_await sleep_for(pause);
       }
     }
   }
@@ -159,7 +161,7 @@ TEST_P(simulated_rails, go_on_when_either_is_cut_at_any_request) {
         unsigned seen = 0;
         cables_[which]->is_cut_before = [&](const net::work_request&) { return ++seen == at; };
         for (unsigned seed = 1; seed < 4; ++seed) co_await expect_all_works(both, target, seed);
-        co_await until_both_carry(both.client, target);
+        co_await until_both_carry(both.client, target, until_it_is_back);
       });
     }
   }
@@ -173,7 +175,7 @@ TEST_P(simulated_rails, go_on_when_a_device_breaks_a_queue_pair_off) {
       const auto target = co_await spread_target(both, spread_bytes);
       for (std::uint16_t port = 50'000; port < 50'020; ++port) device_of(which).break_off(port);
       for (unsigned seed = 1; seed < 4; ++seed) co_await expect_all_works(both, target, seed);
-      co_await until_both_carry(both.client, target);
+      co_await until_both_carry(both.client, target, until_it_is_back);
     });
   }
 }
