@@ -109,12 +109,6 @@ task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state
   co_return std::make_unique<connection_core>(std::move(state), std::move(established), std::move(receives), options);
 }
 
-// True if another fabric may reach the peer: not if this end is at fault, or the peer has answered.
-bool may_reach_otherwise(const error& why) noexcept {
-  return why.code() != errc::canceled && why.code() != errc::invalid_argument && why.code() != errc::no_memory &&
-         why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;
-}
-
 // The fabrics that understand the address, in order.
 std::vector<std::size_t> fabrics_for(const device_state& device, std::string_view address) {
   std::vector<std::size_t> all;
@@ -125,35 +119,20 @@ std::vector<std::size_t> fabrics_for(const device_state& device, std::string_vie
   return all;
 }
 
+std::string over(const net::transport& way) { return fmt::format("over {}", way.name()); }
+
 // Connects over the first fabric that reaches the peer; each has its share of the time.
 task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,
                                                     connection_options options) {
-  std::vector<std::size_t> candidates = fabrics_for(*state, address);
-  const std::size_t last = candidates.back();
-  candidates.pop_back();
+  const std::vector<std::size_t> candidates = fabrics_for(*state, address);
   const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
-  std::string failures;
-  std::size_t left = candidates.size() + 1;
-  for (const std::size_t fabric : candidates) {
-    const std::string over = fmt::format("over {}", state->fabric(fabric).name());
-    const duration share = share_of_time(deadline, left--) - executor_core::current()->now();
-    options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(share);
-    try {
-      co_return co_await connect_over(state, fabric, address, failures, options, false);
-    } catch (const error& why) {
-      if (!may_reach_otherwise(why)) throw why.within(over);
-      failures += fmt::format("{}{}: {}", failures.empty() ? "" : "; ", over, why.what());
-    }
-  }
-  if (failures.empty()) co_return co_await connect_over(std::move(state), last, address, {}, options, true);
-  const duration rest = deadline - executor_core::current()->now();
-  options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(std::max(rest, duration::zero()));
-  const std::string over = fmt::format("{}; over {}", failures, state->fabric(last).name());
-  try {
-    co_return co_await connect_over(state, last, address, std::move(failures), options, true);
-  } catch (const error& why) {
-    throw why.within(over);
-  }
+  const auto named = [&](std::size_t fabric) { return over(state->fabric(fabric)); };
+  const auto attempt = [&](std::size_t fabric, std::size_t left, const failed_attempts& failed) {
+    const duration share = share_of_time(deadline, left) - executor_core::current()->now();
+    options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(std::max(share, duration::zero()));
+    return connect_over(state, fabric, address, failed.text(), options, left == 1);
+  };
+  co_return co_await try_in_order(candidates, named, attempt, may_reach_otherwise);
 }
 
 // The port that the first fabric has chosen is used for the others, too.
@@ -165,7 +144,7 @@ std::string with_port_of(std::string_view address, std::string_view chosen) {
 // The fabrics that listen at an address, and the failures of the others.
 struct listening {
   std::vector<fabric_listener> parts;
-  std::string failures;            // of the other fabrics
+  failed_attempts failures;        // of the other fabrics
   std::optional<error> of_widest;  // the failure of the last fabric, which reaches the most peers and is tried first
   std::optional<error> of_taken;   // another program listens at that port over some fabric, and would get the peers
 };
@@ -174,6 +153,7 @@ struct listening {
 task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::vector<std::size_t> candidates,
                                       std::string address, listen_options options) {
   listening made;
+  failed_attempts in_order;  // the widest first, whose failure tells more than that an address is taken
   bool all_have_own_ports = true;
   for (auto fabric = candidates.rbegin(); fabric != candidates.rend(); ++fabric) {
     net::transport& way = state->fabric(*fabric);
@@ -187,13 +167,15 @@ task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::
       // If no fabric listens yet, a taken address is final. Later, the port chosen by an earlier fabric may be taken on
       // this one only.
       const bool is_taken = why.code() == std::errc::address_in_use;
-      if (why.code() == errc::canceled || (is_taken && made.parts.empty())) throw;
-      const std::string over = fmt::format("over {}", way.name());
-      if (is_taken && (way.has_own_ports() || all_have_own_ports)) made.of_taken = why.within(over);
-      if (fabric == candidates.rbegin()) {
+      const bool is_widest = fabric == candidates.rbegin();
+      if (why.code() == errc::canceled || (is_taken && is_widest)) throw;
+      in_order.add(over(way), why);
+      if (is_taken && made.parts.empty()) throw in_order.all();
+      if (is_taken && (way.has_own_ports() || all_have_own_ports)) made.of_taken = in_order.all();
+      if (is_widest) {
         made.of_widest = why;
       } else {
-        made.failures += fmt::format("{}: {}; ", over, why.what());
+        made.failures.add(over(way), why);
       }
     }
   }
@@ -203,16 +185,11 @@ task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::
 // Joins the fabrics that listen. Reports why the others do not, or throws if none does.
 std::unique_ptr<link_listener> join_what_listens(const device_state& state, std::size_t widest,
                                                  std::string_view address, listening made) {
-  if (made.of_widest) {
-    const error all = made.of_widest->within(fmt::format("{}over {}", made.failures, state.fabric(widest).name()));
-    if (made.parts.empty()) throw error(all);
-    made.failures = all.what();
-  } else if (!made.failures.empty()) {
-    made.failures.resize(made.failures.size() - std::string_view("; ").size());
-  }
+  if (made.of_widest) made.failures.add(over(state.fabric(widest)), *made.of_widest);
+  if (made.parts.empty()) throw made.failures.all();
   if (!made.failures.empty()) {
     report what;
-    const std::string text = fmt::format("peers cannot reach {} over every fabric: {}", address, made.failures);
+    const std::string text = fmt::format("peers cannot reach {} over every fabric: {}", address, made.failures.text());
     what.text = text;
     send_report(what);
   }

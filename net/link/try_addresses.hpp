@@ -10,42 +10,66 @@
 #include <fmt/core.h>
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-// Tries the addresses of a name one after another until one works; every transport connects in this way.
+// Tries the ways to set up a connection in order until one works: a name's addresses, a device's fabrics, its rails.
 namespace weft::net {
 
-/// Collects the failures of all addresses of a name into one sentence, the last failure at its end.
-class failed_addresses {
+/// Collects the failures of several attempts into one sentence, the last failure at its end.
+class failed_attempts {
  public:
-  explicit failed_addresses(std::size_t candidates) noexcept : only_one_(candidates == 1) {}
-
-  void add(const socket_address& address, const error& why) {
-    if (last_) text_ += fmt::format(": {}; ", last_->what());
-    text_ += address.to_string();
+  void add(std::string_view way, const error& why) {
+    text_ = last_ ? fmt::format("{}; {}", all().what(), way) : std::string(way);
     last_ = why;
   }
-  [[nodiscard]] error all() const { return only_one_ ? *last_ : last_->within(text_); }
+  [[nodiscard]] bool empty() const noexcept { return !last_; }
+  /// The last failure, whose words begin with the failures before it. Not while empty().
+  [[nodiscard]] error all() const { return last_->within(text_); }
+  /// The words of all(), or none while empty().
+  [[nodiscard]] std::string text() const { return last_ ? all().what() : std::string(); }
 
  private:
-  bool only_one_;
   std::string text_;  // without the last one's cause
   std::optional<error> last_;
 };
 
-/// Whether to try the next address of the same name: not if the peer has rejected the connection, or time is up.
-[[nodiscard]] inline bool is_worth_another_try(const error& why, time_point deadline) noexcept {
-  if (why.code() == errc::canceled || why.code() == errc::peer_rejected) return false;
-  return executor_core::current()->now() < deadline;
+/// Whether another fabric or rail may reach the peer: not if this end is at fault, or the peer has answered.
+[[nodiscard]] inline bool may_reach_otherwise(const error& why) noexcept {
+  return why.code() != errc::canceled && why.code() != errc::invalid_argument && why.code() != errc::no_memory &&
+         why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;
 }
 
-/// The deadline of one attempt, so that an address from which no answer comes leaves time for the others. `left` is the
-/// number of addresses still to be tried, this one included.
+/// Awaits attempt(way, left, failed), which returns a task, for one of `ways` after another, and returns the result of
+/// the first that succeeds. `left` is the number of ways still to be tried, this one included; `failed` has the
+/// failures so far. Tries no further way once goes_on(failure) is false. There is at least one way; `ways` and
+/// `attempt` are lvalues, because they have to outlive the tasks. Throws weft::error with the failures of all attempts,
+/// each behind name(way), or the failure of a single way unchanged.
+template <class Way, class Name, class Attempt, class Rule>
+[[nodiscard]] std::invoke_result_t<Attempt&, const Way&, std::size_t, const failed_attempts&> try_in_order(
+    const std::vector<Way>& ways, Name name, Attempt& attempt, Rule goes_on) {
+  failed_attempts failed;
+  for (std::size_t left = ways.size(); left > 0; --left) {
+    const Way& way = ways[ways.size() - left];
+    try {
+      co_return co_await attempt(way, left, failed);
+    } catch (const error& why) {
+      if (ways.size() == 1) throw;
+      failed.add(std::invoke(name, way), why);
+      if (!goes_on(why)) break;
+    }
+  }
+  throw failed.all();
+}
+
+/// The deadline of one attempt, so that a peer from which no answer comes leaves time for the others. `left` is the
+/// number of ways still to be tried, this one included.
 [[nodiscard]] inline time_point share_of_time(time_point deadline, std::size_t left) noexcept {
   const time_point now = executor_core::current()->now();
   return now + (deadline - now) / static_cast<duration::rep>(left);
@@ -73,26 +97,23 @@ class failed_addresses {
 
 /// Awaits attempt(address, deadline), which returns a task, for one address of the name after another, and returns the
 /// result of the first that succeeds. Each attempt gets an equal share of the remaining time, the last one all of it.
-/// `is_own`: the addresses are this machine's. `attempt` is an lvalue, because its captures have to outlive its tasks.
-/// Throws weft::error with the failures of all attempts.
+/// Tries no further address if the peer has rejected the connection, or time is up. `is_own`: the addresses are this
+/// machine's. `attempt` is an lvalue, because its captures have to outlive its tasks. Throws weft::error with the
+/// failures of all attempts.
 template <class Attempt>
 [[nodiscard]] std::invoke_result_t<Attempt&, const socket_address&, time_point> try_addresses(std::string_view name,
                                                                                               bool is_own,
                                                                                               time_point deadline,
                                                                                               Attempt& attempt) {
   const std::vector<socket_address> addresses = co_await look_up(name, is_own, deadline, "look up the address");
-  failed_addresses failures(addresses.size());
-  std::size_t left = addresses.size();
-  for (const socket_address& candidate : addresses) {
-    const time_point share = share_of_time(deadline, left--);
-    try {
-      co_return co_await attempt(candidate, share);
-    } catch (const error& why) {
-      failures.add(candidate, why);
-      if (!is_worth_another_try(why, deadline)) break;
-    }
-  }
-  throw failures.all();
+  const auto in_share = [&](const socket_address& address, std::size_t left, const failed_attempts&) {
+    return attempt(address, share_of_time(deadline, left));
+  };
+  const auto goes_on = [deadline](const error& why) {
+    const bool is_final = why.code() == errc::canceled || why.code() == errc::peer_rejected;
+    return !is_final && executor_core::current()->now() < deadline;
+  };
+  co_return co_await try_in_order(addresses, &socket_address::to_string, in_share, goes_on);
 }
 
 }  // namespace weft::net

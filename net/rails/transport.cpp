@@ -4,6 +4,7 @@
 #include <weft/net/link/native_protocol.hpp>
 #include <weft/net/link/peer_words.hpp>
 #include <weft/net/link/receive_memory.hpp>
+#include <weft/net/link/try_addresses.hpp>
 #include <weft/net/rails/rails_link.hpp>
 #include <weft/net/rails/random.hpp>
 #include <weft/net/rails/registry.hpp>
@@ -306,34 +307,26 @@ class rails_transport final : public transport {
     for (std::size_t i = 0; i < count; ++i) {
       if (!is_tried_before(addresses, i)) all.push_back(i);
     }
-    const std::size_t last = all.back();
-    std::string failures;
-    for (const std::size_t first : all) {
-      std::vector<rail_route> routes;
+    std::vector<rail_route> routes;  // those of the attempt in progress
+    std::vector<std::byte> words;
+    const auto named = [&](std::size_t first) { return fmt::format("over {}", route(addresses, first).way->name()); };
+    const auto attempt = [&](std::size_t first, std::size_t, const failed_attempts&) {
+      routes.clear();
       for (std::size_t j = 0; j < count; ++j) routes.push_back(route(addresses, (first + j) % count));
-      const std::vector<std::byte> words = greeting_over(*routes[0].way, options.private_data);
+      words = greeting_over(*routes[0].way, options.private_data);
       wider.private_data = words;
-      std::optional<new_link> made;
-      const std::string over = fmt::format("{}over {}", failures, routes[0].way->name());
-      try {
-        made = co_await routes[0].way->connect(routes[0].address, wider);
-      } catch (const error& why) {
-        if (all.size() == 1) throw;
-        if (first == last || !may_reach_otherwise(why)) throw why.within(over);
-        failures = fmt::format("{}: {}; ", over, why.what());
-      }
-      if (!made) continue;
-      const bool railed = asked && asks_for_rails(made->peer_private_data);
-      if (!railed && ways_.size() == 1) co_return *std::move(made);
-      rails_set_up rest = co_await prepare(ways_, std::move(routes), options, sliced_);
-      rest.joins.connects = true;
-      rest.joins.learns_addresses = addresses.size() == 1;
-      if (ways_.size() == 1) rest.joins.source = options.source;
-      if (railed) rest.joins.id = id_in(made->peer_private_data);
-      made->link = std::make_unique<rails_link>(registry_, std::move(made->link), std::move(rest));
-      co_return *std::move(made);
-    }
-    throw error(errc::invalid_address, "no address");
+      return routes[0].way->connect(routes[0].address, wider);
+    };
+    new_link made = co_await try_in_order(all, named, attempt, may_reach_otherwise);
+    const bool railed = asked && asks_for_rails(made.peer_private_data);
+    if (!railed && ways_.size() == 1) co_return made;
+    rails_set_up rest = co_await prepare(ways_, std::move(routes), options, sliced_);
+    rest.joins.connects = true;
+    rest.joins.learns_addresses = addresses.size() == 1;
+    if (ways_.size() == 1) rest.joins.source = options.source;
+    if (railed) rest.joins.id = id_in(made.peer_private_data);
+    made.link = std::make_unique<rails_link>(registry_, std::move(made.link), std::move(rest));
+    co_return made;
   }
 
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
@@ -381,11 +374,6 @@ class rails_transport final : public transport {
   }
   [[nodiscard]] rail_route route(const std::vector<std::string>& addresses, std::size_t place) const {
     return {.way = ways_[place % ways_.size()].get(), .address = addresses[place % addresses.size()]};
-  }
-  // True if another rail may reach the peer: not if this end is at fault, or the peer has answered.
-  static bool may_reach_otherwise(const error& why) noexcept {
-    return why.code() != errc::canceled && why.code() != errc::invalid_argument && why.code() != errc::no_memory &&
-           why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;
   }
 
   const fabrics ways_;

@@ -3,7 +3,9 @@
 #include <weft/mr/porting/porting.hpp>
 #include <weft/net/device/found_transport.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/rails/transport.hpp>
 #include <weft/net/shared_receives.hpp>
+#include <weft/net/shm/transport.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/net/stream.hpp>
 #include <weft/net/stream_listener.hpp>
@@ -18,7 +20,7 @@ namespace {
 /// iWARP under another name, which may be unable to connect or listen and has no shared receives.
 class named_fabric final : public forwarding_transport {
  public:
-  enum class reach : std::uint8_t { everybody, nobody, at_another_port };
+  enum class reach : std::uint8_t { everybody, nobody, at_another_port, one_that_rejects };
 
   named_fabric(std::string name, reach how)
       : forwarding_transport(net::iwarp::open_transport()), name_(std::move(name)), how_(how) {}
@@ -26,6 +28,7 @@ class named_fabric final : public forwarding_transport {
   [[nodiscard]] std::string_view name() const noexcept override { return name_; }
   [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
     if (how_ == reach::nobody) throw error(errc::connection_failed, "a cable is out");
+    if (how_ == reach::one_that_rejects) throw error(errc::peer_rejected, "not today");
     co_return co_await inner().connect(address, options);
   }
   [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
@@ -144,12 +147,53 @@ TEST_F(fabrics, a_device_of_one_and_a_device_of_several_understand_each_others_k
 
 TEST_F(fabrics, that_cannot_reach_the_peer_each_say_why) {
   net::device nowhere = open_fabrics({reach::nobody, reach::nobody});
+  std::vector<std::unique_ptr<net::transport>> ways;
+  ways.push_back(std::make_unique<named_fabric>("fabric0", reach::nobody));
+  ways.push_back(std::make_unique<named_fabric>("fabric1", reach::nobody));
+  net::device rails = net::device::open(net::rails::open_transport(std::move(ways)));
+  const std::string a_cable_is_out = error(errc::connection_failed, "a cable is out").what();
+  const std::string each = "over fabric0: " + a_cable_is_out + "; over fabric1: " + a_cable_is_out;
   run([&]() -> task<> {
-    const auto failure = co_await failure_of(nowhere.connect("127.0.0.1:1"));
-    EXPECT_TRUE(contains(failure, "over fabric0: ") && contains(failure, "over fabric1: ")) << failure->what();
-    EXPECT_TRUE(contains(failure, "a cable is out"));
+    for (net::device* const from : {&nowhere, &rails}) {
+      const auto failure = co_await failure_of(from->connect("127.0.0.1:1"));
+      EXPECT_TRUE(failed_with(failure, errc::connection_failed));
+      EXPECT_TRUE(std::string_view(failure->what()).ends_with(": " + each)) << failure->what();
+    }
     const auto deaf = co_await failure_of(nowhere.listen("127.0.0.1:0"));
     EXPECT_TRUE(contains(deaf, "over fabric0: ") && contains(deaf, "over fabric1: ")) << deaf->what();
+  });
+}
+
+TEST_F(fabrics, that_failed_before_the_peer_rejected_another_each_say_why) {
+  net::device device = open_fabrics({reach::nobody, reach::one_that_rejects, reach::everybody});
+  run([&]() -> task<> {
+    const auto failure = co_await failure_of(device.connect("127.0.0.1:1"));
+    EXPECT_TRUE(failed_with(failure, errc::peer_rejected));
+    EXPECT_TRUE(contains(failure, "over fabric0: a cable is out") && contains(failure, "; over fabric1: not today"))
+        << failure->what();
+  });
+}
+
+// The last fabric reaches the most peers, so that its failure tells the most.
+TEST_F(fabrics, that_failed_before_a_port_was_found_taken_over_another_each_say_why) {
+  net::device network = net::device::open("iwarp");
+  net::device memory = net::device::open("shm");
+  net::device none_listens = open_fabrics({reach::everybody, reach::nobody});
+  std::vector<net::found_transport> all;
+  all.push_back({.made = net::shm::open_transport({})});
+  all.push_back({.made = std::make_unique<named_fabric>("fabric1", reach::everybody)});
+  all.push_back({.made = std::make_unique<named_fabric>("fabric2", reach::nobody)});
+  net::device one_listens = net::open_found(std::move(all));
+  run([&]() -> task<> {
+    const auto expect_both = [](net::device& at, const net::listener& taken, const char* widest) -> task<> {
+      const auto failure = co_await failure_of(at.listen(std::string(taken.address())));
+      EXPECT_TRUE(failed_with(failure, std::errc::address_in_use));
+      EXPECT_TRUE(contains(failure, widest) && contains(failure, "Address already in use")) << failure->what();
+    };
+    const auto of_network = co_await network.listen("127.0.0.1:0");
+    co_await expect_both(none_listens, of_network, "over fabric1: that address is not its own");
+    const auto of_memory = co_await memory.listen("127.0.0.1:0");
+    co_await expect_both(one_listens, of_memory, "over fabric2: that address is not its own");
   });
 }
 
