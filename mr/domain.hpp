@@ -63,6 +63,9 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
     state->file = detail::file_of(state->owner);
     return state;
   }
+  /// Whether registered memory lies partly in a file, on a disk or not, that may become shorter: then the processor
+  /// must not touch it without care. True for any region, unless the transport knows better.
+  [[nodiscard]] virtual bool may_shrink(const memory_record& memory) const noexcept { return memory.region != nullptr; }
   /// Stores the options in `target`, or throws if they are wrong.
   void prepare(detail::region_state& target, const registration_options& options) const;
 

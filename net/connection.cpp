@@ -87,6 +87,8 @@ task<> connection::send_copy(connection_core& core, connection_state& state, std
 
 recv_operation connection::recv() { return recv_operation(core()); }
 
+recv_into_operation connection::recv_into(const sink& memory) { return recv_into_operation(core(), memory); }
+
 recv_or_throw_operation connection::recv_or_throw() { return recv_or_throw_operation(core()); }
 
 transfer connection::write(const payload& source, const mr::remote_slice& target, const write_options& how) {

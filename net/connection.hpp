@@ -81,6 +81,14 @@ class connection {
   /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
   [[nodiscard]] recv_or_throw_operation recv_or_throw();
 
+  /// Receives the next message into memory of the program's, which is registered for mr::usage::recv: a buffer, a
+  /// slice, or a list of slices, filled in order. Over shared memory and iWARP a small message is copied there from
+  /// where it has arrived; any other message is copied from a receive of the connection's. A message that does not fit
+  /// is errc::message_too_large, and waits for the next receive. A buffer is in use until the operation has ended, and
+  /// the region behind a slice cannot end before. Stopping loses nothing, and does not wait. Memory of a device is
+  /// errc::not_supported. Otherwise like recv(). See rdma_post_recv(3), FI_RECV of fi_mr(3).
+  [[nodiscard]] recv_into_operation recv_into(const sink& memory);
+
   // One-sided operations. The remote slice's bounds and usage are checked before anything is posted.
 
   /// Writes local memory to `target`, which is of the same size. Completes when the local memory may be reused, which

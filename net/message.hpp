@@ -36,4 +36,12 @@ class message {
   }
 };
 
+/// A message that connection::recv_into() has stored in memory of the program's.
+struct receipt {
+  std::size_t bytes = 0;                           ///< its size; the memory behind it is as it was
+  std::optional<std::uint32_t> immediate{};        ///< as message::immediate; then no bytes, if it follows a write
+  std::optional<std::uint64_t> invalidated_key{};  ///< as message::invalidated_key
+  bool solicited = false;                          ///< as message::solicited
+};
+
 }  // namespace weft::net

@@ -34,6 +34,7 @@ class sink {
   sink(List& list) noexcept : memory_(std::span<const mr::slice>(list)) {}
 
  protected:
+  friend class receive_target;
   friend class transfer;
   /// A buffer that the operation takes over.
   struct consumed {

@@ -45,7 +45,8 @@ void connection_core::start_link() {
                                    .native = carrier.properties.native,
                                    .agreed = carrier.agreed,
                                    .landing = carrier.peer_greeting ? carrier.peer_greeting->landing : landing_place(),
-                                   .overdue_after = options.overdue_after};
+                                   .overdue_after = options.overdue_after,
+                                   .in_place = true};
   sending_.attach();
   state_.keys->attach(*carrier.link);
   carrier.link->start(*this, parameters);
@@ -155,7 +156,7 @@ sending::carrier& connection_core::make_carrier() {
 
 [[gnu::noinline]] void connection_core::hear_of_device(const receive_slot& slot) noexcept try {
   if (state_.is_silent()) return;
-  const auto said = device_message::unpack(slot.memory.bytes().first(slot.what.bytes));
+  const auto said = device_message::unpack(slot.content_of(slot.what));
   if (staging_ == nullptr) sending_.set_carrier(make_carrier());
   if (!said || !staging_->heard(*said)) state_.violation("a malformed message about device memory");
 } catch (const std::bad_alloc&) {

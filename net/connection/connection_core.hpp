@@ -81,7 +81,9 @@ class connection_core final : public operation_owner,
   void abandon(list_operation& all) noexcept override;
   void start(recv_operation& item) override { receiving_.start(item); }
   [[nodiscard]] taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept override {
-    return receiving_.take_now(item, waiter);
+    const taken how = receiving_.take_now(item, waiter);
+    if (how != taken::no) heartbeat_.heard();
+    return how;
   }
   void stop(recv_operation& item) noexcept override { receiving_.stop(item); }
   void abandon(recv_operation& item) noexcept override { receiving_.abandon(item); }

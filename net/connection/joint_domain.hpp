@@ -3,6 +3,7 @@
 
 #include <weft/mr/domain.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,9 @@ class joint_domain final : public mr::domain {
   explicit joint_domain(std::vector<std::shared_ptr<mr::domain>> parts);
 
   [[nodiscard]] mr::mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) override;
+  [[nodiscard]] bool may_shrink(const mr::memory_record& memory) const noexcept override {
+    return std::ranges::any_of(parts_, [&](const auto& part) { return part->may_shrink(memory); });
+  }
 
  private:
   void do_register_all(mr::memory_record& target, const mr::registration_options& options) override;

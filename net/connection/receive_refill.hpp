@@ -11,6 +11,8 @@
 #include <cassert>
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <utility>
 
 namespace weft::net {
 
@@ -35,11 +37,13 @@ class receive_refill {
   receive_refill& operator=(const receive_refill&) = delete;
   ~receive_refill() { assert(!running_); }
 
-  /// False if the pool has no memory at hand, or other slots wait for it.
+  /// Memory for a receive; empty if the pool has none at hand, or if slots wait for it.
+  [[nodiscard]] std::optional<mr::buffer> try_take() noexcept {
+    return empty_.empty() ? pool_.try_allocate(bytes_, mr::budget::receive) : std::nullopt;
+  }
+  /// False if there is no memory at hand.
   [[nodiscard]] bool try_fill(receive_slot& slot) noexcept {
-    if (!empty_.empty()) [[unlikely]]
-      return false;
-    auto memory = pool_.try_allocate(bytes_, mr::budget::receive);
+    auto memory = try_take();
     if (!memory) [[unlikely]]
       return false;
     slot.memory = *std::move(memory);

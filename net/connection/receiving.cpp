@@ -2,8 +2,12 @@
 #include <weft/net/connection/device_state.hpp>
 #include <weft/net/connection/receiving.hpp>
 
+#include <fmt/core.h>
+
 #include <cassert>
+#include <cstring>
 #include <new>
+#include <span>
 #include <utility>
 
 namespace weft::net {
@@ -61,15 +65,17 @@ receiving::meaning receiving::examine_immediate(receive_slot& slot, const arriva
   return keep(slot.what);
 }
 
+bool receiving::has_sense(const trailer& said) const noexcept {
+  const std::uint32_t most = state_.carrier.peer_greeting->receive_depth;
+  return said.credits - state_.sendable <= most && said.credits - state_.sent <= most;
+}
+
 // Everything here comes from the peer: check it before believing it.
 receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival& what) noexcept {
   if (state_.peer_closed) return refuse("a message after the last one");
-  const auto said = trailer::unpack(slot.work.memory.bytes().first(what.bytes));
+  const auto said = trailer::unpack(slot.content_of(what));
   if (!said) return refuse("a message without a valid trailer");
-  const std::uint32_t most = state_.carrier.peer_greeting->receive_depth;
-  if (said->credits - state_.sendable > most || said->credits - state_.sent > most) {
-    return refuse("more credits than this end can use");
-  }
+  if (!has_sense(*said)) return refuse("more credits than this end can use");
   state_.sendable = said->credits;
   if (said->kind != message_kind::data && said->kind != message_kind::data_with_immediate) {
     return examine_control(slot, what, *said);
@@ -127,14 +133,51 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
     post(slot);
     return offer_credits();
   }
+  if (!slot.what.in_place.empty()) return put_in_place(slot);
   inbox_.push(slot);  // defect: let memory grow
   deliver();
+}
+
+// The message goes to where it is wanted, or to the memory of its receive.
+void receiving::put_in_place(receive_slot& slot) noexcept {
+  const std::span<const std::byte> content = std::exchange(slot.what.in_place, {}).first(slot.what.bytes);
+  recv_operation* const receiver = receivers_.first();
+  if (inbox_.empty() && receiver != nullptr && receiver->target_ != nullptr && store(*receiver, slot.what, content)) {
+    receivers_.remove(*receiver);
+    end(*receiver);
+    order_.note();
+    return reuse(slot);
+  }
+  std::memcpy(slot.work.memory.data(), content.data(), content.size());
+  inbox_.push(slot);
+  deliver();
+}
+
+// False if the message does not fit, or its place is gone; it is for the next receive then.
+bool receiving::store(recv_operation& receiver, const arrival& what, std::span<const std::byte> content) noexcept {
+  receive_target& target = *receiver.target_;
+  // defect: beyond the end of the memory
+  if (content.size() > target.size() || !target.store(content, state_)) return false;
+  target.said = {.bytes = content.size(),
+                 .immediate = what.immediate,
+                 .invalidated_key = what.invalidated_key,
+                 .solicited = what.solicited};
+  return true;
+}
+
+void receiving::end(recv_operation& receiver) noexcept {
+  if (receiver.target_ != nullptr) receiver.target_->let_go();
+  receiver.finish();
 }
 
 // Flattened, with what is seldom needed kept out.
 [[gnu::flatten]] void receiving::deliver() noexcept {
   while (!receivers_.empty() && !inbox_.empty()) {
     recv_operation& receiver = receivers_.pop_front();
+    if (receiver.target_ != nullptr) [[unlikely]] {
+      deliver_into(receiver);
+      continue;
+    }
     receive_slot& oldest = hand_over(receiver);
     receiver.finish();
     order_.note();
@@ -142,6 +185,25 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
   }
   if (!receivers_.empty() && state_.input_has_ended()) [[unlikely]]
     end_receivers();
+}
+
+[[gnu::noinline]] void receiving::deliver_into(recv_operation& receiver) noexcept {
+  receive_slot& oldest = inbox_.front();
+  const bool stored = store(receiver, oldest.what, oldest.memory.bytes().first(oldest.what.bytes));
+  if (!stored) receiver.failure_ = describe(why_not_stored(receiver, oldest.what.bytes));
+  end(receiver);
+  order_.note();
+  if (stored) reuse(inbox_.pop());
+}
+
+error receiving::why_not_stored(const recv_operation& receiver, std::size_t bytes) noexcept try {
+  const std::size_t room = receiver.target_->size();
+  if (bytes <= room) return error(errc::invalid_argument, "the file behind the memory has become shorter");
+  return error(
+      errc::message_too_large,
+      fmt::format("the next message has {} bytes, the memory {}; the message waits for the next receive", bytes, room));
+} catch (const std::bad_alloc&) {
+  return make_error(errc::message_too_large);
 }
 
 // Takes the oldest message; the caller refills its slot.
@@ -168,32 +230,106 @@ void receiving::end_receivers(const error* why) noexcept {
     if (why == nullptr && receiver.expects_message_) {
       receiver.failure_ = describe(make_error(errc::peer_closed));
     }
-    receiver.finish();
+    end(receiver);
   }
 }
 
 void receiving::start(recv_operation& item) {
   if (executor_core::current() != &state_.home) [[unlikely]]
     refuse_thread();
+  if (item.target_ != nullptr && !hold(item)) return;
   receivers_.push_back(item);
   if (!inbox_.empty() || state_.input_has_ended()) deliver();
 }
 
+bool receiving::hold(recv_operation& item) {
+  const auto why_not = item.target_->hold(state_);
+  if (!why_not) return true;
+  item.failure_ = describe(*why_not);
+  end(item);
+  return false;
+}
+
 // A task that receives one message after another goes on in the same turn, so that its posts for each of them leave
-// together.
+// together. Whatever is not as it should be is left to start(), and to the events of the link.
 [[gnu::flatten]] taken receiving::take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept {
   if (!receivers_.empty() || executor_core::current() != &state_.home) return taken::no;
-  if (inbox_.empty() && out_.may_be_at_once()) state_.link().take_arrived();
-  if (inbox_.empty() || !item.may_end_at_once(waiter)) return taken::no;
+  if (item.target_ != nullptr) [[unlikely]]
+    return take_into(item, waiter);
+  if (!item.may_end_at_once(waiter)) return taken::no;
+  if (inbox_.empty()) {  // defect: ahead of those that arrived before
+    if (!take_from_link(item)) return taken::no;
+  } else {
+    refill(hand_over(item));
+  }
   item.failure_.reset();  // of an earlier await
-  refill(hand_over(item));
   return order_.go_on(waiter);
+}
+
+[[gnu::flatten, gnu::noinline]] taken receiving::take_into(recv_operation& item,
+                                                           weft::detail::promise_base& waiter) noexcept {
+  if (item.waiting() || !item.may_end_at_once(waiter) || !item.target_->may_hold(state_)) return taken::no;
+  if (inbox_.empty()) {
+    if (!take_from_link(item)) return taken::no;
+  } else {
+    receive_slot& oldest = inbox_.front();
+    if (!store(item, oldest.what, oldest.memory.bytes().first(oldest.what.bytes))) return taken::no;
+    reuse(inbox_.pop());
+  }
+  item.failure_.reset();  // of an earlier await
+  return order_.go_on(waiter);
+}
+
+// Without a message that can be taken as it is, the link takes what has come; then it is in the inbox.
+bool receiving::take_from_link(recv_operation& item) noexcept {
+  if (!out_.may_be_at_once()) return false;
+  link& from = state_.link();
+  if (const untaken_message next = from.peek_message(); !next.bytes.empty() && take_peeked(item, next)) {
+    from.take_peeked(next);
+    offer_credits();
+    out_.pump();
+    return true;
+  }
+  from.take_arrived();
+  if (inbox_.empty()) return false;
+  if (item.target_ == nullptr) return refill(hand_over(item)), true;
+  return false;
+}
+
+// Everything here comes from the peer: what is wrong is found again, and refused, when the link takes it.
+bool receiving::take_peeked(recv_operation& item, const untaken_message& next) noexcept {
+  if (shared_ != nullptr || state_.has_ended() || !state_.properties().native) return false;
+  const auto said = trailer::unpack(next.bytes);
+  if (!said || !has_sense(*said)) return false;
+  const bool has_immediate = said->kind == message_kind::data_with_immediate;
+  if (said->kind != message_kind::data && !has_immediate) return false;
+  const std::span<const std::byte> content = next.bytes.first(next.bytes.size() - said->size());
+  if (state_.received == state_.offered || content.size() > state_.options.receive_size) return false;
+  arrival what{.bytes = content.size(), .solicited = next.solicited};
+  if (has_immediate) what.immediate = said->immediate;
+  if (item.target_ != nullptr) {
+    if (!store(item, what, content)) return false;
+  } else {
+    auto memory = refill_.try_take();
+    if (!memory) return false;
+    std::memcpy(memory->data(), content.data(), content.size());
+    memory->resize(content.size());
+    message& whole = item.message_.emplace(*std::move(memory));
+    whole.immediate = what.immediate;
+    whole.solicited = what.solicited;
+  }
+  state_.sendable = said->credits;
+  ++state_.received;
+  ++state_.receivable;  // defect: give no credit
+  state_.statistics.messages_received.add(1);
+  state_.statistics.bytes_received.add(content.size());
+  return true;
 }
 
 void receiving::stop(recv_operation& item) noexcept {
   receivers_.remove(item);  // defect: lose a credit
   item.failure_ = describe(make_error(errc::canceled));
-  item.finish();
+  end(item);
 }
 
 void receiving::refuse_thread() const { throw error(errc::wrong_thread, state_.context("receive from")); }
@@ -211,6 +347,15 @@ void receiving::refill(receive_slot& slot) noexcept {
   if (shared_ != nullptr) shared_->refill(slot);
   if (state_.input_has_ended()) return;
   if (shared_ == nullptr) return refill_.try_fill(slot) ? post_refilled(slot) : refill_.add(slot);
+  ++state_.receivable;
+  offer_credits();
+}
+
+// Like refill(), for a receive whose memory has stayed.
+void receiving::reuse(receive_slot& slot) noexcept {
+  if (shared_ != nullptr) shared_->post(slot);
+  if (state_.input_has_ended()) return;
+  if (shared_ == nullptr) return post_refilled(slot);
   ++state_.receivable;
   offer_credits();
 }

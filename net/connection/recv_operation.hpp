@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/connection/completion_order.hpp>
+#include <weft/net/connection/receive_target.hpp>
 #include <weft/net/message.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
@@ -52,6 +53,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base,
  private:
   friend class receiving;
   friend class connection;
+  friend class recv_into_operation;
   friend class recv_or_throw_operation;
 
   [[nodiscard]] taken take_now(weft::detail::promise_base& waiter) noexcept;
@@ -66,7 +68,8 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base,
   [[gnu::cold]] void fail_without_owner();
 
   operation_owner* owner_;
-  bool expects_message_;  // the peer's close is an error
+  bool expects_message_;              // the peer's close is an error
+  receive_target* target_ = nullptr;  // of a recv_into_operation
   std::optional<message> message_;
   std::optional<error> failure_;
 };
@@ -83,6 +86,29 @@ class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
     check();
     return *std::move(message_);
   }
+};
+
+/// The result of connection::recv_into().
+class [[nodiscard]] recv_into_operation : public recv_operation {
+ public:
+  /// Made by connection::recv_into().
+  recv_into_operation(operation_owner* owner, const sink& memory) noexcept : recv_operation(owner), memory_(memory) {
+    target_ = &memory_;
+  }
+  recv_into_operation(recv_into_operation&& other) noexcept
+      : recv_operation(std::move(other)), memory_(std::move(other.memory_)) {
+    target_ = &memory_;
+  }
+
+  /// Tells of the message; empty after the peer has closed in order. Throws weft::error.
+  std::optional<receipt> await_resume() {
+    check();
+    return std::exchange(memory_.said, std::nullopt);
+  }
+  [[nodiscard]] std::string describe() const override { return "recv_into"; }
+
+ private:
+  receive_target memory_;
 };
 
 }  // namespace weft::net

@@ -75,16 +75,24 @@ refusal::reason refusal::of_local_memory() const noexcept {
   if (parts.empty()) return reason::empty_list;
   if (parts.size() > max_parts(item_.kind_, state_.properties())) return reason::too_many_parts;
   for (const mr::slice& part : parts) {
-    if (const reason refused = of_part(part); refused != reason::none) return refused;
+    const reason refused = of_memory(part, needed_usage(item_.kind_), state_);
+    if (refused != reason::none) return refused;
   }
   return reason::none;
 }
 
-refusal::reason refusal::of_part(const mr::slice& part) const noexcept {
+refusal::reason refusal::of_memory(const mr::slice& part, mr::usage purpose, const connection_state& state) noexcept {
   const mr::memory_record* const record = part.record();
   if (record == nullptr) return reason::empty_buffer;
-  if (record->home != &state_.device->domain()) return reason::other_device;
-  return mr::includes(record->usage, needed_usage(item_.kind_)) ? reason::none : reason::not_registered_for_it;
+  if (record->home != &state.device->domain()) return reason::other_device;
+  return mr::includes(record->usage, purpose) ? reason::none : reason::not_registered_for_it;
+}
+
+error refusal::explain_memory(reason why, const char* verb) {
+  if (why == reason::empty_list) return error(errc::invalid_argument, "the scatter list is empty");
+  if (why == reason::empty_buffer) return error(errc::invalid_argument, "the buffer is empty, or was moved from");
+  if (why == reason::other_device) return error(errc::wrong_device, "the memory is registered with another device");
+  return error(errc::access_denied, fmt::format("the local memory is not registered for {}", verb));
 }
 
 refusal::reason refusal::of_remote_memory() const noexcept {
@@ -133,17 +141,14 @@ error refusal::explain(reason why) const {
                    "ends");
     case reason::no_device_atomics:
       return error(errc::not_supported, "there are no atomic operations on memory that the fabric does not reach");
-    case reason::empty_list:
-      return error(errc::invalid_argument, "the scatter list is empty");
     case reason::too_many_parts:
       return error(errc::invalid_argument, fmt::format("a scatter list of {} parts: at most {} are possible",
                                                        item_.parts().size(), max_parts(item_.kind_, can)));
+    case reason::empty_list:
     case reason::empty_buffer:
-      return error(errc::invalid_argument, "the buffer is empty, or was moved from");
     case reason::other_device:
-      return error(errc::wrong_device, "the memory is registered with another device");
     case reason::not_registered_for_it:
-      return error(errc::access_denied, fmt::format("the local memory is not registered for {}", name_of(item_.kind_)));
+      return explain_memory(why, name_of(item_.kind_));
     case reason::too_large_for_link:
       return error(errc::message_too_large, fmt::format("this transport carries at most {} bytes", most_bytes()));
     case reason::too_large_for_peer:

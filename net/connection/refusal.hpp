@@ -40,6 +40,12 @@ class refusal {
 
   refusal(const transfer& item, const connection_state& state) noexcept : item_(item), state_(state) {}
 
+  /// The reason why an operation that needs `purpose` does not take this local memory.
+  [[nodiscard]] static reason of_memory(const mr::slice& part, mr::usage purpose,
+                                        const connection_state& state) noexcept;
+  /// The error for a reason that of_memory() yields, or empty_list; `verb` is the operation's name.
+  [[nodiscard, gnu::cold]] static error explain_memory(reason why, const char* verb);
+
   [[nodiscard]] reason find() const noexcept;
   /// The error for the result of find(), if that is not none.
   [[nodiscard, gnu::cold]] error explain(reason why) const;
@@ -47,7 +53,6 @@ class refusal {
  private:
   [[nodiscard]] reason missing_capability() const noexcept;
   [[nodiscard]] reason of_local_memory() const noexcept;
-  [[nodiscard]] reason of_part(const mr::slice& part) const noexcept;
   [[nodiscard]] reason of_remote_memory() const noexcept;
   [[nodiscard]] bool has_rights() const noexcept;
   [[nodiscard]] const char* missing_right() const noexcept;

@@ -14,6 +14,7 @@ engine::engine(engine_host& host, const engine_options& options)
       atomics_(options.atomics),
       immediate_(options.immediate),
       half_close_(options.half_close),
+      in_place_(options.in_place),
       ord_(options.ord),
       place_early_bytes_(std::max(options.place_early_bytes, early_segment::max_trailer_bytes + 1)),
       ready_send_due_(!options.initiator && options.signal_is_send),

@@ -150,7 +150,8 @@ class engine {
   bool handle_send(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   /// Asks the host for a receive if none is posted; false if the host has none.
   [[nodiscard]] bool take_receive() noexcept;
-  void deliver(const untagged_header& header, std::span<const std::byte> front, std::size_t ulpdu_bytes) noexcept;
+  void deliver(const untagged_header& header, std::span<const std::byte> front, std::size_t ulpdu_bytes,
+               std::span<const std::byte> in_place = {}) noexcept;
   /// For messages of one FPDU and a fixed length.
   bool require_message(const untagged_header& header, std::span<const std::byte> ulpdu, std::size_t body_bytes,
                        std::uint32_t sequence) noexcept;
@@ -218,6 +219,7 @@ class engine {
   const bool atomics_;
   const bool immediate_;
   const bool half_close_;
+  const bool in_place_;
   std::size_t max_ulpdu_ = 0;
   const std::uint32_t ord_;
   const std::size_t place_early_bytes_;

@@ -220,11 +220,12 @@ bool engine::handle_send(const untagged_header& header, std::span<const std::byt
                      words::format("a message of %zu bytes or more, the receive has room for %zu",
                                    message_bytes_ + payload.size(), receives_.front().buffer.size())),
            true;
-  if (!payload.empty()) std::memcpy(room.data(), payload.data(), payload.size());
+  const bool stays = in_place_ && header.last && !message_begun_;
+  if (!payload.empty() && !stays) std::memcpy(room.data(), payload.data(), payload.size());
   message_bytes_ += payload.size();
   message_begun_ = true;
   message_opcode_ = header.opcode;
-  if (header.last) deliver(header, ulpdu, ulpdu.size());
+  if (header.last) deliver(header, ulpdu, ulpdu.size(), stays ? payload : std::span<const std::byte>());
   return true;
 }
 
@@ -236,9 +237,9 @@ bool engine::take_receive() noexcept {
   return true;
 }
 
-void engine::deliver(const untagged_header& header, std::span<const std::byte> front,
-                     std::size_t ulpdu_bytes) noexcept {
-  received_info info{.bytes = message_bytes_, .solicited = is_solicited(header.opcode)};
+void engine::deliver(const untagged_header& header, std::span<const std::byte> front, std::size_t ulpdu_bytes,
+                     std::span<const std::byte> in_place) noexcept {
+  received_info info{.bytes = message_bytes_, .solicited = is_solicited(header.opcode), .in_place = in_place};
   if (is_immediate(header.opcode)) info.immediate = load_be<std::uint32_t>(&front[untagged_header::bytes]);
   if (invalidates(header.opcode)) {
     const access_status status = host_.invalidate(header.invalidate_stag);

@@ -108,6 +108,9 @@ struct received_info {
   bool solicited = false;
   std::optional<std::uint32_t> invalidated_stag{};
   std::optional<std::uint32_t> immediate{};  ///< if set, it is the whole message, and the buffer is unused
+  /// The message, if it is still among the bytes that consume() was given, and not in the buffer. Valid during
+  /// received().
+  std::span<const std::byte> in_place{};
 };
 
 enum class ending_reason : std::uint8_t {
@@ -198,6 +201,7 @@ struct engine_options {
   /// is answered and requests are sent, but for reads and atomics, until engine::end_of_output(). Weft peers send
   /// theirs only once they want nothing more.
   bool half_close = false;
+  bool in_place = false;  ///< received_info::in_place may be used
   /// An FPDU of which at least so many bytes are still to come is placed as it arrives: see engine::placement(). With
   /// CRCs this places bytes before their CRC is verified, which RFC 5044 section 6 does not allow, so only the user may
   /// ask for it. A write whose payload is not larger is never placed in this way, so that its words are whole to

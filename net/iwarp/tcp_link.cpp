@@ -134,6 +134,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.interleave = options.agreed.large_frames;
   engine_choice.max_ulpdu = ulpdu_limit(*socket_, options.agreed.large_frames);
   engine_choice.half_close = !options.native;
+  engine_choice.in_place = options.in_place;
   engine_choice.atomics = options.agreed.atomics;
   engine_choice.immediate = options.agreed.immediate;
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
@@ -439,7 +440,8 @@ void tcp_link::received(receive_request& item, const received_info& info) noexce
   life_.events().received(*static_cast<posted_receive&>(item).work, {.bytes = info.bytes,
                                                                      .solicited = info.solicited,
                                                                      .invalidated_key = info.invalidated_stag,
-                                                                     .immediate = info.immediate});
+                                                                     .immediate = info.immediate,
+                                                                     .in_place = info.in_place});
 }
 
 receive_request* tcp_link::take_receive() noexcept {

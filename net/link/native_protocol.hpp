@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -125,7 +127,7 @@ struct trailer {
   }
   /// Writes the trailer to the end of `out`, and yields its size() bytes there.
   [[nodiscard]] std::span<std::byte> pack(storage& out) const noexcept;
-  /// Empty if the trailer is invalid.
+  /// Empty if the trailer is invalid. Reads each byte once, because the peer may change them meanwhile.
   [[nodiscard]] static std::optional<trailer> unpack(std::span<const std::byte> message) noexcept;
 
  private:
@@ -153,7 +155,14 @@ inline std::span<std::byte> trailer::pack(storage& out) const noexcept {
 
 inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message) noexcept {
   if (message.size() < bytes) return std::nullopt;
-  const std::byte* const packed = message.data() + message.size() - bytes;
+  storage end{};
+  if (message.size() >= max_bytes) [[likely]] {
+    std::memcpy(end.data(), message.data() + message.size() - max_bytes, max_bytes);
+  } else {
+    std::memcpy(end.data() + immediate_bytes, message.data() + message.size() - bytes, bytes);
+  }
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
+  const std::byte* const packed = end.data() + immediate_bytes;
   trailer said;
   said.kind = static_cast<message_kind>(packed[0]);
   said.credits = get(packed + 4);

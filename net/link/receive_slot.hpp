@@ -21,6 +21,10 @@ struct receive_slot {
   arrival what;       // of the message that has arrived
   receive_slot* next = nullptr;
 
+  /// The bytes of a message that has just arrived here.
+  [[nodiscard]] std::span<const std::byte> content_of(const arrival& message) const noexcept {
+    return (message.in_place.empty() ? work.memory.bytes() : message.in_place).first(message.bytes);
+  }
   /// Points the work at the first `bytes` bytes of the memory.
   void prepare(std::size_t bytes) {
     memory.resize(bytes);
@@ -42,6 +46,7 @@ class receive_slot_queue {
     (first_ == nullptr ? first_ : last_->next) = &slot;
     last_ = &slot;
   }
+  [[nodiscard]] receive_slot& front() const noexcept { return *first_; }
   [[nodiscard]] receive_slot& pop() noexcept {
     receive_slot& slot = *first_;
     first_ = slot.next;

@@ -91,6 +91,15 @@ struct arrival {
   bool solicited = false;                          ///< the peer asked for a solicited event
   std::optional<std::uint64_t> invalidated_key{};  ///< a key of this end that the message has revoked
   std::optional<std::uint32_t> immediate{};        ///< immediate data of a write; the receive's memory is then unused
+  /// The message in the link's own memory, during link_events::received(); the receive's memory is then unused. Only
+  /// with link_parameters::in_place.
+  std::span<const std::byte> in_place{};
+};
+
+/// A message that has arrived, and has not been taken.
+struct untaken_message {
+  std::span<const std::byte> bytes{};  ///< with its trailer; the peer may change them at any time
+  bool solicited = false;              ///< the peer asked for a solicited event
 };
 
 /// How a request ended.
@@ -142,6 +151,7 @@ struct link_parameters {
   native_features agreed{};                   ///< native: the features that both ends have
   landing_place landing{};                    ///< native: that of the peer's transport
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
+  bool in_place = false;                      ///< arrival::in_place may be used
   /// Messages that were acknowledged to the peer are delivered by link_events::received() even after ended(), because
   /// the peer will not send them again. Only a link with capabilities::completes_on_answer has such messages.
   bool delivers_after_end = false;
@@ -208,7 +218,7 @@ class link {
   [[nodiscard]] virtual bool furnish(work_request& work) noexcept = 0;
   /// Queues a request. A link that has ended flushes it.
   virtual void post(work_request& work) noexcept = 0;
-  /// Whether it ever takes requests by take_now(), or messages by take_arrived(); constant.
+  /// Whether it ever takes requests by take_now(), or messages by take_peeked() or take_arrived(); constant.
   [[nodiscard]] virtual bool takes_at_once() const noexcept { return false; }
   /// Whether take_now() may be called with a send, write or read of so many bytes, its trailer left out. Asked while no
   /// request is posted, but for messages of the connection's own.
@@ -229,8 +239,13 @@ class link {
   }
   /// Null if find_direct() finds nothing, ever.
   [[nodiscard]] virtual const direct_gate* gate() const noexcept { return nullptr; }
-  /// Called when a task waits for a message and none has arrived: the link may take what has come since the last turn
-  /// of the executor, if that costs no system call.
+  /// Called when a task asks for a message, and no event has told of one. The next message that has come since the last
+  /// turn of the executor, if it lies whole in the link's memory, and nothing comes before it; else no bytes. Valid
+  /// until the link's next call.
+  [[nodiscard]] virtual untaken_message peek_message() noexcept { return {}; }
+  /// Takes the message that peek_message() has just yielded, without a receive and without an event.
+  virtual void take_peeked([[maybe_unused]] const untaken_message& peeked) noexcept {}
+  /// The link may take whatever has come since the last turn of the executor, if that costs no system call.
   virtual void take_arrived() noexcept {}
   /// Whether the link takes lists whole, by post_run(). Asked after start(), before each list is posted; may allocate
   /// the first time. By default false: each element is posted as a request.

@@ -44,6 +44,7 @@ rail::~rail() { assert(state_ == state::absent && "a rail was destroyed while it
 void rail::begin(rail_start&& how) {
   assert(state_ == state::absent && carrier_ == nullptr);
   link_parameters its = how.parameters;
+  its.in_place = false;  // a message is looked at here before it is passed on
   first_own_receive_ = its.receive_depth;
   const std::size_t own = how.receives != nullptr ? how.receives->slots.size() : 0;
   its.receive_depth = static_cast<std::uint16_t>(its.receive_depth + own);

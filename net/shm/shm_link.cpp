@@ -86,6 +86,7 @@ void shm_link::start(link_events& events, const link_parameters& parameters) {
   receives_.make_room(parameters.receive_depth);
   answers_.make_room(capabilities_.incoming_reads, counts_);
   overdue_after_ = parameters.overdue_after;
+  in_place_ = parameters.in_place;
   shared_.add(*this, made_.socket.fd());
   life_.begin(events);
 }
@@ -276,10 +277,37 @@ std::size_t shm_link::poll() noexcept {
   return 1;  // the link may be destroyed by now
 }
 
+// What is not as it should be is left to take_record().
+untaken_message shm_link::peek_message() noexcept {
+  const bool is_next = depth_ == 0 && has_input() && !incoming_.is_continued() && !life_.peer_has_finished();
+  if (!is_next || far_.is_copying()) return {};
+  bool sane = true;
+  const std::size_t available = reader_.available(&sane);
+  const std::size_t here = std::min(available, reader_.until_wrap());
+  if (!sane || available % cache_line != 0 || here < cache_line) return {};
+  record header;
+  std::memcpy(&header, reader_.place(), sizeof header);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
+  // defect: before all of it is there
+  const bool is_here = header.bytes <= here - sizeof header && ring_bytes_of(header.bytes) <= here;
+  if (!is_here || !is_whole_message(header)) return {};
+  return {.bytes = std::span(reader_.place() + sizeof header, header.bytes),
+          .solicited = (header.flags & record::solicited) != 0};
+}
+
 // Keeps the end hot, because the polls between may find nothing.
+void shm_link::take_peeked(const untaken_message& peeked) noexcept {
+  shared_.heat(*this);  // defect: let an end go cold
+  quiet_polls_ = 0;
+  ++peer_requests_;
+  took_record(ring_bytes_of(peeked.bytes.size()));
+  unsettled_ = unsettled_ || life_.is_ending();  // defect: behind the last message of a peer that has left
+}
+
 void shm_link::take_arrived() noexcept {
   if (depth_ != 0 || !has_input()) return;
-  shared_.heat(*this);  // defect: let an end go cold
+  shared_.heat(*this);
+  quiet_polls_ = 0;
   const turn outer(*this);
   go_on_with_input();
   unsettled_ = unsettled_ || !is_settled();
@@ -329,21 +357,26 @@ void shm_link::take_input() noexcept {
     if (available == 0) break;
     const std::size_t taken = take_record(available, inside);
     if (taken == 0) break;
-    reader_.advance(taken);
     bytes += taken;
     ++records;
-    // Not after each record, because the other end would have to fetch the cache line before it writes again. The rest
-    // never keeps it waiting: it is released when there is nothing else to do, without waking anybody.
-    if (reader_.unreleased() < reader_.capacity() / 4) continue;
-    reader_.release();
-    output_.wake_other();  // defect: wake nobody
+    took_record(taken);
   }
+}
+
+// Does not release the room of each record, because the other end would have to fetch the cache line before it writes
+// again. The rest never keeps it waiting: it is released when there is nothing else to do, without waking anybody.
+void shm_link::took_record(std::size_t bytes) noexcept {
+  reader_.advance(bytes);
+  if (reader_.unreleased() < reader_.capacity() / 4) return;
+  reader_.release();
+  output_.wake_other();  // defect: wake nobody
 }
 
 // Returns how many bytes of the ring it took; 0 if a message has no receive, or the connection has ended.
 std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noexcept {
   record header;
   std::memcpy(&header, reader_.place(), sizeof header);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
   const std::byte* const payload = reader_.place() + sizeof header;
   const std::size_t here = std::min(available, reader_.until_wrap());
   if (available % cache_line != 0 || here < cache_line) return break_rules("a record that is cut off"), 0;
@@ -430,8 +463,13 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
 // Most messages: one record, that does nothing else.
 void shm_link::deliver_whole(std::span<const std::byte> content, std::uint8_t flags) noexcept {
   receive_work& receive = receives_.take_current();
-  std::memcpy(receive.memory.data(), content.data(), content.size());
-  life_.events().received(receive, {.bytes = content.size(), .solicited = (flags & record::solicited) != 0});
+  arrival what{.bytes = content.size(), .solicited = (flags & record::solicited) != 0};
+  if (in_place_) {
+    what.in_place = content;
+  } else {
+    std::memcpy(receive.memory.data(), content.data(), content.size());
+  }
+  life_.events().received(receive, what);
 }
 
 void shm_link::continue_delivery(std::span<const std::byte> content) noexcept {

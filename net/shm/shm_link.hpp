@@ -65,6 +65,8 @@ class shm_link final : public net::link,
     return direct_.find(key, address, bytes);
   }
   [[nodiscard]] const direct_gate* gate() const noexcept override { return &direct_.gate(); }
+  [[nodiscard]] untaken_message peek_message() noexcept override;
+  void take_peeked(const untaken_message& peeked) noexcept override;
   void take_arrived() noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;
@@ -126,6 +128,7 @@ class shm_link final : public net::link,
   void take_input() noexcept;
   // Covers the key look-ups of one turn; made at the first of them.
   using key_batch = std::optional<software::key_table::reader::batch>;
+  void took_record(std::size_t bytes) noexcept;
   [[nodiscard]] std::size_t take_record(std::size_t available, key_batch& inside) noexcept;
   [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
   [[nodiscard]] bool begin_delivery(const record& header, std::span<const std::byte> content) noexcept;
@@ -158,7 +161,8 @@ class shm_link final : public net::link,
   // The peer has left when its process, or its end of the socket, is gone. Leaving, this end waits only until the peer
   // is outside of memory that it was lent.
   link_life life_;
-  bool counts_ = true;  // what the peer writes: native_features::cuts_writes()
+  bool counts_ = true;     // what the peer writes: native_features::cuts_writes()
+  bool in_place_ = false;  // link_parameters::in_place
   std::chrono::milliseconds overdue_after_{};
   unsigned depth_ = 0;      // turns inside each other
   bool unsettled_ = false;  // settle() has something to do

@@ -26,8 +26,7 @@ class domain final : public mr::domain {
 
   [[nodiscard]] key_table& keys() noexcept { return keys_; }
 
-  /// Whether registered memory lies partly in a file, on a disk or not, that may become shorter.
-  [[nodiscard]] bool may_shrink(const mr::memory_record& memory) const noexcept {
+  [[nodiscard]] bool may_shrink(const mr::memory_record& memory) const noexcept override {
     return memory.in(fabric()).handle == &shrinks_;
   }
   /// The handle of such memory's registrations.

@@ -39,6 +39,16 @@ task<> send(peers& between, std::uint64_t count) {
   }
 }
 
+// The same, received into memory of the program's.
+task<> send_into(peers& between, std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; i += 2) {
+    co_await between.client.send(between.memory);
+    static_cast<void>(co_await between.server.recv_into(between.memory));
+    co_await between.server.send(between.memory);
+    static_cast<void>(co_await between.client.recv_into(between.memory));
+  }
+}
+
 // Each message is awaited by a task of its own, one after the other, as the handlers of a server do.
 constexpr std::uint16_t senders = 64;
 task<> send_beside(peers& between, std::uint64_t count) {
@@ -100,6 +110,7 @@ struct row {
 constexpr std::array rows{row{"prepared_write_64", 64, write_prepared, true},
                           row{"prepared_read_64", 64, read_prepared, true},
                           row{"send_64", 64, send},
+                          row{"send_into_64", 64, send_into},
                           row{"send_64_beside", 64, send_beside, false, true},
                           row{"write_64", 64, write<64>},
                           row{"read_64", 64, read},

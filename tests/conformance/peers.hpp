@@ -169,7 +169,9 @@ class peers : public testing::TestWithParam<transport_kind> {
   /// Runs `script()`, a coroutine.
   template <class Script>
   void run(Script script) {
+    const auto begin = std::chrono::steady_clock::now();
     home_->run(with_timeout(forever, script()));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, forever) << "it ended only when it was stopped";
   }
 
   /// Runs `script(client, server)`, a coroutine, with both ends of a connection, and closes them.

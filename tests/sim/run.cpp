@@ -45,16 +45,27 @@ struct side {
   net::device* device = nullptr;
   net::shared_receives* shared = nullptr;
   std::optional<net::connection> peer;
-  std::optional<watched_recv> receiving;  // while receive() waits
-  bool closes = false;                    // in order, and has begun to
+  std::optional<watched_recv> receiving;  // while receive() waits; or this:
+  std::optional<watched_recv_into> receiving_into;
+  bool closes = false;  // in order, and has begun to
   std::vector<std::byte> own_bytes;
   std::span<std::byte> bytes;  // these, or of the memory, if that is direct
   mr::region memory;           // of these, for the other end; shorter by guard_bytes, unless it is direct
   std::vector<std::byte> scratch_bytes;
   mr::region scratch;  // of these, for borrowing, or in a file of its own
+  std::vector<std::byte> landing_bytes;
+  mr::region landing;  // of these, for recv_into()
   direction out;
   std::uint64_t posted = 0;     // operations begun
   std::uint64_t last_done = 0;  // the youngest of them that has succeeded
+};
+
+/// A message that recv() or recv_into() has yielded.
+struct arrived_message {
+  std::span<const std::byte> bytes{};
+  std::optional<std::uint32_t> immediate{};
+  std::optional<std::uint64_t> invalidated_key{};
+  mr::buffer payload{};  // of recv(), where the bytes are
 };
 
 /// What the model knows of a lane.
@@ -150,7 +161,9 @@ class meeting : private test::immovable {
   [[nodiscard]] mr::mapping new_file(std::size_t bytes, mr::file_access others = mr::file_access::read_write) const;
   task<> talk();
   task<> receive(side& at);
-  void check_message(side& at, const net::message& content);
+  task<result<std::optional<arrived_message>>> take_buffer(side& at, std::uint32_t stop_after_us);
+  task<result<std::optional<arrived_message>>> take_copy(side& at, std::uint32_t stop_after_us);
+  void check_message(side& at, const arrived_message& content);
   void check_what_was_left(side& at);
   [[nodiscard]] std::uint32_t home_of(const lane& one) const noexcept;
   [[nodiscard]] executor& executor_of(std::size_t index) noexcept;
@@ -299,7 +312,7 @@ struct run {
   std::optional<net::device> client_device;
   std::optional<crew> executors;
   std::vector<shared_queue> shared;
-  channel<net::message> passed_on{2};  // what has been received, to be let go elsewhere
+  channel<arrived_message> passed_on{2};  // what has been received, to be let go elsewhere
   std::vector<std::unique_ptr<meeting>> meetings;
   std::uint64_t operations = 0;  // that have ended
   std::uint64_t failures = 0;    // of these
@@ -613,6 +626,9 @@ task<> meeting::prepare(side& one) {
     one.scratch_bytes.assign(scratch_bytes, std::byte{});
     one.scratch = co_await domain.register_memory(std::span(one.scratch_bytes), own);
   }
+  const mr::registration_options for_receives{.usage = mr::usage::recv};
+  one.landing_bytes.assign(std::max(one.options->receive_size / 2, 1U), std::byte{});
+  one.landing = co_await domain.register_memory(std::span(one.landing_bytes), for_receives);
 }
 
 mr::mapping meeting::new_file(std::size_t bytes, mr::file_access others) const {
@@ -662,7 +678,8 @@ void meeting::end_message(side& from, std::size_t id, const std::optional<error>
   if (!item.received && (item.passed_over || out.ended)) fail(fmt::format("message {} was sent, and never came", id));
   const side& peer = opposite(from);
   // The receiver gives a credit for a message when recv() has it: before its task goes on and counts it.
-  const bool is_ahead = peer.receiving && peer.receiving->is_served();
+  const bool is_ahead =
+      (peer.receiving && peer.receiving->is_served()) || (peer.receiving_into && peer.receiving_into->is_served());
   const std::size_t room = peer.options->receive_depth + (is_ahead ? 1U : 0U);
   // One that closes gives credits for what it discards as well.
   if (!peer.closes && out.done > out.received + room) {
@@ -688,15 +705,45 @@ void meeting::check_what_was_left(side& at) {
   }
 }
 
+task<result<std::optional<arrived_message>>> meeting::take_buffer(side& at, std::uint32_t stop_after_us) {
+  std::optional<arrived_message> taken;
+  at.receiving.emplace(at.peer->recv());
+  auto got = co_await limited(watched_recv::reference(*at.receiving), stop_after_us);
+  at.receiving.reset();
+  if (!got) co_return got.error();
+  if (!*got) co_return taken;
+  net::message& whole = **got;
+  taken = {.bytes = whole.bytes(), .immediate = whole.immediate, .invalidated_key = whole.invalidated_key};
+  taken->payload = std::move(whole.payload);
+  co_return taken;
+}
+
+// Into memory of the end's own, if the message fits there.
+task<result<std::optional<arrived_message>>> meeting::take_copy(side& at, std::uint32_t stop_after_us) {
+  std::optional<arrived_message> taken;
+  const mr::slice room = at.landing.slice();
+  at.receiving_into.emplace(at.peer->recv_into(room));
+  auto got = co_await limited(watched_recv_into::reference(*at.receiving_into), stop_after_us);
+  at.receiving_into.reset();
+  if (!got && got.error().code() == errc::message_too_large) co_return co_await take_buffer(at, stop_after_us);
+  if (!got) co_return got.error();
+  if (!*got) co_return taken;
+  const net::receipt& said = **got;
+  if (said.bytes > room.size()) fail("a message was stored beyond the end of its memory");
+  taken = {.bytes = room.bytes().first(std::min(said.bytes, room.size())),
+           .immediate = said.immediate,
+           .invalidated_key = said.invalidated_key};
+  co_return taken;
+}
+
 task<> meeting::receive(side& at) {
   direction& in = opposite(at).out;
   const side_options& how = *at.options;
-  std::deque<net::message> kept;
+  std::deque<arrived_message> kept;
   std::uint32_t stop = how.receive_stop_us;
   while (at.peer) {
-    at.receiving.emplace(at.peer->recv());
-    auto got = co_await limited(watched_recv::reference(*at.receiving), stop);
-    at.receiving.reset();
+    auto taking = in.received % 2 == 0 ? take_buffer(at, stop) : take_copy(at, stop);
+    auto got = co_await std::move(taking);
     if (!got) {
       const bool stopped = how.receive_stop_us != 0 && got.error().code() == errc::timed_out;
       judge(got.error(), "recv", stopped);
@@ -717,7 +764,7 @@ task<> meeting::receive(side& at) {
     }
     stop = how.receive_stop_us;
     check_message(at, **got);
-    kept.push_back(*std::move(*got));
+    if ((**got).payload) kept.push_back(**std::move(got));
     if (kept.size() > how.keep) {
       if (plan_.pass_on) co_await all_.passed_on.send(std::move(kept.front()));
       kept.pop_front();
@@ -727,19 +774,19 @@ task<> meeting::receive(side& at) {
 }
 
 // Which message of its sender it is; empty if it does not say.
-std::optional<std::uint32_t> id_of(const net::message& content) noexcept {
+std::optional<std::uint32_t> id_of(const arrived_message& content) noexcept {
   if (content.immediate) return content.immediate;
   std::uint32_t id = 0;
-  if (content.size() < sizeof id) return std::nullopt;
-  std::memcpy(&id, content.bytes().data(), sizeof id);
+  if (content.bytes.size() < sizeof id) return std::nullopt;
+  std::memcpy(&id, content.bytes.data(), sizeof id);
   return id;
 }
 
-void meeting::check_message(side& at, const net::message& content) {
+void meeting::check_message(side& at, const arrived_message& content) {
   side& sender = opposite(at);
   direction& in = sender.out;
   const auto said = id_of(content);
-  if (!said) return fail(fmt::format("a message of {} bytes that nobody sent", content.size()));
+  if (!said) return fail(fmt::format("a message of {} bytes that nobody sent", content.bytes.size()));
   const std::uint32_t id = *said;
   if (id >= in.messages.size()) return fail(fmt::format("a message that nobody sent: {}", id));
   if (id < in.next) return fail(fmt::format("message {} came twice, or out of order", id));
@@ -754,13 +801,13 @@ void meeting::check_message(side& at, const net::message& content) {
   ++in.received;
   all_.place.note(id);
   if (item.fate == fate::never) fail(fmt::format("message {} was refused, and came all the same", id));
-  if (content.size() != item.bytes) {
-    fail(fmt::format("message {} has {} bytes instead of {}", id, content.size(), item.bytes));
+  if (content.bytes.size() != item.bytes) {
+    fail(fmt::format("message {} has {} bytes instead of {}", id, content.bytes.size(), item.bytes));
   }
   if (content.invalidated_key.value_or(0) != item.invalidates) fail(fmt::format("message {}: a revoked key", id));
   if (content.immediate.has_value() != item.immediate) fail(fmt::format("message {}: immediate data", id));
   const std::size_t head = std::min<std::size_t>(item.bytes, sizeof id);
-  if (!holds(content.bytes().subspan(head), id, head)) fail(fmt::format("message {} has other bytes", id));
+  if (!holds(content.bytes.subspan(head), id, head)) fail(fmt::format("message {} has other bytes", id));
   if (!item.of_write || lanes_[item.lane]->area.generation() != item.generation) return;
   const auto placed = at.bytes.subspan(area_of(item.lane) + item.offset, item.length);
   if (!holds(placed, item.content)) fail(fmt::format("message {} came before what it tells of", id));
@@ -1761,8 +1808,8 @@ task<> run::let_messages_go() {
     const auto next = co_await passed_on.receive();
     if (!next) co_return;
     const auto id = id_of(*next);
-    const std::size_t head = std::min(next->size(), sizeof(std::uint32_t));
-    if (!id || !holds(next->bytes().subspan(head), *id, head)) give_up("a message has other bytes where it was handed");
+    const std::size_t head = std::min(next->bytes.size(), sizeof(std::uint32_t));
+    if (!id || !holds(next->bytes.subspan(head), *id, head)) give_up("a message has other bytes where it was handed");
   }
 }
 

@@ -10,28 +10,31 @@
 
 namespace weft::sim {
 
-/// A recv() that can be looked at while its task waits.
-class watched_recv final : public net::recv_operation {
+/// A recv() or recv_into() that can be looked at while its task waits.
+template <class Operation>
+class watched final : public Operation {
  public:
-  explicit watched_recv(net::recv_operation&& of) noexcept : recv_operation(std::move(of)) {}
+  explicit watched(Operation&& of) noexcept : Operation(std::move(of)) {}
 
   /// True from when it has its message, or its connection has ended, even before its task goes on.
-  [[nodiscard]] bool is_served() const noexcept { return begun() && !waiting() && !canceled(); }
+  [[nodiscard]] bool is_served() const noexcept { return this->begun() && !this->waiting() && !this->canceled(); }
 
   /// Awaits it in its place.
   class reference {
    public:
-    explicit reference(watched_recv& of) noexcept : of_(&of) {}
+    explicit reference(watched& of) noexcept : of_(&of) {}
     [[nodiscard]] bool await_ready() const noexcept { return of_->await_ready(); }
     template <class Promise>
     [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
       return of_->await_suspend(waiter);
     }
-    std::optional<net::message> await_resume() { return of_->await_resume(); }
+    auto await_resume() { return of_->await_resume(); }
 
    private:
-    watched_recv* of_;
+    watched* of_;
   };
 };
+using watched_recv = watched<net::recv_operation>;
+using watched_recv_into = watched<net::recv_into_operation>;
 
 }  // namespace weft::sim

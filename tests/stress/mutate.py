@@ -222,6 +222,14 @@ use prepared memory beyond its end: local.size() > place.bytes - offset_ -> fals
 let an end go cold whose tasks take its messages between its polls: skip
     by unit/shm_link_tests *is_not_asked_for_by_an_end_whose_tasks_take_messages_between_its_polls*
 send a small message at once without a credit: never by --sim --transport shm --seeds 400
+give no credit for a message that is taken out of the ring: skip by --sim --transport shm --seeds 400
+take a message out of the ring ahead of those that arrived before: always by --sim --transport shm --seeds 400
+take a message out of the ring before all of it is there: -> true by --sim --transport shm --seeds 400
+do not look behind the last message of a peer that has left, once a task has taken it: skip
+    by --sim --transport shm --first 880000 --seeds 1000
+store a message beyond the end of the memory that was given for it: content.size() > target.size() -> false
+    by --sim --transport shm --seeds 400
+keep the region of a receive when its receive has ended: skip by --sim --transport shm --seeds 400
 go on in the ring where a direct write was interrupted: skip
     by unit/shm_link_tests *direct_order.of_a_large_write_that_is_interrupted_is_that_of_a_new_one*
 believe a payload whose sender has let go of it: -> true
