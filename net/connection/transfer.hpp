@@ -62,7 +62,8 @@ static_assert(std::is_trivially_destructible_v<write_options>);
 
 /// An operation of a connection: the result of connection::send(), write(), read() and flush(). It is posted when it is
 /// awaited, once (a second time is errc::invalid_argument) and before its connection is destroyed. A small one may end
-/// where it begins, without suspending its task: over shared memory, when nothing of the connection's is in progress.
+/// where it begins, without suspending its task: over shared memory or iWARP, when nothing of the connection's is in
+/// progress. Its bytes have been taken then, and the end of the connection is told to the next operation.
 ///
 /// If it is stopped before it was posted, it throws errc::canceled, and nothing has happened. If it is stopped later,
 /// it returns at once if its memory is a pool buffer; with borrowed memory it aborts the connection, and returns when

@@ -103,6 +103,12 @@ class engine {
   [[nodiscard]] bool has_output() const noexcept {
     return open_ ? is_ready(lane::requests) || is_ready(lane::responses) : terminate_due_;
   }
+  /// Whether take_now() may add a send, or a write without immediate data, of so many bytes to the batch, which is what
+  /// was gathered last, or null for a new one.
+  [[nodiscard]] bool may_take_now(const output_batch* batch, std::size_t bytes) const noexcept;
+  /// Copies a small request to the end of the batch, behind all that was posted. It has no completion, and is not
+  /// needed after the call.
+  void take_now(output_batch& batch, request& item) noexcept;
   /// Fills an empty batch with FPDUs; false if there was none. Call only when everything that was gathered is sent.
   bool gather(output_batch& batch) noexcept;
   /// TCP has taken `bytes` off the front of the batch.
@@ -182,6 +188,7 @@ class engine {
   bool gather_fpdu(output_batch& batch) noexcept;
   void gather_message(output_batch& batch) noexcept;
   void gather_small(output_batch& batch, request& request, opcode op) noexcept;
+  void pack_small(output_batch& batch, const request& request, opcode op) noexcept;
   void gather_immediate(output_batch& batch) noexcept;
   std::size_t gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept;
   std::size_t gather_pieces(output_batch& batch, request& request, std::size_t limit) noexcept;

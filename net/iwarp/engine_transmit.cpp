@@ -139,8 +139,30 @@ void engine::gather_message(output_batch& batch) noexcept {
   if (complete && !request.immediate) finish_gathering(request);
 }
 
-// A message of one FPDU whose payload is copied, so that the whole FPDU is contiguous in the batch's storage.
 void engine::gather_small(output_batch& batch, request& request, opcode op) noexcept {
+  pack_small(batch, request, op);
+  request.done_ = request.total_;
+  if (!request.immediate) finish_gathering(request);
+}
+
+bool engine::may_take_now(const output_batch* batch, std::size_t bytes) const noexcept {
+  // defect: at once ahead of those that were posted
+  const bool may_send = open_ && (initiator_ || heard_) && requests_.empty() && !in_message_;
+  if (!may_send || bytes > std::min(inline_bytes, payload_limit(max_ulpdu_, untagged_header::bytes))) return false;
+  return batch == nullptr || (batch->storage_room() >= message_room_bytes && batch->segment_room() > 0);
+}
+
+void engine::take_now(output_batch& batch, request& item) noexcept {
+  if (batch.empty()) batch.clear();
+  item.total_ = item.tail.size();
+  for (const mr::slice& segment : item.local) item.total_ += segment.size();
+  const opcode op = opcode_of(item);
+  if (op != opcode::write) item.sequence_ = next_send_sequence_++;
+  pack_small(batch, item, op);
+}
+
+// A message of one FPDU whose payload is copied, so that the whole FPDU is contiguous in the batch's storage.
+void engine::pack_small(output_batch& batch, const request& request, opcode op) noexcept {
   const bool is_write = op == opcode::write;
   const std::size_t header_bytes = is_write ? tagged_header::bytes : untagged_header::bytes;
   const std::size_t ulpdu_bytes = header_bytes + static_cast<std::size_t>(request.total_);
@@ -169,9 +191,7 @@ void engine::gather_small(output_batch& batch, request& request, opcode op) noex
   mpa::store_crc(crc, crc_ ? crc32c_of(std::span(front, crc)) : 0);
 
   in_message_ = false;
-  request.done_ = request.total_;
   count_gathered(bytes);
-  if (!request.immediate) finish_gathering(request);
 }
 
 void engine::gather_immediate(output_batch& batch) noexcept {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/tcp_link.hpp>
+#include <weft/net/link/native_protocol.hpp>
 
 #include <fmt/core.h>
 
@@ -163,8 +164,7 @@ bool tcp_link::furnish(work_request& work) noexcept {
   return true;
 }
 
-void tcp_link::post(work_request& work) noexcept {
-  posted_request& item = *static_cast<posted_request*>(work.corner);
+void tcp_link::describe(const work_request& work, request& item) noexcept {
   switch (work.kind) {
     case work_kind::send:
       item.kind = work.invalidate ? request_kind::send_with_invalidate : request_kind::send;
@@ -190,9 +190,32 @@ void tcp_link::post(work_request& work) noexcept {
   item.offset = work.remote_address;
   item.operand = work.operand;
   item.compare = work.compare;
+}
+
+void tcp_link::post(work_request& work) noexcept {
+  posted_request& item = *static_cast<posted_request*>(work.corner);
+  describe(work, item);
   const bool accepted = engine_->post(item);
   assert(accepted && "the connection checks sizes and reads before it posts");
   static_cast<void>(accepted);
+}
+
+bool tcp_link::may_take_now(work_kind kind, std::size_t bytes) const noexcept {
+  const bool is_posted = kind == work_kind::send || kind == work_kind::write;
+  if (!is_posted || send_.in_progress() || life_.is_ending()) return false;
+  return engine_->may_take_now(output_.get(), bytes + trailer::max_bytes);
+}
+
+// The next sendmsg carries it, with what else the executor's tasks send in this turn.
+bool tcp_link::take_now(const work_request& work) noexcept {
+  if (work.kind == work_kind::write && work.immediate) return false;
+  if (output_ == nullptr) output_ = shared_.lend_batch();
+  if (output_ == nullptr) return false;
+  request item;
+  describe(work, item);
+  engine_->take_now(*output_, item);
+  settle_later();
+  return true;
 }
 
 void tcp_link::post_receive(receive_work& work) noexcept {

@@ -52,6 +52,9 @@ class tcp_link final : public net::link,
   void start(link_events& events, const link_parameters& options) override;
   [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
   [[nodiscard]] bool furnish(work_request& work) noexcept override;
+  [[nodiscard]] bool takes_at_once() const noexcept override { return true; }
+  [[nodiscard]] bool may_take_now(work_kind kind, std::size_t bytes) const noexcept override;
+  [[nodiscard]] bool take_now(const work_request& work) noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override;
@@ -105,6 +108,7 @@ class tcp_link final : public net::link,
   void input_over() noexcept override { life_.events().input_over(); }
   void ended(const ending& how) noexcept override;
 
+  static void describe(const work_request& work, request& item) noexcept;
   void await_input() noexcept;
   void on_readable(int result) noexcept;
   void on_sent(int result) noexcept;

@@ -142,8 +142,8 @@ TEST(simulated_world, a_send_that_shall_fail_disturbs_whoever_sends) {
   const auto call = [&](net::connection& peer) -> task<> {
     both.place.fail_send(port, true, ENOBUFS);
     EXPECT_FALSE(both.place.disturbed(port));
-    mr::buffer word = co_await both.device->pool().allocate(4);
-    const auto sent = co_await as_result(peer.send(std::move(word)));
+    mr::buffer large = co_await both.device->pool().allocate(1000);  // small ones leave after their sends
+    const auto sent = co_await as_result(peer.send(std::move(large)));
     EXPECT_TRUE(both.place.disturbed(port));
     EXPECT_EQ(both.place.faults(), 1U);
   };

@@ -222,6 +222,8 @@ use prepared memory beyond its end: local.size() > place.bytes - offset_ -> fals
 let an end go cold whose tasks take its messages between its polls: skip
     by unit/shm_link_tests *is_not_asked_for_by_an_end_whose_tasks_take_messages_between_its_polls*
 send a small message at once without a credit: never by --sim --transport shm --seeds 400
+send a message at once ahead of those that were posted, over TCP: requests_.empty() -> true
+    by unit/iwarp_tests *send_small_messages_at_once_behind*
 give no credit for a message that is taken out of the ring: skip by --sim --transport shm --seeds 400
 take a message out of the ring ahead of those that arrived before: always by --sim --transport shm --seeds 400
 take a message out of the ring before all of it is there: -> true by --sim --transport shm --seeds 400

@@ -237,6 +237,15 @@ class side : public engine_host {
     EXPECT_TRUE(machine.post(op.posted));
     return op.posted;
   }
+  /// Sends at once; the memory is gone afterwards.
+  void send_now(bytes payload) {
+    request item;
+    const mr::slice whole(payload, nullptr);
+    item.local = {&whole, 1};
+    ASSERT_TRUE(machine.may_take_now(&batch, payload.size()));
+    machine.take_now(batch, item);
+    std::ranges::fill(payload, std::byte{0});
+  }
   void receive(std::size_t size) {
     auto& [posted, buffer] = receives.emplace_back();
     buffer.resize(size);
@@ -495,6 +504,36 @@ TEST_F(engines, count_messages_past_the_wrap_of_their_sequence) {
   EXPECT_EQ(right->messages.size(), 5U);
 }
 
+TEST_F(engines, send_small_messages_at_once_behind_those_that_were_posted_and_ahead_of_those_that_follow) {
+  connect({});
+  right->repost_receives = true;
+  right->receive(100);
+  left->send(pattern(10, 0));
+  EXPECT_FALSE(left->machine.may_take_now(nullptr, 10)) << "it would overtake one that was posted";
+  run();
+  for (unsigned i = 1; i < 4; ++i) left->send_now(pattern(10, i));
+  left->send(pattern(10, 4));
+  EXPECT_FALSE(left->machine.may_take_now(&left->batch, 10));
+  run();
+  ASSERT_EQ(right->messages.size(), 5U);
+  for (unsigned i = 0; i < 5; ++i) EXPECT_EQ(right->messages[i].payload, pattern(10, i));
+  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+}
+
+TEST_F(engines, send_no_more_at_once_than_one_sendmsg_takes_by_copies) {
+  connect({}, output_batch::min_storage_bytes);
+  right->repost_receives = true;
+  right->receive(300);
+  EXPECT_TRUE(left->machine.may_take_now(nullptr, 256));
+  EXPECT_FALSE(left->machine.may_take_now(nullptr, 257));
+  unsigned count = 0;
+  for (; left->machine.may_take_now(&left->batch, 200); ++count) left->send_now(pattern(200, count));
+  EXPECT_GT(count, 10U);
+  run();
+  ASSERT_EQ(right->messages.size(), count);
+  for (unsigned i = 0; i < count; ++i) EXPECT_EQ(right->messages[i].payload, pattern(200, i));
+}
+
 TEST_F(engines, gather_scattered_memory_of_any_shape) {
   connect({.max_ulpdu = 64768}, output_batch::min_storage_bytes);
   right->regions[1] = {.memory = bytes(200000)};
@@ -740,7 +779,7 @@ TEST_F(engines, interleave_for_a_native_peer_so_that_nothing_long_holds_up_the_r
 TEST(engine, a_responder_is_silent_until_it_has_heard_an_fpdu) {
   side responder({.initiator = false});
   responder.send(pattern(5));
-  EXPECT_FALSE(responder.machine.has_output());
+  EXPECT_FALSE(responder.machine.has_output() || responder.machine.may_take_now(nullptr, 5));
   responder.feed(framed(tagged(opcode::write, 0, 0)));
   EXPECT_TRUE(responder.machine.has_output());
   EXPECT_EQ(responder.transmitted().size(), 1U);

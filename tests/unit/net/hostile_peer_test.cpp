@@ -206,7 +206,7 @@ TEST_F(hostile, what_one_connection_has_left_half_received_is_nothing_to_the_nex
 }
 
 TEST_F_AGAINST_RAW(hostile, the_last_words_of_a_peer_are_heard_even_if_it_takes_ours_no_more) {
-  auto payload = co_await pool().allocate(100);
+  auto payload = co_await pool().allocate(1000);  // a smaller message is sent once its send has ended
   raw.send_now(raw.terminate(cause::tagged_bounds));
   raw.reset();
   const auto sent = co_await failure_of(peer.send(payload));

@@ -56,7 +56,7 @@ TEST_F(lost_connection, whose_error_nobody_was_told_does_not_look_as_if_the_peer
 
 void lost_connection::expect_words_of_silence() {
   against_raw_client([&](raw_peer&, net::connection& ours) -> task<> {
-    auto payload = co_await pool().allocate(10);
+    auto payload = co_await pool().allocate(1000);  // a smaller message is sent once its send has ended
     lost_ = true;
     const auto both = co_await when_all(failure_of(ours.send(std::move(payload))), failure_of(ours.recv()));
     for (const auto& failure : {std::get<0>(both), std::get<1>(both)}) {
