@@ -56,6 +56,14 @@ transfer connection::send(const payload& what, const send_options& how) {
   return item;
 }
 
+bool connection::try_send(const payload& what, const send_options& how) {
+  connection_core& here = checked();
+  transfer item = send(what, how);
+  if (here.out().try_send(item)) return true;
+  item.give_back(what);
+  return false;
+}
+
 task<> connection::send_bytes(std::span<const std::byte> bytes, const send_options& how) {
   if (core() == nullptr) return moved_from<void>();
   return send_copy(*core(), core()->state(), core()->keys(), bytes, how);
@@ -86,6 +94,8 @@ task<> connection::send_copy(connection_core& core, connection_state& state, std
 }
 
 recv_operation connection::recv() { return recv_operation(core()); }
+
+std::optional<message> connection::try_recv() { return checked().try_receive(); }
 
 recv_into_operation connection::recv_into(const sink& memory) { return recv_into_operation(core(), memory); }
 

@@ -71,6 +71,13 @@ class connection {
   /// Sends a copy of the text's characters, likewise.
   [[nodiscard]] task<> send_bytes(std::string_view text, const send_options& how = {});
 
+  /// Sends one message without waiting, for loops that do so by themselves: no task is suspended. False: it would have
+  /// to wait, for the peer's receives or behind other operations; nothing has happened, and a buffer&& is as it was.
+  /// Otherwise the connection keeps the memory until the transport has let go: buffer::in_use(). It takes buffers, as
+  /// errc::invalid_argument says of other memory. Its outcome is that of the connection; what is refused is thrown, as
+  /// send() does. Nothing leaves, over most transports, before the task has given others their turn: yield().
+  [[nodiscard]] bool try_send(const payload& what, const send_options& how = {});
+
   /// Waits for the peer's next message. The result is empty once the peer has closed in order, and errc::peer_vanished
   /// is thrown if it died instead; messages that came before are yielded first. Over iWARP a peer that is not weft may
   /// end its direction alone (a FIN, RFC 5041 section 6.2.1): the result is empty then, reads and atomic operations are
@@ -80,6 +87,11 @@ class connection {
   [[nodiscard]] recv_operation recv();
   /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
   [[nodiscard]] recv_or_throw_operation recv_or_throw();
+
+  /// The next message, if it is there and no task waits for one; otherwise empty. It looks where messages arrive only
+  /// over shared memory: elsewhere they come between turns of the task. Once no more can come it throws what
+  /// recv_or_throw() throws.
+  [[nodiscard]] std::optional<message> try_recv();
 
   /// Receives the next message into memory of the program's, which is registered for mr::usage::recv: a buffer, a
   /// slice, or a list of slices, filled in order. Over shared memory and iWARP a small message is copied there from

@@ -66,6 +66,12 @@ class connection_core final : public operation_owner,
   [[nodiscard]] std::string_view passed_over() const noexcept { return state_.carrier.passed_over; }
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
 
+  [[nodiscard]] std::optional<message> try_receive() {
+    auto taken = receiving_.try_receive();
+    if (taken) heartbeat_.heard();
+    return taken;
+  }
+
   // operation_owner
   void start(transfer& item) override { sending_.start(item); }
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept override {

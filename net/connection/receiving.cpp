@@ -256,14 +256,23 @@ bool receiving::hold(recv_operation& item) {
   if (!receivers_.empty() || executor_core::current() != &state_.home) return taken::no;
   if (item.target_ != nullptr) [[unlikely]]
     return take_into(item, waiter);
-  if (!item.may_end_at_once(waiter)) return taken::no;
-  if (inbox_.empty()) {  // defect: ahead of those that arrived before
-    if (!take_from_link(item)) return taken::no;
-  } else {
-    refill(hand_over(item));
-  }
+  if (!item.may_end_at_once(waiter) || !take(item)) return taken::no;
   item.failure_.reset();  // of an earlier await
   return order_.go_on(waiter);
+}
+
+bool receiving::take(recv_operation& item) noexcept {
+  if (inbox_.empty()) return take_from_link(item);  // defect: ahead of those that arrived before
+  refill(hand_over(item));
+  return true;
+}
+
+std::optional<message> receiving::try_receive() {
+  if (executor_core::current() != &state_.home) refuse_thread();
+  recv_operation item(nullptr);
+  if (receivers_.empty() && take(item)) return std::move(item.message_);
+  if (!inbox_.empty() || !state_.input_has_ended()) return std::nullopt;
+  throw describe(state_.peer_closed || state_.input_over ? make_error(errc::peer_closed) : state_.why_ended());
 }
 
 [[gnu::flatten, gnu::noinline]] taken receiving::take_into(recv_operation& item,

@@ -37,6 +37,8 @@ class receiving final : private receive_refill::client, private shared_receive_s
   void start(recv_operation& item);
   /// As operation_owner::take_now().
   [[nodiscard]] taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept;
+  /// A message that is there, if no task waits for one. Throws what recv_or_throw() throws once no more can come.
+  [[nodiscard]] std::optional<message> try_receive();
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { receivers_.remove(item); }
 
@@ -93,6 +95,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
   [[nodiscard]] meaning keep(const arrival& what) noexcept;
   [[nodiscard]] receive_slot& hand_over(recv_operation& receiver) noexcept;
   void put_in_place(receive_slot& slot) noexcept;
+  [[nodiscard]] bool take(recv_operation& item) noexcept;
   [[nodiscard]] taken take_into(recv_operation& item, weft::detail::promise_base& waiter) noexcept;
   [[nodiscard]] bool hold(recv_operation& item);
   [[nodiscard]] bool store(recv_operation& receiver, const arrival& what, std::span<const std::byte> content) noexcept;

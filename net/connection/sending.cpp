@@ -24,6 +24,13 @@ message_kind data_kind(const std::optional<std::uint32_t>& immediate) noexcept {
   return immediate ? message_kind::data_with_immediate : message_kind::data;
 }
 
+// Who waits for an operation that is left to the connection.
+class nobody final : public transfer_group {
+ public:
+  void member_ended() noexcept override {}
+  [[nodiscard]] bool stopped() const noexcept override { return false; }
+};
+
 // True if the operation has changed the peer's memory.
 bool has_written(const operation_record& record, work_status status) noexcept {
   return status == work_status::done && (record.kind != work_kind::compare_swap || record.answer == record.compare);
@@ -86,16 +93,42 @@ void sending::link_started() noexcept {
   state_.link().ring();
 }
 
-// What is refused or has to wait is left to start().
 [[gnu::flatten]] taken sending::take_now(transfer& item, weft::detail::promise_base& waiter) noexcept {
+  if (!item.may_end_at_once(waiter) || !take(item)) return taken::no;
+  return order_.go_on(waiter);
+}
+
+bool sending::try_send(transfer& item) {
+  if (item.borrowed_) {
+    const error why(errc::invalid_argument, "try_send() takes buffers, because nobody waits until memory is let go");
+    throw describe(item, why, false);
+  }
+  if (at_once_ && take(item)) return true;
+  if (!prepare(item)) throw *item.failure_;
+  if (item.is_staged_) {
+    throw describe(item, error(errc::not_supported, "the memory of a device is sent by send()"), false);
+  }
+  if (!waiting_.empty() || !may_post(item)) return item.pin_.reset(), false;
+  nobody waiter;
+  item.spent_ = true;
+  item.batch_ = &waiter;
+  post(item);
+  state_.link().ring();
+  item.batch_ = nullptr;
+  if (item.state_ == transfer::state::posted) abandon(item);
+  if (item.failure_) throw *item.failure_;
+  return true;
+}
+
+// What is refused or has to wait is left to start().
+bool sending::take(transfer& item) noexcept {
   const work_kind kind = work_kind_of(item.kind_);
   const bool is_new = !item.spent_ && item.batch_ == nullptr;
   const bool is_plain = item.has_memory() && !item.is_list_ && item.role_ == transfer::role::usual;
-  if (!is_new || !is_plain || !is_clear() || !state_.link().may_take_now(kind, item.one_.size())) return taken::no;
-  if (item.is_message() && !has_credit()) return taken::no;  // defect: at once without a credit
-  if (item.is_behind_owner_ || !item.may_end_at_once(waiter)) return taken::no;
-  if (refusal(item, state_).find() != refusal::reason::none) return taken::no;
-  if (!may_use(item) || is_beyond(item.one_)) return taken::no;
+  if (!is_new || !is_plain || !is_clear() || !state_.link().may_take_now(kind, item.one_.size())) return false;
+  if (item.is_message() && !has_credit()) return false;  // defect: at once without a credit
+  if (item.is_behind_owner_ || refusal(item, state_).find() != refusal::reason::none) return false;
+  if (!may_use(item) || is_beyond(item.one_)) return false;
   work_request& work = now_;
   trailer::storage end;
   work.kind = kind;
@@ -112,11 +145,11 @@ void sending::link_started() noexcept {
     work.remote_key = item.remote_key_;
     work.remote_address = item.remote_address_;
   }
-  if (!state_.link().take_now(work)) return taken::no;
+  if (!state_.link().take_now(work)) return false;
   item.spent_ = true;
   item.let_go();
   count_taken(item);
-  return order_.go_on(waiter);
+  return true;
 }
 
 void sending::count_taken(const transfer& item) noexcept {

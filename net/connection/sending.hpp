@@ -75,6 +75,9 @@ class sending final : private write_notices::outlet {
   void start(transfer& item);
   /// As operation_owner::take_now().
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept;
+  /// Sends without waiting. False: nothing has happened, and the memory is in the item still. Throws the error with
+  /// which the send is refused.
+  [[nodiscard]] bool try_send(transfer& item);
   /// True if nothing that was awaited before is in progress.
   [[nodiscard]] bool is_clear() const noexcept { return waiting_.empty() && state_.statistics.in_flight.get() == 0; }
   /// Of operations that end where they begin.
@@ -136,6 +139,7 @@ class sending final : private write_notices::outlet {
   }
 
   [[nodiscard]] static std::size_t slot_of(message_kind kind) noexcept;
+  [[nodiscard]] bool take(transfer& item) noexcept;
   [[nodiscard]] bool prepare(transfer& item) const;
   [[nodiscard]] static bool take_pin(transfer& item) noexcept;
   [[nodiscard]] static bool may_use(const transfer& item) noexcept;

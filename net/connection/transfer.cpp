@@ -86,6 +86,10 @@ void transfer::use(const sink& memory) {
   std::visit(visitor{*this}, memory.memory_);
 }
 
+void transfer::give_back(const sink& memory) noexcept {
+  if (const auto* const taken = std::get_if<sink::consumed>(&memory.memory_)) *taken->from = std::move(owned_);
+}
+
 // Out of line, to keep the path of the other kinds of memory short.
 [[gnu::noinline]] void transfer::share(const mr::shared_buffer& memory) noexcept {
   one_ = memory.slice();

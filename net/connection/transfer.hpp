@@ -113,6 +113,8 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
   transfer(operation_owner* owner, transfer_kind kind) noexcept : owner_(owner), kind_(kind) {}
 
   void use(const sink& memory);
+  /// Gives a consumed buffer back, if it is still here.
+  void give_back(const sink& memory) noexcept;
   void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
   [[gnu::cold]] void aim_beyond(const mr::remote_slice& where) noexcept;

@@ -49,6 +49,20 @@ task<> send_into(peers& between, std::uint64_t count) {
   }
 }
 
+// The same in a loop that does without operations.
+task<> try_send(peers& between, std::uint64_t count) {
+  const auto exchange = [&between](net::connection& from, net::connection& to) -> bool {
+    if (!from.try_send(between.memory)) return false;
+    return to.try_recv().has_value();
+  };
+  for (std::uint64_t i = 0; i < count; i += 2) {
+    if (!exchange(between.client, between.server) || !exchange(between.server, between.client)) {
+      throw error(errc::not_supported, "messages do not end where they begin over this transport");
+    }
+  }
+  co_return;
+}
+
 // Each message is awaited by a task of its own, one after the other, as the handlers of a server do.
 constexpr std::uint16_t senders = 64;
 task<> send_beside(peers& between, std::uint64_t count) {
@@ -110,6 +124,7 @@ struct row {
 constexpr std::array rows{row{"prepared_write_64", 64, write_prepared, true},
                           row{"prepared_read_64", 64, read_prepared, true},
                           row{"send_64", 64, send},
+                          row{"try_send_64", 64, try_send},
                           row{"send_into_64", 64, send_into},
                           row{"send_64_beside", 64, send_beside, false, true},
                           row{"write_64", 64, write<64>},
