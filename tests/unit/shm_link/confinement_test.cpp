@@ -96,8 +96,7 @@ class confined_peer : public shm_link_test {
       co_await with_timeout(100s, script());
       co_await expect_only(before);
       co_await expect_service(bystanders);
-      bystanders.client.abort();
-      bystanders.server.abort();
+      end(bystanders);
     });
   }
   static task<account> account_of(confined_process& from) {
@@ -136,8 +135,6 @@ class confined_peer : public shm_link_test {
 
   net::device all_ = net::device::open("shm,iwarp");
 };
-
-bool says(const std::string& text, std::string_view words) { return text.find(words) != std::string::npos; }
 
 // ---- network namespaces
 
@@ -354,7 +351,7 @@ TEST_F(memory_groups, without_pages_for_a_ring_end_the_connection_or_the_process
   memory_group group(memory_group::shortage::kills);
   if (!group.why_not().empty()) GTEST_SKIP() << group.why_not();
   const ending found = shortage_in(group);
-  EXPECT_TRUE(found.killed || says(found.words, no_memory)) << found.words;
+  EXPECT_TRUE(found.killed || contains(found.words, no_memory)) << found.words;
   RecordProperty("ended_by", found.killed ? "the kernel" : "errc::no_memory");
 }
 
@@ -363,7 +360,7 @@ TEST_F(memory_groups, without_pages_for_a_ring_and_without_a_killer_end_the_conn
   if (!group.why_not().empty()) GTEST_SKIP() << group.why_not();
   const ending found = shortage_in(group);
   EXPECT_FALSE(found.killed);
-  EXPECT_TRUE(says(found.words, no_memory)) << found.words;
+  EXPECT_TRUE(contains(found.words, no_memory)) << found.words;
 }
 
 class descriptor_limits : public confined_peer {
@@ -388,7 +385,7 @@ TEST_F(descriptor_limits, of_a_listener_reached_at_any_step_let_no_peer_wait_and
   for (int most = 4; last.fabric != "shm" && most < 64; ++most) {
     last = connection_to("shm,iwarp", unconfined(), host_and_port, "descriptors:" + std::to_string(most));
     EXPECT_PRED_FORMAT1(goes_well_or_says_why, last);
-    EXPECT_FALSE(says(last.failure + last.passed_over, "timed out")) << testing::PrintToString(last);
+    EXPECT_FALSE(contains(last.failure + last.passed_over, "timed out")) << testing::PrintToString(last);
   }
   EXPECT_PRED_FORMAT1(goes_well_over_shm, last);
 }

@@ -51,11 +51,22 @@ class direct_memory : public shm_link_test {
     EXPECT_EQ(std::count(memory.begin(), memory.end(), static_cast<std::byte>(with)),
               static_cast<std::ptrdiff_t>(memory.size()));
   }
-  static void end(pair& both) {
-    both.client.abort();
-    both.server.abort();
+  /// Runs `script(region, ends)`: memory is lent, and the client has it mapped.
+  template <class Script>
+  void with_lent(Script script, std::size_t bytes = page) {
+    run([&]() -> task<> {
+      auto region = co_await lend(device(), bytes);
+      auto both = co_await connect_pair();
+      co_await get_used_to(both.client, region.remote());
+      co_await script(region, both);
+      end(both);
+    });
   }
 };
+
+/// TEST_F whose body is that script. What follows the name is how much is lent, if it is not a page.
+#define TEST_F_LENT(fixture, name, ...) \
+  TEST_F_SCRIPT(fixture, name, (mr::region & region, pair & both), with_lent(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
 
 // ---- what it is for
 
@@ -104,10 +115,7 @@ TEST_F(direct_memory, is_read_written_and_changed_while_its_owner_has_no_turn) {
   owner.join();
 }
 
-TEST_F_TASK(direct_memory, is_written_and_read_before_another_task_has_its_turn) {
-  auto region = co_await lend(device(), page);
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, region.remote());
+TEST_F_LENT(direct_memory, is_written_and_read_before_another_task_has_its_turn) {
   auto word = co_await filled(8, 'w');
   bool others_had_a_turn = false;
   const auto other = [&]() -> task<> {
@@ -133,13 +141,9 @@ TEST_F_TASK(direct_memory, is_written_and_read_before_another_task_has_its_turn)
   };
   co_await with_scope(on_failure::stop_siblings, at_once);
   EXPECT_TRUE(others_had_a_turn);
-  end(both);
 }
 
-TEST_F_TASK(direct_memory, that_is_prepared_ends_where_it_ends) {
-  auto region = co_await lend(device(), page);
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, region.remote());
+TEST_F_LENT(direct_memory, that_is_prepared_ends_where_it_ends) {
   auto prepared = both.client.prepare(region.remote().slice(8, 16));
   auto memory = co_await filled(8, 'w');
   auto once = prepared.write(memory, 8);
@@ -157,13 +161,9 @@ TEST_F_TASK(direct_memory, that_is_prepared_ends_where_it_ends) {
   EXPECT_EQ(co_await code_of(readable.write(memory)), errc::access_denied);
   co_await readable.read(memory);
   expect_filled(memory.bytes(), 0);
-  end(both);
 }
 
-TEST_F_TASK(direct_memory, that_is_prepared_is_used_by_memory_that_is_registered_for_it_and_free) {
-  auto region = co_await lend(device(), page);
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, region.remote());
+TEST_F_LENT(direct_memory, that_is_prepared_is_used_by_memory_that_is_registered_for_it_and_free) {
   auto prepared = both.client.prepare(region.remote());
   std::vector<std::byte> own(8, std::byte{'o'});
   auto ours = co_await device().domain().register_memory(std::span(own), {.usage = usage::write_src});
@@ -182,14 +182,10 @@ TEST_F_TASK(direct_memory, that_is_prepared_is_used_by_memory_that_is_registered
   }
   expect_filled(region.bytes().first(8), 'p');
   co_await ours.release();
-  end(both);
 }
 
-TEST_F_TASK(direct_memory, takes_transfers_of_any_size_and_scatter_lists) {
-  constexpr std::size_t size = 3 << 20;
-  auto region = co_await lend(device(), size);
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, region.remote());
+TEST_F_LENT(direct_memory, takes_transfers_of_any_size_and_scatter_lists, 3 << 20) {
+  const std::size_t size = region.size();
   std::vector<std::byte> from(size);
   for (std::size_t i = 0; i < size; ++i) from[i] = static_cast<std::byte>(i * 31 + (i >> 12));
   auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
@@ -199,16 +195,12 @@ TEST_F_TASK(direct_memory, takes_transfers_of_any_size_and_scatter_lists) {
   const mr::slice parts[] = {there.slice(0, 5), there.slice(5, 300'000), there.slice(300'005, size - 300'005)};
   co_await both.client.read(parts, region.remote());
   EXPECT_TRUE(std::equal(from.begin(), from.end(), there.bytes().begin()));
-  end(both);
   co_await ours.release();
   co_await there.release();
 }
 
-TEST_F_TASK(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_transfer) {
-  constexpr std::size_t size = 4 << 20;
-  auto region = co_await lend(device(), size);
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, region.remote());
+TEST_F_LENT(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_transfer, 4 << 20) {
+  const std::size_t size = region.size();
   auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::write_src});
   int turns = 0;
   bool written = false;
@@ -224,13 +216,9 @@ TEST_F_TASK(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_tr
   };
   co_await when_all(write(), count());
   EXPECT_GT(turns, 8);
-  end(both);
 }
 
-TEST_F_TASK(direct_memory, is_atomic_with_what_its_owner_does) {
-  auto region = co_await lend(device(), page);
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, region.remote());
+TEST_F_LENT(direct_memory, is_atomic_with_what_its_owner_does) {
   auto& word = *reinterpret_cast<std::uint64_t*>(region.data() + 16);
   std::thread local([&word] {
     for (int i = 0; i < 20'000; ++i) std::atomic_ref(word).fetch_add(1);
@@ -238,7 +226,6 @@ TEST_F_TASK(direct_memory, is_atomic_with_what_its_owner_does) {
   for (int i = 0; i < 20'000; ++i) co_await both.client.fetch_add(region.remote().slice(16, 8), 1);
   local.join();
   EXPECT_EQ(word, 40'000u);
-  end(both);
 }
 
 TEST_F_TASK(direct_memory, can_be_lent_to_one_peer_alone_and_to_several) {
@@ -291,8 +278,7 @@ class direct_memory_of_busy_kernel : private with_busy_kernel, public shm_link_t
     for (int i = 0; i < 200; ++i) co_await both.client.read(word, region.remote().slice(0, 8));
     const bool is_mapped = mapped_files() != before;
     co_await expect_service(both);
-    both.client.abort();
-    both.server.abort();
+    end(both);
     co_await region.release();
     co_return is_mapped;
   }
@@ -332,26 +318,33 @@ class direct_order : public against_manual_end {
     if (what.flags == 0) what.flags = record::readable | record::writable | record::atomic;
     if (what.total == 0) what.total = page;
     hand.socket().send(bytes_of("w"), std::vector<int>(1, file));
-    hand.put_whole(what, std::as_bytes(std::span(&where, 1)));
-    hand.publish();
+    hand.say_whole(what, std::as_bytes(std::span(&where, 1)));
   }
   static descriptor file_of(std::size_t length = page) { return new_memory(length, F_SEAL_SHRINK); }
   /// Opens the loan, as an owner does before it offers it.
   static void open(manual_end& hand, std::uint32_t number = 0) { hand.own().lent[number] = shm::end_words::open; }
-  /// Lends a page, and yields it.
-  task<mr::mapping> lend_page(manual_end& hand, std::uint32_t of = key) {
-    const descriptor file = file_of();
-    auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
-    open(hand);
-    offer(hand, file.fd(), {.key = of});
+  /// Lends memory, and yields it.
+  task<mr::mapping> lend_file(manual_end& hand, record what = {}, std::size_t bytes = page) {
+    const descriptor file = file_of(bytes);
+    auto view = mr::mapping::of_file({.descriptor = file.fd()}, bytes, system_calls::kernel());
+    open(hand, what.number);
+    if (what.total == 0) what.total = bytes;
+    offer(hand, file.fd(), what, {bytes, 0});
     EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
     co_return view;
+  }
+  /// Answers the owner's part of what comes before a write, and looks whether that has waited for it.
+  static task<> answer_fence(manual_end& hand, const mr::mapping& view) {
+    static_cast<void>(co_await next(hand, record_kind::fence));
+    co_await settle();
+    EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
+    hand.say({.kind = record_kind::fenced});
   }
 };
 WEFT_ON_BOTH_ENDS(direct_order);
 
 TEST_P_BY_HAND(direct_order, waits_for_what_the_owner_has_been_asked_for_before) {
-  const auto view = co_await lend_page(hand);
+  const auto view = co_await lend_file(hand);
   auto memory = co_await filled(8, 'd');
   co_await victim.write(memory, place(other_key, 8));  // for the owner
   static_cast<void>(co_await next(hand, record_kind::write));
@@ -359,13 +352,7 @@ TEST_P_BY_HAND(direct_order, waits_for_what_the_owner_has_been_asked_for_before)
     co_await victim.write(memory, place(key, 8));
     co_await victim.write(memory, place(key, 16).slice(8, 8));  // needs no other fence
   };
-  const auto serve = [&]() -> task<> {
-    static_cast<void>(co_await next(hand, record_kind::fence));
-    co_await settle();
-    EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
-    hand.say({.kind = record_kind::fenced});
-  };
-  co_await when_all(write(), serve());
+  co_await when_all(write(), answer_fence(hand, view));
   EXPECT_EQ(view.data()[0], std::byte{'d'});
   EXPECT_EQ(view.data()[15], std::byte{'d'});
   EXPECT_EQ(hand.take(), std::nullopt);
@@ -373,18 +360,11 @@ TEST_P_BY_HAND(direct_order, waits_for_what_the_owner_has_been_asked_for_before)
 
 TEST_P_BY_HAND(direct_order, of_prepared_memory_is_that_of_all_operations) {
   auto prepared = victim.prepare(place(key, page));
-  const auto view = co_await lend_page(hand);
+  const auto view = co_await lend_file(hand);
   auto memory = co_await filled(8, 'd');
   co_await victim.write(memory, place(other_key, 8));  // for the owner
   static_cast<void>(co_await next(hand, record_kind::write));
-  const auto write = [&]() -> task<> { co_await prepared.write(memory); };
-  const auto serve = [&]() -> task<> {
-    static_cast<void>(co_await next(hand, record_kind::fence));
-    co_await settle();
-    EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
-    hand.say({.kind = record_kind::fenced});
-  };
-  co_await when_all(write(), serve());
+  co_await when_all(prepared.write(memory), answer_fence(hand, view));
   EXPECT_EQ(view.data()[0], std::byte{'d'});
   co_await prepared.write(memory, 8);
   EXPECT_EQ(view.data()[8], std::byte{'d'});
@@ -393,7 +373,7 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_is_that_of_all_operations) {
 
 TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
   auto prepared = victim.prepare(place(key, page));
-  const auto view = co_await lend_page(hand);
+  const auto view = co_await lend_file(hand);
   auto memory = co_await filled(8, 'd');
   co_await prepared.write(memory);
   EXPECT_EQ(view.data()[0], std::byte{'d'});
@@ -404,7 +384,7 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
   hand.say({.kind = record_kind::withdrawn});
   static_cast<void>(co_await next(hand, record_kind::returned));
   // The next loan has the number of the first.
-  const auto second_view = co_await lend_page(hand, other_key);
+  const auto second_view = co_await lend_file(hand, {.key = other_key});
   co_await prepared.write(memory, 16);
   EXPECT_EQ((co_await next(hand, record_kind::write)).address, 16u);
   EXPECT_EQ(view.data()[16], std::byte{0});
@@ -412,20 +392,16 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
 }
 
 TEST_P_BY_HAND(direct_order, waits_for_answers_to_reads_of_other_memory) {
-  const auto view = co_await lend_page(hand);
+  const auto view = co_await lend_file(hand);
   auto target = co_await filled(8, 'r');
   auto memory = co_await filled(8, 'd');
-  const auto write = [&]() -> task<> { co_await victim.write(memory, place(key, 8)); };
   const auto serve = [&]() -> task<> {
     static_cast<void>(co_await next(hand, record_kind::read));
     co_await settle();
     EXPECT_EQ(view.data()[0], std::byte{0});
-    hand.put_whole({.kind = record_kind::answer}, bytes(8, std::byte{'a'}));
-    hand.publish();
+    hand.say_whole({.kind = record_kind::answer}, bytes(8, std::byte{'a'}));
   };
-  auto reading = victim.read(target, place(other_key, 8));
-  const auto read = [&]() -> task<> { co_await std::move(reading); };
-  co_await when_all(read(), write(), serve());
+  co_await when_all(victim.read(target, place(other_key, 8)), victim.write(memory, place(key, 8)), serve());
   EXPECT_EQ(view.data()[0], std::byte{'d'});
   EXPECT_EQ(target.bytes()[0], std::byte{'a'});
 }
@@ -433,10 +409,7 @@ TEST_P_BY_HAND(direct_order, waits_for_answers_to_reads_of_other_memory) {
 // The peer counts only what it is asked for.
 TEST_P_BY_HAND(direct_order, leaves_the_peer_able_to_say_which_request_it_has_refused) {
   constexpr std::size_t size = 2 * shm::whole_bytes;  // too much for an operation that ends where it begins
-  const descriptor file = file_of(size);
-  open(hand);
-  offer(hand, file.fd(), {.total = size}, {size, 0});
-  static_cast<void>(co_await next(hand, record_kind::taken));
+  static_cast<void>(co_await lend_file(hand, {}, size));
   std::vector<std::byte> from(size, std::byte{'d'});
   auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
   co_await victim.write(ours.slice(), place(key, size));
@@ -475,7 +448,7 @@ TEST_P_BY_HAND(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_
     const auto serve = [&]() -> task<> {
       const record asked = co_await next(hand, kind);
       EXPECT_EQ(asked.address, at);
-      if (kind == record_kind::read) hand.put_whole({.kind = record_kind::answer}, bytes(8)), hand.publish();
+      if (kind == record_kind::read) hand.say_whole({.kind = record_kind::answer}, bytes(8));
     };
     co_await when_all(use(), serve());
   };
@@ -488,16 +461,9 @@ TEST_P_BY_HAND(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_
 // It takes several turns, and is the owner's to execute, or to refuse, from its beginning.
 TEST_P_BY_HAND(direct_order, of_a_large_write_that_is_interrupted_is_that_of_a_new_one) {
   constexpr std::size_t size = 1 << 20;
-  const descriptor file = file_of(size);
-  const auto view = mr::mapping::of_file({.descriptor = file.fd()}, size, system_calls::kernel());
-  open(hand);
-  offer(hand, file.fd(), {.total = size}, {size, 0});
-  static_cast<void>(co_await next(hand, record_kind::taken));
+  const auto view = co_await lend_file(hand, {}, size);
   std::vector<std::byte> from(size, std::byte{'d'});
   auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
-  const auto write = [&]() -> task<> {
-    EXPECT_TRUE((co_await failure_of(victim.write(ours.slice(), place(key, size)))).has_value());
-  };
   const auto serve = [&]() -> task<> {
     while (view.data()[0] != std::byte{'d'}) co_await yield();
     hand.own().lent[0] = shm::end_words::shut;
@@ -510,13 +476,14 @@ TEST_P_BY_HAND(direct_order, of_a_large_write_that_is_interrupted_is_that_of_a_n
     EXPECT_EQ(view.data()[size - 1], std::byte{0});
     victim.abort();
   };
-  co_await when_all(write(), serve());
+  const auto done = co_await when_all(failure_of(victim.write(ours.slice(), place(key, size))), serve());
+  EXPECT_TRUE(std::get<0>(done).has_value());
   co_await ours.release();
 }
 
 // Its memory stays with the connection until its turn has come.
 TEST_P_BY_HAND(direct_order, of_an_operation_that_was_stopped_is_kept_without_its_caller) {
-  const auto view = co_await lend_page(hand);
+  const auto view = co_await lend_file(hand);
   auto memory = co_await filled(8, 'd');
   co_await victim.write(memory, place(other_key, 8));  // for the owner
   {
@@ -534,32 +501,24 @@ TEST_P_BY_HAND(direct_order, of_an_operation_that_was_stopped_is_kept_without_it
   EXPECT_EQ(view.data()[0], std::byte{'g'});
 }
 
-TEST_F_TASK(direct_memory, whose_large_transfer_is_stopped_touches_borrowed_memory_no_more) {
-  constexpr std::size_t size = 64 << 20;
-  auto region = co_await lend(device(), size);
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, region.remote());
+TEST_F_LENT(direct_memory, whose_large_transfer_is_stopped_touches_borrowed_memory_no_more, 64 << 20) {
+  const std::size_t size = region.size();
   auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size, std::byte{'x'}),
                                                          {.usage = usage::write_src});
-  const auto write = [&]() -> task<> {
-    static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
-  };
   const auto stop = [&]() -> task<> {
     while (region.data()[0] != std::byte{'x'}) co_await yield();
     both.client.abort();
   };
-  co_await when_all(write(), stop());
+  co_await when_all(failure_of(both.client.write(ours.slice(), region.remote())), stop());
   co_await ours.release();  // errc::busy as long as anything uses it
   const std::byte last = region.data()[size - 1];
   EXPECT_EQ(last, std::byte{0}) << "it was not stopped in its middle";
   for (int i = 0; i < 100; ++i) co_await yield();
   EXPECT_EQ(region.data()[size - 1], last);
-  end(both);
 }
 
 // What the peer had asked for may still wait behind it.
 TEST_P_BY_HAND(direct_order, is_told_of_by_an_end_that_has_finished) {
-  const auto close = [&]() -> task<> { co_await victim.close(); };
   const auto serve = [&]() -> task<> {
     static_cast<void>(co_await next(hand, record_kind::finished));
     hand.say({.kind = record_kind::fence});
@@ -568,14 +527,11 @@ TEST_P_BY_HAND(direct_order, is_told_of_by_an_end_that_has_finished) {
     EXPECT_TRUE(said && said->kind == record_kind::fenced) << "whoever waits for it waits for ever";
     hand.say({.kind = record_kind::finished});
   };
-  co_await when_all(close(), serve());
+  co_await when_all(victim.close(), serve());
 }
 
 // What is written directly is there before the message that comes behind it.
-TEST_F_TASK(direct_memory, that_was_written_is_there_when_a_later_message_has_come) {
-  auto region = co_await lend(device(), page);
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, region.remote());
+TEST_F_LENT(direct_memory, that_was_written_is_there_when_a_later_message_has_come) {
   for (unsigned i = 0; i < 200; ++i) {
     auto memory = co_await filled(64, static_cast<char>(i));
     co_await both.client.write(memory, region.remote().slice(0, 64));
@@ -589,7 +545,6 @@ TEST_F_TASK(direct_memory, that_was_written_is_there_when_a_later_message_has_co
     if (i % 2 == 0) expect_filled(region.bytes().subspan(64, 64), static_cast<char>(i));
     EXPECT_EQ(arrived.immediate.has_value(), i % 2 == 0);
   }
-  end(both);
 }
 
 // ---- its end
@@ -602,11 +557,11 @@ TEST_F_TASK(direct_memory, that_was_revoked_is_written_no_more) {
   co_await get_used_to(both.client, where);
   co_await open.revoke();
   auto memory = co_await filled(64, 'x');
-  const auto failure = co_await failure_of([&]() -> task<> {
+  const auto write = [&]() -> task<> {
     co_await both.client.write(memory, where.slice(0, 64));
     co_await both.client.flush(where.slice(0, 64));
-  }());
-  EXPECT_TRUE(failure.has_value());
+  };
+  EXPECT_TRUE((co_await failure_of(write())).has_value());
   expect_filled(region.bytes(), 0);
   end(both);
 }
@@ -623,15 +578,11 @@ TEST_F_TASK(direct_memory, that_was_released_is_given_back_by_peers_that_do_noth
   end(both);
 }
 
-TEST_F_TASK(direct_memory, that_was_released_is_an_access_without_a_key) {
-  auto region = co_await lend(device(), page);
+TEST_F_LENT(direct_memory, that_was_released_is_an_access_without_a_key) {
   const mr::remote_region where = region.remote();
-  auto both = co_await connect_pair();
-  co_await get_used_to(both.client, where);
   co_await region.release();
   auto target = co_await device().allocate(8);
-  EXPECT_TRUE(failed_with(co_await failure_of(both.client.read(target, where.slice(0, 8))), errc::remote_access));
-  end(both);
+  EXPECT_EQ(co_await code_of(both.client.read(target, where.slice(0, 8))), errc::remote_access);
 }
 
 TEST_F_TASK(direct_memory, can_be_lent_and_ended_again_and_again) {
@@ -686,29 +637,23 @@ TEST_F_TASK(direct_memory, goes_with_the_connections_that_had_it_mapped) {
 
 TEST_F_TASK(direct_memory, is_refused_of_memory_that_is_not_in_a_file_of_its_own) {
   const mr::registration_options how{.usage = all_uses, .direct = true};
-  auto failure = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(page), how));
-  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
+  EXPECT_EQ(co_await code_of(device().domain().register_memory(std::vector<std::byte>(page), how)),
+            errc::invalid_argument);
   std::vector<std::byte> borrowed(page);
-  failure = co_await failure_of(device().domain().register_memory(std::span(borrowed), how));
-  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
+  EXPECT_EQ(co_await code_of(device().domain().register_memory(std::span(borrowed), how)), errc::invalid_argument);
   mr::mapping memory = new_file(page);
   const mr::registration_options both{.usage = all_uses, .disabled = true, .direct = true};
-  failure = co_await failure_of(device().domain().register_memory(std::move(memory), both));
-  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
+  EXPECT_EQ(co_await code_of(device().domain().register_memory(std::move(memory), both)), errc::invalid_argument);
   auto region = co_await lend(device(), page);
-  failure = co_await failure_of(region.reregister({.usage = usage::read_src}));
-  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
-  failure = co_await failure_of(mr::porting::refresh(region));
-  EXPECT_TRUE(failed_with(failure, errc::invalid_argument));
+  EXPECT_EQ(co_await code_of(region.reregister({.usage = usage::read_src})), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(mr::porting::refresh(region)), errc::invalid_argument);
 }
 
 TEST_F_TASK(direct_memory, for_readers_can_be_written_by_none_of_them) {
   auto failure = co_await failure_of(lend(device(), page, usage::read_src));
-  EXPECT_TRUE(failure && contains(*failure, "peers that may only read it could write the file"))
-      << (failure ? failure->what() : "none");
+  EXPECT_TRUE(says(failure, "peers that may only read it could write the file"));
   failure = co_await failure_of(lend(device(), page, usage::write_dst, mr::file_access::read_only));
-  EXPECT_TRUE(failure && contains(*failure, "the file is sealed against writing"))
-      << (failure ? failure->what() : "none");
+  EXPECT_TRUE(says(failure, "the file is sealed against writing"));
 
   auto region = co_await lend(device(), page, usage::read_src, mr::file_access::read_only);
   std::fill(region.bytes().begin(), region.bytes().end(), std::byte{'r'});
@@ -739,12 +684,18 @@ TEST_F_TASK(direct_memory, is_not_lent_where_a_window_lets_a_peer_only_read_what
 
 // ---- peers that break the rules
 
-class hostile_offer : public direct_order {};
+class hostile_offer : public direct_order {
+ protected:
+  void expect_refused(std::string_view words, int file, const record& what = {},
+                      shm::offered_memory where = {page, 0}) {
+    expect_violation([&](manual_end& hand) { offer(hand, file, what, where); }, words);
+  }
+};
 WEFT_ON_BOTH_ENDS(hostile_offer);
 
 TEST_P(hostile_offer, of_a_file_that_can_become_shorter) {
   const descriptor file = new_memory(page, 0);
-  expect_violation([&](manual_end& hand) { offer(hand, file.fd()); }, "it offers a file that can become shorter");
+  expect_refused("it offers a file that can become shorter", file.fd());
 }
 
 TEST_P(hostile_offer, of_what_is_no_file_in_memory) {
@@ -752,27 +703,22 @@ TEST_P(hostile_offer, of_what_is_no_file_in_memory) {
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
   const descriptor one = owned(ends[0]);
   const descriptor other = owned(ends[1]);
-  expect_violation([&](manual_end& hand) { offer(hand, one.fd()); }, "it offers something else than a file in memory");
+  expect_refused("it offers something else than a file in memory", one.fd());
 }
 
 TEST_P(hostile_offer, of_more_than_there_is) {
   const descriptor file = file_of();
   for (const std::uint64_t claimed : {std::uint64_t{page + 1}, std::uint64_t{1} << 40, UINT64_MAX}) {
-    expect_violation(
-        [&](manual_end& hand) {
-          offer(hand, file.fd(), {}, {claimed, 0});
-        },
-        "it offers more than there is");
+    expect_refused("it offers more than there is", file.fd(), {}, {claimed, 0});
   }
 }
 
 TEST_P(hostile_offer, of_a_range_that_is_not_in_the_file) {
   const descriptor file = file_of();
   for (const shm::offered_memory where : {shm::offered_memory{page, 1}, {page, page}, {page, UINT64_MAX}, {0, 0}}) {
-    expect_violation([&](manual_end& hand) { offer(hand, file.fd(), {}, where); }, "it offers what is not in the file");
+    expect_refused("it offers what is not in the file", file.fd(), {}, where);
   }
-  expect_violation([&](manual_end& hand) { offer(hand, file.fd(), {.total = UINT64_MAX}); },
-                   "it offers what is not in the file");
+  expect_refused("it offers what is not in the file", file.fd(), {.total = UINT64_MAX});
 }
 
 // A file without pages costs its owner nothing, and whoever maps it addresses.
@@ -782,17 +728,13 @@ TEST_P_BY_HAND(hostile_offer, of_more_than_the_machine_has_is_declined) {
   open(hand);
   offer(hand, file.fd(), {.total = length}, {length, 0});
   EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, record::declined);
-  const descriptor small = file_of();
-  open(hand, 1);
-  offer(hand, small.fd(), {.key = other_key, .number = 1});
-  EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+  static_cast<void>(co_await lend_file(hand, {.key = other_key, .number = 1}));
 }
 
 TEST_P(hostile_offer, under_a_number_that_there_is_not_or_that_is_in_use) {
   const descriptor file = file_of();
   for (const std::uint32_t number : {64U, 0xffff'ffffU}) {
-    expect_violation([&](manual_end& hand) { offer(hand, file.fd(), {.number = number}); },
-                     "it offers memory under a number in use");
+    expect_refused("it offers memory under a number in use", file.fd(), {.number = number});
   }
   expect_violation(
       [&](manual_end& hand) {
@@ -805,14 +747,10 @@ TEST_P(hostile_offer, under_a_number_that_there_is_not_or_that_is_in_use) {
 TEST_P(hostile_offer, without_a_file_or_without_words) {
   const descriptor file = file_of();
   const shm::offered_memory where{page, 0};
-  expect_violation(
-      [&](manual_end& hand) {
-        hand.put_whole({.kind = record_kind::offer, .total = page}, std::as_bytes(std::span(&where, 1)));
-        hand.publish();
-      },
-      "an offer without its file");
-  expect_violation([&](manual_end& hand) { hand.say({.kind = record_kind::offer, .total = page}); },
-                   "an offer of nothing");
+  const record header{.kind = record_kind::offer, .total = page};
+  expect_violation([&](manual_end& hand) { hand.say_whole(header, std::as_bytes(std::span(&where, 1))); },
+                   "an offer without its file");
+  expect_violation([&](manual_end& hand) { hand.say(header); }, "an offer of nothing");
 }
 
 TEST_P(hostile_offer, that_was_never_made_has_no_answer_and_no_end) {
@@ -827,10 +765,7 @@ TEST_P(hostile_offer, that_was_never_made_has_no_answer_and_no_end) {
 
 // A gate that says neither is shut.
 TEST_P_BY_HAND(hostile_offer, whose_words_change_all_the_time_is_used_or_left_alone) {
-  const descriptor file = file_of();
-  open(hand);
-  offer(hand, file.fd());
-  static_cast<void>(co_await next(hand, record_kind::taken));
+  static_cast<void>(co_await lend_file(hand));
   auto memory = co_await filled(8, 'd');
   co_await victim.write(memory, place(key, 8));
   EXPECT_EQ(hand.take(), std::nullopt);
@@ -844,11 +779,14 @@ TEST_P_BY_HAND(hostile_offer, whose_words_change_all_the_time_is_used_or_left_al
 
 class lent_to_hostile : public direct_order {
  protected:
+  static record read_of(const mr::remote_slice& what) {
+    return {.kind = record_kind::read, .total = 8, .address = what.address(), .key = stag_of(what)};
+  }
   /// The peer made by hand reads once, and is offered the memory: yields the number of the loan.
-  static task<std::uint32_t> borrow(manual_end& hand, std::uint32_t of_key, std::uint64_t at) {
-    hand.say({.kind = record_kind::read, .total = 8, .address = at, .key = of_key});
+  static task<std::uint32_t> borrow(manual_end& hand, const mr::remote_slice& what) {
+    hand.say(read_of(what));
     const record made = co_await next(hand, record_kind::offer);
-    EXPECT_EQ(made.key, of_key);
+    EXPECT_EQ(made.key, stag_of(what));
     EXPECT_EQ(hand.other().lent[made.number], shm::end_words::open);
     hand.say({.kind = record_kind::taken, .number = made.number});
     co_await settle();
@@ -866,8 +804,8 @@ class lent_to_hostile : public direct_order {
   task<borrowed_page> borrow_page(manual_end& hand, net::connection& victim) {
     auto region = co_await lend(device(), page, usage::bind_window);
     auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
-    const auto where = open.remote();
-    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    const mr::remote_slice where = open.remote();
+    const std::uint32_t number = co_await borrow(hand, where);
     co_return borrowed_page(std::move(region), std::move(open), number);
   }
 };
@@ -950,21 +888,20 @@ TEST_P_BY_HAND(lent_to_hostile, peers_that_is_revoked_already_is_not_given_back_
 TEST_P_BY_HAND(lent_to_hostile, peers_comes_back_from_those_that_die_inside) {
   auto lent = co_await borrow_page(hand, victim);
   hand.own().turn = 1;
-  const auto revoke = [&]() -> task<> { co_await lent.open.revoke(); };
   const auto die = [&]() -> task<> {
     victim.abort();
     co_await settle();
     ::shutdown(hand.socket().fd(), SHUT_RDWR);  // as the kernel does for a process that is no more
   };
-  co_await when_all(revoke(), die());
+  co_await when_all(lent.open.revoke(), die());
   co_await lent.region.release();
 }
 
 TEST_P_BY_HAND(lent_to_hostile,
                peers_that_stay_inside_of_a_connection_that_has_ended_keep_a_region_no_longer_than_others) {
   auto region = co_await lend(device(), page);
-  const auto where = region.remote();
-  const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+  const mr::remote_slice where = region.remote();
+  const std::uint32_t number = co_await borrow(hand, where);
   hand.own().turn = 1;
   victim.abort();
   EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
@@ -975,9 +912,8 @@ TEST_P_BY_HAND(lent_to_hostile,
 
 TEST_P_BY_HAND(lent_to_hostile, peers_that_stay_inside_do_not_keep_a_region_for_ever) {
   auto region = co_await lend(device(), page);
-  static_cast<void>(victim);
-  const auto where = region.remote();
-  const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+  const mr::remote_slice where = region.remote();
+  const std::uint32_t number = co_await borrow(hand, where);
   hand.own().turn = 1;
   co_await region.release();
   EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
@@ -992,49 +928,30 @@ TEST_P_BY_HAND(lent_to_hostile,
                peers_are_offered_nothing_before_they_have_answered_to_what_has_been_revoked_meanwhile) {
   auto first = co_await lend(device(), page);
   auto second = co_await lend(device(), page);
-  const auto read = [&hand](const mr::region& what) {
-    const auto where = what.remote();
-    hand.say({.kind = record_kind::read,
-              .total = 8,
-              .address = where.address(),
-              .key = static_cast<std::uint32_t>(where.key())});
-  };
-  read(first);
+  hand.say(read_of(first.remote()));
   const record made = co_await next(hand, record_kind::offer);
   co_await first.release();
   static_cast<void>(co_await next(hand, record_kind::withdrawn));
-  read(second);
-  std::optional<record> said;
-  while (!(said = hand.take())) co_await yield();
-  EXPECT_EQ(said->kind, record_kind::answer) << "there are two files in the socket";
-  if (said->kind != record_kind::answer) co_return;
+  hand.say(read_of(second.remote()));
+  const record said = co_await next(hand);
+  EXPECT_EQ(said.kind, record_kind::answer) << "there are two files in the socket";
+  if (said.kind != record_kind::answer) co_return;
   hand.say({.kind = record_kind::taken, .number = made.number});
-  EXPECT_EQ((co_await next(hand, record_kind::offer)).key, static_cast<std::uint32_t>(second.remote().key()));
+  EXPECT_EQ((co_await next(hand, record_kind::offer)).key, stag_of(second.remote()));
   hand.say({.kind = record_kind::returned, .number = made.number});
   co_await second.release();
 }
 
 TEST_P_BY_HAND(lent_to_hostile, peers_that_decline_are_served_as_before) {
   auto region = co_await lend(device(), page);
-  const auto where = region.remote();
-  const record ask{.kind = record_kind::read,
-                   .total = 8,
-                   .address = where.address(),
-                   .key = static_cast<std::uint32_t>(where.key())};
+  const record ask = read_of(region.remote());
   hand.say(ask);
   const record made = co_await next(hand, record_kind::offer);
   static_cast<void>(co_await next(hand, record_kind::answer));
   hand.say({.kind = record_kind::taken, .flags = record::declined, .number = made.number});
   for (int i = 0; i < 100; ++i) {
     hand.say(ask);
-    for (;;) {
-      const auto found = hand.take();
-      if (!found) co_await yield();
-      if (found) {
-        EXPECT_EQ(found->kind, record_kind::answer);
-      }
-      if (found) break;
-    }
+    EXPECT_EQ((co_await next(hand)).kind, record_kind::answer);
     hand.release();
   }
   co_await region.release();

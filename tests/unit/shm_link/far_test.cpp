@@ -79,8 +79,7 @@ TEST_F_TASK(far_payload, arrives_as_it_was_and_in_its_place_among_others) {
   auto both = co_await connect_pair(wide);
   co_await expect_delivery(both);
   EXPECT_GT(kernel_.copies, 20);
-  both.client.abort();
-  both.server.abort();
+  end(both);
 }
 
 TEST_F(far_payload, goes_through_the_ring_where_the_kernel_forbids_copies) {
@@ -91,8 +90,7 @@ TEST_F(far_payload, goes_through_the_ring_where_the_kernel_forbids_copies) {
       auto both = co_await connect_pair(wide);
       co_await expect_delivery(both);
       EXPECT_EQ(kernel_.copies, 1);  // tried once, and not again
-      both.client.abort();
-      both.server.abort();
+      end(both);
     });
   }
 }
@@ -104,10 +102,8 @@ TEST_F_TASK(far_payload, that_may_be_copied_no_more_ends_the_connection_in_words
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(large),
                                                            {.usage = usage::write_dst | usage::write_src});
   EXPECT_TRUE((co_await failure_of(both.client.write(region.slice(), region.remote()))).has_value());
-  const auto failure = co_await failure_of(both.server.recv_or_throw());
-  EXPECT_TRUE(failure && contains(*failure, "could be read, and can no more")) << (failure ? failure->what() : "none");
-  both.client.abort();
-  both.server.abort();
+  EXPECT_TRUE(says(co_await failure_of(both.server.recv_or_throw()), "could be read, and can no more"));
+  end(both);
 }
 
 TEST_F_TASK(far_payload, of_a_sender_that_breaks_off_is_no_message) {
@@ -135,8 +131,7 @@ TEST_F_TASK(far_payload, of_a_sender_that_breaks_off_is_no_message) {
     }
     again.server.abort();
   }
-  both.client.abort();
-  both.server.abort();
+  end(both);
 }
 
 // As for payloads in the ring: it is the owner who has cut it.
@@ -151,8 +146,7 @@ TEST_F_TASK(far_payload, into_a_file_that_has_become_shorter_is_an_access_out_of
   EXPECT_EQ(::ftruncate(file.fd(), 4096), 0);
   static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
   EXPECT_TRUE(failed_with(co_await failure_of(both.client.recv_or_throw()), errc::remote_access));
-  both.client.abort();
-  both.server.abort();
+  end(both);
 }
 
 // ---- peers that break the rules
@@ -160,12 +154,10 @@ TEST_F_TASK(far_payload, into_a_file_that_has_become_shorter_is_an_access_out_of
 class hostile_far_payload : public against_manual_end {
  protected:
   static void prove(manual_end& hand, const shm::proof_word& proof) {
-    hand.put_whole({.kind = record_kind::prove}, std::as_bytes(std::span(&proof, 1)));
-    hand.publish();
+    hand.say_whole({.kind = record_kind::prove}, std::as_bytes(std::span(&proof, 1)));
   }
   static void say_far(manual_end& hand, std::span<const shm::far_piece> pieces, std::uint64_t total) {
-    hand.put_whole({.kind = record_kind::send, .flags = record::far, .total = total}, std::as_bytes(pieces));
-    hand.publish();
+    hand.say_whole({.kind = record_kind::send, .flags = record::far, .total = total}, std::as_bytes(pieces));
   }
 };
 WEFT_ON_BOTH_ENDS(hostile_far_payload);
@@ -224,8 +216,7 @@ TEST_P_BY_HAND(hostile_far_payload, whose_process_is_another_by_now_is_not_belie
   const bytes payload(1000);
   const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
   say_far(hand, {&piece, 1}, piece.bytes);
-  const auto failure = co_await end_of(victim);
-  EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+  co_await expect_end(victim, errc::peer_vanished);
 }
 
 TEST_P_BY_HAND(hostile_far_payload, that_was_let_go_of_is_not_believed) {
@@ -236,8 +227,7 @@ TEST_P_BY_HAND(hostile_far_payload, that_was_let_go_of_is_not_believed) {
   const bytes payload(1000);
   const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
   say_far(hand, {&piece, 1}, piece.bytes);
-  const auto failure = co_await end_of(victim);
-  EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+  co_await expect_end(victim, errc::peer_vanished);
 }
 
 // The peer, a program by hand, may copy at any time until it has said that it has done so.
@@ -253,9 +243,7 @@ class sender_that_stops : public hostile_far_payload {
       hand.say({.kind = record_kind::proven});
       co_await settle();
     };
-    auto sending = victim.send(std::move(first));
-    const auto send = [&]() -> task<> { co_await std::move(sending); };
-    co_await when_all(send(), serve());
+    co_await when_all(victim.send(std::move(first)), serve());
   }
   static task<std::span<const std::byte>> far_memory(manual_end& hand) {
     for (;;) {
@@ -292,10 +280,7 @@ TEST_P_BY_HAND(sender_that_stops, lets_go_of_memory_that_it_has_borrowed_when_it
   co_await allow(hand, victim);
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::send});
   EXPECT_EQ(hand.other().payloads, shm::end_words::kept);
-  const auto send = [&]() -> task<> {
-    EXPECT_TRUE((co_await failure_of(with_timeout(1ms, victim.send(region.slice())))).has_value());
-  };
-  co_await send();
+  EXPECT_TRUE((co_await failure_of(with_timeout(1ms, victim.send(region.slice())))).has_value());
   EXPECT_EQ(hand.other().payloads, shm::end_words::let_go);
   co_await region.release();
 }

@@ -8,7 +8,27 @@
 namespace weft::test {
 namespace {
 
-class hostile_ring : public against_manual_end {};
+class hostile_ring : public against_manual_end {
+ protected:
+  using sayings = std::initializer_list<manual_end::saying>;
+
+  /// What a read of ours of `size` bytes ends with, whose peer answers with `script(hand)`.
+  template <class Script>
+  task<std::optional<error>> read_answered_by(Script script, manual_end& hand, net::connection& victim,
+                                              std::size_t size) {
+    auto target = co_await filled(size, 'r');
+    const mr::remote_slice source(0x1234, 0, size, mr::usage::read_src);
+    const auto serve = [&]() -> task<> {
+      static_cast<void>(co_await next(hand));
+      script(hand);
+    };
+    const auto both = co_await when_all(failure_of(victim.read(target, source)), serve());
+    co_return std::get<0>(both);
+  }
+  void expect_refused(sayings what, std::string_view words) {
+    expect_violation([&](manual_end& hand) { hand.say_all(what); }, words);
+  }
+};
 WEFT_ON_BOTH_ENDS(hostile_ring);
 
 constexpr std::size_t ring_bytes = std::size_t{256} << 10;
@@ -24,8 +44,7 @@ record send_of(std::uint64_t total, std::uint32_t piece) {
 
 TEST_P(hostile_ring, with_a_record_of_no_known_kind) {
   for (const int kind : {0, 21, 100, 255}) {
-    expect_violation([&](manual_end& hand) { hand.say({.kind = static_cast<record_kind>(kind)}); },
-                     "a record of no known kind");
+    expect_refused({{{.kind = static_cast<record_kind>(kind)}, {}}}, "a record of no known kind");
   }
 }
 
@@ -37,94 +56,67 @@ TEST_P(hostile_ring, with_a_record_longer_than_what_is_published) {
 }
 
 TEST_P(hostile_ring, with_a_record_that_claims_more_of_its_message_than_the_message_has) {
-  expect_violation([](manual_end& hand) { hand.put_whole(send_of(9, 0), ten), hand.publish(); },
-                   "a length that none has");
+  expect_refused({{send_of(9, 0), ten}}, "a length that none has");
 }
 
 TEST_P(hostile_ring, with_a_message_or_a_write_larger_than_there_are) {
   for (const record_kind kind : {record_kind::send, record_kind::write, record_kind::read}) {
     for (const std::uint64_t total : {largest_message + 1, UINT64_MAX, UINT64_MAX - 31}) {
-      expect_violation([&](manual_end& hand) { hand.say({.kind = kind, .total = total}); }, "a length that none has");
+      expect_refused({{{.kind = kind, .total = total}, {}}}, "a length that none has");
     }
   }
 }
 
 TEST_P(hostile_ring, with_a_message_larger_than_its_receive) {
-  expect_violation([](manual_end& hand) { hand.say(send_of(100'000, 0)); },
-                   "a message that is larger than its receive");
+  expect_refused({{send_of(100'000, 0), {}}}, "a message that is larger than its receive");
 }
 
 TEST_P(hostile_ring, with_a_gap_that_does_not_reach_the_end_of_the_ring) {
-  expect_violation([](manual_end& hand) { hand.say({.kind = record_kind::skip}); }, "a gap that is cut off");
+  expect_refused({{{.kind = record_kind::skip}, {}}}, "a gap that is cut off");
 }
 
 TEST_P(hostile_ring, with_more_of_what_has_not_begun) {
   for (const bytes& piece : {bytes(), ten}) {
-    expect_violation([&](manual_end& hand) { hand.put_whole({.kind = record_kind::more}, piece), hand.publish(); },
-                     "more of a request than there is");
+    expect_refused({{{.kind = record_kind::more}, piece}}, "more of a request than there is");
   }
 }
 
 TEST_P(hostile_ring, with_more_of_a_message_than_there_is) {
-  expect_violation(
-      [](manual_end& hand) {
-        hand.put_whole(send_of(15, 0), ten);
-        hand.put_whole({.kind = record_kind::more}, ten);
-        hand.publish();
-      },
-      "more of a request than there is");
+  expect_refused({{send_of(15, 0), ten}, {{.kind = record_kind::more}, ten}}, "more of a request than there is");
 }
 
 TEST_P(hostile_ring, with_a_request_inside_another) {
   for (const record_kind kind :
        {record_kind::send, record_kind::write, record_kind::read, record_kind::fetch_add, record_kind::compare_swap}) {
-    expect_violation(
-        [&](manual_end& hand) {
-          hand.put_whole(send_of(20, 0), ten);
-          hand.put_whole({.kind = kind, .total = 10}, ten);
-          hand.publish();
-        },
-        "a request at a place where there is none");
+    expect_refused({{send_of(20, 0), ten}, {{.kind = kind, .total = 10}, ten}},
+                   "a request at a place where there is none");
   }
 }
 
 TEST_P(hostile_ring, with_an_answer_or_a_value_to_nothing) {
   for (const record_kind kind : {record_kind::answer, record_kind::value}) {
     for (const bytes& content : {bytes(), bytes(8), bytes(10'000)}) {
-      expect_violation([&](manual_end& hand) { hand.put_whole({.kind = kind}, content), hand.publish(); },
-                       "an answer to nothing");
+      expect_refused({{{.kind = kind}, content}}, "an answer to nothing");
     }
   }
 }
 
 TEST_P(hostile_ring, with_an_end_inside_a_message) {
-  expect_violation(
-      [](manual_end& hand) {
-        hand.put_whole(send_of(20, 0), ten);
-        hand.put({.kind = record_kind::finished});
-        hand.publish();
-      },
-      "an end that is none");
+  expect_refused({{send_of(20, 0), ten}, {{.kind = record_kind::finished}, {}}}, "an end that is none");
 }
 
 TEST_P(hostile_ring, with_atomic_operations_without_their_operands) {
   for (const record_kind kind : {record_kind::fetch_add, record_kind::compare_swap}) {
     for (const std::size_t size : {0U, 8U, 15U, 17U, 1000U}) {
-      expect_violation([&](manual_end& hand) { hand.put_whole({.kind = kind}, bytes(size)), hand.publish(); },
-                       "an atomic operation without its operands");
+      expect_refused({{{.kind = kind}, bytes(size)}}, "an atomic operation without its operands");
     }
   }
 }
 
 TEST_P_BY_HAND(hostile_ring, goes_on_with_a_message_in_pieces_of_any_size_even_none) {
-  hand.put(send_of(20, 0));
-  hand.put({.kind = record_kind::more});
-  hand.put_whole({.kind = record_kind::more}, ten);
-  hand.put({.kind = record_kind::more});
-  hand.put_whole({.kind = record_kind::more}, ten);
-  hand.publish();
-  const auto arrived = co_await victim.recv_or_throw();
-  EXPECT_EQ(arrived.size(), 20u);
+  const record more{.kind = record_kind::more};
+  hand.say_all({{send_of(20, 0), {}}, {more, {}}, {more, ten}, {more, {}}, {more, ten}});
+  co_await expect_message(victim, 20);
 }
 
 TEST_P(hostile_ring, with_a_record_that_goes_on_beyond_the_end_of_the_ring) {
@@ -138,9 +130,7 @@ TEST_P(hostile_ring, with_a_record_that_goes_on_beyond_the_end_of_the_ring) {
         std::memcpy(hand.out().place(), &cut, sizeof cut);
         hand.out().advance(4 * line);
         hand.publish();
-        const auto failure = co_await end_of(victim);
-        EXPECT_EQ(failure.code(), errc::protocol_error);
-        EXPECT_TRUE(contains(failure, "a record that is longer than what there is")) << failure.what();
+        co_await expect_end(victim, errc::protocol_error, "a record that is longer than what there is");
       },
       {}, {.receive_size = 16});
 }
@@ -171,8 +161,7 @@ TEST_P_BY_HAND(hostile_ring, that_takes_back_what_it_has_published) {
   hand.send(ten);
   static_cast<void>(co_await victim.recv_or_throw());
   hand.claim_written(0);
-  const auto failure = co_await end_of(victim);
-  EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+  co_await expect_end(victim, errc::protocol_error);
   EXPECT_EQ(last_words(hand), "the peer has published more than there is room for");
 }
 
@@ -191,8 +180,7 @@ class hostile_taker : public against_manual_end {
       const auto sent = co_await failure_of(victim.send(parts));
       EXPECT_TRUE(failed_with(sent, errc::protocol_error));
       if (!sent) co_return;
-      const auto failure = co_await end_of(victim);
-      EXPECT_TRUE(contains(failure, "the peer's read position is beyond what was written")) << failure.what();
+      EXPECT_TRUE(says(co_await end_of(victim), "the peer's read position is beyond what was written"));
     });
   }
 };
@@ -221,8 +209,7 @@ TEST_P_BY_HAND(hostile_taker, of_what_was_not_there_is_noticed_while_reads_wait_
     for (int i = 0; i < 17; ++i) tasks.spawn(read(), "a reader");
     co_await settle();
     hand.claim_taken(std::uint64_t{1} << 40);
-    const auto failure = co_await end_of(victim);
-    EXPECT_TRUE(contains(failure, "the peer's read position is beyond what was written")) << failure.what();
+    EXPECT_TRUE(says(co_await end_of(victim), "the peer's read position is beyond what was written"));
   };
   co_await with_scope(on_failure::report, ask);
 }
@@ -232,10 +219,8 @@ TEST_P_BY_HAND(hostile_ring, whose_attention_is_nonsense_or_changes_all_the_time
     hand.own().attention = nonsense;
     hand.other().attention = nonsense;
     hand.send(ten);
-    const auto arrived = co_await victim.recv_or_throw();
-    EXPECT_EQ(arrived.size(), 10u);
-    auto answer = co_await filled(10, 'x');
-    co_await victim.send(std::move(answer));
+    co_await expect_message(victim);
+    co_await send(victim);
     const auto said = hand.take();
     EXPECT_TRUE(said && said->kind == record_kind::send && said->total == 10);
     hand.release();
@@ -244,20 +229,13 @@ TEST_P_BY_HAND(hostile_ring, whose_attention_is_nonsense_or_changes_all_the_time
 
 // ---- answers to our requests
 
-class hostile_answer : public against_manual_end {
+class hostile_answer : public hostile_ring {
  protected:
-  /// A connection of ours reads `size` bytes, and its peer answers by `script(hand)`.
-  template <class Script>
-  void expect_refusal(std::size_t size, Script script, std::string_view words) {
+  /// A connection of ours reads `size` bytes, and its peer answers so.
+  void expect_refusal(std::size_t size, sayings answers, std::string_view words) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
-      auto target = co_await filled(size, 'r');
-      const mr::remote_slice source(0x1234, 0, size, mr::usage::read_src);
-      const auto serve = [&]() -> task<> {
-        while (!hand.take()) co_await yield();
-        script(hand);
-      };
-      const auto both = co_await when_all(failure_of(victim.read(target, source)), serve());
-      const std::optional<error>& failure = std::get<0>(both);
+      const auto answer = [&](manual_end& by) { by.say_all(answers); };
+      const auto failure = co_await read_answered_by(answer, hand, victim, size);
       EXPECT_TRUE(failed_with(failure, errc::protocol_error, words));
       EXPECT_EQ(last_words(hand), words);
     });
@@ -267,37 +245,21 @@ WEFT_ON_BOTH_ENDS(hostile_answer);
 
 TEST_P(hostile_answer, that_is_longer_than_what_was_asked_for) {
   const auto words = "an answer that is too long";
-  expect_refusal(
-      10, [](manual_end& hand) { hand.put_whole({.kind = record_kind::answer}, bytes(11)), hand.publish(); }, words);
-  expect_refusal(
-      10,
-      [](manual_end& hand) {
-        hand.put_whole({.kind = record_kind::answer}, bytes(9));
-        hand.put_whole({.kind = record_kind::answer}, bytes(100'000));
-        hand.publish();
-      },
-      words);
+  const record answer{.kind = record_kind::answer};
+  expect_refusal(10, {{answer, bytes(11)}}, words);
+  expect_refusal(10, {{answer, bytes(9)}, {answer, bytes(100'000)}}, words);
 }
 
 TEST_P(hostile_answer, of_the_wrong_kind) {
-  expect_refusal(
-      8, [](manual_end& hand) { hand.put_whole({.kind = record_kind::value}, bytes(8)), hand.publish(); },
-      "an answer to nothing");
+  expect_refusal(8, {{{.kind = record_kind::value}, bytes(8)}}, "an answer to nothing");
 }
 
 TEST_P_BY_HAND(hostile_answer, given_twice) {
-  auto target = co_await filled(8, 'r');
-  const mr::remote_slice source(0x1234, 0, 8, mr::usage::read_src);
-  const auto serve = [&]() -> task<> {
-    while (!hand.take()) co_await yield();
-    hand.put_whole({.kind = record_kind::answer}, bytes(8));
-    hand.put_whole({.kind = record_kind::answer}, bytes(8));
-    hand.publish();
-  };
-  const auto both = co_await when_all(code_of(victim.read(target, source)), serve());
-  EXPECT_EQ(std::get<0>(both), std::error_code());
-  const auto failure = co_await end_of(victim);
-  EXPECT_TRUE(contains(failure, "an answer to nothing")) << failure.what();
+  const record answer{.kind = record_kind::answer};
+  const auto twice = [&](manual_end& by) { by.say_all({{answer, bytes(8)}, {answer, bytes(8)}}); };
+  const auto failure = co_await read_answered_by(twice, hand, victim, 8);
+  EXPECT_FALSE(failure.has_value());
+  EXPECT_TRUE(says(co_await end_of(victim), "an answer to nothing"));
 }
 
 // ---- access to our memory
@@ -306,18 +268,20 @@ class hostile_access : public against_manual_end {
  protected:
   static constexpr std::size_t exposed_bytes = 1000;
 
-  /// Our end refuses what `script(hand, key, address)` asks for, and its memory is as it was.
-  template <class Script>
-  void expect_refusal(mr::usage uses, Script script, std::string_view words) {
+  /// Our end refuses this, and its memory is as it was. The record has the difference to the right key, and the
+  /// distance to the beginning of what is exposed.
+  void expect_refusal(mr::usage uses, record what, const bytes& payload, std::string_view words = {}) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
       auto memory = co_await filled(exposed_bytes, 'm');
       const auto open = co_await victim.expose(std::move(memory), uses);
-      script(hand, stag_of(open.remote()), open.remote().address());
-      hand.publish();
+      record asked = what;
+      asked.key ^= stag_of(open.remote());
+      asked.address += open.remote().address();
+      asked.bytes = static_cast<std::uint32_t>(payload.size());
+      hand.say(asked, payload);
       const auto failure = co_await end_of(victim);
-      EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
-      EXPECT_TRUE(contains(failure, "the peer tried to")) << failure.what();
-      EXPECT_TRUE(contains(failure, words)) << failure.what();
+      EXPECT_TRUE(failed_with(failure, errc::protocol_error, "the peer tried to"));
+      EXPECT_TRUE(says(failure, words));
       EXPECT_NE(last_words(hand, shm::break_reason::access_refused), "none");
       const auto all = open.memory().bytes();
       EXPECT_TRUE(std::ranges::all_of(all, [](std::byte one) { return one == std::byte{'m'}; }));
@@ -334,87 +298,47 @@ record access_to(record_kind kind, std::uint32_t key, std::uint64_t address, std
 
 TEST_P(hostile_access, outside_of_what_is_exposed) {
   for (const std::uint64_t beyond : {std::uint64_t{991}, std::uint64_t{1000}, std::uint64_t{1} << 40, UINT64_MAX - 4}) {
-    const auto ask = [&](record_kind kind, const bytes& content) {
-      expect_refusal(
-          open_wide,
-          [&](manual_end& hand, std::uint32_t key, std::uint64_t address) {
-            hand.put_whole(access_to(kind, key, address + beyond, 10), content);
-          },
-          "");
-    };
-    ask(record_kind::write, ten);
-    ask(record_kind::write, {});
-    ask(record_kind::read, {});
+    expect_refusal(open_wide, access_to(record_kind::write, 0, beyond, 10), ten);
+    expect_refusal(open_wide, access_to(record_kind::write, 0, beyond, 10), {});
+    expect_refusal(open_wide, access_to(record_kind::read, 0, beyond, 10), {});
   }
 }
 
 TEST_P(hostile_access, by_keys_that_are_none) {
   for (const std::uint32_t wrong : {1U, 0x100U, 0x8000'0000U, 0xffff'ffffU}) {
     for (const record_kind kind : {record_kind::write, record_kind::read}) {
-      expect_refusal(
-          open_wide,
-          [&](manual_end& hand, std::uint32_t key, std::uint64_t address) {
-            hand.put(access_to(kind, key ^ wrong, address, 10));
-          },
-          "");
+      expect_refusal(open_wide, access_to(kind, wrong, 0, 10), {});
     }
   }
 }
 
 TEST_P(hostile_access, without_the_right_to_it) {
-  expect_refusal(
-      mr::usage::read_src,
-      [](manual_end& hand, std::uint32_t key, std::uint64_t address) {
-        hand.put_whole(access_to(record_kind::write, key, address, 10), ten);
-      },
-      "write 10 bytes");
-  expect_refusal(
-      mr::usage::write_dst,
-      [](manual_end& hand, std::uint32_t key, std::uint64_t address) {
-        hand.put(access_to(record_kind::read, key, address, 10));
-      },
-      "read 10 bytes");
-  expect_refusal(
-      mr::usage::write_dst | mr::usage::read_src,
-      [](manual_end& hand, std::uint32_t key, std::uint64_t address) {
-        hand.put_whole(access_to(record_kind::fetch_add, key, address, 8), bytes(16));
-      },
-      "change 8 bytes");
+  using enum mr::usage;
+  expect_refusal(read_src, access_to(record_kind::write, 0, 0, 10), ten, "write 10 bytes");
+  expect_refusal(write_dst, access_to(record_kind::read, 0, 0, 10), {}, "read 10 bytes");
+  expect_refusal(write_dst | read_src, access_to(record_kind::fetch_add, 0, 0, 8), bytes(16), "change 8 bytes");
 }
 
 TEST_P(hostile_access, to_words_that_are_not_aligned) {
-  expect_refusal(
-      open_wide,
-      [](manual_end& hand, std::uint32_t key, std::uint64_t address) {
-        hand.put_whole(access_to(record_kind::compare_swap, key, address + 4, 8), bytes(16));
-      },
-      "change 8 bytes");
+  expect_refusal(open_wide, access_to(record_kind::compare_swap, 0, 4, 8), bytes(16), "change 8 bytes");
 }
 
 TEST_P(hostile_access, that_revokes_keys_which_are_not_its_own) {
-  expect_refusal(
-      open_wide,
-      [](manual_end& hand, std::uint32_t key, std::uint64_t) {
-        record message = send_of(10, 10);
-        message.flags = record::invalidates;
-        message.key = key ^ 0x100;
-        hand.put_whole(message, ten);
-      },
-      "invalidate");
+  record message = send_of(10, 10);
+  message.flags = record::invalidates;
+  message.key = 0x100;
+  expect_refusal(open_wide, message, ten, "invalidate");
 }
 
 TEST_P_BY_HAND(hostile_access, by_a_write_that_goes_on_after_its_memory_was_taken_away) {
   auto memory = co_await filled(exposed_bytes, 'm');
   auto open = co_await victim.expose(std::move(memory), mr::usage::write_dst);
-  hand.put_whole(access_to(record_kind::write, stag_of(open.remote()), open.remote().address(), 20), ten);
-  hand.publish();
+  hand.say_whole(access_to(record_kind::write, stag_of(open.remote()), open.remote().address(), 20), ten);
   co_await settle();
   auto back = co_await open.revoke();
   std::fill(back.bytes().begin(), back.bytes().end(), std::byte{'n'});
-  hand.put_whole({.kind = record_kind::more}, ten);
-  hand.publish();
-  const auto failure = co_await end_of(victim);
-  EXPECT_EQ(failure.code(), errc::connection_failed) << failure.what();
+  hand.say_whole({.kind = record_kind::more}, ten);
+  co_await expect_end(victim, errc::connection_failed);
   EXPECT_TRUE(std::ranges::all_of(back.bytes(), [](std::byte one) { return one == std::byte{'n'}; }));
 }
 
@@ -425,9 +349,7 @@ TEST_P_BY_HAND(hostile_access, by_more_reads_than_were_agreed_on) {
     hand.put(access_to(record_kind::read, stag_of(open.remote()), open.remote().address(), 10));
   }
   hand.publish();
-  const auto failure = co_await end_of(victim);
-  EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
-  EXPECT_TRUE(contains(failure, "more reads than were agreed on")) << failure.what();
+  co_await expect_end(victim, errc::protocol_error, "more reads than were agreed on");
 }
 
 TEST_P_BY_HAND(hostile_access, that_reads_again_and_again_and_never_takes_an_answer) {
@@ -437,8 +359,7 @@ TEST_P_BY_HAND(hostile_access, that_reads_again_and_again_and_never_takes_an_ans
     hand.put(access_to(record_kind::read, stag_of(open.remote()), open.remote().address(), 100'000));
   }
   hand.send(ten);
-  const auto arrived = co_await victim.recv_or_throw();  // comes in all the same
-  EXPECT_EQ(arrived.size(), 10u);
+  co_await expect_message(victim);  // comes in all the same
   const std::uint64_t before = home().statistics().turns;
   co_await sleep_for(20ms);
   EXPECT_LT(home().statistics().turns, before + 20);
@@ -452,14 +373,13 @@ TEST_P(hostile_ring, whose_last_words_are_unprintable_or_longer_than_any) {
       against([&](manual_end& hand, net::connection& victim) -> task<> {
         bytes words(length);
         for (std::size_t i = 0; i < length; ++i) words[i] = static_cast<std::byte>(i * 7);
-        hand.put_whole({.kind = record_kind::broken,
+        hand.say_whole({.kind = record_kind::broken,
                         .reason = static_cast<std::uint16_t>(reason),
                         .total = UINT64_MAX,
                         .address = UINT64_MAX,
                         .key = UINT32_MAX,
                         .number = UINT32_MAX},
                        words);
-        hand.publish();
         const auto failure = co_await end_of(victim);
         const auto expected = reason == 1   ? make_error_code(errc::remote_access)
                               : reason == 2 ? make_error_code(errc::connection_failed)
@@ -479,18 +399,13 @@ TEST_P(hostile_ring, whose_last_words_are_unprintable_or_longer_than_any) {
 TEST_P(hostile_ring, that_breaks_off_in_the_middle_of_a_message_and_of_our_requests) {
   for (const std::uint16_t reason : {std::uint16_t{0}, std::uint16_t{1}, std::uint16_t{2}}) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
-      auto target = co_await filled(10, 'r');
-      const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
-      const auto serve = [&]() -> task<> {
-        while (!hand.take()) co_await yield();
-        hand.put_whole({.kind = record_kind::answer}, bytes(5));
-        hand.put_whole(send_of(20, 0), ten);
-        hand.put_whole({.kind = record_kind::broken, .reason = reason, .number = 77}, ten);
-        hand.put_whole({.kind = record_kind::answer}, bytes(5));
-        hand.publish();
+      const record answer{.kind = record_kind::answer};
+      const record end{.kind = record_kind::broken, .reason = reason, .number = 77};
+      const auto break_off = [&](manual_end& by) {
+        by.say_all({{answer, bytes(5)}, {send_of(20, 0), ten}, {end, ten}, {answer, bytes(5)}});
       };
-      const auto both = co_await when_all(failure_of(victim.read(target, source)), serve());
-      EXPECT_TRUE(std::get<0>(both));
+      const auto read = co_await read_answered_by(break_off, hand, victim, 10);
+      EXPECT_TRUE(read);
       const auto failure = co_await end_of(victim);
       EXPECT_NE(failure.code(), errc::peer_closed) << failure.what();
     });
@@ -501,24 +416,16 @@ TEST_P(hostile_ring, that_goes_on_after_its_end) {
   const auto rule = "a request at a place where there is none";
   for (const record_kind kind : {record_kind::send, record_kind::write, record_kind::read, record_kind::fetch_add}) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
-      auto target = co_await filled(10, 'r');
-      const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
-      const auto serve = [&]() -> task<> {
-        while (!hand.take()) co_await yield();
-        hand.put({.kind = record_kind::finished});  // allowed: it may still answer
-        hand.put_whole({.kind = kind}, bytes(16));
-        hand.publish();
-      };
-      const auto both = co_await when_all(failure_of(victim.read(target, source)), serve());
-      EXPECT_TRUE(contains(std::get<0>(both), rule)) << (std::get<0>(both) ? std::get<0>(both)->what() : "none");
+      const record end{.kind = record_kind::finished};  // allowed: it may still answer
+      const auto go_on = [&](manual_end& by) { by.say_all({{end, {}}, {{.kind = kind}, bytes(16)}}); };
+      EXPECT_TRUE(says(co_await read_answered_by(go_on, hand, victim, 10), rule));
     });
   }
 }
 
 TEST_P_BY_HAND(hostile_ring, that_ends_twice) {
-  hand.put({.kind = record_kind::finished});
-  hand.put({.kind = record_kind::finished});
-  hand.publish();
+  const record end{.kind = record_kind::finished};
+  hand.say_all({{end, {}}, {end, {}}});
   const auto failure = co_await end_of(victim);
   EXPECT_TRUE(failure.code() == errc::protocol_error || failure.code() == errc::peer_closed) << failure.what();
 }
@@ -534,11 +441,9 @@ TEST_P_BY_HAND(hostile_ring, whose_socket_is_flooded_with_wake_ups_for_nothing) 
   static_cast<void>(::send(hand.socket().fd(), large.data(), large.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
   static_cast<void>(::send(hand.socket().fd(), large.data(), 0, MSG_DONTWAIT | MSG_NOSIGNAL));
   hand.send(ten);
-  const auto arrived = co_await victim.recv_or_throw();
-  EXPECT_EQ(arrived.size(), 10u);
+  co_await expect_message(victim);
   hand.socket().close();
-  const auto failure = co_await end_of(victim);
-  EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+  co_await expect_end(victim, errc::peer_vanished);
 }
 
 TEST_P_BY_HAND(hostile_ring, that_sends_descriptors_leaves_no_more_than_one_of_them_open) {
@@ -551,8 +456,7 @@ TEST_P_BY_HAND(hostile_ring, that_sends_descriptors_leaves_no_more_than_one_of_t
     EXPECT_LE(footprint().descriptors, before.descriptors + 1);  // that of an offer that may come
   }
   hand.send(ten);
-  const auto arrived = co_await victim.recv_or_throw();
-  EXPECT_EQ(arrived.size(), 10u);
+  co_await expect_message(victim);
 }
 
 TEST_P(hostile_ring, whose_socket_is_shut_down_without_a_word) {
@@ -560,10 +464,8 @@ TEST_P(hostile_ring, whose_socket_is_shut_down_without_a_word) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
       hand.send(ten);
       ::shutdown(hand.socket().fd(), how);
-      const auto arrived = co_await victim.recv_or_throw();  // was there before
-      EXPECT_EQ(arrived.size(), 10u);
-      const auto failure = co_await end_of(victim);
-      EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+      co_await expect_message(victim);  // was there before
+      co_await expect_end(victim, errc::peer_vanished);
     });
   }
 }
@@ -571,21 +473,16 @@ TEST_P(hostile_ring, whose_socket_is_shut_down_without_a_word) {
 TEST_P_BY_HAND(hostile_ring, whose_socket_takes_no_wake_ups_hurts_only_itself) {
   ::shutdown(hand.socket().fd(), SHUT_RD);
   hand.own().attention = shm::end_words::asleep;
-  auto message = co_await filled(10, 'x');
-  co_await victim.send(std::move(message));
+  co_await send(victim);
   hand.send(ten);
-  const auto arrived = co_await victim.recv_or_throw();
-  EXPECT_EQ(arrived.size(), 10u);
+  co_await expect_message(victim);
 }
 
 TEST_P_BY_HAND(hostile_ring, that_is_never_emptied_holds_back_its_own_messages_only) {
   std::size_t sent = 0;
   std::optional<std::error_code> outcome;
   const auto fill = [&]() -> task<> {
-    for (;; ++sent) {
-      auto message = co_await filled(60'000, 'x');
-      co_await victim.send(std::move(message));
-    }
+    for (;; ++sent) co_await send(victim, 60'000);
   };
   const auto attempt = [&]() -> task<> { outcome = co_await code_of(fill()); };
   const auto watch = [&]() -> task<> {
@@ -596,8 +493,7 @@ TEST_P_BY_HAND(hostile_ring, that_is_never_emptied_holds_back_its_own_messages_o
     EXPECT_GE(sent, 3u);
     EXPECT_FALSE(outcome);
     hand.send(ten);
-    const auto arrived = co_await victim.recv_or_throw();
-    EXPECT_EQ(arrived.size(), 10u);
+    co_await expect_message(victim);
     const std::uint64_t turns = home().statistics().turns;
     co_await sleep_for(20ms);
     EXPECT_LT(home().statistics().turns, turns + 20);
@@ -612,18 +508,15 @@ TEST_P(hostile_ring, that_takes_the_pages_of_the_channel_away) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
       hand.send(ten);
       static_cast<void>(co_await victim.recv_or_throw());
-      auto first = co_await filled(10, 'x');
-      co_await victim.send(std::move(first));
+      co_await send(victim);
       hand.drop_pages(with_words ? 0 : shm::channel::header_bytes);
       if (with_words) hand.wake();
-      auto second = co_await filled(10, 'x');
-      const auto sent = co_await code_of(victim.send(std::move(second)));
+      const auto sent = co_await code_of(send(victim));
       if (!with_words) {
         EXPECT_EQ(sent, std::error_code());
         hand.say({.kind = record_kind::broken});
       }
-      const auto failure = co_await end_of(victim);
-      EXPECT_EQ(failure.code(), with_words ? errc::protocol_error : errc::peer_vanished) << failure.what();
+      co_await expect_end(victim, with_words ? errc::protocol_error : errc::peer_vanished);
     });
   }
 }
@@ -645,12 +538,10 @@ TEST_P_TASK(hostile_ring, that_ends_while_it_waits_for_receives_of_others_leaves
   one_victim.abort();
   co_await settle();
   for (int i = 0; i < 20; ++i) {
-    const auto arrived = co_await other_victim.recv_or_throw();
-    EXPECT_EQ(arrived.size(), 10u);
+    co_await expect_message(other_victim);
   }
   other_hand.claim_written(UINT64_MAX);
-  const auto failure = co_await end_of(other_victim);
-  EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+  co_await expect_end(other_victim, errc::protocol_error);
   other_victim.abort();
   co_await settle();
 }

@@ -50,8 +50,7 @@ TEST_F_TASK(shm_memory, is_reserved_for_a_ring_once_when_it_is_first_written_to)
   for (int i = 0; i < 20; ++i) co_await expect_service(both);
   EXPECT_EQ(kernel().rings_reserved, 2u);
   EXPECT_EQ(kernel().files_reserved, 0u);
-  both.client.abort();
-  both.server.abort();
+  end(both);
 }
 
 TEST_F(shm_memory, that_is_short_for_a_ring_ends_the_connection_and_says_so) {
@@ -72,8 +71,7 @@ TEST_F(shm_memory, that_is_short_for_a_ring_ends_the_connection_and_says_so) {
         co_await expect_service(others);
       }
       co_await expect_only(before);
-      others.client.abort();
-      others.server.abort();
+      end(others);
     });
   }
 }
@@ -84,8 +82,7 @@ TEST_F_TASK(shm_memory, that_is_short_for_an_answer_ends_the_connection) {
   const auto open = co_await both.server.expose(std::move(source), mr::usage::read_src);
   auto target = co_await filled(100, 't');
   const auto hold = [&]() -> task<> {  // the ring of the reader is there, the other's is not
-    auto message = co_await filled(10, 'x');
-    co_await both.client.send(std::move(message));
+    co_await send(both.client);
     static_cast<void>(co_await both.server.recv_or_throw());
   };
   co_await hold();
@@ -111,8 +108,7 @@ TEST_F_TASK(shm_memory, that_is_short_for_the_words_of_a_connection_fails_its_se
   co_await expect_only(before);
   kernel().words_failure = 0;
   co_await expect_service(others);
-  others.client.abort();
-  others.server.abort();
+  end(others);
 }
 
 // Before Linux 5.14.
@@ -126,8 +122,7 @@ TEST_F(shm_memory, is_reserved_as_a_file_where_pages_of_a_mapping_cannot_be) {
     for (int i = 0; i < 20; ++i) co_await expect_service(both);
     EXPECT_EQ(kernel().rings_reserved, 2u);
     EXPECT_EQ(kernel().files_reserved, 1u);
-    both.client.abort();
-    both.server.abort();
+    end(both);
   });
 }
 

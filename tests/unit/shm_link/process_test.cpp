@@ -24,8 +24,7 @@ class shm_process : public shm_link_test {
         co_await expect_service(bystanders);
       }
       co_await expect_only(before);
-      bystanders.client.abort();
-      bystanders.server.abort();
+      end(bystanders);
     });
     EXPECT_EQ(names_of_weft(), 0u);
   }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <tuple>
 
+#include "kit/expect_failure.hpp"
 #include "shm/support.hpp"
 #include "stag_of.hpp"
 
@@ -129,10 +130,23 @@ class manual_end {
     put(header, payload);
     publish();
   }
+  /// With the length of its payload.
+  void say_whole(const record& header, std::span<const std::byte> payload) {
+    put_whole(header, payload);
+    publish();
+  }
+  struct saying {
+    record header;
+    bytes payload;
+  };
+  /// Several records, which are published together.
+  void say_all(std::initializer_list<saying> what) {
+    for (const saying& each : what) put_whole(each.header, each.payload);
+    publish();
+  }
   /// A message.
   void send(std::span<const std::byte> payload) {
-    put_whole({.kind = record_kind::send, .total = payload.size()}, payload);
-    publish();
+    say_whole({.kind = record_kind::send, .total = payload.size()}, payload);
   }
   /// So much has been written, it says.
   void claim_written(std::uint64_t count) {
@@ -215,16 +229,24 @@ class shm_link_test : public shm_test {
     if (!request) throw error(errc::closed, "the listener");
     co_return co_await request->accept(how);
   }
+  static void end(pair& both) {
+    both.client.abort();
+    both.server.abort();
+  }
+  task<> send(net::connection& from, std::size_t size = 10) {
+    auto message = co_await filled(size, 'x');
+    co_await from.send(std::move(message));
+  }
+  static task<> expect_message(net::connection& at, std::size_t size = 10) {
+    const auto arrived = co_await at.recv_or_throw();
+    EXPECT_EQ(arrived.size(), size);
+  }
   /// Messages go both ways.
   task<> expect_service(pair& both) {
-    auto there = co_await filled(100, 'a');
-    co_await both.client.send(std::move(there));
-    const auto arrived = co_await both.server.recv_or_throw();
-    EXPECT_EQ(arrived.size(), 100u);
-    auto back = co_await filled(200, 'b');
-    co_await both.server.send(std::move(back));
-    const auto returned = co_await both.client.recv_or_throw();
-    EXPECT_EQ(returned.size(), 200u);
+    co_await send(both.client, 100);
+    co_await expect_message(both.server, 100);
+    co_await send(both.server, 200);
+    co_await expect_message(both.client, 200);
   }
   task<mr::buffer> filled(std::size_t size, char with) {
     auto memory = co_await device_.allocate(size);
@@ -271,8 +293,7 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
       }
       co_await expect_only(before);
       co_await expect_service(bystanders);
-      bystanders.client.abort();
-      bystanders.server.abort();
+      end(bystanders);
     });
   }
   /// `script(by_hand)` breaks the rules: our end ends with that, in these words, and tells the peer so.
@@ -280,20 +301,23 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
   void expect_violation(Script script, std::string_view words) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
       script(hand);
-      const auto failure = co_await end_of(victim);
-      EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
-      EXPECT_TRUE(contains(failure, words)) << failure.what();
+      co_await expect_end(victim, errc::protocol_error, words);
       EXPECT_EQ(last_words(hand), words);
       co_await hand.socket().receive_to_the_end();
     });
   }
-  /// The next record that is of that kind.
-  static task<record> next(manual_end& hand, record_kind kind) {
+  /// The next record.
+  static task<record> next(manual_end& hand) {
     for (;;) {
-      const auto found = hand.take();
-      if (found && found->kind == kind) co_return *found;
-      if (!found) co_await yield();
+      if (const auto found = hand.take()) co_return *found;
+      co_await yield();
     }
+  }
+  /// The next one that is of that kind.
+  static task<record> next(manual_end& hand, record_kind kind) {
+    record found = co_await next(hand);
+    while (found.kind != kind) found = co_await next(hand);
+    co_return found;
   }
   /// What the connection ends with, whatever has arrived before.
   static task<error> end_of(net::connection& at) {
@@ -301,6 +325,9 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
       auto failure = co_await failure_of(at.recv_or_throw());
       if (failure) co_return *failure;
     }
+  }
+  static task<> expect_end(net::connection& at, errc code, std::string_view words = {}) {
+    EXPECT_TRUE(failed_with(co_await end_of(at), code, words));
   }
   /// What the peer says in its record about the end; "none" without one.
   static std::string last_words(manual_end& hand, shm::break_reason why = shm::break_reason::protocol_broken) {

@@ -16,10 +16,6 @@ class shm_wake_up : public against_manual_end {
     co_await sleep_for(30ms);
     EXPECT_LT(home().statistics().turns, before + 10);
   }
-  task<> send(net::connection& from) {
-    auto message = co_await filled(10, 'x');
-    co_await from.send(std::move(message));
-  }
 };
 WEFT_ON_BOTH_ENDS(shm_wake_up);
 
@@ -142,18 +138,16 @@ TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_
   auto target = co_await filled(10, 'r');
   const mr::remote_slice source(0x1234, 0, 10, mr::usage::read_src);
   const auto read = [&]() -> task<> { static_cast<void>(co_await failure_of(peer.read(target, source))); };
-  const auto close = [&]() -> task<> { co_await peer.close(); };
   const auto look_on = [&](scope& tasks) -> task<> {
     tasks.spawn(read(), "the reader");
     co_await settle();
-    tasks.spawn(close(), "the end");
+    tasks.spawn(peer.close(), "the end");
     co_await settle();
     while (hand.take()) continue;
     hand.release();
     co_await expect_idle();
     hand.put_whole({.kind = record_kind::answer}, bytes(10));
-    hand.put({.kind = record_kind::finished});
-    hand.publish();
+    hand.say({.kind = record_kind::finished});
   };
   co_await with_scope(on_failure::report, look_on);
 }
@@ -193,8 +187,7 @@ TEST_P_TO_PEER(cold_end, hears_that_its_peer_is_gone_beside_a_busy_executor) {
   hand.socket().close();
   bool done = false;
   const auto receive = [&]() -> task<> {
-    const auto failure = co_await end_of(peer);
-    EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+    co_await expect_end(peer, errc::peer_vanished);
     done = true;
   };
   co_await when_all(receive(), keep_awake(done));
@@ -205,10 +198,7 @@ TEST_P(cold_end, hears_of_room_that_it_waits_for) {
     co_await let_cool(hand);
     bool done = false;
     const auto send_more_than_fits = [&]() -> task<> {
-      for (int i = 0; i < 20; ++i) {
-        auto message = co_await filled(60'000, 'x');
-        co_await peer.send(std::move(message));
-      }
+      for (int i = 0; i < 20; ++i) co_await send(peer, 60'000);
       done = true;
     };
     const auto take = [&]() -> task<> {
@@ -229,8 +219,7 @@ TEST_P_TO_PEER(cold_end, ends_for_a_peer_that_breaks_the_rules) {
   hand.claim_written(UINT64_MAX);
   bool done = false;
   const auto receive = [&]() -> task<> {
-    const auto failure = co_await end_of(peer);
-    EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+    co_await expect_end(peer, errc::protocol_error);
     done = true;
   };
   co_await when_all(receive(), keep_awake(done));
@@ -247,13 +236,11 @@ TEST_P_TASK(shm_fairness, lets_others_have_their_turns_beside_peers_that_never_p
   std::vector<std::tuple<manual_end, net::connection>> busy;
   for (int i = 0; i < 8; ++i) busy.push_back(co_await connect_by_hand(accepts(), bytes(), {}));
   for (auto& [hand, victim] : busy) {
-    hand.put({.kind = record_kind::send, .total = 10});
-    hand.publish();
+    hand.say({.kind = record_kind::send, .total = 10});
   }
   const auto refill = [&](manual_end& hand) {
     while (hand.own().written - hand.other().taken < 100'000) {
-      for (int i = 0; i < 100; ++i) hand.put({.kind = record_kind::more});
-      hand.publish();
+      for (int i = 0; i < 100; ++i) hand.say({.kind = record_kind::more});
     }
   };
   bool served = false;
@@ -270,8 +257,7 @@ TEST_P_TASK(shm_fairness, lets_others_have_their_turns_beside_peers_that_never_p
     served = true;
   };
   co_await when_all(flood(), serve());
-  others.client.abort();
-  others.server.abort();
+  end(others);
 }
 
 // ---- two executors, in threads of their own
