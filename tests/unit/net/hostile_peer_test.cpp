@@ -23,8 +23,7 @@ class hostile : public net_test {
     against_raw_client(
         [&](raw_peer& raw, net::connection& peer) -> task<> {
           co_await script(raw);
-          const auto said = co_await raw.receive_terminate();
-          EXPECT_TRUE(said && *said == cause) << (said ? describe(*said).c_str() : "no Terminate");
+          co_await expect_terminate(raw, cause);
           static_cast<void>(co_await raw.receive_rest());  // first: what is received earns the attacker credits
           std::optional<error> failure;
           while (!failure) failure = co_await failure_of(peer.recv());
@@ -44,14 +43,37 @@ class hostile : public net_test {
     return std::all_of(all.begin(), all.end(), [](std::byte value) { return value == std::byte{7}; });
   }
 
-  /// `access(raw, key, address)` is refused with `cause`, and the memory is as it was.
-  template <class Access>
-  void expect_refused(mr::usage uses, Access access, terminate_code cause) {
+  static task<> expect_terminate(raw_peer& raw, terminate_code cause) {
+    const auto said = co_await raw.receive_terminate();
+    EXPECT_TRUE(said && *said == cause) << (said ? describe(*said).c_str() : "no Terminate");
+  }
+
+  /// What a peer asks for.
+  struct wish {
+    std::uint32_t size = 1;
+    std::uint64_t beyond = 0;                   // the beginning of what is exposed
+    std::uint32_t wrong = 0;                    // the bits of its key
+    std::optional<std::uint64_t> address = {};  // instead of its own
+    std::optional<std::uint32_t> key = {};
+  };
+  void expect_write_refused(mr::usage uses, wish what, terminate_code cause) {
+    expect_refused(uses, what, true, cause);
+  }
+  void expect_read_refused(mr::usage uses, wish what, terminate_code cause) {
+    expect_refused(uses, what, false, cause);
+  }
+
+ private:
+  /// It is refused with `cause`, and the memory is as it was.
+  void expect_refused(mr::usage uses, wish what, bool writes, terminate_code cause) {
     against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
       const auto open = co_await expose(peer, uses);
-      co_await access(raw, test::stag_of(open.remote()), open.remote().address());
-      const auto said = co_await raw.receive_terminate();
-      EXPECT_TRUE(said && *said == cause) << (said ? describe(*said).c_str() : "no Terminate");
+      const std::uint32_t key = what.key.value_or(test::stag_of(open.remote()) ^ what.wrong);
+      const std::uint64_t address = what.address.value_or(open.remote().address() + what.beyond);
+      const bytes written(writes ? what.size : 0);
+      auto asking = writes ? raw.write(key, address, written) : raw.read(key, address, what.size);
+      co_await std::move(asking);
+      co_await expect_terminate(raw, cause);
       EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::protocol_error, "the peer tried to"));
       EXPECT_TRUE(untouched(open));
     });
@@ -152,8 +174,7 @@ TEST_F_AGAINST_RAW(hostile, a_flood_of_control_messages_does_no_harm) {
 TEST_F_AGAINST_RAW(hostile, a_wrong_crc, true) {
   const bytes ulpdu(20);
   co_await raw.send_fpdu(ulpdu, true);
-  const auto said = co_await raw.receive_terminate();
-  EXPECT_TRUE(said && *said == cause::crc_mismatch);
+  co_await expect_terminate(raw, cause::crc_mismatch);
   EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::protocol_error, "CRC mismatch"));
 }
 
@@ -266,74 +287,43 @@ TEST_F_AGAINST_RAW(hostile, a_peer_that_is_gone_while_it_is_told_of_its_violatio
 // ---- memory
 
 TEST_F(hostile, a_write_with_a_key_that_was_never_given) {
-  expect_refused(
-      open_wide,
-      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) {
-        return raw.write(key ^ 0x01010101, address, one_byte);
-      },
-      cause::tagged_invalid_stag);
+  expect_write_refused(open_wide, {.wrong = 0x01010101}, cause::tagged_invalid_stag);
 }
 
 TEST_F(hostile, a_write_with_the_key_that_none_is) {
-  expect_refused(
-      open_wide, [](raw_peer& raw, std::uint32_t, std::uint64_t address) { return raw.write(0, address, one_byte); },
-      cause::tagged_invalid_stag);
+  expect_write_refused(open_wide, {.key = 0}, cause::tagged_invalid_stag);
 }
 
 TEST_F(hostile, a_write_that_begins_inside_and_ends_outside) {
-  static const bytes two(2);
-  expect_refused(
-      open_wide,
-      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.write(key, address + 999, two); },
-      cause::tagged_bounds);
+  expect_write_refused(open_wide, {.size = 2, .beyond = 999}, cause::tagged_bounds);
 }
 
 TEST_F(hostile, a_write_whose_offset_wraps) {
-  static const bytes two(2);
-  expect_refused(
-      open_wide, [](raw_peer& raw, std::uint32_t key, std::uint64_t) { return raw.write(key, ~std::uint64_t{0}, two); },
-      cause::tagged_wrap);
+  expect_write_refused(open_wide, {.size = 2, .address = ~std::uint64_t{0}}, cause::tagged_wrap);
 }
 
 TEST_F(hostile, a_write_to_what_is_only_readable) {
-  expect_refused(
-      mr::usage::read_src,
-      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.write(key, address, one_byte); },
-      cause::tagged_invalid_stag);
+  expect_write_refused(mr::usage::read_src, {}, cause::tagged_invalid_stag);
 }
 
 TEST_F(hostile, a_read_with_a_key_that_was_never_given) {
-  expect_refused(
-      open_wide,
-      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key ^ 0x01010101, address, 1); },
-      cause::read_invalid_stag);
+  expect_read_refused(open_wide, {.wrong = 0x01010101}, cause::read_invalid_stag);
 }
 
 TEST_F(hostile, a_read_that_ends_outside) {
-  expect_refused(
-      open_wide,
-      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key, address + 999, 2); },
-      cause::read_bounds);
+  expect_read_refused(open_wide, {.size = 2, .beyond = 999}, cause::read_bounds);
 }
 
 TEST_F(hostile, a_read_of_all_there_is_and_more) {
-  expect_refused(
-      open_wide,
-      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key, address, 0xFFFFFFFF); },
-      cause::read_bounds);
+  expect_read_refused(open_wide, {.size = 0xFFFFFFFF}, cause::read_bounds);
 }
 
 TEST_F(hostile, a_read_whose_offset_wraps) {
-  expect_refused(
-      open_wide, [](raw_peer& raw, std::uint32_t key, std::uint64_t) { return raw.read(key, ~std::uint64_t{0}, 2); },
-      cause::read_wrap);
+  expect_read_refused(open_wide, {.size = 2, .address = ~std::uint64_t{0}}, cause::read_wrap);
 }
 
 TEST_F(hostile, a_read_from_what_is_only_writable) {
-  expect_refused(
-      mr::usage::write_dst,
-      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key, address, 1); },
-      cause::read_access);
+  expect_read_refused(mr::usage::write_dst, {}, cause::read_access);
 }
 
 TEST_F(hostile, keys_that_were_never_revoked_are_gone_with_the_connection) {
@@ -361,8 +351,7 @@ TEST_F_TASK(hostile, a_key_of_another_connection) {
     auto access = writes ? raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte)
                          : raw.read(test::stag_of(open.remote()), open.remote().address(), 1);
     co_await std::move(access);
-    const auto said = co_await raw.receive_terminate();
-    EXPECT_TRUE(said && *said == (writes ? cause::tagged_not_associated : cause::read_not_associated));
+    co_await expect_terminate(raw, writes ? cause::tagged_not_associated : cause::read_not_associated);
     EXPECT_EQ(co_await code_of(std::get<1>(both).recv()), errc::protocol_error);
     EXPECT_TRUE(untouched(open));
   }
@@ -379,8 +368,7 @@ TEST_F(hostile, a_key_of_another_device) {
   const std::uint32_t key = keys.insert(memory, 0, all);  // for every connection, but of that device
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
     co_await raw.write(key, 0, one_byte);
-    const auto said = co_await raw.receive_terminate();
-    EXPECT_TRUE(said && *said == cause::tagged_invalid_stag);
+    co_await expect_terminate(raw, cause::tagged_invalid_stag);
     EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
   });
   EXPECT_EQ(memory, bytes(100, std::byte{7}));
@@ -392,10 +380,8 @@ TEST_F_AGAINST_RAW(hostile, a_key_that_is_revoked_while_its_read_is_answered) {
   co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
   co_await settle();  // the sockets are full by now
   static_cast<void>(co_await open.revoke());
-  const auto said = co_await raw.receive_terminate();
-  EXPECT_TRUE(said && *said == cause::read_invalid_stag);
-  const auto code = co_await code_of(peer.recv());
-  EXPECT_EQ(code, errc::connection_failed);  // the peer may not have known
+  co_await expect_terminate(raw, cause::read_invalid_stag);
+  EXPECT_EQ(co_await code_of(peer.recv()), errc::connection_failed);  // the peer may not have known
 }
 
 TEST_F_AGAINST_RAW(hostile, more_reads_at_a_time_than_were_agreed_on) {

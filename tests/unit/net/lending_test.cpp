@@ -9,6 +9,7 @@
 
 #include "kit/clock.hpp"
 #include "kit/idle_link.hpp"
+#include "kit/task_test.hpp"
 #include "kit/test.hpp"
 
 namespace weft::net {
@@ -38,6 +39,13 @@ class starting_line {
   std::atomic<unsigned> arrived_{0};
 };
 
+std::unique_ptr<lending> lend(const std::shared_ptr<link_keys>& keys, std::uint32_t key,
+                              time_point until = time_point::max()) {
+  auto item = std::make_unique<lending>(keys, until);
+  EXPECT_TRUE(keys->opened(*item, key, 64));
+  return item;
+}
+
 // Whoever finds the link there hands the key to its executor, which must not go meanwhile.
 TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
   constexpr int rounds = 5000;
@@ -61,11 +69,7 @@ TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
     const auto open = [&]() -> task<> {
       keys = std::make_shared<link_keys>(counters);
       keys->attach(below);
-      for (std::uint32_t key = 1; key <= each; ++key) {
-        auto item = std::make_unique<lending>(keys, time_point::max());
-        EXPECT_TRUE(keys->opened(*item, key, 64));
-        lent.push_back(std::move(item));
-      }
+      for (std::uint32_t key = 1; key <= each; ++key) lent.push_back(lend(keys, key));
       co_return;
     };
     home->run(open());
@@ -83,91 +87,76 @@ TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
 }
 
 // The number of a key may be another memory's on the next link.
-TEST(lending, of_a_link_that_has_gone_is_no_concern_of_the_next_one) {
+TASK_TEST(lending, of_a_link_that_has_gone_is_no_concern_of_the_next_one) {
   live_statistics counters;
   counting_link first, second;
-  executor home;
-  const auto script = [&]() -> task<> {
-    const auto keys = std::make_shared<link_keys>(counters);
-    keys->attach(first);
-    const auto lend = [&] {
-      auto item = std::make_unique<lending>(keys, time_point::max());
-      EXPECT_TRUE(keys->opened(*item, 7, 64));
-      return item;
-    };
-    auto ended = lend();
-    auto retired = lend();
-    auto late = std::make_unique<lending>(keys, time_point::max());  // its key comes when the link has gone
-    keys->detach();
-    keys->attach(second);
-    auto anew = lend();
-    EXPECT_TRUE(keys->opened(*late, 7, 64));
-    link_keys::end(late.release());
-    link_keys::end(ended.release());
-    link_keys::retire(retired.release());
-    EXPECT_EQ(counters.retired.get(), 0u) << "its key opens nothing any more";
-    EXPECT_EQ(second.revoked, 0);
-    link_keys::end(anew.release());
-    EXPECT_EQ(second.revoked, 1);
-    keys->detach();
-    EXPECT_EQ(keys.use_count(), 1);
-    EXPECT_EQ(first.revoked, 0);
-    co_return;
-  };
-  home.run(script());
+  const auto keys = std::make_shared<link_keys>(counters);
+  keys->attach(first);
+  auto ended = lend(keys, 7);
+  auto retired = lend(keys, 7);
+  auto late = std::make_unique<lending>(keys, time_point::max());  // its key comes when the link has gone
+  keys->detach();
+  keys->attach(second);
+  auto anew = lend(keys, 7);
+  EXPECT_TRUE(keys->opened(*late, 7, 64));
+  link_keys::end(late.release());
+  link_keys::end(ended.release());
+  link_keys::retire(retired.release());
+  EXPECT_EQ(counters.retired.get(), 0u) << "its key opens nothing any more";
+  EXPECT_EQ(second.revoked, 0);
+  link_keys::end(anew.release());
+  EXPECT_EQ(second.revoked, 1);
+  keys->detach();
+  EXPECT_EQ(keys.use_count(), 1);
+  EXPECT_EQ(first.revoked, 0);
+  co_return;
 }
 
 // A retired one goes when the peer confirms it, in whatever order; one that was confirmed before goes when it retires.
-TEST(lending, goes_once_it_is_both_retired_and_confirmed_in_any_order) {
+TASK_TEST(lending, goes_once_it_is_both_retired_and_confirmed_in_any_order) {
   std::mt19937 random(4);
   live_statistics counters;
   counting_link below;
-  executor home;
-  const auto script = [&]() -> task<> {
-    const auto keys = std::make_shared<link_keys>(counters);
-    keys->attach(below);
-    struct state {
-      std::unique_ptr<lending> lent;
-      bool confirmed = false;
-    };
-    std::map<std::uint32_t, state> model;
-    int gone = 0;
-    std::size_t retired = 0;
-    for (int step = 0; step < 20'000; ++step) {
-      const std::uint32_t key = 1 + static_cast<std::uint32_t>(random()) % 1000;
-      const auto known = model.find(key);
-      if (known == model.end()) {
-        auto item = std::make_unique<lending>(keys, time_point::max());
-        EXPECT_TRUE(keys->opened(*item, key, 64));
-        model[key].lent = std::move(item);
-      } else if (state& its = known->second; random() % 2 == 0) {
-        keys->confirm(key);
-        its.confirmed = true;
-        if (its.lent != nullptr) continue;
-        --retired;
-        ++gone;
-        model.erase(known);
-      } else if (its.lent != nullptr) {
-        const bool ends = random() % 2 == 0;
-        const bool goes = ends || its.confirmed;
-        (ends ? link_keys::end : link_keys::retire)(its.lent.release());
-        gone += goes ? 1 : 0;
-        retired += goes ? 0 : 1;
-        if (goes) model.erase(known);
-      }
-      EXPECT_EQ(below.revoked, gone) << step;
-      EXPECT_EQ(counters.retired.get(), retired) << step;
-      if (::testing::Test::HasFailure()) break;
-    }
-    keys->detach();
-    EXPECT_EQ(counters.retired.get(), 0u);
-    for (auto& [key, its] : model) {
-      if (its.lent != nullptr) link_keys::end(its.lent.release());
-    }
-    EXPECT_EQ(keys.use_count(), 1);
-    co_return;
+  const auto keys = std::make_shared<link_keys>(counters);
+  keys->attach(below);
+  struct state {
+    std::unique_ptr<lending> lent;
+    bool confirmed = false;
   };
-  home.run(script());
+  std::map<std::uint32_t, state> model;
+  int gone = 0;
+  std::size_t retired = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    const std::uint32_t key = 1 + static_cast<std::uint32_t>(random()) % 1000;
+    const auto known = model.find(key);
+    if (known == model.end()) {
+      model[key].lent = lend(keys, key);
+    } else if (state& its = known->second; random() % 2 == 0) {
+      keys->confirm(key);
+      its.confirmed = true;
+      if (its.lent != nullptr) continue;
+      --retired;
+      ++gone;
+      model.erase(known);
+    } else if (its.lent != nullptr) {
+      const bool ends = random() % 2 == 0;
+      const bool goes = ends || its.confirmed;
+      (ends ? link_keys::end : link_keys::retire)(its.lent.release());
+      gone += goes ? 1 : 0;
+      retired += goes ? 0 : 1;
+      if (goes) model.erase(known);
+    }
+    EXPECT_EQ(below.revoked, gone) << step;
+    EXPECT_EQ(counters.retired.get(), retired) << step;
+    if (::testing::Test::HasFailure()) break;
+  }
+  keys->detach();
+  EXPECT_EQ(counters.retired.get(), 0u);
+  for (auto& [key, its] : model) {
+    if (its.lent != nullptr) link_keys::end(its.lent.release());
+  }
+  EXPECT_EQ(keys.use_count(), 1);
+  co_return;
 }
 
 // By the executor's clock, and not before.
@@ -180,14 +169,9 @@ TEST(lending, ends_at_its_deadline_whoever_owns_it) {
     const auto keys = std::make_shared<link_keys>(counters);
     keys->attach(below);
     const time_point until = time.now() + std::chrono::seconds(5);
-    const auto lend = [&](std::uint32_t key) {
-      auto item = std::make_unique<lending>(keys, until);
-      EXPECT_TRUE(keys->opened(*item, key, 64));
-      return item;
-    };
-    auto owned = lend(1);
-    auto returned = lend(2);
-    auto retired = lend(3);
+    auto owned = lend(keys, 1, until);
+    auto returned = lend(keys, 2, until);
+    auto retired = lend(keys, 3, until);
     auto late = std::make_unique<lending>(keys, until);  // its key comes when its time has passed
     link_keys::end(returned.release());
     link_keys::retire(retired.release());

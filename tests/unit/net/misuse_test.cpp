@@ -121,33 +121,27 @@ TEST_F_TASK(misuse, an_operation_of_a_connection_is_awaited_once) {
   EXPECT_EQ(sizes, (std::vector<std::size_t>{64, 64, 1})) << "the connection is none the worse";
 }
 
-TEST_F(misuse, a_stream_over_a_connection_that_was_moved_from_is_refused_with_words) {
-  const auto script = [&]() -> task<> {
-    auto both = co_await connected();
-    const net::connection kept = std::move(both.first);
-    const auto failure = failure_thrown_by([&] { const net::stream over(std::move(both.first)); });
-    EXPECT_TRUE(failed_with(failure, errc::closed, "a connection that was moved from"));
-  };
-  run(script);
+TEST_F_TASK(misuse, a_stream_over_a_connection_that_was_moved_from_is_refused_with_words) {
+  auto both = co_await connected();
+  const net::connection kept = std::move(both.first);
+  const auto failure = failure_thrown_by([&] { const net::stream over(std::move(both.first)); });
+  EXPECT_TRUE(failed_with(failure, errc::closed, "a connection that was moved from"));
 }
 
-TEST_F(misuse, listeners_that_were_moved_from_say_so) {
-  const auto script = [&]() -> task<> {
-    auto first = co_await listen();
-    const net::listener taken = std::move(first);
-    EXPECT_EQ(co_await outcome_of(first.next()), errc::closed);
-    EXPECT_EQ(co_await outcome_of(first.accept()), errc::closed);
-    EXPECT_EQ(first.address(), "");
-    first.close();
-    for (const char* const address : {"127.0.0.1:0", "tcp://127.0.0.1:0"}) {
-      auto streams = co_await net::stream_listener::listen(device(), address);
-      const net::stream_listener kept = std::move(streams);
-      EXPECT_EQ(co_await outcome_of(streams.next()), errc::closed) << address;
-      EXPECT_EQ(co_await outcome_of(streams.accept()), errc::closed) << address;
-      streams.close();
-    }
-  };
-  run(script);
+TEST_F_TASK(misuse, listeners_that_were_moved_from_say_so) {
+  auto first = co_await listen();
+  const net::listener taken = std::move(first);
+  EXPECT_EQ(co_await outcome_of(first.next()), errc::closed);
+  EXPECT_EQ(co_await outcome_of(first.accept()), errc::closed);
+  EXPECT_EQ(first.address(), "");
+  first.close();
+  for (const char* const address : {"127.0.0.1:0", "tcp://127.0.0.1:0"}) {
+    auto streams = co_await net::stream_listener::listen(device(), address);
+    const net::stream_listener kept = std::move(streams);
+    EXPECT_EQ(co_await outcome_of(streams.next()), errc::closed) << address;
+    EXPECT_EQ(co_await outcome_of(streams.accept()), errc::closed) << address;
+    streams.close();
+  }
 }
 
 TEST_F_TASK(misuse, every_operation_of_a_stream_that_is_not_connected_is_refused_when_it_is_awaited) {

@@ -97,37 +97,33 @@ class same_host : public testing::Test {
     executor home({.system_calls = &calls});
     home.run(with_timeout(60s, body()));
   }
+
+  net::device both_ways = net::device::open("shm,iwarp");
+  net::device network = net::device::open("iwarp");
 };
 
-TEST_F(same_host, peers_are_reached_through_shared_memory_although_their_address_is_a_networks) {
-  net::device device = net::device::open("shm,iwarp");
-  run([&]() -> task<> {
-    for (const char* const address : {"127.0.0.1:0", "localhost:0", "0.0.0.0:0", "[::1]:0"}) {
-      both ends = co_await connect(device, device, address);
-      EXPECT_EQ(ends.client.fabric(), "shm") << address;
-      EXPECT_EQ(ends.server.fabric(), "shm") << address;
-      EXPECT_EQ(ends.client.passed_over(), "");
-      co_await exchange(device, ends);
-      co_await close(ends);
-    }
-  });
+TEST_F_TASK(same_host, peers_are_reached_through_shared_memory_although_their_address_is_a_networks) {
+  for (const char* const address : {"127.0.0.1:0", "localhost:0", "0.0.0.0:0", "[::1]:0"}) {
+    both ends = co_await connect(both_ways, both_ways, address);
+    EXPECT_EQ(ends.client.fabric(), "shm") << address;
+    EXPECT_EQ(ends.server.fabric(), "shm") << address;
+    EXPECT_EQ(ends.client.passed_over(), "");
+    co_await exchange(both_ways, ends);
+    co_await close(ends);
+  }
 }
 
-TEST_F(same_host, peers_without_shared_memory_are_reached_through_the_network_and_the_reason_can_be_read) {
-  net::device both_ways = net::device::open("shm,iwarp");
-  net::device one_way = net::device::open("iwarp");
-  run([&]() -> task<> {
-    both there = co_await connect(both_ways, one_way);
-    EXPECT_EQ(there.client.fabric(), "iwarp");
-    EXPECT_TRUE(there.client.passed_over().starts_with("over shm: ")) << there.client.passed_over();
-    co_await exchange(both_ways, there);
-    co_await close(there);
-    both back = co_await connect(one_way, both_ways);
-    EXPECT_EQ(back.client.fabric(), "iwarp");
-    EXPECT_EQ(back.client.passed_over(), "");
-    co_await exchange(one_way, back);
-    co_await close(back);
-  });
+TEST_F_TASK(same_host, peers_without_shared_memory_are_reached_through_the_network_and_the_reason_can_be_read) {
+  both there = co_await connect(both_ways, network);
+  EXPECT_EQ(there.client.fabric(), "iwarp");
+  EXPECT_TRUE(there.client.passed_over().starts_with("over shm: ")) << there.client.passed_over();
+  co_await exchange(both_ways, there);
+  co_await close(there);
+  both back = co_await connect(network, both_ways);
+  EXPECT_EQ(back.client.fabric(), "iwarp");
+  EXPECT_EQ(back.client.passed_over(), "");
+  co_await exchange(network, back);
+  co_await close(back);
 }
 
 TEST_F(same_host, a_machine_that_forbids_it_falls_back_to_the_network) {
@@ -156,27 +152,20 @@ TEST_F(same_host, a_machine_that_forbids_it_falls_back_to_the_network) {
   }
 }
 
-TEST_F(same_host, an_address_that_another_program_has_is_not_listened_on_by_halves) {
-  net::device device = net::device::open("shm,iwarp");
-  net::device network = net::device::open("iwarp");
-  run([&]() -> task<> {
-    auto taken = co_await network.listen("127.0.0.1:0");
-    EXPECT_TRUE(
-        failed_with(co_await failure_of(device.listen(std::string(taken.address()))), std::errc::address_in_use));
-  });
+TEST_F_TASK(same_host, an_address_that_another_program_has_is_not_listened_on_by_halves) {
+  auto taken = co_await network.listen("127.0.0.1:0");
+  EXPECT_TRUE(
+      failed_with(co_await failure_of(both_ways.listen(std::string(taken.address()))), std::errc::address_in_use));
 }
 
 // Its peers on this machine would reach the other program.
-TEST_F(same_host, an_address_that_another_program_has_in_shared_memory_alone_is_not_listened_on_by_halves) {
-  net::device device = net::device::open("shm,iwarp");
+TEST_F_TASK(same_host, an_address_that_another_program_has_in_shared_memory_alone_is_not_listened_on_by_halves) {
   net::device memory = net::device::open("shm");
-  run([&]() -> task<> {
-    auto taken = co_await memory.listen("127.0.0.1:0");
-    const auto failure = co_await failure_of(device.listen(std::string(taken.address())));
-    EXPECT_TRUE(failed_with(failure, std::errc::address_in_use));
-    const std::string words = failure ? failure->what() : "";
-    EXPECT_TRUE(words.ends_with("over shm,iwarp: over shm: bind the address: Address already in use")) << words;
-  });
+  auto taken = co_await memory.listen("127.0.0.1:0");
+  const auto failure = co_await failure_of(both_ways.listen(std::string(taken.address())));
+  EXPECT_TRUE(failed_with(failure, std::errc::address_in_use));
+  const std::string words = failure ? failure->what() : "";
+  EXPECT_TRUE(words.ends_with("over shm,iwarp: over shm: bind the address: Address already in use")) << words;
 }
 
 TEST_F(same_host, a_port_that_another_program_has_over_one_fabric_is_not_chosen) {
@@ -197,59 +186,47 @@ TEST_F(same_host, a_port_that_another_program_has_over_one_fabric_is_not_chosen)
   expect_another("iwarp,shm", AF_INET);
 }
 
-TEST_F(same_host, one_registration_and_one_descriptor_serve_both_ways) {
-  net::device device = net::device::open("shm,iwarp");
-  net::device network = net::device::open("iwarp");
-  run([&]() -> task<> {
-    auto region = co_await device.register_memory(std::vector<std::byte>(4096, std::byte{3}),
-                                                  {.usage = mr::usage::read_src | mr::usage::write_dst});
-    EXPECT_EQ(region.remote().places().size(), 1u);
-    both near = co_await connect(device, device);
-    both far = co_await connect(network, device);
-    for (both* const ends : {&near, &far}) {
-      net::device& from = ends == &near ? device : network;
-      auto sink = co_await from.allocate(64);
-      co_await ends->client.read(sink, region.remote().slice(0, 64));
-      EXPECT_EQ(sink.bytes()[63], std::byte{3});
-      co_await close(*ends);
-    }
-    co_await region.release();
-  });
+TEST_F_TASK(same_host, one_registration_and_one_descriptor_serve_both_ways) {
+  auto region = co_await both_ways.register_memory(std::vector<std::byte>(4096, std::byte{3}),
+                                                   {.usage = mr::usage::read_src | mr::usage::write_dst});
+  EXPECT_EQ(region.remote().places().size(), 1u);
+  both near = co_await connect(both_ways, both_ways);
+  both far = co_await connect(network, both_ways);
+  for (both* const ends : {&near, &far}) {
+    net::device& from = ends == &near ? both_ways : network;
+    auto sink = co_await from.allocate(64);
+    co_await ends->client.read(sink, region.remote().slice(0, 64));
+    EXPECT_EQ(sink.bytes()[63], std::byte{3});
+    co_await close(*ends);
+  }
+  co_await region.release();
 }
 
-TEST_F(same_host, what_is_exposed_over_one_way_is_not_open_over_the_other) {
-  net::device device = net::device::open("shm,iwarp");
-  net::device network = net::device::open("iwarp");
-  run([&]() -> task<> {
-    for (int round = 0; round < 3; ++round) {
-      both near = co_await connect(device, device);
-      both far = co_await connect(network, device);
-      auto memory = co_await device.allocate(64);
-      const net::exposure open = co_await near.server.expose(std::move(memory), mr::usage::read_src);
-      auto sink = co_await network.allocate(64);
-      EXPECT_TRUE(failed_with(co_await failure_of(far.client.read(sink, open.remote())), errc::remote_access));
-      near.client.abort();
-    }
-  });
+TEST_F_TASK(same_host, what_is_exposed_over_one_way_is_not_open_over_the_other) {
+  for (int round = 0; round < 3; ++round) {
+    both near = co_await connect(both_ways, both_ways);
+    both far = co_await connect(network, both_ways);
+    auto memory = co_await both_ways.allocate(64);
+    const net::exposure open = co_await near.server.expose(std::move(memory), mr::usage::read_src);
+    auto sink = co_await network.allocate(64);
+    EXPECT_TRUE(failed_with(co_await failure_of(far.client.read(sink, open.remote())), errc::remote_access));
+    near.client.abort();
+  }
 }
 
-TEST_F(same_host, receives_are_shared_by_connections_of_both_kinds) {
-  net::device device = net::device::open("shm,iwarp");
-  net::device network = net::device::open("iwarp");
-  run([&]() -> task<> {
-    auto shared = co_await device.share_receives({.receive_size = 1024, .depth = 8});
-    auto listener = co_await device.listen("127.0.0.1:0");
-    both near = co_await meet(device, listener, shared);
-    both far = co_await meet(network, listener, shared);
-    EXPECT_EQ(near.server.fabric(), "shm");
-    EXPECT_EQ(far.server.fabric(), "iwarp");
-    for (int i = 0; i < 20; ++i) {
-      co_await exchange(device, near);
-      co_await exchange(network, far);
-    }
-    co_await close(near);
-    co_await close(far);
-  });
+TEST_F_TASK(same_host, receives_are_shared_by_connections_of_both_kinds) {
+  auto shared = co_await both_ways.share_receives({.receive_size = 1024, .depth = 8});
+  auto listener = co_await both_ways.listen("127.0.0.1:0");
+  both near = co_await meet(both_ways, listener, shared);
+  both far = co_await meet(network, listener, shared);
+  EXPECT_EQ(near.server.fabric(), "shm");
+  EXPECT_EQ(far.server.fabric(), "iwarp");
+  for (int i = 0; i < 20; ++i) {
+    co_await exchange(both_ways, near);
+    co_await exchange(network, far);
+  }
+  co_await close(near);
+  co_await close(far);
 }
 
 // As beside an RDMA device: each fabric has a domain of its own.
@@ -262,7 +239,6 @@ net::device open_two_domains() {
 
 TEST_F(same_host, receives_are_shared_by_connections_of_each_kind_where_these_have_domains_of_their_own) {
   net::device device = open_two_domains();
-  net::device network = net::device::open("iwarp");
   run([&]() -> task<> {
     EXPECT_EQ(co_await code_of(device.share_receives({.receive_size = 1 << 20, .depth = 100})), errc::no_memory);
     auto shared = co_await device.share_receives({.receive_size = 1024, .depth = 8});
@@ -314,11 +290,9 @@ TEST_F(same_host, whose_receives_cannot_be_shared_over_each_kind_has_none) {
 }
 
 TEST_F(same_host, a_socket_file_reaches_the_fabric_that_knows_it_alone) {
-  net::device device = net::device::open("shm,iwarp");
-  net::device network = net::device::open("iwarp");
   const auto path = std::filesystem::temp_directory_path() / ("weft-same-host-" + std::to_string(::getpid()));
   run([&]() -> task<> {
-    both ends = co_await connect(device, device, "unix:" + path.string());
+    both ends = co_await connect(both_ways, both_ways, "unix:" + path.string());
     EXPECT_EQ(ends.client.fabric(), "shm");
     co_await close(ends);
     EXPECT_TRUE(failed_with(co_await failure_of(network.connect("unix:" + path.string())), errc::invalid_address));
@@ -328,8 +302,8 @@ TEST_F(same_host, a_socket_file_reaches_the_fabric_that_knows_it_alone) {
 
 TEST_F(same_host, shared_memory_is_chosen_by_itself_unless_it_is_forbidden) {
   net::device chosen = net::device::open("auto");
-  net::device network = net::device::open("auto", through_the_network);
-  EXPECT_EQ(chosen.name(), "shm," + std::string(network.name()));
+  const net::device without = net::device::open("auto", through_the_network);
+  EXPECT_EQ(chosen.name(), "shm," + std::string(without.name()));
   run([&]() -> task<> {
     both ends = co_await connect(chosen, chosen);
     EXPECT_EQ(ends.client.fabric(), "shm");

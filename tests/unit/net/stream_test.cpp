@@ -28,21 +28,34 @@ struct ends {
   net::stream b;
 };
 
-class stream_test : public net_test, public testing::WithParamInterface<const char*> {
+// Streams to a listener.
+class streaming : public net_test {
  protected:
-  [[nodiscard]] std::string scheme() const { return std::string(GetParam()) + "://"; }
-  [[nodiscard]] bool is_plain() const { return scheme() == "tcp://"; }
+  using net_test::net_test;
 
-  task<net::stream> accept(net::stream_listener& listener, net::connection_options options) {
+  static task<net::stream> accept(net::stream_listener& listener, net::connection_options options) {
     auto peer = co_await listener.accept(options);
     co_return *std::move(peer);
   }
-  task<ends> connect(net::connection_options options = net::stream_options()) {
-    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+  task<ends> connect_to(net::stream_listener& listener, net::connection_options options = net::stream_options()) {
     auto both = co_await when_all(net::stream::connect(device(), std::string(listener.address()), options),
                                   accept(listener, options));
     ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
     co_return made;
+  }
+};
+
+class stream_test : public streaming, public testing::WithParamInterface<const char*> {
+ protected:
+  [[nodiscard]] std::string scheme() const { return std::string(GetParam()) + "://"; }
+  [[nodiscard]] bool is_plain() const { return scheme() == "tcp://"; }
+
+  task<net::stream_listener> listen(net::listener_options how = {}) {
+    return net::stream_listener::listen(device(), scheme() + "127.0.0.1:0", how);
+  }
+  task<ends> connect(net::connection_options options = net::stream_options()) {
+    auto listener = co_await listen();
+    co_return co_await connect_to(listener, options);
   }
 
   /// Runs `script(a, b)` on two streams that are connected.
@@ -66,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(over, stream_test, testing::Values("iwarp", "tcp"),
 TEST_P(stream_test, peers_that_come_to_a_listener_without_descriptors_are_not_left_to_wait) {
   if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
   run([&]() -> task<> {
-    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+    auto listener = co_await listen();
     const std::string address(listener.address());
     std::vector<raw_peer> peers;
     for (int i = 0; i < 4; ++i) peers.push_back(raw_peer::connect(std::string_view(address).substr(scheme().size())));
@@ -83,15 +96,9 @@ TEST_P(stream_test, peers_that_come_to_a_listener_without_descriptors_are_not_le
 TEST_P(stream_test, peers_that_come_to_a_full_listener_are_turned_away_until_a_stream_has_closed) {
   if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
   run([&]() -> task<> {
-    const net::listener_options narrow{.max_connections = 1};
-    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0", narrow);
+    auto listener = co_await listen({.max_connections = 1});
     const std::string address(listener.address());
-    const auto come = [&]() -> task<ends> {
-      auto both = co_await when_all(net::stream::connect(device(), address), accept(listener, net::stream_options()));
-      ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
-      co_return made;
-    };
-    ends first = co_await come();
+    ends first = co_await connect_to(listener);
     const auto be_turned_away = [&]() -> task<net::stream> {
       raw_peer early = raw_peer::connect(std::string_view(address).substr(scheme().size()));
       EXPECT_TRUE((co_await early.receive_rest()).empty());
@@ -335,26 +342,23 @@ TEST_P_STREAMS(stream_test, stopping_a_read_at_every_step_loses_no_byte) {
 TEST_P_STREAMS(stream_test, a_write_that_is_stopped_says_how_much_arrives) {
   std::size_t told = 0;
   int stopped = 0;
-  const auto write = [&]() -> task<> {
-    // Nobody reads meanwhile, so that writes come to wait at every place where they can.
-    for (int steps = 0; steps < 60; ++steps) {
-      const content words = bytes_from(told, 100'000);
-      const auto some = [&]() -> task<> {
-        try {
-          told += co_await a.write_some(words);
-        } catch (const error& why) {
-          EXPECT_EQ(why.code(), errc::canceled);
-          ++stopped;
-        }
-      };
-      const auto stop = [&]() -> task<> {
-        for (int i = 0; i < steps % 20; ++i) co_await yield();
-        a.cancel();
-      };
-      co_await when_all(some(), stop());
-    }
-  };
-  co_await write();
+  // Nobody reads meanwhile, so that writes come to wait at every place where they can.
+  for (int steps = 0; steps < 60; ++steps) {
+    const content words = bytes_from(told, 100'000);
+    const auto some = [&]() -> task<> {
+      try {
+        told += co_await a.write_some(words);
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::canceled);
+        ++stopped;
+      }
+    };
+    const auto stop = [&]() -> task<> {
+      for (int i = 0; i < steps % 20; ++i) co_await yield();
+      a.cancel();
+    };
+    co_await when_all(some(), stop());
+  }
   EXPECT_GT(stopped, 0);
   const auto done = co_await when_all(read_in_pieces(b, 5), a.shutdown_send());
   EXPECT_EQ(std::get<0>(done), told);
@@ -399,13 +403,9 @@ TEST_P_TASK(stream_test, what_goes_on_when_the_stream_goes_ends) {
     co_await settle();
     both.a = net::stream();
   };
-  std::error_code read;
-  std::error_code written;
-  const auto keep_read = [&]() -> task<> { read = co_await code_of(both.a.read_some(room)); };
-  const auto keep_written = [&]() -> task<> { written = co_await code_of(both.a.write(words)); };
-  co_await when_all(keep_read(), keep_written(), destroy());
-  EXPECT_EQ(read, errc::closed);
-  EXPECT_EQ(written, errc::closed);
+  const auto gone = co_await when_all(code_of(both.a.read_some(room)), code_of(both.a.write(words)), destroy());
+  EXPECT_EQ(std::get<0>(gone), errc::closed);
+  EXPECT_EQ(std::get<1>(gone), errc::closed);
   EXPECT_EQ(co_await code_of(both.a.close()), errc::closed);
   const auto nothing = [&]() -> task<> { co_await both.a.read(room); };
   EXPECT_EQ(co_await code_of(nothing()), errc::closed);
@@ -424,9 +424,8 @@ TEST_P_STREAMS(stream_test, the_peers_abort_is_an_error_and_no_end) {
     co_await settle();
     a.abort();
   };
-  std::error_code read;
-  const auto keep = [&]() -> task<> { read = co_await code_of(b.read_some(room)); };
-  co_await when_all(keep(), abort());
+  const auto both = co_await when_all(code_of(b.read_some(room)), abort());
+  const std::error_code read = std::get<0>(both);
   EXPECT_TRUE(read && read != errc::closed && read != errc::canceled) << read.message();
   const auto write_on = [&]() -> task<> {
     for (;;) co_await b.write(words);
@@ -440,41 +439,36 @@ TEST_P_STREAMS(stream_test, closes_while_it_waits_to_write, {.receive_size = 100
     co_await settle();
     co_await a.close();
   };
-  std::error_code written;
-  const auto keep = [&]() -> task<> { written = co_await code_of(a.write(words)); };
-  co_await when_all(keep(), close());
-  EXPECT_EQ(written, errc::closed);
+  const auto both = co_await when_all(code_of(a.write(words)), close());
+  EXPECT_EQ(std::get<0>(both), errc::closed);
   b.close();
 }
 
-TEST_P(stream_test, nobody_listening_and_a_wrong_address_are_clear_errors) {
-  const auto body = [&]() -> task<> {
-    EXPECT_TRUE(contains(co_await failure_of(net::stream::connect(device(), scheme() + "127.0.0.1:1")), "refused"));
-    EXPECT_TRUE(contains(co_await failure_of(net::stream::connect(device(), scheme() + "nonsense")), "nonsense"));
-    const auto failure = co_await failure_of(net::stream::connect(device(), "gopher://127.0.0.1:1"));
-    EXPECT_TRUE(contains(failure, "gopher") && failure->code() == errc::not_supported);
-    EXPECT_TRUE(co_await failure_of(net::stream_listener::listen(device(), "gopher://127.0.0.1:1")));
-  };
-  run(body);
+TEST_P_TASK(stream_test, nobody_listening_and_a_wrong_address_are_clear_errors) {
+  EXPECT_TRUE(contains(co_await failure_of(net::stream::connect(device(), scheme() + "127.0.0.1:1")), "refused"));
+  EXPECT_TRUE(contains(co_await failure_of(net::stream::connect(device(), scheme() + "nonsense")), "nonsense"));
+  const auto failure = co_await failure_of(net::stream::connect(device(), "gopher://127.0.0.1:1"));
+  EXPECT_TRUE(contains(failure, "gopher") && failure->code() == errc::not_supported);
+  EXPECT_TRUE(co_await failure_of(net::stream_listener::listen(device(), "gopher://127.0.0.1:1")));
 }
 
 TEST_P_TASK(stream_test, a_listener_that_closes_lets_who_waits_go) {
-  auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+  auto listener = co_await listen();
   const auto close = [&]() -> task<> {
     co_await settle();
     listener.close();
   };
-  const auto wait = [&]() -> task<> { EXPECT_FALSE(co_await listener.next()); };
-  co_await when_all(wait(), close());
+  const auto waited = co_await when_all(listener.next(), close());
+  EXPECT_FALSE(std::get<0>(waited));
   EXPECT_FALSE(co_await listener.next());
-  auto another = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+  auto another = co_await listen();
   EXPECT_EQ(co_await code_of(with_timeout(1us, another.next())), errc::timed_out);
   const auto destroy = [&]() -> task<> {
     co_await settle();
     another = std::move(listener);
   };
-  const auto wait_on = [&]() -> task<> { EXPECT_FALSE(co_await another.next()); };
-  co_await when_all(wait_on(), destroy());
+  const auto waited_on = co_await when_all(another.next(), destroy());
+  EXPECT_FALSE(std::get<0>(waited_on));
 }
 
 // ---- over a connection ----
@@ -535,31 +529,28 @@ class stream_and_messages_test : public net_test {
   }
 };
 
-TEST_F(stream_and_messages_test, what_comes_behind_the_end_is_not_read_and_bounded_by_the_credits) {
-  const auto script = [&](net::stream& ours, net::connection& peer) -> task<> {
-    for (const std::size_t size : {3u, 0u}) co_await peer.send(co_await pool().allocate(size));
-    const auto send_for_ever = [&]() -> task<> {
-      for (;;) co_await peer.send(co_await pool().allocate(100));
-    };
-    EXPECT_EQ(co_await code_of(with_timeout(100ms, send_for_ever())), errc::timed_out);
-    EXPECT_LE(peer.statistics().sends.posted, net::connection_options().receive_depth);
-    content room(100);
-    EXPECT_EQ(co_await ours.read_some(room), 3u);
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(co_await ours.read_some(room), 0u);
+#define TEST_F_AGAINST_CONNECTION(fixture, name)                                              \
+  TEST_F_SCRIPT(fixture, name, (net::stream & ours, [[maybe_unused]] net::connection & peer), \
+                against_a_connection(WEFT_SCRIPT))
+
+TEST_F_AGAINST_CONNECTION(stream_and_messages_test, what_comes_behind_the_end_is_not_read_and_bounded_by_the_credits) {
+  for (const std::size_t size : {3u, 0u}) co_await peer.send(co_await pool().allocate(size));
+  const auto send_for_ever = [&]() -> task<> {
+    for (;;) co_await peer.send(co_await pool().allocate(100));
   };
-  against_a_connection(script);
+  EXPECT_EQ(co_await code_of(with_timeout(100ms, send_for_ever())), errc::timed_out);
+  EXPECT_LE(peer.statistics().sends.posted, net::connection_options().receive_depth);
+  content room(100);
+  EXPECT_EQ(co_await ours.read_some(room), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(co_await ours.read_some(room), 0u);
 }
 
-TEST_F(stream_and_messages_test, a_message_with_immediate_data_is_a_broken_protocol) {
-  const auto script = [&](net::stream& ours, net::connection& peer) -> task<> {
-    co_await peer.send(co_await pool().allocate(3), {.immediate = 7});
-    content room(100);
-    EXPECT_EQ(co_await code_of(ours.read_some(room)), errc::protocol_error);
-    EXPECT_TRUE(co_await code_of(ours.read_some(room)));
-    const std::optional<error> end = co_await failure_of(peer.recv());
-    EXPECT_TRUE(end);
-  };
-  against_a_connection(script);
+TEST_F_AGAINST_CONNECTION(stream_and_messages_test, a_message_with_immediate_data_is_a_broken_protocol) {
+  co_await peer.send(co_await pool().allocate(3), {.immediate = 7});
+  content room(100);
+  EXPECT_EQ(co_await code_of(ours.read_some(room)), errc::protocol_error);
+  EXPECT_TRUE(co_await code_of(ours.read_some(room)));
+  EXPECT_TRUE((co_await failure_of(peer.recv())).has_value());
 }
 
 // A peer that offers room for much and takes nothing from its socket: what was posted stays on its way.
@@ -677,9 +668,9 @@ class watched_calls : public system_calls {
   bool no_descriptors_left_ = false;
 };
 
-class plain_stream : public watched_calls, public net_test {
+class plain_stream : public watched_calls, public streaming {
  protected:
-  plain_stream() : net_test(static_cast<watched_calls&>(*this)) {}
+  plain_stream() : streaming(static_cast<watched_calls&>(*this)) {}
 
   /// With a timer that nobody waits for: a quarter of that after a write.
   [[nodiscard]] static net::connection_options patient() {
@@ -689,13 +680,7 @@ class plain_stream : public watched_calls, public net_test {
   }
   task<ends> connect_plain() {
     auto listener = co_await net::stream_listener::listen(device(), "tcp://127.0.0.1:0");
-    const auto take = [&]() -> task<net::stream> {
-      auto request = co_await listener.next();
-      co_return co_await request->accept(patient());
-    };
-    auto both = co_await when_all(net::stream::connect(device(), std::string(listener.address()), patient()), take());
-    ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
-    co_return made;
+    co_return co_await connect_to(listener, patient());
   }
 };
 
@@ -705,8 +690,7 @@ TEST_F(plain_stream, is_not_listened_for_by_whoever_could_turn_nobody_away) {
     no_descriptors_left_ = true;
     const auto failure = co_await failure_of(net::stream_listener::listen(device(), "tcp://127.0.0.1:0"));
     no_descriptors_left_ = false;
-    EXPECT_TRUE(failure && failure->code() == std::error_code(EMFILE, std::system_category()))
-        << (failure ? failure->what() : "it listens");
+    EXPECT_TRUE(failed_with(failure, std::error_code(EMFILE, std::system_category())));
     ends made = co_await connect_plain();
     made.a.abort();
     made.b.abort();
