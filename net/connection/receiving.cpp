@@ -261,7 +261,7 @@ bool receiving::hold(recv_operation& item) {
   return order_.go_on(waiter);
 }
 
-bool receiving::take(recv_operation& item) noexcept {
+[[gnu::flatten]] bool receiving::take(recv_operation& item) noexcept {
   if (inbox_.empty()) return take_from_link(item);  // defect: ahead of those that arrived before
   refill(hand_over(item));
   return true;

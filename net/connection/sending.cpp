@@ -121,7 +121,7 @@ bool sending::try_send(transfer& item) {
 }
 
 // What is refused or has to wait is left to start().
-bool sending::take(transfer& item) noexcept {
+[[gnu::flatten]] bool sending::take(transfer& item) noexcept {
   const work_kind kind = work_kind_of(item.kind_);
   const bool is_new = !item.spent_ && item.batch_ == nullptr;
   const bool is_plain = item.has_memory() && !item.is_list_ && item.role_ == transfer::role::usual;
