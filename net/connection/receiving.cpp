@@ -307,15 +307,23 @@ bool receiving::take_from_link(recv_operation& item) noexcept {
 
 // Everything here comes from the peer: what is wrong is found again, and refused, when the link takes it.
 bool receiving::take_peeked(recv_operation& item, const untaken_message& next) noexcept {
-  if (shared_ != nullptr || state_.has_ended() || !state_.properties().native) return false;
-  const auto said = trailer::unpack(next.bytes);
-  if (!said || !has_sense(*said)) return false;
-  const bool has_immediate = said->kind == message_kind::data_with_immediate;
-  if (said->kind != message_kind::data && !has_immediate) return false;
-  const std::span<const std::byte> content = next.bytes.first(next.bytes.size() - said->size());
-  if (state_.received == state_.offered || content.size() > state_.options.receive_size) return false;
-  arrival what{.bytes = content.size(), .solicited = next.solicited};
-  if (has_immediate) what.immediate = said->immediate;
+  if (shared_ != nullptr || state_.has_ended()) return false;
+  std::optional<trailer> said;
+  std::size_t bytes = next.bytes.size();
+  arrival what{.solicited = next.solicited};
+  if (state_.properties().native) {
+    said = trailer::unpack(next.bytes);
+    if (!said || !has_sense(*said) || state_.received == state_.offered) return false;
+    if (said->kind == message_kind::data_with_immediate) {
+      what.immediate = said->immediate;
+    } else if (said->kind != message_kind::data) {
+      return false;
+    }
+    bytes -= said->size();
+  }
+  if (bytes > state_.options.receive_size) return false;
+  what.bytes = bytes;
+  const std::span<const std::byte> content = next.bytes.first(bytes);
   if (item.target_ != nullptr) {
     if (!store(item, what, content)) return false;
   } else {
@@ -327,8 +335,10 @@ bool receiving::take_peeked(recv_operation& item, const untaken_message& next) n
     whole.immediate = what.immediate;
     whole.solicited = what.solicited;
   }
-  state_.sendable = said->credits;
-  ++state_.received;
+  if (said) {
+    state_.sendable = said->credits;
+    ++state_.received;
+  }
   ++state_.receivable;  // defect: give no credit
   state_.statistics.messages_received.add(1);
   state_.statistics.bytes_received.add(content.size());

@@ -150,7 +150,7 @@ leave the keys of a connection that ends, in shared memory: skip
 use directly what its owner has taken back: never
 leave a peer's way open when its memory is released: skip
 use memory directly ahead of what its owner is to execute before: always
-take a fence for answered once it has been asked for: after unfenced_ = false; postponed_ = true when fencing_
+take a fence for answered once it has been asked for: after gate_.is_behind = false; postponed_ = true when fencing_
 forget to answer a fence: -> false
 answer no fence after having finished: before return true when around_.life.has_finished()
     by unit/shm_link_tests *direct_order.is_told_of_by_an_end_that_has_finished*
@@ -226,7 +226,8 @@ send a message at once ahead of those that were posted, over TCP: requests_.empt
     by unit/iwarp_tests *send_small_messages_at_once_behind*
 give no credit for a message that is taken out of the ring: skip by --sim --transport shm --seeds 400
 take a message out of the ring ahead of those that arrived before: inbox_.empty() -> true by --sim --transport shm --seeds 400
-take a message out of the ring before all of it is there: -> true by --sim --transport shm --seeds 400
+take a message out of the ring before all of it is there: -> true
+    by unit/shm_link_tests *with_a_message_that_is_cut_off_where_a_task_asks_for_it*
 do not look behind the last message of a peer that has left, once a task has taken it: skip
     by --sim --transport shm --first 880000 --seeds 1000
 store a message beyond the end of the memory that was given for it: content.size() > target.size() -> false

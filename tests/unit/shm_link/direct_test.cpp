@@ -374,6 +374,7 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_is_that_of_all_operations) {
 TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
   auto prepared = victim.prepare(place(key, page));
   const auto view = co_await lend_file(hand);
+  auto prepared_later = victim.prepare(place(key, page));
   auto memory = co_await filled(8, 'd');
   co_await prepared.write(memory);
   EXPECT_EQ(view.data()[0], std::byte{'d'});
@@ -387,8 +388,11 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
   const auto second_view = co_await lend_file(hand, {.key = other_key});
   co_await prepared.write(memory, 16);
   EXPECT_EQ((co_await next(hand, record_kind::write)).address, 16u);
-  EXPECT_EQ(view.data()[16], std::byte{0});
-  EXPECT_EQ(second_view.data()[16], std::byte{0});
+  co_await prepared_later.write(memory, 24);
+  EXPECT_EQ((co_await next(hand, record_kind::write)).address, 24u);
+  for (const std::size_t place : {16U, 24U}) {
+    EXPECT_TRUE(view.data()[place] == std::byte{0} && second_view.data()[place] == std::byte{0}) << place;
+  }
 }
 
 TEST_P_BY_HAND(direct_order, waits_for_answers_to_reads_of_other_memory) {

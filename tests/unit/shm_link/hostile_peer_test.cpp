@@ -135,6 +135,17 @@ TEST_P(hostile_ring, with_a_record_that_goes_on_beyond_the_end_of_the_ring) {
       {}, {.receive_size = 16});
 }
 
+TEST_P(hostile_ring, with_a_message_that_is_cut_off_where_a_task_asks_for_it) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const record cut = send_of(60, 60);
+    std::memcpy(hand.out().place(), &cut, sizeof cut);
+    hand.out().advance(line);
+    hand.publish();
+    const auto failure = co_await failure_of(victim.recv());
+    EXPECT_TRUE(failed_with(failure, errc::protocol_error, "a record that is longer than what there is"));
+  });
+}
+
 // ---- what the words say
 
 TEST_P(hostile_ring, that_has_published_more_than_there_is_room_for) {
