@@ -148,6 +148,7 @@ void engine::gather_small(output_batch& batch, request& request, opcode op) noex
 bool engine::may_take_now(const output_batch* batch, std::size_t bytes) const noexcept {
   // defect: at once ahead of those that were posted
   const bool may_send = open_ && (initiator_ || heard_) && requests_.empty() && !in_message_;
+  if (is_ready(lane::responses)) return false;  // defect: keep responses from
   if (!may_send || bytes > std::min(inline_bytes, payload_limit(max_ulpdu_, untagged_header::bytes))) return false;
   return batch == nullptr || (batch->storage_room() >= message_room_bytes && batch->segment_room() > 0);
 }

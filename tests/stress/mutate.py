@@ -224,6 +224,8 @@ let an end go cold whose tasks take its messages between its polls: skip
 send a small message at once without a credit: never by --sim --transport shm --seeds 400
 send a message at once ahead of those that were posted, over TCP: requests_.empty() -> true
     by unit/iwarp_tests *send_small_messages_at_once_behind*
+let small messages keep responses from ever being sent, over TCP: never
+    by unit/iwarp_tests *send_nothing_at_once_while_a_response_is_due*
 give no credit for a message that is taken out of the ring: skip by --sim --transport shm --seeds 400
 take a message out of the ring ahead of those that arrived before: inbox_.empty() -> true by --sim --transport shm --seeds 400
 take a message out of the ring before all of it is there: -> true

@@ -520,6 +520,18 @@ TEST_F(engines, send_small_messages_at_once_behind_those_that_were_posted_and_ah
   EXPECT_TRUE(left->all_ok() && left->completed_in_order());
 }
 
+// What is taken at once leaves first, so that a program which sends in each turn would keep a peer's reads waiting.
+TEST_F(engines, send_nothing_at_once_while_a_response_is_due) {
+  connect({});
+  right->regions[1] = {.memory = pattern(100)};
+  request& read = left->read(100, 1, 0);
+  right->feed(left->transmit_all());
+  EXPECT_FALSE(right->machine.may_take_now(nullptr, 10));
+  run();
+  EXPECT_EQ(left->memory_of(read), pattern(100));
+  EXPECT_TRUE(right->machine.may_take_now(nullptr, 10));
+}
+
 TEST_F(engines, send_no_more_at_once_than_one_sendmsg_takes_by_copies) {
   connect({}, output_batch::min_storage_bytes);
   right->repost_receives = true;
