@@ -75,7 +75,7 @@ class connection {
   /// to wait, for the peer's receives or behind other operations; nothing has happened, and a buffer&& is as it was.
   /// Otherwise the connection keeps the memory until the transport has let go: buffer::in_use(). It takes buffers, as
   /// errc::invalid_argument says of other memory. Its outcome is that of the connection; what is refused is thrown, as
-  /// send() does. Nothing leaves, over most transports, before the task has given others their turn: yield().
+  /// send() does. A loop gives others their turn, by yield(): nothing is completed before, and over iWARP nothing sent.
   [[nodiscard]] bool try_send(const payload& what, const send_options& how = {});
 
   /// Waits for the peer's next message. The result is empty once the peer has closed in order, and errc::peer_vanished

@@ -5,10 +5,11 @@
 #include <weft/net/connection/refusal.hpp>
 #include <weft/net/software/kernel_copy.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <utility>
 #include <variant>
 
 namespace weft::net {
@@ -41,14 +42,18 @@ bool receive_target::may_hold(const connection_state& state) noexcept {
     one_ = whole_->slice();
   }
   const auto all = parts();
-  return !all.empty() && std::all_of(all.begin(), all.end(),
-                                     [&state](const mr::slice& part) { return why_not(part, state) == reason::none; });
+  if (all.empty() || all.size() > held_.size()) return false;
+  return std::ranges::all_of(all, [&state](const mr::slice& part) { return why_not(part, state) == reason::none; });
 }
 
 std::optional<error> receive_target::hold(const connection_state& state) {
   said.reset();
   if (!may_hold(state)) {
     if (whole_ != nullptr && !mr::pin::may_write(*whole_)) return mr::pin::why_not(*whole_);
+    if (parts().size() > held_.size()) {
+      return error(errc::invalid_argument,
+                   fmt::format("a scatter list of {} parts: at most {} are possible", parts().size(), held_.size()));
+    }
     for (const mr::slice& part : parts()) {
       const reason refused = why_not(part, state);
       if (refused == reason::no_device_memory) {
@@ -60,16 +65,18 @@ std::optional<error> receive_target::hold(const connection_state& state) {
   }
   assert(!is_held_);
   if (whole_ != nullptr) pin_ = mr::pin::try_exclusive(*whole_);
-  for (const mr::slice& part : parts()) mr::region_pin::hold(part);
+  std::ranges::copy(several_, held_.begin());
   is_held_ = true;
+  for (const mr::slice& part : parts()) mr::region_pin::hold(part);
   return std::nullopt;
 }
 
 void receive_target::let_go() noexcept {
-  if (!std::exchange(is_held_, false)) return;
+  if (!is_held_) return;
   for (const mr::slice& part : parts()) {
     mr::region_pin::release(part);  // defect: when its receive has ended
   }
+  is_held_ = false;
   pin_.reset();
 }
 

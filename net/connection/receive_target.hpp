@@ -3,10 +3,12 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/net/capabilities.hpp>
 #include <weft/net/message.hpp>
 #include <weft/net/payload.hpp>
 #include <weft/runtime/error.hpp>
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -47,12 +49,15 @@ class receive_target {
 
  private:
   [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
-    return is_list_ ? several_ : std::span<const mr::slice>(&one_, 1);
+    if (!is_list_) return {&one_, 1};
+    return is_held_ ? std::span(held_).first(several_.size()) : several_;
   }
 
   mr::buffer* whole_ = nullptr;
   mr::slice one_;  // the memory, if it is no list; of a buffer, since it was asked for
   std::span<const mr::slice> several_;
+  // Of a list, because the program may change it, or let it go, while its operation waits.
+  std::array<mr::slice, capabilities().max_parts> held_{};
   bool is_list_ = false;
   bool is_held_ = false;
   mr::pin pin_;  // of a buffer

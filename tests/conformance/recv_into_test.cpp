@@ -112,6 +112,25 @@ TEST_P_BETWEEN(recv_into, fills_a_list_of_slices_in_order) {
   co_await region.release();
 }
 
+TEST_P_BETWEEN(recv_into, does_not_need_the_list_once_it_waits) {
+  auto region = co_await register_for_receives(200);
+  auto other = co_await register_for_receives(100);
+  auto parts = std::make_unique<std::array<mr::slice, 2>>(std::array{region.slice(0, 50), region.slice(100, 100)});
+  attempt waiting(tasks, server.recv_into(*parts));
+  co_await settle();
+  parts->fill(other.slice());
+  parts.reset();
+  co_await client.send(co_await filled(pool(), 120, 6));
+  co_await waiting.end();
+  std::vector<std::byte> whole(region.bytes().begin(), region.bytes().begin() + 50);
+  whole.insert(whole.end(), region.bytes().begin() + 100, region.bytes().begin() + 170);
+  EXPECT_TRUE(waiting.succeeded() && holds(whole, 6));
+  co_await region.release();
+  co_await other.release();
+  const std::vector<mr::slice> many(server.capabilities().max_parts + 1u, mr::slice());
+  EXPECT_EQ(co_await code_of(server.recv_into(std::span<const mr::slice>(many))), errc::invalid_argument);
+}
+
 TEST_P_BETWEEN(recv_into, leaves_a_message_that_does_not_fit_to_the_next_receive) {
   auto memory = co_await zeroed(pool(), 63);
   for (const bool is_there : {true, false}) {
