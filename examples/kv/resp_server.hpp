@@ -13,9 +13,9 @@
 namespace kv {
 
 struct resp_server_options {
-  std::optional<std::string> tcp_address;     ///< "HOST:PORT", for clients over TCP. Empty: none
-  std::optional<std::string> valkey_address;  ///< "HOST:PORT", for clients of Valkey over RDMA. Empty: none
-  std::size_t max_connections = 256;          ///< of each kind at a time
+  std::optional<std::string> tcp_address{};     ///< "HOST:PORT", for clients over TCP. Empty: none
+  std::optional<std::string> valkey_address{};  ///< "HOST:PORT", for clients of Valkey over RDMA. Empty: none
+  std::size_t max_connections = 256;            ///< of each kind at a time
 };
 
 /// Serves clients of Redis and Valkey on the calling executor, until it fails. Says on the standard output where, once
