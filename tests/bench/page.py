@@ -24,11 +24,9 @@ def as_text(page):
 
 MARKDOWN_HEAD = """# Performance
 
-Every benchmark's rows, written by `./dev bench all --write {path}`. A goal that ends in an x is about the ratio of the
-figure to what stands beside it, any other goal about the figure. Times and rates of a run on a shared machine vary;
-instructions, system calls and allocations do not.
-
-In this run, {count}.
+Every benchmark's figures, written by `./dev bench all --write {path}`. The ratio is that of the figure to what stands
+beside it, measured in the same run. Of rates more is better, of everything else less. Times and rates of a run on a shared
+machine vary; instructions, system calls and allocations do not.
 
 | machine | |
 |---|---|
@@ -36,22 +34,28 @@ In this run, {count}.
 
 
 def as_markdown(page, path):
-    lines = [MARKDOWN_HEAD.format(path=path, count=rows.count(rows_of(page))).rstrip("\n")]
+    """For users: without the goals, which are the authors'."""
+    lines = [MARKDOWN_HEAD.format(path=path).rstrip("\n")]
     lines += [f"| {in_cell(what)} | {in_cell(words)} |" for what, words in page["machine"].items()]
     for each in page["benchmarks"]:
         lines += ["", f"## {each['name']}"]
         if each["note"]:
             lines += ["", each["note"]]
         if each["rows"]:
-            lines += ["", "| | figure | | beside | | ratio | goal | verdict |", "|---|---:|---|---:|---|---:|---|---|"]
-            lines += [line_of(row) for row in each["rows"]]
+            lines += ["", "| | figure | | beside | | ratio |", "|---|---:|---|---:|---|---:|"]
+            lines += [line_of(row) for row in each["rows"] if not is_said_again(row, each["rows"])]
     return "\n".join(lines) + "\n"
 
 
+def is_said_again(row, among):
+    """Whether another row has the same figure beside something, so that this one was there for its goal alone."""
+    return row.baseline is None and any(
+        other.baseline is not None and (other.what, other.figure, other.unit) == (row.what, row.figure, row.unit)
+        for other in among)
+
+
 def line_of(row):
-    texts = [in_cell(text) for text in rows.cells(row)]
-    if row.verdict == rows.MISSED:
-        texts[-1] = f"**{texts[-1]}**"
+    texts = [in_cell(text) for text in rows.cells(row)[:6]]
     return f"| {' | '.join(texts)} |".replace("|  |", "| |").replace("|  |", "| |")
 
 
