@@ -4,13 +4,33 @@
 #include <weft/mr/registrar.hpp>
 #include <weft/runtime/error.hpp>
 
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <functional>
 #include <optional>
 
 namespace weft::mr::porting {
 
-task<> refresh(region& target, std::size_t offset, std::size_t length) {
+namespace {
+
+void check_not_empty(const region& target) {
   if (!target) throw error(errc::invalid_argument, "refresh an empty region");
-  mr::detail::check_range(offset, length, target.size());
+}
+
+bool contains(std::span<const std::byte> whole, std::span<const std::byte> part) noexcept {
+  const std::less_equal<> precedes;
+  return precedes(whole.data(), part.data()) && precedes(part.data() + part.size(), whole.data() + whole.size());
+}
+
+void check_inside(std::span<const std::span<std::byte>> whole, std::span<const std::byte> part) {
+  if (std::any_of(whole.begin(), whole.end(), [part](std::span<std::byte> each) { return contains(each, part); }))
+    return;
+  throw error(errc::out_of_range, fmt::format("refresh {} bytes that lie in no range of the region", part.size()));
+}
+
+// All of it, because the transports register regions as a whole.
+task<> refresh_all(region& target) {
   mr::detail::region_state& state = *target.state();
   if (state.options.dmabuf) throw error(errc::invalid_argument, "refresh a region of device memory (dmabuf)");
   if (state.device != nullptr) throw error(errc::invalid_argument, "refresh a region of device memory");
@@ -27,6 +47,20 @@ task<> refresh(region& target, std::size_t offset, std::size_t length) {
   co_await mr::detail::work_on(state, item, state.all_ranges(), state.options, work);
   const bool has_other_keys = !state.domain->capabilities().gates;
   if (state.counter != nullptr && has_other_keys) state.domain->count_writes(state, *state.counter);
+}
+
+}  // namespace
+
+task<> refresh(region& target, std::size_t offset, std::size_t length) {
+  check_not_empty(target);
+  mr::detail::check_range(offset, length, target.size());
+  co_await refresh_all(target);
+}
+
+task<> refresh(region& target, std::span<const std::span<std::byte>> ranges) {
+  check_not_empty(target);
+  for (const std::span<std::byte> each : ranges) check_inside(target.state()->all_ranges(), each);
+  co_await refresh_all(target);
 }
 
 task<> refresh(region& target) { return refresh(target, 0, target.size()); }

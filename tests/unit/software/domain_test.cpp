@@ -264,6 +264,11 @@ TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_ther
     EXPECT_EQ(write(test::stag_of(before), before.address() + 5000), access_status::ok);
     EXPECT_EQ(range[5000], std::byte{1});
     EXPECT_EQ(co_await test::code_of(mr::porting::refresh(made, 4096, 4097)), errc::out_of_range);
+    const std::array parts{range.first(100), range.subspan(4096, 4096)};
+    co_await mr::porting::refresh(made, parts);
+    EXPECT_EQ(made.remote(), before);
+    const std::array beyond{range.first(100), std::span(range.data() + 4096, 4097)};
+    EXPECT_EQ(co_await test::code_of(mr::porting::refresh(made, beyond)), errc::out_of_range);
     co_await made.release();
   });
   ::munmap(place, bytes);
