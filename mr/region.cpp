@@ -94,6 +94,9 @@ task<> region::reregister(std::span<std::byte> memory, registration_options opti
   if (target.options.direct || options.direct) {
     throw error(errc::invalid_argument, "register again a region that peers may use directly");
   }
+  if (overlaps(target.options.usage | options.usage, mr::usage::flush_persistent)) {
+    throw error(errc::invalid_argument, "register again a region with usage flush_persistent");
+  }
   const detail::change going_on(target, "register again");
   bool registered = false;
   const struct outcome {  // also where the frame is destroyed meanwhile

@@ -4,12 +4,14 @@
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/mr/system/mapping.hpp>
+#include <weft/mr/system/persistence.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/trace.hpp>
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 namespace weft::mr {
@@ -61,9 +63,12 @@ void registrar::do_deregister_all(memory_record& target) noexcept {
 void registrar::do_share(memory_record&) {}
 
 remote_region registrar::do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const {
-  const remote_place by_owner{.fabric = place_behind_owner, .key = target.owners_key};
-  if (target.owners_key != 0) return {{&by_owner, 1}, size, open};
-  return {target.registration.remote_key, target.registration.address, size, open};
+  std::array<remote_place, 2> places;
+  std::size_t count = 0;
+  if (target.is_within_reach_of(0))
+    places[count++] = {.address = target.registration.address, .key = target.registration.remote_key};
+  if (target.owners_key != 0) places[count++] = {.fabric = place_behind_owner, .key = target.owners_key};
+  return {std::span(places).first(count), size, open};
 }
 
 remote_region registrar::describe(const memory_record& target, std::uint64_t size, mr::usage open) const {
@@ -120,9 +125,10 @@ void registrar::register_now(memory_record& target, const registration_options& 
                                       [&] { return fmt::format("register {} bytes", bytes); });
   counted(bytes, [&] {
     if (options.device != nullptr) target.allocation = options.device->find(target.bytes).id;
+    if (overlaps(options.usage, usage::flush_persistent)) check_persistent(target.bytes);
     do_register_all(target, without_peers(options));
     try {
-      if (options.device != nullptr) open_to_peers(target, options);
+      open_by_owner(target, options);
       if (options.direct && options.device == nullptr) do_share(target);
     } catch (...) {
       do_deregister_all(target);
@@ -133,6 +139,11 @@ void registrar::register_now(memory_record& target, const registration_options& 
 
 registration registrar::register_now(std::span<std::byte> memory, const registration_options& options) {
   check(memory, options);
+  if (overlaps(options.usage, usage::flush_persistent)) {
+    throw error(errc::not_supported, fmt::format("register {} bytes on {} with usage flush_persistent, which is for "
+                                                 "regions",
+                                                 memory.size(), name_));
+  }
   const weft::detail::trace_span span(trace_track::registrations, memory.data(),
                                       [&] { return fmt::format("register {} bytes", memory.size()); });
   registration made;
@@ -210,6 +221,8 @@ void registrar::check_ranges(std::span<const std::span<std::byte>> ranges, const
   }
   if (options.device != nullptr) refuse(errc::invalid_argument, "device memory and several ranges exclude each other");
   if (options.dmabuf) refuse(errc::invalid_argument, "dmabuf and several ranges exclude each other");
+  if (overlaps(options.usage, usage::flush_persistent))
+    refuse(errc::invalid_argument, "usage flush_persistent and several ranges exclude each other");
   std::uint64_t sum = 0;
   for (const std::span<std::byte> range : ranges) {
     if (range.empty()) refuse(errc::zero_length, "each range needs at least one byte");
@@ -242,15 +255,27 @@ void registrar::check_device(const registration_options& options) const {
   exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
 }
 
-// On a fabric that does not reach the memory, peers ask this process to copy.
-void registrar::open_to_peers(memory_record& target, const registration_options& options) const {
-  const usage open = options.usage & peer_usages;
-  if (open == usage::none || do_reach_all(target)) return;
-  target.owners_key = detail::device_keys::of_process().open({.record = &target,
-                                                              .device = options.device->shared_from_this(),
-                                                              .memory = target.bytes,
-                                                              .uses = open,
-                                                              .direct = options.direct});
+void registrar::check_persistent(std::span<const std::byte> memory) const {
+  const std::string why_not = detail::why_not_persistent(memory);
+  if (why_not.empty()) return;
+  throw error(errc::not_supported,
+              fmt::format("register {} bytes on {} with usage flush_persistent, which is for memory "
+                          "of files: {}",
+                          memory.size(), name_, why_not));
+}
+
+// Peers ask this process to copy where a fabric does not reach the memory, and to make it persistent anywhere.
+void registrar::open_by_owner(memory_record& target, const registration_options& options) const {
+  usage open = options.usage & usage::flush_persistent;
+  std::shared_ptr<memory_device> device;
+  if (options.device != nullptr) {
+    open = do_reach_all(target) ? usage::none : options.usage & peer_usages;
+    device = options.device->shared_from_this();
+  }
+  if (open == usage::none) return;
+  const bool is_direct = device != nullptr && options.direct;
+  target.owners_key = detail::device_keys::of_process().open(
+      {.record = &target, .device = std::move(device), .memory = target.bytes, .uses = open, .direct = is_direct});
 }
 
 // Device memory does not depend on what the fabric can grant, because its owner can copy.

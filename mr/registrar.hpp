@@ -88,9 +88,11 @@ class registrar {
   void enable(const registration& item) { do_enable(item); }
 
  protected:
-  /// Takes the fabric's name, and what it can do.
+  /// Takes the fabric's name, and what it can do; usage::flush_persistent asks nothing of it.
   registrar(std::string name, const domain_capabilities& capabilities)
-      : name_(std::move(name)), capabilities_(capabilities) {}
+      : name_(std::move(name)), capabilities_(capabilities) {
+    capabilities_.usages |= usage::flush_persistent;  // carried out by the owner, whatever the fabric
+  }
 
   /// Called on any thread but an executor's, concurrently, with options that have been checked against capabilities().
   /// Throws weft::error.
@@ -148,7 +150,8 @@ class registrar {
   void check_device(const registration_options& options) const;
   [[nodiscard]] usage usages_for(const registration_options& options) const noexcept;
   [[nodiscard]] registration_options without_peers(const registration_options& options) const noexcept;
-  void open_to_peers(memory_record& target, const registration_options& options) const;
+  void check_persistent(std::span<const std::byte> memory) const;
+  void open_by_owner(memory_record& target, const registration_options& options) const;
 
   template <class Register>
   void counted(std::size_t bytes, const Register& make);

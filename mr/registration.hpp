@@ -21,7 +21,8 @@ class memory_device;
 /// of them still fits a small message.
 inline constexpr std::size_t max_fabrics = 4;
 
-/// remote_place::fabric of memory that no fabric reaches: a GPU's, whose owner copies for peers that write or read it.
+/// remote_place::fabric of what the owner of memory does for peers itself: copying to and from a GPU's memory that no
+/// fabric reaches, and making a file's memory persistent.
 inline constexpr std::uint8_t place_behind_owner = max_fabrics;
 
 /// What memory is made of.

@@ -68,15 +68,13 @@ constexpr access& operator|=(access& a, access b) noexcept { return a = a | b; }
 [[nodiscard]] constexpr bool includes(access set, access wanted) noexcept { return (set & wanted) == wanted; }
 
 /// The rights that a usage needs with InfiniBand and RoCE: remote writes and atomics do not work without local_write,
-/// and a flush is a read at the peer. See ibv_reg_mr(3).
+/// and a flush is a read at the peer, unless it is persistent, which the owner carries out. See ibv_reg_mr(3).
 [[nodiscard]] constexpr access rights_for(usage purpose) noexcept {
   access rights = access::none;
   if (overlaps(purpose, usage::recv | usage::read_dst)) rights |= access::local_write;
   if (overlaps(purpose, usage::write_dst)) rights |= access::remote_write | access::local_write;
   if (overlaps(purpose, usage::atomic_dst)) rights |= access::remote_atomic | access::local_write;
-  if (overlaps(purpose, usage::read_src | usage::flush_visibility | usage::flush_persistent)) {
-    rights |= access::remote_read;
-  }
+  if (overlaps(purpose, usage::read_src | usage::flush_visibility)) rights |= access::remote_read;
   if (overlaps(purpose, usage::bind_window)) rights |= access::bind_window;
   return rights;
 }

@@ -19,9 +19,10 @@ struct capabilities {
   bool heartbeats = false;       ///< the peer answers heartbeats: connection_options::heartbeat works
   bool resumes = false;          ///< both ends wait for a new link once all are lost: connection_options::resume_within
   bool device_memory = false;    ///< both ends copy for fabrics that cannot reach it: connection_options::device_memory
-  bool sees_writes = false;      ///< fabrics see the peer's writes; else the writer notifies a counter's owner
-  bool same_machine = false;     ///< the peer is a process of this machine, reached by shared memory
-  bool atomics = false;          ///< fetch_add and compare_swap
+  bool persistent_flush = false;  ///< flush_type::persistent: both ends have set connection_options::persistent_flush
+  bool sees_writes = false;       ///< fabrics see the peer's writes; else the writer notifies a counter's owner
+  bool same_machine = false;      ///< the peer is a process of this machine, reached by shared memory
+  bool atomics = false;           ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)
   std::uint16_t incoming_reads = 0;  ///< reads of the peer that may be outstanding here (IRD)
   /// The peer's own limit (ORD) before the smaller one of both ends was taken, over iWARP in user space (RFC 6581

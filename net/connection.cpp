@@ -119,9 +119,10 @@ transfer connection::read(const sink& target, const mr::remote_slice& source) {
 
 prepared_memory connection::prepare(const mr::remote_slice& where) { return {core(), where}; }
 
-transfer connection::flush(const mr::remote_slice& where) {
-  transfer item(core(), transfer_kind::flush);
-  item.aim(where);
+transfer connection::flush(const mr::remote_slice& where, flush_type how) {
+  const bool persists = how == flush_type::persistent;
+  transfer item(core(), persists ? transfer_kind::persist : transfer_kind::flush);
+  persists ? item.aim_at_owner(where) : item.aim(where);
   return item;
 }
 

@@ -118,8 +118,12 @@ class connection {
   [[nodiscard]] prepared_memory prepare(const mr::remote_slice& where);
 
   /// Completes once all earlier writes of this connection are in the peer's memory. It reads `where` to find out, which
-  /// must allow reading and is at least one byte long.
-  [[nodiscard]] transfer flush(const mr::remote_slice& where);
+  /// must allow reading and is at least one byte long. See rpma_flush(3).
+  ///
+  /// A persistent one completes once all of `where`, which must allow mr::usage::flush_persistent, survives a power cut
+  /// of the peer: a worker of the peer writes it to the storage of its file (msync(2)). It needs
+  /// capabilities().persistent_flush. EIO of system_category means that the storage has not taken it.
+  [[nodiscard]] transfer flush(const mr::remote_slice& where, flush_type how = flush_type::visibility);
 
   // Atomic operations.
 

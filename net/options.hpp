@@ -82,6 +82,12 @@ struct connection_options {
   /// receives, and up to 4 MiB of the pool once it is used. Such a connection cannot share receives:
   /// errc::not_supported. See docs/device-memory.md.
   bool device_memory = false;
+  /// Lets peers flush until what they wrote survives a power cut: connection::flush() with flush_type::persistent, of
+  /// regions over files with mr::usage::flush_persistent. The owner's worker writes the memory to the storage of its
+  /// file, over any fabric. Both ends have to choose this; capabilities().persistent_flush tells whether they did. It
+  /// takes two more receives, of at least 40 bytes. Such a connection cannot share receives: errc::not_supported. See
+  /// docs/persistence.md.
+  bool persistent_flush = false;
 
   net::profile profile = net::profile::native;  ///< the protocol spoken with the peer
   std::span<const std::byte> private_data{};    ///< for the peer; max_private_data bytes, or max_interop_private_data

@@ -32,6 +32,8 @@ std::shared_ptr<shared_receive_group> find_shared_receives(const connection_opti
   if (options.receives == nullptr) return nullptr;
   if (options.device_memory)
     throw error(errc::not_supported, "receives cannot be shared by a connection that moves memory of devices");
+  if (options.persistent_flush)
+    throw error(errc::not_supported, "receives cannot be shared by a connection with persistent_flush");
   const auto& state = options.receives->state_.held();
   if (state == nullptr) throw error(errc::invalid_argument, "use shared receives that were moved from");
   if (!state->on(0)->home().on_own_thread())

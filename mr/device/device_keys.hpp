@@ -31,11 +31,13 @@ enum class device_access : std::uint8_t {
   device_failed = 4,  ///< the device did not copy, or the memory was freed while it was registered
   no_memory = 5,      ///< the owner has no host memory to copy through
   closing = 6,        ///< the owner closes the connection
+  not_written = 7,    ///< the storage of a file has not taken its memory
 };
 
-/// Keys to device memory that peers read and write by asking this process: connections look keys up here, and copy.
+/// Keys to memory with which peers ask this process to do what their fabric cannot: to copy to and from memory of
+/// devices, and to make memory of files persistent. Connections look the keys up here.
 ///
-/// One table for the process. Thread-safe; a look-up takes a lock, whose cost is nothing beside the copy that follows.
+/// One table for the process. Thread-safe; a look-up takes a lock, whose cost is nothing beside the work that follows.
 class device_keys {
  public:
   /// For any connection of a device.
@@ -44,7 +46,7 @@ class device_keys {
   /// What a key opens.
   struct opening {
     const memory_record* record = nullptr;  ///< lives until the key is closed
-    std::shared_ptr<memory_device> device;  ///< whose memory it is
+    std::shared_ptr<memory_device> device;  ///< whose memory it is; null: host memory
     std::span<std::byte> memory;            ///< the part of it that the key opens
     usage uses = usage::none;               ///< of peer_usages
     std::uint64_t connection = any_connection;
@@ -63,7 +65,7 @@ class device_keys {
   /// Revokes a key, and waits until no copy uses its memory. Does nothing if there is no such key. A thread whose
   /// executor has copies, by this key or another, calls copy_engine::close_key() instead.
   void close(std::uint64_t key) noexcept;
-  /// The device behind a key; null if there is no such key, or if `direct` is asked for and the key is not
+  /// The device behind a key; null if there is none, or no such key, or if `direct` is asked for and the key is not
   /// opening::direct.
   [[nodiscard]] std::shared_ptr<memory_device> device_of(std::uint64_t key, bool direct = false) noexcept;
 

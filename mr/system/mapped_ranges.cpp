@@ -42,10 +42,11 @@ constexpr std::uint64_t this_or_next = 0x10;
 
 // The kernel names a file for private memory in huge pages (MAP_HUGETLB) too, but nobody can open it. All other files
 // may become shorter, except those of shared anonymous memory and shmget(2).
-void note_file(mapped_range& range, std::uint64_t inode, std::string_view name) noexcept {
+void note_file(mapped_range& range, std::uint64_t inode, std::string_view name) {
   range.has_file = inode != 0 && (range.shared || name != "/anon_hugepage (deleted)");
   range.may_shrink = range.has_file && name != "/anon_hugepage (deleted)" && name != "/dev/zero (deleted)" &&
                      !name.starts_with("/SYSV");
+  if (range.has_file) range.file = name;
 }
 
 struct bounds {
@@ -109,7 +110,7 @@ std::string_view take_word(std::string_view& line) noexcept {
   return word;
 }
 
-std::optional<mapped_range> parse(std::string_view line) noexcept {
+std::optional<mapped_range> parse(std::string_view line) {
   mapped_range range;
   std::uint64_t inode = 0;
   if (!take_number(line, range.begin, 16) || !take_number(line, range.end, 16)) return std::nullopt;

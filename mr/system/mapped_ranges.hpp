@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct mapped_range {
   bool shared = false;      ///< MAP_SHARED
   bool has_file = false;    ///< it belongs to a file, on a disk or in memory, that others may have open and change
   bool may_shrink = false;  ///< it belongs to a file that ftruncate(2) may make shorter
+  std::string file{};       ///< the name of that file, as proc_pid_maps(5) has it
 
   friend bool operator==(const mapped_range&, const mapped_range&) = default;
 };

@@ -18,12 +18,14 @@ attached_link::attached_link(new_link established, transport& carrier, const con
   if (!peer_greeting) return;
   native_features own = carrier.features_of(options.resume_within);
   own.device_memory = options.device_memory;
+  own.persistent_flush = options.persistent_flush;
   own.write_notices = true;
   agreed = own & peer_greeting->features;
   properties.atomics = agreed.atomics;
   properties.write_immediate = agreed.immediate;
   properties.resumes = agreed.resumes;
   properties.device_memory = agreed.device_memory;
+  properties.persistent_flush = agreed.persistent_flush;
   properties.sees_writes = properties.sees_writes && !agreed.cuts_writes();
   properties.heartbeats = peer_greeting->answers_heartbeats;
   properties.max_send_bytes = peer_greeting->receive_size;

@@ -96,7 +96,8 @@ class connection_core final : public operation_owner,
   [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                 std::optional<error>& why_not) const noexcept override {
     if (state_.carrier.agreed.rails) [[unlikely]] {
-      if (where.on(mr::place_behind_owner) != nullptr) return std::nullopt;  // some or all of the rails cannot reach it
+      const bool is_beyond_some = where.on(mr::place_behind_owner) != nullptr;
+      if (is_beyond_some && !where.allows(mr::usage::flush_persistent)) return std::nullopt;
       names = attached_link::names_of(where);
     }
     return state_.carrier.find(where, why_not);

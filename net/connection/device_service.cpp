@@ -2,6 +2,7 @@
 #include <weft/mr/device/copy_engine.hpp>
 #include <weft/mr/pool.hpp>
 #include <weft/mr/system/background.hpp>
+#include <weft/mr/system/persistence.hpp>
 #include <weft/net/connection/connection_end.hpp>
 #include <weft/net/connection/device_service.hpp>
 #include <weft/net/connection/device_state.hpp>
@@ -70,7 +71,7 @@ void device_service::closed_on_worker::operator()(shared_memory* last) const noe
 void device_service::begin(task<> what) {
   ++serving_;
   try {
-    run_in_background(state_.home, std::move(what), "memory of a device, for the peer");
+    run_in_background(state_.home, std::move(what), "a request of the peer's for its own memory here");
   } catch (const std::bad_alloc&) {
     --serving_;
     state_.give_up(make_error(errc::no_memory, "serve the peer's request for memory of a device"));
@@ -178,6 +179,7 @@ task<device_access> device_service::carry_out(const device_message& asked) {
   }
   if (state_.closing) co_return device_access::closing;
   if (asked.what == device_message::verb::share) co_return co_await open_share(asked);
+  if (asked.what == device_message::verb::persist) co_return co_await persist(asked);
   co_return co_await copy_for_peer(asked);
 }
 
@@ -206,11 +208,36 @@ task<> device_service::close_share() {
   co_await weft::detail::offload_for_resources(close);
 }
 
+device_access device_service::begin(const device_message& asked, mr::usage purpose,
+                                    device_key_use& use) const noexcept {
+  return device_keys::of_process().begin({.key = asked.key,
+                                          .offset = asked.offset,
+                                          .bytes = asked.bytes,
+                                          .purpose = purpose,
+                                          .home = &state_.device->domain(),
+                                          .connection = state_.number()},
+                                         use);
+}
+
+// Nobody waits for the storage but the peer: the key may be closed meanwhile, and the memory unmapped. Then the peer is
+// told that the key is gone, because other memory may have been written in its place.
+task<device_access> device_service::persist(const device_message& asked) {
+  device_key_use use;
+  if (const device_access status = begin(asked, mr::usage::flush_persistent, use); status != device_access::done)
+    co_return status;
+  const std::span<std::byte> memory = use.memory();
+  use.reset();
+  int failure = 0;
+  const auto write = [&failure, memory]() noexcept { failure = mr::detail::make_persistent(memory); };
+  co_await weft::detail::offload_for_resources(write);
+  const device_access still = begin(asked, mr::usage::flush_persistent, use);
+  co_return still == device_access::done&& failure != 0 ? device_access::not_written : still;
+}
+
 task<device_access> device_service::copy_for_peer(const device_message& asked) {
   const bool puts = asked.what == device_message::verb::put;
   const mr::usage read_for = asked.flushes ? mr::usage::flush_visibility : mr::usage::read_src;
-  device_keys& keys = device_keys::of_process();
-  const std::shared_ptr<mr::memory_device> device = keys.device_of(asked.key);
+  const std::shared_ptr<mr::memory_device> device = device_keys::of_process().device_of(asked.key);
   if (device == nullptr) co_return device_access::no_such_key;
   try {
     copy_engine& engine = *co_await copy_engine::of(device);
@@ -221,13 +248,7 @@ task<device_access> device_service::copy_for_peer(const device_message& asked) {
     if (other.empty()) co_return device_access::not_allowed;
     std::byte* const slot = other.data();
     device_key_use use;
-    const device_access status = keys.begin({.key = asked.key,
-                                             .offset = asked.offset,
-                                             .bytes = asked.bytes,
-                                             .purpose = puts ? mr::usage::write_dst : read_for,
-                                             .home = &state_.device->domain(),
-                                             .connection = state_.number()},
-                                            use);
+    const device_access status = begin(asked, puts ? mr::usage::write_dst : read_for, use);
     if (status != device_access::done) co_return status;
     if (device->find(use.memory()).id != use.record().allocation) co_return device_access::device_failed;
     std::byte* const there = use.memory().data();

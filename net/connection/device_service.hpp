@@ -57,6 +57,9 @@ class device_service {
   [[nodiscard]] task<> serve(device_message request);
   [[nodiscard]] task<mr::detail::device_access> carry_out(const device_message& asked);
   [[nodiscard]] task<mr::detail::device_access> copy_for_peer(const device_message& asked);
+  [[nodiscard]] mr::detail::device_access begin(const device_message& asked, mr::usage purpose,
+                                                mr::detail::device_key_use& use) const noexcept;
+  [[nodiscard]] task<mr::detail::device_access> persist(const device_message& asked);
   [[nodiscard]] task<mr::detail::device_access> open_share(const device_message& asked);
   [[nodiscard]] task<> close_share();
 

@@ -87,7 +87,7 @@ std::vector<mr::registration> joint_domain::register_with_all(std::span<std::byt
   try {
     for (const auto& part : parts_) {
       mr::registration_options its = options;
-      its.usage &= part->capabilities().usages | ~mr::usage::bind_window;
+      its.usage &= (part->capabilities().usages | ~mr::usage::bind_window) & ~mr::usage::flush_persistent;
       if (!part->pins()) drop_what_is_for_pinning(its);
       try {
         made.push_back(part->register_now(memory, its));
@@ -113,6 +113,9 @@ void joint_domain::deregister(std::span<mr::registration> made) noexcept {
 }
 
 void joint_domain::do_register_all(mr::memory_record& target, const mr::registration_options& options) {
+  if (overlaps(options.usage, mr::usage::flush_persistent) && parts_.size() == mr::max_fabrics) {
+    throw error(errc::not_supported, "usage flush_persistent with so many fabrics: a descriptor has no room for it");
+  }
   auto others = std::make_unique<mr::registration[]>(parts_.size() - 1);
   const std::vector<mr::registration> made = register_with_all(target.bytes, options);
   target.registration = made.front();

@@ -43,7 +43,7 @@ void lending::revoked() noexcept {
 
 // This process makes the copies of device memory, so no link has to be asked.
 void link_keys::end_copies(lending& what) noexcept {
-  mr::detail::copy_engine::close_key(std::exchange(what.device_key_, 0));
+  mr::detail::copy_engine::close_key(std::exchange(what.owners_key_, 0));
 }
 
 void lending::tell() noexcept {
@@ -117,11 +117,8 @@ void link_keys::take_back(lending* what, exposure_end why) noexcept {
     counters_.retired.subtract(1);
     counters_.retired_bytes.subtract(what->bytes_);
   }
-  if (what->device_key_ != 0) {
-    end_copies(*what);
-    return what->revoked();
-  }
-  link* const target = opener_of(*what);
+  end_copies(*what);
+  link* const target = what->is_of_link_ ? opener_of(*what) : nullptr;
   target != nullptr ? target->revoke(what->key_, *what) : what->revoked();
 }
 

@@ -97,7 +97,7 @@ receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival&
     case message_kind::close:
       return meaning::close;
     case message_kind::device_memory:
-      if (!state_.properties().device_memory) return refuse("a message without a valid trailer");
+      if (!state_.carrier.agreed.asks_owners()) return refuse("a message without a valid trailer");
       slot.what = what;
       slot.what.bytes -= said.size();
       return meaning::device_memory;

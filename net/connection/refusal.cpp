@@ -26,6 +26,7 @@ mr::usage needed_usage(transfer_kind kind) noexcept {
     case transfer_kind::flush:
     case transfer_kind::fetch_add:
     case transfer_kind::compare_swap:
+    case transfer_kind::persist:
       break;
   }
   return mr::usage::none;
@@ -56,13 +57,15 @@ std::uint64_t refusal::most_bytes() const noexcept {
 refusal::reason refusal::missing_capability() const noexcept {
   const capabilities& can = state_.properties();
   const bool writes = item_.kind_ == transfer_kind::write;
-  const bool is_answered = item_.kind_ != transfer_kind::send && !writes;
+  const bool persists = item_.kind_ == transfer_kind::persist;
+  const bool is_answered = item_.kind_ != transfer_kind::send && !writes && !persists;
   if (item_.is_atomic() && !can.atomics) return reason::no_atomics;
   if (is_answered && state_.input_over) return reason::ended;
   if (is_answered && can.outgoing_reads == 0) return reason::no_answers;
   if (item_.how_.immediate && !(writes ? can.write_immediate : can.immediate)) return reason::no_immediate;
   if (item_.how_.invalidate && !can.invalidate) return reason::no_invalidation;
   if (item_.is_behind_owner_) [[unlikely]] {
+    if (persists) return can.persistent_flush ? reason::none : reason::no_persistence;
     if (!can.device_memory) return reason::no_device_memory;
     if (item_.is_atomic()) return reason::no_device_atomics;
   }
@@ -97,7 +100,8 @@ error refusal::explain_memory(reason why, const char* verb) {
 
 refusal::reason refusal::of_remote_memory() const noexcept {
   if (!has_rights()) return reason::remote_rights;
-  if (item_.kind_ == transfer_kind::flush) return item_.remote_size_ == 0 ? reason::empty_flush : reason::none;
+  const bool flushes = item_.kind_ == transfer_kind::flush || item_.kind_ == transfer_kind::persist;
+  if (flushes) return item_.remote_size_ == 0 ? reason::empty_flush : reason::none;
   if (item_.bytes() != item_.remote_size_) return reason::other_size;
   const bool is_aligned = item_.remote_address_ % sizeof item_.operand_ == 0;
   return item_.is_atomic() && !is_aligned ? reason::misaligned : reason::none;
@@ -107,12 +111,14 @@ bool refusal::has_rights() const noexcept {
   const auto allows = [&](mr::usage purpose) { return mr::includes(item_.remote_usage_, purpose); };
   if (item_.is_atomic()) return allows(mr::usage::atomic_dst);
   if (item_.kind_ == transfer_kind::write) return allows(mr::usage::write_dst);
+  if (item_.kind_ == transfer_kind::persist) return allows(mr::usage::flush_persistent);
   const bool flushes = item_.kind_ == transfer_kind::flush;
   return allows(mr::usage::read_src) || (flushes && allows(mr::usage::flush_visibility));
 }
 
 const char* refusal::missing_right() const noexcept {
   if (item_.is_atomic()) return "the peer did not allow atomic operations";
+  if (item_.kind_ == transfer_kind::persist) return "the peer did not allow persistent flushes";
   return item_.kind_ == transfer_kind::write ? "the peer did not allow writing" : "the peer did not allow reading";
 }
 
@@ -139,6 +145,9 @@ error refusal::explain(reason why) const {
       return error(errc::not_supported,
                    "this fabric cannot reach the peer's device memory; set connection_options::device_memory at both "
                    "ends");
+    case reason::no_persistence:
+      return error(errc::not_supported,
+                   "persistent flushes of this connection need connection_options::persistent_flush at both ends");
     case reason::no_device_atomics:
       return error(errc::not_supported, "there are no atomic operations on memory that the fabric does not reach");
     case reason::too_many_parts:

@@ -23,6 +23,7 @@ class refusal {
     no_immediate,
     no_invalidation,
     no_device_memory,
+    no_persistence,
     no_device_atomics,
     empty_list,
     too_many_parts,

@@ -46,6 +46,7 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
       return work_kind::write;
     case transfer_kind::read:
     case transfer_kind::flush:
+    case transfer_kind::persist:
       break;
     case transfer_kind::fetch_add:
       return work_kind::fetch_add;
@@ -405,6 +406,7 @@ live_statistics::operations& sending::counters_of(transfer_kind kind) noexcept {
     case transfer_kind::read:
       return state_.statistics.reads;
     case transfer_kind::flush:
+    case transfer_kind::persist:
       return state_.statistics.flushes;
     case transfer_kind::fetch_add:
     case transfer_kind::compare_swap:

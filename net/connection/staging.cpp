@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -45,13 +46,17 @@ const char* words_for(device_access status) noexcept {
       return "the peer has no memory to copy through; the connection goes on";
     case device_access::closing:
       return "the peer closes the connection";
+    case device_access::not_written:
+      return "the peer could not write its memory to the storage of the file; the connection goes on";
   }
   return "the peer refused";
 }
 
-errc code_of(device_access status) noexcept {
-  if (status == device_access::closing) return errc::peer_closed;
-  return status == device_access::no_memory ? errc::no_memory : errc::remote_access;
+error why_refused(device_access status) noexcept {
+  const char* const words = words_for(status);
+  if (status == device_access::closing) return make_error(errc::peer_closed, words);
+  if (status == device_access::not_written) return weft::detail::make_system_error(EIO, words);
+  return make_error(status == device_access::no_memory ? errc::no_memory : errc::remote_access, words);
 }
 
 // Freed memory may belong to another allocation by now, at the same address.
@@ -217,6 +222,10 @@ task<> staging::carry_out(job& mine) {
     co_await flush();
     co_return;
   }
+  if (mine.kind == transfer_kind::persist) {
+    co_await persist(mine);
+    co_return;
+  }
   co_await move_elements(mine);
   if (mine.how.immediate && !mine.failure && !mine.stopped) co_await notify(mine);
 }
@@ -231,7 +240,7 @@ task<> staging::prepare(job& mine) {
   if (copies && mine.peer_copies) co_await try_to_share(mine);
   if (mine.direct) co_return;
   if (copies && !own_) own_ = co_await staging_memory::make(state_.device->domain(), slots * slot_bytes, of_own_slots);
-  if (mine.peer_copies) co_await find_slots_of_peer();
+  if (mine.peer_copies && mine.kind != transfer_kind::persist) co_await find_slots_of_peer();
 }
 
 // Shares memory with a peer process of this machine, for operations that are large enough to be worth it. Requires that
@@ -453,6 +462,19 @@ task<> staging::flush() {
       0, {.what = device_message::verb::get, .flushes = true, .bytes = 1, .key = job_->key, .offset = job_->address});
 }
 
+// Likewise: earlier writes are in place before the peer reads the request.
+task<> staging::persist(job& mine) {
+  for (std::uint64_t done = 0; done != mine.remote_bytes && !mine.stopped;) {
+    const std::uint64_t bytes =
+        std::min<std::uint64_t>(mine.remote_bytes - done, device_message::most_persistent_bytes);
+    co_await request(0, {.what = device_message::verb::persist,
+                         .bytes = static_cast<std::uint32_t>(bytes),
+                         .key = mine.key,
+                         .offset = mine.address + done});
+    done += bytes;
+  }
+}
+
 // All bytes are in place: the peer has confirmed it, or this empty write follows them.
 task<> staging::notify(job& mine) {
   transfer word(&owner_, transfer_kind::write);
@@ -515,6 +537,10 @@ task<> staging::request(std::size_t slot, device_message what) {
 
 bool staging::heard(const device_message& said) noexcept {
   using enum device_message::verb;
+  if (said.what == persist ? !state_.properties().persistent_flush
+                           : said.what != answer && !state_.properties().device_memory) {
+    return false;
+  }
   switch (said.what) {
     case memory:
       if (!std::exchange(asks_for_slots_, false)) return false;
@@ -530,6 +556,7 @@ bool staging::heard(const device_message& said) noexcept {
     case get:
     case share:
     case unshare:
+    case persist:
       return service_.asked(said);
   }
   return false;
@@ -538,7 +565,7 @@ bool staging::heard(const device_message& said) noexcept {
 bool staging::answered(const device_message& said) noexcept {
   lane& mine = lanes_[said.slot];
   if (!std::exchange(mine.asks, false)) return false;
-  if (said.status != device_access::done) mine.answer = make_error(code_of(said.status), words_for(said.status));
+  if (said.status != device_access::done) mine.answer = why_refused(said.status);
   mine.answered.set();
   return true;
 }

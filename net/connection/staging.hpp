@@ -82,6 +82,7 @@ class staging final : public sending::carrier {
   [[nodiscard]] task<> read(std::size_t slot, const piece& what);
   [[nodiscard]] task<> send_message(job& mine);
   [[nodiscard]] task<> flush();
+  [[nodiscard]] task<> persist(job& mine);
   [[nodiscard]] task<> notify(job& mine);
   void conclude(std::unique_ptr<job> done) noexcept;
 

@@ -24,6 +24,8 @@ const char* name_of(transfer_kind kind) noexcept {
       return "fetch_add";
     case transfer_kind::compare_swap:
       return "compare_swap";
+    case transfer_kind::persist:
+      return "persistent flush";
   }
   return "transfer";
 }
@@ -122,10 +124,22 @@ void transfer::aim_at_counted(const mr::remote_slice& where) noexcept {
 // Aims at memory that only its owner reaches, by copying; if it is not such memory, failure_ says why it has no name.
 void transfer::aim_beyond(const mr::remote_slice& where) noexcept {
   const mr::remote_place* const place = where.on(mr::place_behind_owner);
-  if (place == nullptr) return;
+  if (place == nullptr || where.allows(mr::usage::flush_persistent)) return;  // for nothing else, with host memory
   failure_.reset();
-  is_behind_owner_ = is_staged_ = true;
   names_.count = 0;
+  aim_at_owner(where);
+}
+
+// Without a place the peer has not allowed it.
+void transfer::aim_at_owner(const mr::remote_slice& where) noexcept {
+  remote_size_ = where.size();
+  remote_usage_ = where.usage();
+  is_behind_owner_ = is_staged_ = true;
+  const mr::remote_place* const place = where.on(mr::place_behind_owner);
+  if (place == nullptr) {
+    remote_usage_ = mr::usage::none;
+    return;
+  }
   remote_key_ = place->key;
   remote_address_ = place->address;
 }

@@ -26,8 +26,8 @@ class list_operation;
 class operation_owner;
 struct operation_record;
 
-/// The kind of a transfer: the function of connection that made it.
-enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
+/// The kind of a transfer: the function of connection that made it. A persistent flush is a persist.
+enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap, persist };
 /// Its name, for errors and dumps: "send".
 [[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
 
@@ -59,6 +59,12 @@ struct write_options {
   bool solicited = false;  ///< for message::solicited of that message
 };
 static_assert(std::is_trivially_destructible_v<write_options>);
+
+/// How far the writes before a connection::flush() have come once it has completed.
+enum class flush_type : std::uint8_t {
+  visibility,  ///< in the peer's memory: RPMA_FLUSH_TYPE_VISIBILITY of rpma_flush(3)
+  persistent,  ///< on the storage of its file, so that they survive a power cut: RPMA_FLUSH_TYPE_PERSISTENT
+};
 
 /// An operation of a connection: the result of connection::send(), write(), read() and flush(). It is posted when it is
 /// awaited, once (a second time is errc::invalid_argument) and before its connection is destroyed. A small one may end
@@ -117,6 +123,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
   void give_back(const sink& memory) noexcept;
   void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
+  void aim_at_owner(const mr::remote_slice& where) noexcept;
   [[gnu::cold]] void aim_beyond(const mr::remote_slice& where) noexcept;
   [[gnu::cold]] void aim_at_counted(const mr::remote_slice& where) noexcept;
   /// Like aim(), for memory whose names another transfer has looked up.
@@ -201,7 +208,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
   bool borrowed_ = false;
   bool is_list_ = false;
   role role_ = role::usual;
-  bool is_behind_owner_ = false;        // the peer's memory is a device's, and the fabric cannot reach it
+  bool is_behind_owner_ = false;        // the peer itself carries it out, because the fabric cannot
   bool is_staged_ = false;              // for that reason, or because local memory is a device's
   operation_record* record_ = nullptr;  // while it is posted
 

@@ -20,6 +20,11 @@ bool may_be_direct(device_message::verb what) noexcept {
   return what == device_message::verb::put || what == device_message::verb::get;
 }
 
+std::size_t most_bytes(const device_message& said) noexcept {
+  if (said.what == device_message::verb::persist) return device_message::most_persistent_bytes;
+  return said.direct ? device_message::most_direct_bytes : device_message::slot_bytes;
+}
+
 }  // namespace
 
 std::size_t device_message::pack(std::span<std::byte> out) const noexcept {
@@ -60,9 +65,9 @@ std::optional<device_message> device_message::unpack(std::span<const std::byte> 
   said.key = little_endian::get<std::uint64_t>(packed, 8);
   said.offset = little_endian::get<std::uint64_t>(packed, 16);
   const bool is_known =
-      said.what >= verb::ask && said.what <= verb::unshare && (flags & ~(flush_bit | direct_bit)) == 0;
-  const bool has_slot = said.slot < slots && said.bytes <= (said.direct ? most_direct_bytes : slot_bytes);
-  if (!is_known || !has_slot || said.status > mr::detail::device_access::closing) return std::nullopt;
+      said.what >= verb::ask && said.what <= verb::persist && (flags & ~(flush_bit | direct_bit)) == 0;
+  const bool has_slot = said.slot < slots && said.bytes <= most_bytes(said);
+  if (!is_known || !has_slot || said.status > mr::detail::device_access::not_written) return std::nullopt;
   const std::span<const std::byte> rest = packed.subspan(head_bytes);
   if (said.direct) {
     if (!may_be_direct(said.what) || said.flushes || rest.size() != sizeof said.shared_offset) return std::nullopt;

@@ -12,7 +12,8 @@
 
 namespace weft::net {
 
-/// A message between the ends of a connection about device memory that its fabric does not reach.
+/// A message between the ends of a connection about what the owner of memory does for its peer: copying to and from
+/// device memory that the fabric does not reach, and making memory of files persistent.
 ///
 /// Each end, once asked, lends the other one host memory, divided into slots. To write to the peer's device memory, an
 /// end writes into one of its slots at the peer, and asks the peer to put the slot's bytes into the device. To read, it
@@ -32,23 +33,29 @@ namespace weft::net {
 ///
 /// Between processes of one machine, an end may share memory of its device for the duration of an operation. The peer
 /// opens that memory, and copies between it and its own: such requests are direct, and use no slot's memory.
+///
+/// A persist asks for no slots. Its bytes, at most most_persistent_bytes, are on storage once it is answered.
 struct device_message {
   static constexpr std::size_t slots = 8;
   static constexpr std::size_t slot_bytes = std::size_t{256} << 10;
   static constexpr std::size_t most_direct_bytes = std::size_t{16} << 20;
+  static constexpr std::size_t most_persistent_bytes = std::size_t{256} << 20;
   static constexpr std::size_t head_bytes = 24;
   static constexpr std::size_t max_bytes = head_bytes + mr::remote_region::max_packed_bytes;
   /// The most messages of the peer in flight: a request and an answer for each slot, an ask, and a memory.
   static constexpr int most_under_way = 2 * static_cast<int>(slots) + 2;
+  /// Likewise, of ends that only make memory persistent: one request and one answer.
+  static constexpr int most_persistent_under_way = 2;
 
   enum class verb : std::uint8_t {
     ask = 1,      ///< asks where the sender's slots are
     memory = 2,   ///< the answer to an ask
     put = 3,      ///< copy from the slot to the device
     get = 4,      ///< copy from the device to the slot
-    answer = 5,   ///< to a put, a get, a share or an unshare
+    answer = 5,   ///< to any of the others but an ask
     share = 6,    ///< asks the peer to open memory of the sender's device
     unshare = 7,  ///< asks the peer to close that memory
+    persist = 8,  ///< asks the peer to make its memory persistent: msync(2)
   };
 
   verb what = verb::ask;

@@ -24,11 +24,15 @@ struct native_features {
   bool rails = false;    ///< several links for one connection: net/rails
   bool resumes = false;  ///< waits for a link once all are lost: connection_options::resume_within
 
-  bool device_memory = false;  ///< copies to and from memory of devices: connection_options::device_memory
-  bool write_notices = false;  ///< takes notices of writes for its write counters: write_notices
+  bool device_memory = false;     ///< copies to and from memory of devices: connection_options::device_memory
+  bool persistent_flush = false;  ///< makes memory of files persistent: connection_options::persistent_flush
+  bool write_notices = false;     ///< takes notices of writes for its write counters: write_notices
 
   /// Whether a write of the program may be split or repeated, so that links cannot count writes.
   [[nodiscard]] constexpr bool cuts_writes() const noexcept { return rails || device_memory; }
+
+  /// Whether the ends ask each other for what the owner of memory does itself: device_message.
+  [[nodiscard]] constexpr bool asks_owners() const noexcept { return device_memory || persistent_flush; }
 
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;
   /// The features that both have.
@@ -39,6 +43,7 @@ struct native_features {
             .rails = a.rails && b.rails,
             .resumes = a.resumes && b.resumes,
             .device_memory = a.device_memory && b.device_memory,
+            .persistent_flush = a.persistent_flush && b.persistent_flush,
             .write_notices = a.write_notices && b.write_notices};
   }
 };

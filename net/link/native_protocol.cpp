@@ -26,12 +26,18 @@ constexpr unsigned device_memory_bit = 0x80;
 
 constexpr std::size_t more_features_at = 15;
 constexpr unsigned write_notices_bit = 0x01;
+constexpr unsigned persistent_flush_bit = 0x02;
 
 std::byte pack_features(const native_features& features) noexcept {
   return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
                                 (features.large_frames ? large_frames_bit : 0) | (features.rails ? rails_bit : 0) |
                                 (features.resumes ? resumes_bit : 0) |
                                 (features.device_memory ? device_memory_bit : 0));
+}
+
+std::byte pack_more_features(const native_features& features) noexcept {
+  return static_cast<std::byte>((features.write_notices ? write_notices_bit : 0) |
+                                (features.persistent_flush ? persistent_flush_bit : 0));
 }
 
 native_features unpack_features(std::byte packed) noexcept {
@@ -74,7 +80,7 @@ std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
   little_endian::put(packed, 8, receive_size);
   packed[12] = std::byte{user_bytes};
   packed[fabric_at] = std::byte{fabric};
-  if (features.write_notices) packed[more_features_at] |= std::byte{write_notices_bit};
+  packed[more_features_at] = pack_more_features(features);
   little_endian::put(packed, 16, landing.key);
   little_endian::put(packed, 20, landing.address);
   return packed;
@@ -86,7 +92,9 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
   if (!versions || !has_common(*versions)) return std::nullopt;
   greeting said;
   said.features = unpack_features(private_data[5]);
-  said.features.write_notices = (private_data[more_features_at] & std::byte{write_notices_bit}) != std::byte{0};
+  const auto more = std::to_integer<unsigned>(private_data[more_features_at]);
+  said.features.write_notices = (more & write_notices_bit) != 0;
+  said.features.persistent_flush = (more & persistent_flush_bit) != 0;
   said.listens_first = (private_data[5] & std::byte{listens_first_bit}) != std::byte{0};
   said.answers_heartbeats = (private_data[5] & std::byte{heartbeats_bit}) != std::byte{0};
   said.receive_depth = little_endian::get<std::uint16_t>(private_data, 6);
@@ -125,6 +133,7 @@ greeting_frame::greeting_frame(const connection_options& options, const native_f
     self.user_bytes = static_cast<std::uint8_t>(options.private_data.size());
     self.features = features;
     self.features.device_memory = options.device_memory;
+    self.features.persistent_flush = options.persistent_flush;
     self.features.write_notices = true;
     self.listens_first = listens_first;
     self.answers_heartbeats = true;

@@ -47,7 +47,8 @@ inline constexpr version_range spoken_versions{};
 ///  12  1  number of user's bytes that follow, because connection managers of RDMA devices pad private data with zeros
 ///  13  1  oldest version that the sender speaks; zero: the same as the newest
 ///  14  1  fabric: index of the sender's fabric that carries the connection, 0 to 3; the sender's keys refer to it
-///  15  1  more features: 0x01 it understands write notices (message_kind::written)
+///  15  1  more features: 0x01 it understands write notices (message_kind::written); 0x02 it makes memory of files
+///         persistent (device_message::verb::persist)
 ///  16  4  key of the sender's landing_place; zero: there is none, as from ends that know of no such place
 ///  20  8  address of the landing_place
 struct greeting {
@@ -191,12 +192,13 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
 }
 
 /// The size of a receive for a message of `receive_size`; also enough for the control messages of rails
-/// (rails::control).
+/// (rails::control), and for a device_message about persistence.
 [[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {
   constexpr std::size_t least = 40;
   return std::max(std::size_t{receive_size} + trailer::max_bytes, least);
 }
-/// The size of a connection's receives, which may also have to hold a device_message.
+static_assert(receive_bytes(0) >= device_message::head_bytes + trailer::bytes);
+/// The size of a connection's receives, which may also have to hold a device_message about memory of devices.
 [[nodiscard]] constexpr std::size_t receive_bytes(const connection_options& options) noexcept {
   const std::size_t usual = receive_bytes(options.receive_size);
   return options.device_memory ? std::max(usual, device_message::max_bytes + trailer::bytes) : usual;
@@ -214,7 +216,8 @@ inline constexpr std::uint16_t reserved_receives = 5;
 /// receives whose links do not see writes themselves (`sees_writes`).
 [[nodiscard]] constexpr std::uint16_t receives_of(const connection_options& options, bool sees_writes) noexcept {
   const int answers = (options.heartbeat.count() > 0 ? 1 : 0) + (sees_writes ? 0 : 1);
-  const int device_messages = options.device_memory ? device_message::most_under_way : 0;
+  const int for_persistence = options.persistent_flush ? device_message::most_persistent_under_way : 0;
+  const int device_messages = options.device_memory ? device_message::most_under_way : for_persistence;
   return static_cast<std::uint16_t>(options.receive_depth + reserved_receives + answers + device_messages);
 }
 

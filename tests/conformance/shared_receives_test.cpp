@@ -53,6 +53,16 @@ WEFT_ON_EVERY_TRANSPORT(shared_receives);
   TEST_P_SCRIPT(suite, name, ([[maybe_unused]] net::shared_receives & queue, [[maybe_unused]] scope & tasks), \
                 with_queue(__VA_ARGS__, WEFT_SCRIPT))
 
+TEST_P_QUEUE(shared_receives, are_not_for_connections_whose_ends_ask_each_other_for_what_owners_do, {}) {
+  const auto refuse = [&](net::connection_options chosen, std::string_view words) -> task<> {
+    chosen.receives = &queue;
+    const auto failure = co_await failure_of(device().connect(GetParam().any_address, chosen));
+    EXPECT_TRUE(failed_with(failure, errc::not_supported, words));
+  };
+  co_await refuse(options({.device_memory = true}), "memory of devices");
+  co_await refuse(options({.persistent_flush = true}), "persistent_flush");
+}
+
 TEST_P_QUEUE(shared_receives, bring_each_message_to_its_connection_and_in_order, {.depth = 5}) {
   constexpr unsigned messages = 60;
   const auto ask = [&](connected& ends, unsigned number) -> task<> {

@@ -44,7 +44,9 @@ void try_trailer(std::span<const std::byte> message) {
 void try_device_message(std::span<const std::byte> message) {
   const auto said = device_message::unpack(message);
   if (!said) return;
-  const std::size_t most = said->direct ? device_message::most_direct_bytes : device_message::slot_bytes;
+  const bool persists = said->what == device_message::verb::persist;
+  const std::size_t copied = said->direct ? device_message::most_direct_bytes : device_message::slot_bytes;
+  const std::size_t most = persists ? device_message::most_persistent_bytes : copied;
   require(said->slot < device_message::slots && said->bytes <= most, "a slot is one of those");
   std::vector<std::byte> packed(device_message::max_bytes);
   packed.resize(said->pack(packed));

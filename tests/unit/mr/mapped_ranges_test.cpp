@@ -29,15 +29,17 @@ constexpr const char* maps =
     "7f2a00000000-7f2a00001000 -w-s 00000000 00:01 42  /memfd:name (deleted)";
 
 TEST(mapped_ranges, are_read_as_the_manual_shows_them) {
-  const std::vector<mapped_range> program{{0x400000, 0x452000, true, false, false, true, true}};
+  const std::vector<mapped_range> program{
+      {0x400000, 0x452000, true, false, false, true, true, "/usr/bin/a program with spaces"}};
   EXPECT_EQ(mapped_ranges_in(maps, at(0x451fff, 1)), program);
   EXPECT_EQ(mapped_ranges_in(maps, at(0x452000, 0xe03000 - 0x452000)), std::vector<mapped_range>());
   const std::vector<mapped_range> heap{{0xe03000, 0xe24000, true, true, false, false, false},
                                        {0xe24000, 0xe25000, false, false, false, false, false}};
   EXPECT_EQ(mapped_ranges_in(maps, at(0xe03005, 0x21fff)), heap);
-  const std::vector<mapped_range> rest{{0x35b18000000, 0x35b18200000, true, true, false, false, false},
-                                       {0x35b18200000, 0x35b18400000, true, true, true, true, false},
-                                       {0x7f2a00000000, 0x7f2a00001000, false, true, true, true, true}};
+  const std::vector<mapped_range> rest{
+      {0x35b18000000, 0x35b18200000, true, true, false, false, false},
+      {0x35b18200000, 0x35b18400000, true, true, true, true, false, "/anon_hugepage (deleted)"},
+      {0x7f2a00000000, 0x7f2a00001000, false, true, true, true, true, "/memfd:name (deleted)"}};
   EXPECT_EQ(mapped_ranges_in(maps, at(0x35b18000000, std::size_t{1} << 47)), rest);
 }
 
@@ -62,9 +64,10 @@ TEST(mapped_ranges, are_what_has_been_mapped_whichever_way_the_kernel_is_asked) 
   ::close(file);
 
   const std::span<const std::byte> middle(bytes + page, 4 * page);
-  const std::vector<mapped_range> expected{{begin + 2 * page, begin + 3 * page, true, false, false, false, false},
-                                           {begin + 3 * page, begin + 4 * page, true, true, true, true, true},
-                                           {begin + 4 * page, begin + 5 * page, true, true, false, true, true}};
+  const std::vector<mapped_range> expected{
+      {begin + 2 * page, begin + 3 * page, true, false, false, false, false},
+      {begin + 3 * page, begin + 4 * page, true, true, true, true, true, "/memfd:mapped (deleted)"},
+      {begin + 4 * page, begin + 5 * page, true, true, false, true, true, "/memfd:mapped (deleted)"}};
   EXPECT_EQ(mapped_ranges_of(middle), expected);
   std::ifstream self("/proc/self/maps");
   const std::string all{std::istreambuf_iterator<char>(self), {}};

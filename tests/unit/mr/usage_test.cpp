@@ -34,7 +34,7 @@ TEST(usage, sending_and_writing_from_memory_need_no_right_at_all) {
 
 TEST(usage, a_flush_is_a_read_at_the_peer) {
   static_assert(rights_for(usage::flush_visibility) == access::remote_read);
-  EXPECT_EQ(rights_for(usage::flush_persistent), access::remote_read);
+  EXPECT_EQ(rights_for(usage::flush_persistent), access::none);  // the owner carries it out
 }
 
 TEST(usage, only_on_iwarp_does_a_read_sink_open_memory_to_remote_writes) {

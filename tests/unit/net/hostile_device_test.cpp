@@ -56,13 +56,31 @@ TEST_F(hostile_about_devices, asking_twice) {
   expect_end_after({packed({.what = verb::ask}), packed({.what = verb::ask})});
 }
 
+// An end that has agreed on one of the two serves nothing of the other.
+TEST_F(hostile_about_devices, requests_for_persistence_without_having_agreed_on_it) {
+  expect_end_after({packed({.what = verb::persist, .bytes = 1})});
+}
+
+TEST_F(hostile_about_devices, requests_for_copies_where_persistence_alone_was_agreed_on) {
+  bytes said = greeting_bytes();
+  said[15] |= std::byte{0x02};
+  for (const verb what : {verb::ask, verb::memory, verb::put, verb::get, verb::share, verb::unshare}) {
+    const auto script = [&](raw_peer& raw, net::connection& peer) -> task<> {
+      EXPECT_TRUE(peer.capabilities().persistent_flush);
+      co_await raw.send_message(packed({.what = what}), about_devices, greeted_depth);
+      EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
+    };
+    against_raw_client(script, false, said, {.persistent_flush = true});
+  }
+}
+
 TEST_F(hostile_about_devices, words_that_are_none) {
   const auto changed = [](std::size_t place, unsigned value) {
     bytes all = packed({.what = verb::ask});
     all[place] = static_cast<std::byte>(value);
     return all;
   };
-  for (const auto& [place, value] : {std::pair{0u, 0u}, {0u, 6u}, {0u, 255u}, {1u, 8u}, {2u, 7u}, {7u, 1u}}) {
+  for (const auto& [place, value] : {std::pair{0u, 0u}, {0u, 9u}, {0u, 255u}, {1u, 8u}, {2u, 8u}, {7u, 1u}}) {
     expect_end_after({changed(place, value)});
   }
   bytes longer = packed({.what = verb::ask});
@@ -92,6 +110,15 @@ TEST(device_messages, survive_the_wire) {
   for (std::size_t length = 0; length != wire.size(); ++length) {
     EXPECT_FALSE(device_message::unpack(std::span(wire).first(length))) << length;
   }
+}
+
+TEST(device_messages, ask_for_more_persistence_than_copies_at_a_time) {
+  const auto of = [](verb what, std::size_t bytes_there) {
+    return packed({.what = what, .bytes = static_cast<std::uint32_t>(bytes_there)});
+  };
+  EXPECT_TRUE(device_message::unpack(of(verb::persist, device_message::most_persistent_bytes)));
+  EXPECT_FALSE(device_message::unpack(of(verb::persist, device_message::most_persistent_bytes + 1)));
+  EXPECT_FALSE(device_message::unpack(of(verb::put, device_message::slot_bytes + 1)));
 }
 
 TEST(device_messages, tell_of_memory_of_exactly_the_size_of_all_slots) {

@@ -63,13 +63,15 @@ TEST(greeting, tells_each_feature_by_a_bit_of_its_own) {
   }
 }
 
-TEST(greeting, tells_in_a_byte_of_its_own_that_it_hears_of_writes) {
-  greeting self = sample();
-  self.features.write_notices = true;
-  const auto packed = self.pack();
-  EXPECT_EQ(packed[15], std::byte{1});
-  EXPECT_EQ(greeting::unpack(packed)->features, self.features);
-  EXPECT_EQ(sample().pack()[15], std::byte{0});
+TEST(greeting, tells_more_features_in_a_byte_of_their_own) {
+  for (unsigned bits = 0; bits < 4; ++bits) {
+    greeting self = sample();
+    self.features.write_notices = (bits & 1) != 0;
+    self.features.persistent_flush = (bits & 2) != 0;
+    const auto packed = self.pack();
+    EXPECT_EQ(packed[15], static_cast<std::byte>(bits));
+    EXPECT_EQ(greeting::unpack(packed)->features, self.features);
+  }
 }
 
 TEST(greeting, cut_at_any_byte_is_none) {
@@ -157,7 +159,7 @@ TEST(greeting, leaves_what_may_come_later_to_later_versions) {
   auto packed = sample().pack();
   std::fill(packed.begin() + 13, packed.end(), std::byte{0xFF});
   packed[5] |= std::byte{0x10};
-  packed[15] = std::byte{0xFE};
+  packed[15] = std::byte{0xFC};
   ASSERT_TRUE(greeting::unpack(packed));
   EXPECT_EQ(greeting::unpack(packed)->features, sample().features);
 }

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/system/mapped_ranges.hpp>
+#include <weft/mr/system/page.hpp>
+#include <weft/mr/system/persistence.hpp>
+
+#include <fmt/core.h>
+
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+
+#include <cerrno>
+#include <cstdint>
+
+namespace weft::mr::detail {
+namespace {
+
+bool is_in_memory(const struct statfs& found) noexcept {
+  const auto kind = static_cast<std::uint64_t>(found.f_type);
+  return kind == TMPFS_MAGIC || kind == RAMFS_MAGIC || kind == HUGETLBFS_MAGIC;
+}
+
+std::string why_not(const mapped_range& range) {
+  if (!range.has_file) return "it is not mapped from a file";
+  if (!range.shared) return "it is a private mapping, whose changes never reach its file";
+  struct statfs found {};
+  // The kernel says " (deleted)" behind the name of a file that has none any more.
+  if (::statfs(range.file.c_str(), &found) != 0)
+    return fmt::format("no file of the name '{}' can be found", range.file);
+  return is_in_memory(found) ? fmt::format("its file '{}' is in memory, not on a disk", range.file) : std::string();
+}
+
+}  // namespace
+
+std::string why_not_persistent(std::span<const std::byte> memory) {
+  const auto ranges = mapped_ranges_of(memory);
+  if (!ranges) return "the kernel does not tell which file it is mapped from (/proc/self/maps)";
+  if (ranges->empty()) return "it is not mapped";
+  for (const mapped_range& each : *ranges) {
+    if (std::string why = why_not(each); !why.empty()) return why;
+  }
+  return {};
+}
+
+int make_persistent(std::span<std::byte> memory) noexcept {
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes();
+  return ::msync(memory.data() - before, before + memory.size(), MS_SYNC) == 0 ? 0 : -errno;
+}
+
+}  // namespace weft::mr::detail

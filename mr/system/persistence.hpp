@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace weft::mr::detail {
+
+/// Why memory does not survive a power cut, whatever is done: it is no shared mapping of a file that has a name on a
+/// file system other than one in memory. Empty if it can survive one. Blocks: for workers.
+[[nodiscard]] std::string why_not_persistent(std::span<const std::byte> memory);
+
+/// Writes what has changed in `memory` to the storage of its file, and waits for that: msync(2), MS_SYNC. Returns 0 or
+/// -errno. Blocks, for as long as the storage takes: for workers.
+[[nodiscard]] int make_persistent(std::span<std::byte> memory) noexcept;
+
+}  // namespace weft::mr::detail
