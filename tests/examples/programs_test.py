@@ -227,6 +227,48 @@ class Echo(ProgramTest):
                              r"\Aecho: nobody listens on 127\.0\.0\.1:1 .*refused\n\Z")
 
 
+class Porting(ProgramTest):
+    """Programs beside the calls of other libraries."""
+
+    def serve(self, program, *arguments):
+        server = self.start_server(program, "serve", *arguments, "127.0.0.1:0")
+        server.address = server.out.split()[-1]
+        return server
+
+    def test_a_message_of_librdmacms_program_comes_back(self):
+        server = self.serve("from_rdmacm")
+        for text in ("hello", "x" * 64):
+            self.fine(self.run_program("from_rdmacm", "send", server.address, text), f"{text}\n")
+        self.assert_one_line("from_rdmacm", self.run_program("from_rdmacm", "send", server.address, "x" * 65), "64 bytes")
+
+    def test_texts_of_libfabrics_program_are_written_counted_and_read(self):
+        server = self.serve("from_libfabric")
+        for texts in (["one"], ["one ", "two ", "three"], ["x"] * 16):
+            self.fine(self.run_program("from_libfabric", "put", server.address, *texts), "".join(texts) + "\n")
+
+    def test_a_log_of_librpmas_program_outlives_its_server(self):
+        log = self.here / "log"
+        try:
+            server = self.serve("from_rpma", log)
+        except AssertionError as why:
+            self.assertIn("is in memory, not on a disk", str(why))
+            self.skipTest(str(why))
+        self.fine(self.run_program("from_rpma", "show", server.address), "\n")
+        self.fine(self.run_program("from_rpma", "append", server.address, "hello "), "6 bytes are persistent\n")
+        self.fine(self.run_program("from_rpma", "append", server.address, "there"), "11 bytes are persistent\n")
+        server.process.kill()
+        server.result()
+        server = self.serve("from_rpma", log)
+        self.fine(self.run_program("from_rpma", "show", server.address), "hello there\n")
+        log.write_bytes(b"\xff" * 8 + bytes(2**20 - 8))
+        self.assert_one_line("from_rpma", self.run_program("from_rpma", "show", server.address), "larger than its file")
+
+    def test_wrong_usage_exits_with_2(self):
+        for program in ("from_rdmacm", "from_libfabric", "from_rpma"):
+            for arguments in ([], ["serve", "a", "b", "c"], ["put", "x"], ["sing"]):
+                self.assertEqual(self.run_program(program, *arguments).code, 2, (program, arguments))
+
+
 class GuideTest(ProgramTest):
     """The programs of docs/guide, as its pages use them."""
     environment = None
