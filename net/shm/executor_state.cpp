@@ -97,7 +97,7 @@ void executor_state::cool(polled_end& item) noexcept {
 }
 
 std::size_t executor_state::poll(std::size_t budget) noexcept {
-  if (++polls_ % polls_between_looks == 0 && !armed_) hear();
+  if ((++polls_ % polls_between_looks == 0 || hears_more_) && !armed_) hear();
   std::size_t found = 0;
   if (current_ == nullptr) current_ = first_;
   while (current_ != nullptr && found < budget) {
@@ -129,6 +129,7 @@ void executor_state::disarm() noexcept {
 void executor_state::hear() noexcept {
   std::array<epoll_event, 64> events{};
   const int count = calls_.epoll_wait(sockets_.fd(), events.data(), static_cast<int>(events.size()), 0);
+  hears_more_ = count == static_cast<int>(events.size());
   for (int i = 0; i < count; ++i) {
     const epoll_event& each = events[static_cast<std::size_t>(i)];
     polled_end& item = *static_cast<polled_end*>(each.data.ptr);

@@ -97,8 +97,9 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   std::size_t ends_ = 0;
   std::uint32_t polls_ = 0;
   bool armed_ = false;
-  bool polled_ = false;   // by the executor
-  bool leaving_ = false;  // run_on_executor() is due
+  bool hears_more_ = false;  // the last look at the sockets has not seen all of them
+  bool polled_ = false;      // by the executor
+  bool leaving_ = false;     // run_on_executor() is due
 };
 
 }  // namespace weft::net::shm

@@ -248,6 +248,38 @@ TEST_P_BETWEEN(messages, a_task_that_sends_and_receives_without_end_lets_others_
   EXPECT_TRUE(going_on.succeeded());
 }
 
+// So many that one look of the executor's does not serve them all.
+TEST_P_TASK(messages, of_many_connections_that_talk_at_once_are_served_in_equal_shares) {
+  constexpr std::size_t connections = 100;
+  constexpr std::size_t mean = 20;  // round trips
+  std::vector<connected> all;
+  while (all.size() < connections) all.push_back(co_await connect_pair());
+  std::vector<std::size_t> served(connections);
+  std::size_t left = connections * mean;
+  const auto echo = [](net::connection& peer) -> task<> {
+    while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+  };
+  const auto ask = [&](net::connection& peer, std::size_t& count) -> task<> {
+    while (left > 0) {
+      co_await peer.send(co_await pool().allocate(64));
+      static_cast<void>(co_await peer.recv_or_throw());
+      if (left == 0) break;
+      --left;
+      ++count;
+    }
+    co_await peer.close();
+  };
+  const auto talk = [&](scope& talking) -> task<> {
+    for (connected& ends : all) talking.spawn(echo(ends.server));
+    for (std::size_t i = 0; i < connections; ++i) talking.spawn(ask(all[i].client, served[i]));
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, talk);
+  const auto [least, most] = std::ranges::minmax(served);
+  EXPECT_GE(least, mean / 2);
+  EXPECT_LE(most, mean * 2);
+}
+
 TEST_P_BETWEEN(messages, an_operation_that_was_never_awaited_does_nothing) {
   auto payload = co_await filled(pool(), 8, 1);
   {
