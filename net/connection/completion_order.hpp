@@ -19,6 +19,7 @@ enum class taken : std::uint8_t {
 /// begin.
 class completion_order {
  public:
+  /// Of the tasks of `home`.
   explicit completion_order(executor_core& home) noexcept : home_(home) {}
 
   /// The task of a completed operation has become ready.

@@ -21,6 +21,7 @@ struct connection_state;
 /// no region ends, from hold() until let_go().
 class receive_target {
  public:
+  /// Of the sink that recv_into() was given.
   explicit receive_target(const sink& memory) noexcept;
   receive_target(receive_target&& other) noexcept
       : whole_(other.whole_), one_(other.one_), several_(other.several_), is_list_(other.is_list_) {}

@@ -25,6 +25,7 @@ class loan_visit {
   loan_visit& operator=(const loan_visit&) = delete;
   ~loan_visit() { turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
+  /// Whether the memory may be used.
   [[nodiscard]] bool is_open() const noexcept { return open_; }
 
  private:
@@ -43,10 +44,10 @@ struct direct_gate {
 /// Where a part of the peer's memory is mapped in this process, if it is: link::find_direct(). It is valid while
 /// direct_gate has the version that it had then.
 struct direct_place {
-  std::byte* first = nullptr;
-  std::uint64_t bytes = 0;
-  bool may_read = false;
-  bool may_write = false;
+  std::byte* first = nullptr;                        ///< in this process; null: it is not mapped
+  std::uint64_t bytes = 0;                           ///< from there on
+  bool may_read = false;                             ///< usage::read_src
+  bool may_write = false;                            ///< usage::write_dst
   std::atomic<std::uint64_t>* turn = nullptr;        ///< for loan_visit
   const std::atomic<std::uint32_t>* lent = nullptr;  ///< for loan_visit
 };

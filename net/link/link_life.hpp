@@ -28,6 +28,7 @@ class link_life {
 
   // ---- steps ----
 
+  /// The link has been started, with what it tells its end to.
   void begin(link_events& events) noexcept {
     assert(events_ == nullptr && "a link was started twice");
     events_ = &events;
@@ -56,10 +57,12 @@ class link_life {
     stage_ = stage::ended;
     events_->ended(orderly, why);
   }
+  /// After end(): the link only lets go from now on.
   void leave() noexcept {
     assert(stage_ == stage::ended && "a link left before it had ended, or twice");
     stage_ = stage::leaving;
   }
+  /// Everything has completed or been flushed; tell_closed() follows.
   void close() noexcept {
     assert(has_ended() && !is_closed() && "a link closed before it had ended, or twice");
     stage_ = stage::closed;
@@ -73,19 +76,30 @@ class link_life {
 
   // ---- queries ----
 
+  /// Whether begin() was called.
   [[nodiscard]] bool has_begun() const noexcept { return events_ != nullptr; }
   /// After begin().
   [[nodiscard]] link_events& events() const noexcept { return *events_; }
 
+  /// Whether it has come to this stage, or beyond.
+  /// @{
   [[nodiscard]] bool has_ended() const noexcept { return stage_ != stage::open; }
   [[nodiscard]] bool is_leaving() const noexcept { return stage_ >= stage::leaving; }
   [[nodiscard]] bool is_closed() const noexcept { return stage_ >= stage::closed; }
+  /// @}
+  /// Whether break_off() was called.
   [[nodiscard]] bool is_broken() const noexcept { return broken_; }
 
+  /// Whether this end posts no more; whether it has said so.
+  /// @{
   [[nodiscard]] bool is_shut_down() const noexcept { return own_ != half::open; }
   [[nodiscard]] bool has_finished() const noexcept { return own_ == half::finished; }
+  /// @}
+  /// Whether the peer has said so; whether it is gone.
+  /// @{
   [[nodiscard]] bool peer_has_finished() const noexcept { return peer_finished_; }
   [[nodiscard]] bool peer_has_left() const noexcept { return peer_left_; }
+  /// @}
 
   /// Whether something has happened from which the end may follow.
   [[nodiscard]] bool is_ending() const noexcept {
