@@ -131,6 +131,7 @@ void registrar::register_now(memory_record& target, const registration_options& 
       open_by_owner(target, options);
       if (options.direct && options.device == nullptr) do_share(target);
     } catch (...) {
+      detail::copy_engine::close_key(std::exchange(target.owners_key, 0));
       do_deregister_all(target);
       throw;
     }

@@ -63,6 +63,8 @@ class registrar {
   /// Ends all registrations of a record in the same way.
   void deregister_now(memory_record& target) noexcept;
 
+  /// Throws errc::not_supported unless usage::flush_persistent can be kept for `memory`. For workers.
+  void check_persistent(std::span<const std::byte> memory) const;
   /// The descriptor with which peers use the first `size` bytes of `target` for `open`.
   [[nodiscard]] remote_region describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
 
@@ -88,11 +90,9 @@ class registrar {
   void enable(const registration& item) { do_enable(item); }
 
  protected:
-  /// Takes the fabric's name, and what it can do; usage::flush_persistent asks nothing of it.
+  /// Takes the fabric's name, and what it can do.
   registrar(std::string name, const domain_capabilities& capabilities)
-      : name_(std::move(name)), capabilities_(capabilities) {
-    capabilities_.usages |= usage::flush_persistent;  // carried out by the owner, whatever the fabric
-  }
+      : name_(std::move(name)), capabilities_(capabilities) {}
 
   /// Called on any thread but an executor's, concurrently, with options that have been checked against capabilities().
   /// Throws weft::error.
@@ -150,7 +150,6 @@ class registrar {
   void check_device(const registration_options& options) const;
   [[nodiscard]] usage usages_for(const registration_options& options) const noexcept;
   [[nodiscard]] registration_options without_peers(const registration_options& options) const noexcept;
-  void check_persistent(std::span<const std::byte> memory) const;
   void open_by_owner(memory_record& target, const registration_options& options) const;
 
   template <class Register>

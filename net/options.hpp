@@ -84,9 +84,9 @@ struct connection_options {
   bool device_memory = false;
   /// Lets peers flush until what they wrote survives a power cut: connection::flush() with flush_type::persistent, of
   /// regions over files with mr::usage::flush_persistent. The owner's worker writes the memory to the storage of its
-  /// file, over any fabric. Both ends have to choose this; capabilities().persistent_flush tells whether they did. It
-  /// takes two more receives, of at least 40 bytes. Such a connection cannot share receives: errc::not_supported. See
-  /// docs/persistence.md.
+  /// file, over fabrics in software and devices that page on demand. Both ends have to choose this;
+  /// capabilities().persistent_flush tells whether they did. It takes two more receives, of at least 40 bytes. Such a
+  /// connection cannot share receives: errc::not_supported. See docs/persistence.md.
   bool persistent_flush = false;
 
   net::profile profile = net::profile::native;  ///< the protocol spoken with the peer

@@ -47,7 +47,10 @@ task<> serve_one(net::device& device, net::connection peer) {
   const auto count = std::min(static_cast<std::size_t>(std::atoi(std::string(question.text()).c_str())), slots);
   co_await mr::porting::remote_writes(board, count);  // fi_cntr_wait()
   std::string all;
-  for (std::size_t i = 0; i != count; ++i) all += reinterpret_cast<const char*>(board.data() + i * slot_bytes);
+  for (std::size_t i = 0; i != count; ++i) {
+    const auto* const text = reinterpret_cast<const char*>(board.data() + i * slot_bytes);
+    all.append(text, ::strnlen(text, slot_bytes));  // the peer may have left out the end
+  }
   co_await peer.send_bytes(all);
   static_cast<void>(co_await peer.recv());  // fi_eq_sread(): FI_SHUTDOWN
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/device/copy_engine.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/mr/region/region_state.hpp>
 #include <weft/mr/registration.hpp>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 // How a region is refreshed, or registered again.
 namespace weft::mr::detail {
@@ -55,6 +57,7 @@ task<> work_on(region_state& target, std::optional<registration>& item, std::spa
         return;
       }
       target.registered = false;
+      copy_engine::close_key(std::exchange(target.owners_key, 0));
       target.bytes = {};
       target.usage = target.options.usage = mr::usage::none;
     }

@@ -42,6 +42,8 @@ class region_state : public background_job, public memory_record {
   std::shared_ptr<write_counter_core> counter;
   told_counter told;  // for peers on fabrics that do not see their writes
   peer_gate windows;
+  // Set for good once the storage of its file has refused writes: the system says so only once, and forgets them.
+  std::atomic<bool> has_lost_writes = false;
   // Counts the region's handle and every user of a slice of it; the last to let go disposes of the state.
   std::atomic<std::uint32_t> holders{1};
 

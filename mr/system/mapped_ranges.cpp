@@ -42,11 +42,10 @@ constexpr std::uint64_t this_or_next = 0x10;
 
 // The kernel names a file for private memory in huge pages (MAP_HUGETLB) too, but nobody can open it. All other files
 // may become shorter, except those of shared anonymous memory and shmget(2).
-void note_file(mapped_range& range, std::uint64_t inode, std::string_view name) {
+void note_file(mapped_range& range, std::uint64_t inode, std::string_view name) noexcept {
   range.has_file = inode != 0 && (range.shared || name != "/anon_hugepage (deleted)");
   range.may_shrink = range.has_file && name != "/anon_hugepage (deleted)" && name != "/dev/zero (deleted)" &&
                      !name.starts_with("/SYSV");
-  if (range.has_file) range.file = name;
 }
 
 struct bounds {
@@ -80,6 +79,7 @@ std::optional<std::vector<mapped_range>> ask_for(int maps, const bounds& wanted)
     range.writable = (query.vma_flags & flag_writable) != 0;
     range.shared = (query.vma_flags & flag_shared) != 0;
     note_file(range, query.inode, path);
+    if (range.has_file) range.file = path;
     at = query.vma_end;
   }
   return found;
@@ -110,7 +110,8 @@ std::string_view take_word(std::string_view& line) noexcept {
   return word;
 }
 
-std::optional<mapped_range> parse(std::string_view line) {
+// Leaves the name of the file in `line`.
+std::optional<mapped_range> parse(std::string_view& line) noexcept {
   mapped_range range;
   std::uint64_t inode = 0;
   if (!take_number(line, range.begin, 16) || !take_number(line, range.end, 16)) return std::nullopt;
@@ -132,11 +133,13 @@ std::optional<std::vector<mapped_range>> mapped_ranges_in(std::string_view maps,
   const bounds wanted(memory);
   std::vector<mapped_range> found;
   while (!maps.empty()) {
-    const std::string_view line = maps.substr(0, maps.find('\n'));
+    std::string_view line = maps.substr(0, maps.find('\n'));
     maps.remove_prefix(std::min(maps.size(), line.size() + 1));
     const std::optional<mapped_range> range = parse(line);
     if (!range) return std::nullopt;
-    if (range->begin < wanted.end && wanted.begin < range->end) found.push_back(*range);
+    if (range->begin >= wanted.end || wanted.begin >= range->end) continue;
+    found.push_back(*range);
+    if (range->has_file) found.back().file = line;
   }
   return found;
 }

@@ -7,6 +7,7 @@
 
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <cerrno>
@@ -23,10 +24,12 @@ bool is_in_memory(const struct statfs& found) noexcept {
 std::string why_not(const mapped_range& range) {
   if (!range.has_file) return "it is not mapped from a file";
   if (!range.shared) return "it is a private mapping, whose changes never reach its file";
+  struct stat file {};
   struct statfs found {};
   // The kernel says " (deleted)" behind the name of a file that has none any more.
-  if (::statfs(range.file.c_str(), &found) != 0)
+  if (::stat(range.file.c_str(), &file) != 0 || ::statfs(range.file.c_str(), &found) != 0)
     return fmt::format("no file of the name '{}' can be found", range.file);
+  if (S_ISBLK(file.st_mode)) return {};  // a disk without a file system, whose name is in one in memory
   return is_in_memory(found) ? fmt::format("its file '{}' is in memory, not on a disk", range.file) : std::string();
 }
 

@@ -158,7 +158,7 @@ sending::carrier& connection_core::make_carrier() {
   if (state_.is_silent()) return;
   const auto said = device_message::unpack(slot.content_of(slot.what));
   if (staging_ == nullptr) sending_.set_carrier(make_carrier());
-  if (!said || !staging_->heard(*said)) state_.violation("a malformed message about device memory");
+  if (!said || !staging_->heard(*said)) state_.violation("a malformed message about what an owner does");
 } catch (const std::bad_alloc&) {
   state_.give_up(weft::detail::make_error(errc::no_memory, "handle a message about the peer's device memory"));
 }

@@ -15,6 +15,8 @@
 
 #include <fmt/core.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <new>
 #include <utility>
@@ -71,7 +73,7 @@ void device_service::closed_on_worker::operator()(shared_memory* last) const noe
 void device_service::begin(task<> what) {
   ++serving_;
   try {
-    run_in_background(state_.home, std::move(what), "a request of the peer's for its own memory here");
+    run_in_background(state_.home, std::move(what), "a request of the peer's for memory here");
   } catch (const std::bad_alloc&) {
     --serving_;
     state_.give_up(make_error(errc::no_memory, "serve the peer's request for memory of a device"));
@@ -219,8 +221,9 @@ device_access device_service::begin(const device_message& asked, mr::usage purpo
                                          use);
 }
 
-// Nobody waits for the storage but the peer: the key may be closed meanwhile, and the memory unmapped. Then the peer is
-// told that the key is gone, because other memory may have been written in its place.
+// The key may be closed while a worker waits for the storage, and the memory unmapped. Then the peer is told that the
+// key is gone, because other memory may have been written in its place. After a failure nothing more is promised of the
+// region: the kernel takes pages that it could not write for clean, and reports that once for all peers.
 task<device_access> device_service::persist(const device_message& asked) {
   device_key_use use;
   if (const device_access status = begin(asked, mr::usage::flush_persistent, use); status != device_access::done)
@@ -229,9 +232,12 @@ task<device_access> device_service::persist(const device_message& asked) {
   use.reset();
   int failure = 0;
   const auto write = [&failure, memory]() noexcept { failure = mr::detail::make_persistent(memory); };
-  co_await weft::detail::offload_for_resources(write);
-  const device_access still = begin(asked, mr::usage::flush_persistent, use);
-  co_return still == device_access::done&& failure != 0 ? device_access::not_written : still;
+  co_await offload(write);  // not on the workers that end regions and connections, because storage takes its time
+  if (const device_access status = begin(asked, mr::usage::flush_persistent, use); status != device_access::done)
+    co_return status;
+  std::atomic<bool>& lost = use.record().region->has_lost_writes;
+  if (failure != 0 && failure != -ENOMEM) lost.store(true, std::memory_order_relaxed);
+  co_return failure != 0 || lost.load(std::memory_order_relaxed) ? device_access::not_written : device_access::done;
 }
 
 task<device_access> device_service::copy_for_peer(const device_message& asked) {

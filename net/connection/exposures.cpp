@@ -33,20 +33,21 @@ error too_late(const std::string& what) {
 }
 
 // For persistent flushes, which the owner carries out.
-mr::remote_region add_owners_key(connection_state& state, lending& lent, mr::slice range,
-                                 const mr::remote_region& by_fabric, mr::usage uses) {
-  const std::uint64_t key = mr::detail::device_keys::of_process().open({.record = range.record(),
-                                                                        .device = nullptr,
-                                                                        .memory = range.bytes(),
-                                                                        .uses = mr::usage::flush_persistent,
-                                                                        .connection = state.number()});
-  lent.add_owners_key(key);
+std::uint64_t open_owners_key(const connection_state& state, mr::slice range) {
+  return mr::detail::device_keys::of_process().open({.record = range.record(),
+                                                     .device = nullptr,
+                                                     .memory = range.bytes(),
+                                                     .uses = mr::usage::flush_persistent,
+                                                     .connection = state.number()});
+}
+
+mr::remote_region add_owners_key(std::uint64_t key, const mr::remote_region& by_fabric, mr::usage uses) {
   const std::array places{by_fabric.places().front(),
                           mr::remote_place{.fabric = mr::place_behind_owner, .address = 0, .key = key}};
   return {places, by_fabric.size(), uses};
 }
 
-void check_persistence(const connection_state& state, mr::slice range, const std::string& what) {
+void check_persistence(const connection_state& state, mr::slice range, mr::usage uses, const std::string& what) {
   if (!state.properties().persistent_flush) {
     throw error(errc::not_supported,
                 what + ": usage flush_persistent needs connection_options::persistent_flush at both ends");
@@ -54,6 +55,8 @@ void check_persistence(const connection_state& state, mr::slice range, const std
   if (!mr::includes(range.usage(), mr::usage::flush_persistent)) {
     throw error(errc::access_denied, what + ": usage flush_persistent is for memory that is registered for it");
   }
+  if (uses == mr::usage::flush_persistent)
+    throw error(errc::not_supported, what + ": usage flush_persistent comes with another one, such as write_dst");
 }
 
 }  // namespace
@@ -92,7 +95,7 @@ task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_key
   if (state.has_ended()) throw state.why_ended().within(what);
   if (memory.size() == 0) throw error(errc::zero_length, what);
   if (memory.in_use()) throw error(errc::buffer_in_use, what);
-  if (overlaps(uses, mr::usage::flush_persistent)) check_persistence(state, memory.slice(), what);
+  if (overlaps(uses, mr::usage::flush_persistent)) check_persistence(state, memory.slice(), uses, what);
   if (how.until <= state.home.now()) throw too_late(what);
   const inside_call inside(state);
   auto lent = std::make_unique<lending>(keys, how.until);
@@ -128,9 +131,14 @@ task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_key
   if (range.kind() == mr::memory_kind::device)
     co_return open_device_memory(state, *keys, std::move(lent), range, uses, what);
   const bool persists = overlaps(uses, mr::usage::flush_persistent);
-  if (persists) check_persistence(state, range, what);
+  std::uint64_t owners_key = 0;
+  if (persists) {
+    check_persistence(state, range, uses, what);
+    owners_key = open_owners_key(state, range);  // first, because nothing may fail once the link has given a key
+    lent->add_owners_key(owners_key);
+  }
   mr::remote_region remote = co_await open_to_peer(state, range, uses & ~mr::usage::flush_persistent, gate, what);
-  if (persists) remote = add_owners_key(state, *lent, range, remote, uses);
+  if (persists) remote = add_owners_key(owners_key, remote, uses);
   remote.count_by(gate->told);
   if (!keys->opened(*lent, remote.places().front().key, remote.size())) {
     link_keys::end(lent.release());

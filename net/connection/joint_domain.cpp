@@ -113,7 +113,7 @@ void joint_domain::deregister(std::span<mr::registration> made) noexcept {
 }
 
 void joint_domain::do_register_all(mr::memory_record& target, const mr::registration_options& options) {
-  if (overlaps(options.usage, mr::usage::flush_persistent) && parts_.size() == mr::max_fabrics) {
+  if (overlaps(target.usage, mr::usage::flush_persistent) && parts_.size() == mr::max_fabrics) {
     throw error(errc::not_supported, "usage flush_persistent with so many fabrics: a descriptor has no room for it");
   }
   auto others = std::make_unique<mr::registration[]>(parts_.size() - 1);

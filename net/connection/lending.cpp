@@ -19,6 +19,7 @@ lending::lending(std::shared_ptr<link_keys> keys, time_point until)
 // Only a lending that was never opened is still armed; it is destroyed on the thread where it was made.
 lending::~lending() {
   if (armed()) keys_->home_.disarm(*this);
+  link_keys::end_copies(*this);
 }
 
 void lending::run_on_executor() noexcept {

@@ -152,7 +152,7 @@ void staging::begin(list_operation& all) noexcept try {
 void staging::begin(std::unique_ptr<job> what) noexcept {
   job_ = std::move(what);
   try {
-    run_in_background(state_.home, carry_out(), "memory of a device");
+    run_in_background(state_.home, carry_out(), "an operation that the peer carries out, or memory of a device");
   } catch (const std::bad_alloc&) {
     job_->failure = make_error(errc::no_memory);
     conclude(std::move(job_));

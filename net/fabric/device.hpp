@@ -108,6 +108,8 @@ class device {
   /// Whether regions may be open to every peer that has their key: not with FI_MR_ENDPOINT, and not with a provider in
   /// software that cannot be frozen, which would place the rest of a write after its region was closed.
   [[nodiscard]] bool opens_regions() const noexcept { return can_freeze() && !needs(FI_MR_ENDPOINT); }
+  /// Whether it is the processor that moves the bytes of peers.
+  [[nodiscard]] bool writes_by_processor() const noexcept { return keeps_regions_in_software_; }
   /// For calls on an endpoint. Serializes those of software providers, because those of 1.17 may progress an endpoint
   /// that another thread is closing, although they claim FI_THREAD_SAFE. With other providers it takes no lock.
   [[nodiscard]] entry enter() const {

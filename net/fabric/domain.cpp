@@ -21,6 +21,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   if (home.opens_regions()) {
     abilities.usages |= mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_visibility;
     if (home.has_atomics()) abilities.usages |= mr::usage::atomic_dst;
+    if (home.writes_by_processor()) abilities.usages |= mr::usage::flush_persistent;
   }
   return abilities;
 }

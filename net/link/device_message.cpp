@@ -67,7 +67,9 @@ std::optional<device_message> device_message::unpack(std::span<const std::byte> 
   const bool is_known =
       said.what >= verb::ask && said.what <= verb::persist && (flags & ~(flush_bit | direct_bit)) == 0;
   const bool has_slot = said.slot < slots && said.bytes <= most_bytes(said);
-  if (!is_known || !has_slot || said.status > mr::detail::device_access::not_written) return std::nullopt;
+  const bool is_in_turn = said.what != verb::persist || said.slot == 0;  // one at a time
+  if (!is_known || !has_slot || !is_in_turn || said.status > mr::detail::device_access::not_written)
+    return std::nullopt;
   const std::span<const std::byte> rest = packed.subspan(head_bytes);
   if (said.direct) {
     if (!may_be_direct(said.what) || said.flushes || rest.size() != sizeof said.shared_offset) return std::nullopt;

@@ -34,7 +34,8 @@ namespace weft::net {
 /// Between processes of one machine, an end may share memory of its device for the duration of an operation. The peer
 /// opens that memory, and copies between it and its own: such requests are direct, and use no slot's memory.
 ///
-/// A persist asks for no slots. Its bytes, at most most_persistent_bytes, are on storage once it is answered.
+/// A persist has slot 0, so that there is one at a time, and asks for no slots. Its bytes, at most
+/// most_persistent_bytes, are on storage once it is answered.
 struct device_message {
   static constexpr std::size_t slots = 8;
   static constexpr std::size_t slot_bytes = std::size_t{256} << 10;

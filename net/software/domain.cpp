@@ -16,7 +16,8 @@ namespace {
 
 constexpr mr::domain_capabilities abilities{
     .usages = mr::usage::send | mr::usage::recv | mr::usage::read_src | mr::usage::read_dst | mr::usage::write_src |
-              mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window | mr::usage::flush_visibility,
+              mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window | mr::usage::flush_visibility |
+              mr::usage::flush_persistent,
     .iova = true,
     .zero_based = true,
     .requested_key = true,

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Persistent flushes: what was written to a region over a file is on the storage of that file.
+#include <weft/mr/porting/refresh.hpp>
 #include <weft/mr/system/mapping.hpp>
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
-#include <fstream>
-
+#include "kit/disk_file.hpp"
 #include "kit/held_workers.hpp"
 #include "peers.hpp"
 
@@ -18,53 +16,18 @@ namespace {
 constexpr std::size_t page = 4096;
 constexpr mr::usage durable = mr::usage::write_dst | mr::usage::read_src | mr::usage::flush_persistent;
 
-/// A file on a disk, in the directory of the build.
-class disk_file : private immovable {
- public:
-  explicit disk_file(std::size_t bytes) {
-    fd_ = ::mkstemp(path_.data());
-    if (fd_ < 0 || ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) throw std::runtime_error("cannot make " + path_);
-  }
-  ~disk_file() {
-    ::close(fd_);
-    ::unlink(path_.c_str());
-  }
-  [[nodiscard]] mr::backing_file file() const noexcept { return {.descriptor = fd_}; }
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-
- private:
-  std::string path_ = "weft-persistence-XXXXXX";
-  int fd_ = -1;
-};
-
-mr::mapping mapped(const disk_file& of, std::size_t bytes) {
-  return mr::mapping::of_file(of.file(), bytes, system_calls::kernel());
-}
-
-/// How much of a mapping has not reached its file, by the kernel's account: proc_pid_smaps(5).
-std::size_t unwritten_kib(const std::string& path) {
-  std::ifstream all("/proc/self/smaps");
-  std::size_t kib = 0;
-  bool is_it = false;
-  for (std::string line; std::getline(all, line);) {
-    const std::string word = line.substr(0, line.find(' '));
-    if (!word.ends_with(':')) is_it = line.ends_with(path);
-    if (is_it && (word == "Shared_Dirty:" || word == "Private_Dirty:")) kib += std::stoul(line.substr(word.size()));
-  }
-  return kib;
-}
-
 class persistence : public peers {
  protected:
   void SetUp() override {
-    struct statfs here {};
-    constexpr auto in_memory = 0x01021994;  // TMPFS_MAGIC of statfs(2)
-    if (::statfs(".", &here) == 0 && here.f_type == in_memory) GTEST_SKIP() << "the build is in memory, not on a disk";
+    const mr::domain& home = device().domain();
+    if (!mr::includes(home.capabilities().usages, mr::usage::flush_persistent) || home.pins())
+      GTEST_SKIP() << "this device writes to pinned pages";
+    if (!disk_file::is_possible()) GTEST_SKIP() << "the directory of the build is not on a disk";
   }
   static net::connection_options persistent() { return options({.persistent_flush = true}); }
 
   [[nodiscard]] task<mr::region> region_over(const disk_file& file, std::size_t bytes, mr::usage uses = durable) {
-    co_return co_await device().domain().register_memory(mapped(file, bytes), {.usage = uses});
+    co_return co_await device().domain().register_memory(file.mapped(bytes), {.usage = uses});
   }
   [[nodiscard]] task<> write(net::connection& by, const mr::remote_slice& where, unsigned value) {
     auto source = co_await filled(pool(), static_cast<std::size_t>(where.size()), value);
@@ -85,15 +48,15 @@ TEST_P_PERSISTENCE(of_what_was_written_is_there_once_the_flush_has_ended) {
   for (unsigned value = 1; value != 4; ++value) {
     co_await write(client, there.remote(), value);
     co_await client.flush(there.remote(), net::flush_type::persistent);
-    EXPECT_EQ(unwritten_kib(file.path()), 0u);
+    EXPECT_EQ(file.unwritten_kib(), 0u);
     EXPECT_TRUE(holds(there.bytes(), value));
   }
   auto odd = there.remote().slice(page - 3, 10);
   co_await write(client, odd, 7);
   co_await client.flush(odd);
-  EXPECT_NE(unwritten_kib(file.path()), 0u);
+  EXPECT_NE(file.unwritten_kib(), 0u);
   co_await client.flush(odd, net::flush_type::persistent);
-  EXPECT_EQ(unwritten_kib(file.path()), 0u);
+  EXPECT_EQ(file.unwritten_kib(), 0u);
 }
 
 TEST_P_PERSISTENCE(comes_after_the_operations_before_it_and_before_those_behind_it) {
@@ -104,7 +67,7 @@ TEST_P_PERSISTENCE(comes_after_the_operations_before_it_and_before_those_behind_
   std::array all{client.write(source, there.remote()), client.flush(there.remote(), net::flush_type::persistent),
                  client.read(back, there.remote())};
   co_await client.batch(all);
-  EXPECT_EQ(unwritten_kib(file.path()), 0u);
+  EXPECT_EQ(file.unwritten_kib(), 0u);
   EXPECT_TRUE(holds(back.bytes(), 5));
 }
 
@@ -120,7 +83,7 @@ TEST_P_PERSISTENCE(of_both_directions_at_once) {
     }
   };
   co_await when_all(keep(client, there), keep(server, here));
-  EXPECT_EQ(unwritten_kib(ours.path()) + unwritten_kib(theirs.path()), 0u);
+  EXPECT_EQ(ours.unwritten_kib() + theirs.unwritten_kib(), 0u);
 }
 
 TEST_P(persistence, needs_the_option_at_both_ends) {
@@ -183,7 +146,7 @@ TEST_P_PERSISTENCE(is_refused_to_whoever_lies_about_the_memory_and_the_connectio
 // The memory is not mapped any more, which the kernel says as it says that a disk is broken.
 TEST_P_PERSISTENCE(that_the_storage_refuses_is_an_error_of_the_system_and_the_connection_goes_on) {
   const disk_file file(page);
-  std::optional<mr::mapping> memory(mapped(file, page));
+  std::optional<mr::mapping> memory(file.mapped(page));
   mr::region there = co_await device().domain().register_memory(std::span(*memory), {.usage = durable});
   co_await client.flush(there.remote(), net::flush_type::persistent);
   memory.reset();
@@ -195,14 +158,24 @@ TEST_P_PERSISTENCE(that_the_storage_refuses_is_an_error_of_the_system_and_the_co
   co_await there.release();
 }
 
+// The system tells of lost writes once, and no longer knows which they were.
+TEST_P_PERSISTENCE(is_promised_no_more_once_the_storage_has_lost_a_write) {
+  const disk_file file(page);
+  mr::region there = co_await region_over(file, page);
+  there.slice().record()->region->has_lost_writes = true;
+  EXPECT_EQ(co_await code_of(client.flush(there.remote(), net::flush_type::persistent)), std::errc::io_error);
+  EXPECT_EQ(co_await code_of(client.flush(there.remote(), net::flush_type::persistent)), std::errc::io_error);
+}
+
 TEST_P_PERSISTENCE(of_what_was_lent_ends_with_the_loan) {
   if (!has_windows()) co_return;
   const disk_file file(2 * page);
   mr::region whole = co_await region_over(file, 2 * page, durable | mr::usage::bind_window);
+  EXPECT_EQ(co_await code_of(server.expose(whole.slice(), mr::usage::flush_persistent)), errc::not_supported);
   net::exposure lent = co_await server.expose(whole.slice(page, page), durable);
   co_await write(client, lent.remote(), 1);
   co_await client.flush(lent.remote(), net::flush_type::persistent);
-  EXPECT_EQ(unwritten_kib(file.path()), 0u);
+  EXPECT_EQ(file.unwritten_kib(), 0u);
   connected others = co_await connect_pair(persistent(), persistent());
   EXPECT_EQ(co_await code_of(others.client.flush(lent.remote(), net::flush_type::persistent)), errc::remote_access);
   const mr::remote_region was = lent.remote();
@@ -240,20 +213,20 @@ TEST_P_HELD(is_not_said_of_memory_that_was_taken_back_meanwhile) {
   EXPECT_EQ(flush.code(), errc::remote_access);
 }
 
-TEST_P_HELD(that_is_stopped_ends_once_the_peer_has_answered) {
+TEST_P_HELD(that_is_stopped_ends_at_once_and_those_behind_it_wait_for_the_answer) {
   const disk_file file(page);
   mr::region there = co_await region_over(file, page);
   workers_.hold_next_until_waited_for();
   attempt flush(tasks, client.flush(there.remote(), net::flush_type::persistent));
   while (!workers_.hold_it()) co_await yield();
-  flush.stop();
   auto word = co_await filled(pool(), 10, 1);
   attempt behind(tasks, client.send(word));
-  co_await settle();
-  EXPECT_FALSE(behind.ended());  // what is behind it waits, as for any operation that the peer carries out
-  workers_.let_go();
+  flush.stop();
   co_await flush.end();
   EXPECT_EQ(flush.code(), errc::canceled);
+  co_await settle();
+  EXPECT_FALSE(behind.ended());
+  workers_.let_go();
   static_cast<void>(co_await server.recv_or_throw());
   co_await behind.end();
 }
@@ -269,11 +242,11 @@ TEST_P_TASK(persistence, is_promised_of_no_memory_that_has_none) {
   auto in_memory = mr::mapping::in_memory_file(page, false, -1, system_calls::kernel());
   co_await refuse(in_memory, "memfd");
   const disk_file file(page);
-  void* const own = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.file().descriptor, 0);
+  void* const own = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.descriptor(), 0);
   co_await refuse({static_cast<std::byte*>(own), page}, "private mapping");
   ::munmap(own, page);
   std::optional<disk_file> removed(page);
-  mr::mapping nameless = mapped(*removed, page);
+  mr::mapping nameless = removed->mapped(page);
   ::unlink(removed->path().c_str());
   co_await refuse(nameless, "can be found");
 }
@@ -284,6 +257,16 @@ TEST_P_TASK(persistence, of_a_region_lasts_as_long_as_its_registration) {
   EXPECT_EQ(co_await code_of(there.reregister({.usage = durable})), errc::invalid_argument);
   mr::region plain = co_await region_over(file, page, open_wide);
   EXPECT_EQ(co_await code_of(plain.reregister({.usage = durable})), errc::invalid_argument);
+}
+
+TEST_P_TASK(persistence, is_not_refreshed_into_memory_that_has_none) {
+  const disk_file file(page);
+  mr::region there = co_await region_over(file, page);
+  co_await mr::porting::refresh(there);
+  constexpr int in_its_place = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  EXPECT_EQ(::mmap(there.data(), page, PROT_READ | PROT_WRITE, in_its_place, -1, 0), there.data());
+  const auto failure = co_await failure_of(mr::porting::refresh(there));
+  EXPECT_TRUE(failed_with(failure, errc::not_supported, "not mapped from a file"));
 }
 
 }  // namespace

@@ -254,14 +254,19 @@ class Porting(ProgramTest):
             self.assertIn("is in memory, not on a disk", str(why))
             self.skipTest(str(why))
         self.fine(self.run_program("from_rpma", "show", server.address), "\n")
-        self.fine(self.run_program("from_rpma", "append", server.address, "hello "), "6 bytes are persistent\n")
-        self.fine(self.run_program("from_rpma", "append", server.address, "there"), "11 bytes are persistent\n")
+        self.fine(self.run_program("from_rpma", "append", server.address, "hello "), "22 bytes are persistent\n")
+        self.fine(self.run_program("from_rpma", "append", server.address, "there"), "43 bytes are persistent\n")
         server.process.kill()
         server.result()
         server = self.serve("from_rpma", log)
         self.fine(self.run_program("from_rpma", "show", server.address), "hello there\n")
-        log.write_bytes(b"\xff" * 8 + bytes(2**20 - 8))
-        self.assert_one_line("from_rpma", self.run_program("from_rpma", "show", server.address), "larger than its file")
+        with log.open("r+b") as torn:
+            torn.seek(16 + 6 + 16)
+            torn.write(b"T")
+        self.fine(self.run_program("from_rpma", "show", server.address), "hello \n")
+        for _ in range(10):
+            self.fine(self.run_program("from_rpma", "append", server.address, "x" * 100000))
+        self.assert_one_line("from_rpma", self.run_program("from_rpma", "append", server.address, "x" * 100000), "full")
 
     def test_wrong_usage_exits_with_2(self):
         for program in ("from_rdmacm", "from_libfabric", "from_rpma"):

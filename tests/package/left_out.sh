@@ -20,7 +20,7 @@ if [[ -z $transport ]]; then
 fi
 
 configure "-DWEFT_WITH_${transport^^}=OFF" | grep -F "WEFT_WITH_${transport^^} is off"
-cmake --build "$scratch/build" --target install >/dev/null
+cmake --build "$scratch/build" --target install >"$scratch/built" || { tail -n 40 "$scratch/built"; exit 1; }
 PKG_CONFIG_PATH=$(dirname "$(find "$scratch/prefix" -name weft.pc)")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046 # the flags are words

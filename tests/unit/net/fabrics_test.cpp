@@ -11,6 +11,7 @@
 #include <weft/net/stream_listener.hpp>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/disk_file.hpp"
 #include "kit/forwarding_transport.hpp"
 #include "net/support.hpp"
 
@@ -237,6 +238,26 @@ TEST_F(fabrics, one_of_which_cannot_register_memory_leave_it_registered_with_non
               errc::not_supported);
     EXPECT_EQ(device.domain().statistics().regions, 0u);
     EXPECT_EQ(co_await code_of(device.share_receives()), errc::not_supported);  // neither of these has any
+  });
+}
+
+// Nor when the region has no key of its own before it is enabled.
+TEST_F(fabrics, of_which_there_are_four_leave_no_room_for_persistent_flushes) {
+  if (!disk_file::is_possible()) GTEST_SKIP() << "the directory of the build is not on a disk";
+  constexpr reach all = reach::everybody;
+  const disk_file file(4096);
+  const auto register_with = [&](net::device& device, bool disabled) {
+    mr::registration_options how{.usage = mr::usage::write_dst | mr::usage::flush_persistent};
+    how.disabled = disabled;
+    return code_of(device.domain().register_memory(file.mapped(4096), how));
+  };
+  net::device three = open_fabrics({all, all, all});
+  net::device four = open_fabrics({all, all, all, all});
+  run([&]() -> task<> {
+    for (const bool disabled : {false, true}) {
+      EXPECT_EQ(co_await register_with(three, disabled), std::error_code());
+      EXPECT_EQ(co_await register_with(four, disabled), errc::not_supported);
+    }
   });
 }
 

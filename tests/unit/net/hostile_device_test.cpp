@@ -61,6 +61,10 @@ TEST_F(hostile_about_devices, requests_for_persistence_without_having_agreed_on_
   expect_end_after({packed({.what = verb::persist, .bytes = 1})});
 }
 
+TEST_F(hostile_about_devices, several_requests_for_persistence_at_a_time) {
+  EXPECT_FALSE(device_message::unpack(packed({.what = verb::persist, .slot = 1, .bytes = 1})));
+}
+
 TEST_F(hostile_about_devices, requests_for_copies_where_persistence_alone_was_agreed_on) {
   bytes said = greeting_bytes();
   said[15] |= std::byte{0x02};
