@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 
+#include "kit/disk_file.hpp"
 #include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
@@ -186,6 +187,25 @@ TEST_F(verbs_registration, on_demand_is_tried_again_where_the_mapping_has_change
   open_paging(~0u);
   libraries.failures = {{"reg_mr", EAGAIN}};
   EXPECT_NE(access_of({.usage = mr::usage::send, .on_demand = true}), 0u);
+}
+
+TEST_F(verbs_registration, for_persistent_flushes_is_of_memory_that_is_paged_on_demand) {
+  if (!test::disk_file::is_possible()) GTEST_SKIP() << "the directory of the build is not on a disk";
+  const test::disk_file file(4096);
+  const mr::mapping pages = file.mapped(4096);
+  const auto register_pages = [&](bool on_demand) {
+    const auto state = memory_domain->borrow(std::span(pages.data(), pages.size()));
+    mr::registration_options wanted{.usage = mr::usage::write_dst | mr::usage::flush_persistent};
+    wanted.on_demand = on_demand;
+    memory_domain->prepare(*state, wanted);
+    state->register_now();
+  };
+  EXPECT_EQ(test::code_thrown_by([&] { register_pages(false); }), errc::not_supported);
+  open_paging(~0u);
+  EXPECT_NE(test::words_thrown_by([&] { register_pages(false); }).find("needs on_demand"), std::string::npos);
+  EXPECT_TRUE(libraries.registrations.empty());
+  register_pages(true);
+  EXPECT_EQ(libraries.registrations.size(), 1u);
 }
 
 TEST_F(verbs_registration, of_a_devices_memory_goes_by_descriptor_and_offset) {
