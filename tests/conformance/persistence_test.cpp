@@ -37,11 +37,11 @@ class persistence : public peers {
 WEFT_ON_EVERY_TRANSPORT(persistence);
 
 /// With both ends of a connection that flushes persistently, and a file of two pages.
-#define TEST_P_PERSISTENCE(name)                                                                               \
-  TEST_P_SCRIPT(persistence, name, WEFT_ENDS_AND_TASKS, if (!opens_regions()) GTEST_SKIP() << no_open_regions; \
+#define TEST_P_PERSISTENCE(suite, name)                                                                  \
+  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!opens_regions()) GTEST_SKIP() << no_open_regions; \
                 between_busy_peers(WEFT_SCRIPT, persistent(), persistent()))
 
-TEST_P_PERSISTENCE(of_what_was_written_is_there_once_the_flush_has_ended) {
+TEST_P_PERSISTENCE(persistence, of_what_was_written_is_there_once_the_flush_has_ended) {
   EXPECT_TRUE(client.capabilities().persistent_flush);
   const disk_file file(2 * page);
   mr::region there = co_await region_over(file, 2 * page);
@@ -59,7 +59,7 @@ TEST_P_PERSISTENCE(of_what_was_written_is_there_once_the_flush_has_ended) {
   EXPECT_EQ(file.unwritten_kib(), 0u);
 }
 
-TEST_P_PERSISTENCE(comes_after_the_operations_before_it_and_before_those_behind_it) {
+TEST_P_PERSISTENCE(persistence, comes_after_the_operations_before_it_and_before_those_behind_it) {
   const disk_file file(2 * page);
   mr::region there = co_await region_over(file, 2 * page);
   auto source = co_await filled(pool(), 2 * page, 5);
@@ -71,7 +71,7 @@ TEST_P_PERSISTENCE(comes_after_the_operations_before_it_and_before_those_behind_
   EXPECT_TRUE(holds(back.bytes(), 5));
 }
 
-TEST_P_PERSISTENCE(of_both_directions_at_once) {
+TEST_P_PERSISTENCE(persistence, of_both_directions_at_once) {
   const disk_file ours(page);
   const disk_file theirs(page);
   mr::region here = co_await region_over(ours, page);
@@ -103,7 +103,7 @@ TEST_P(persistence, needs_the_option_at_both_ends) {
   between_peers(script, options(), persistent());
 }
 
-TEST_P_PERSISTENCE(needs_memory_that_is_open_for_it) {
+TEST_P_PERSISTENCE(persistence, needs_memory_that_is_open_for_it) {
   const disk_file file(page);
   mr::region there = co_await region_over(file, page, open_wide);
   const auto failure = co_await failure_of(client.flush(there.remote(), net::flush_type::persistent));
@@ -121,7 +121,7 @@ TEST_P_PERSISTENCE(needs_memory_that_is_open_for_it) {
   }
 }
 
-TEST_P_PERSISTENCE(is_refused_to_whoever_lies_about_the_memory_and_the_connection_goes_on) {
+TEST_P_PERSISTENCE(persistence, is_refused_to_whoever_lies_about_the_memory_and_the_connection_goes_on) {
   const disk_file file(page);
   mr::region there = co_await region_over(file, page);
   const mr::remote_place place = there.remote().places().back();
@@ -144,7 +144,7 @@ TEST_P_PERSISTENCE(is_refused_to_whoever_lies_about_the_memory_and_the_connectio
 }
 
 // The memory is not mapped any more, which the kernel says as it says that a disk is broken.
-TEST_P_PERSISTENCE(that_the_storage_refuses_is_an_error_of_the_system_and_the_connection_goes_on) {
+TEST_P_PERSISTENCE(persistence, that_the_storage_refuses_is_an_error_of_the_system_and_the_connection_goes_on) {
   const disk_file file(page);
   std::optional<mr::mapping> memory(file.mapped(page));
   mr::region there = co_await device().domain().register_memory(std::span(*memory), {.usage = durable});
@@ -159,7 +159,7 @@ TEST_P_PERSISTENCE(that_the_storage_refuses_is_an_error_of_the_system_and_the_co
 }
 
 // The system tells of lost writes once, and no longer knows which they were.
-TEST_P_PERSISTENCE(is_promised_no_more_once_the_storage_has_lost_a_write) {
+TEST_P_PERSISTENCE(persistence, is_promised_no_more_once_the_storage_has_lost_a_write) {
   const disk_file file(page);
   mr::region there = co_await region_over(file, page);
   there.slice().record()->region->has_lost_writes = true;
@@ -167,7 +167,7 @@ TEST_P_PERSISTENCE(is_promised_no_more_once_the_storage_has_lost_a_write) {
   EXPECT_EQ(co_await code_of(client.flush(there.remote(), net::flush_type::persistent)), std::errc::io_error);
 }
 
-TEST_P_PERSISTENCE(of_what_was_lent_ends_with_the_loan) {
+TEST_P_PERSISTENCE(persistence, of_what_was_lent_ends_with_the_loan) {
   if (!has_windows()) co_return;
   const disk_file file(2 * page);
   mr::region whole = co_await region_over(file, 2 * page, durable | mr::usage::bind_window);
@@ -195,12 +195,12 @@ class persistence_with_held_workers : public persistence {
 };
 WEFT_ON_EVERY_TRANSPORT(persistence_with_held_workers);
 
-#define TEST_P_HELD(name)                                                                \
-  TEST_P_SCRIPT(persistence_with_held_workers, name, WEFT_ENDS_AND_TASKS,                \
+#define TEST_P_HELD(suite, name)                                                         \
+  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS,                                        \
                 if (!opens_regions() || !has_windows()) GTEST_SKIP() << no_open_regions; \
                 between_busy_peers(WEFT_SCRIPT, persistent(), persistent()))
 
-TEST_P_HELD(is_not_said_of_memory_that_was_taken_back_meanwhile) {
+TEST_P_HELD(persistence_with_held_workers, is_not_said_of_memory_that_was_taken_back_meanwhile) {
   const disk_file file(page);
   mr::region whole = co_await region_over(file, page, durable | mr::usage::bind_window);
   net::exposure lent = co_await server.expose(whole.slice(), durable);
@@ -214,7 +214,7 @@ TEST_P_HELD(is_not_said_of_memory_that_was_taken_back_meanwhile) {
   EXPECT_EQ(flush.code(), errc::remote_access);
 }
 
-TEST_P_HELD(that_is_stopped_ends_at_once_and_those_behind_it_wait_for_the_answer) {
+TEST_P_HELD(persistence_with_held_workers, that_is_stopped_ends_at_once_and_those_behind_it_wait_for_the_answer) {
   const disk_file file(page);
   mr::region there = co_await region_over(file, page);
   workers_.hold_next_until_waited_for();
