@@ -300,6 +300,11 @@ void registrar::check_supported(const registration_options& options) const {
   need(capabilities_.dmabuf, options.dmabuf.has_value(), "dmabuf");
   const usage beyond = options.usage & ~usages_for(options);
   if (beyond != usage::none) need(false, true, "usage " + to_string(beyond));
+  if (!capabilities_.pins || options.on_demand || !overlaps(options.usage, usage::flush_persistent)) return;
+  throw error(errc::not_supported,
+              fmt::format("register memory on {} with usage flush_persistent: this needs on_demand, because what a "
+                          "device writes to pinned pages does not make them dirty",
+                          name_));
 }
 
 }  // namespace weft::mr

@@ -25,7 +25,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   if (home.traits().has_windows()) abilities.usages |= mr::usage::bind_window;
   abilities.iova = abilities.zero_based = home.traits().heeds_iova;
   abilities.on_demand = home.on_demand_operations() != 0;
-  if (abilities.on_demand) abilities.usages |= mr::usage::flush_persistent;  // not of pinned pages: check_persistence()
+  if (abilities.on_demand) abilities.usages |= mr::usage::flush_persistent;
   abilities.dmabuf = home.has_dmabuf();
   abilities.disabled = true;
   abilities.device_memory = true;
@@ -92,14 +92,6 @@ void check_on_demand(std::uint32_t operations, const mr::registration_options& o
   }
 }
 
-// What a device writes to pinned pages does not make them dirty, so that msync(2) passes over them.
-void check_persistence(const mr::registration_options& options, const std::string& what) {
-  if (options.on_demand || !overlaps(options.usage, mr::usage::flush_persistent)) return;
-  throw error(errc::not_supported, what +
-                                       ": usage flush_persistent needs on_demand, because pinned pages are not noticed "
-                                       "to have been written");
-}
-
 void check_dmabuf(const mr::registration_options& options, const std::string& what) {
   if (options.dmabuf && overlaps(options.usage, mr::usage::bind_window)) {
     throw error(errc::not_supported, what + ": a dmabuf cannot have bind_window on this device");
@@ -145,7 +137,6 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   check_alignment(memory, options, what);
   check_on_demand(device_->on_demand_operations(), options, what);
   check_dmabuf(options, what);
-  check_persistence(options, what);
   mr::registration item;
   item.address = address_for_peers(memory, options);
   entry made = make_regions(memory, options, what);

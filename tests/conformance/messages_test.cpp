@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages: sizes, order, and what is refused before anything is posted.
 
+#include "equal_shares.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -250,31 +251,10 @@ TEST_P_BETWEEN(messages, a_task_that_sends_and_receives_without_end_lets_others_
 
 // So many that one look of the executor's does not serve them all.
 TEST_P_TASK(messages, of_many_connections_that_talk_at_once_are_served_in_equal_shares) {
-  constexpr std::size_t connections = 100;
-  constexpr std::size_t mean = 100;  // round trips, of which a few pass until those that have gone cold are warm
+  constexpr std::size_t mean = 100;  // of which a few pass until those that have gone cold are warm
   std::vector<connected> all;
-  while (all.size() < connections) all.push_back(co_await connect_pair());
-  std::vector<std::size_t> served(connections);
-  std::size_t left = connections * mean;
-  const auto echo = [](net::connection& peer) -> task<> {
-    while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
-  };
-  const auto ask = [&](net::connection& peer, std::size_t& count) -> task<> {
-    while (left > 0) {
-      co_await peer.send(co_await pool().allocate(64));
-      static_cast<void>(co_await peer.recv_or_throw());
-      if (left == 0) break;
-      --left;
-      ++count;
-    }
-    co_await peer.close();
-  };
-  const auto talk = [&](scope& talking) -> task<> {
-    for (connected& ends : all) talking.spawn(echo(ends.server));
-    for (std::size_t i = 0; i < connections; ++i) talking.spawn(ask(all[i].client, served[i]));
-    co_return;
-  };
-  co_await with_scope(on_failure::stop_siblings, talk);
+  while (all.size() < 100) all.push_back(co_await connect_pair());
+  const std::vector<std::size_t> served = co_await round_trips_of_each(pool(), all, mean);
   const auto [least, most] = std::ranges::minmax(served);
   EXPECT_GE(least, mean / 2);
   EXPECT_LE(most, mean * 2);

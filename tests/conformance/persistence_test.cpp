@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../sim/loose_task.hpp"
 #include "kit/disk_file.hpp"
 #include "kit/held_workers.hpp"
 #include "peers.hpp"
@@ -230,6 +231,25 @@ TEST_P_HELD(persistence_with_held_workers, that_is_stopped_ends_at_once_and_thos
   workers_.let_go();
   static_cast<void>(co_await server.recv_or_throw());
   co_await behind.end();
+}
+
+sim::loose_task flush_alone(net::transfer flush) { co_await std::move(flush); }
+
+// The worker looks at memory that is neither registered nor mapped any more, for a connection that is gone.
+TEST_P_HELD(persistence_with_held_workers, leaves_nothing_behind_when_its_task_its_connection_and_its_memory_go) {
+  const disk_file file(page);
+  mr::region there = co_await region_over(file, page);
+  workers_.hold_next_until_waited_for();
+  {
+    const sim::loose_task flush = flush_alone(client.flush(there.remote(), net::flush_type::persistent));
+    flush.start(home());
+    while (!workers_.hold_it()) co_await yield();
+  }
+  client.abort();
+  server.abort();
+  co_await there.release();
+  EXPECT_TRUE(workers_.hold_it());
+  workers_.let_go();
 }
 
 TEST_P_TASK(persistence, is_promised_of_no_memory_that_has_none) {

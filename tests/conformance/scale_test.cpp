@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "equal_shares.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -68,28 +69,7 @@ TEST_P(scale, a_thousand_active_connections_share_fairly) {
   if (!make_room_for(connections)) GTEST_SKIP() << "the limit of open files is too low";
   run([&]() -> task<> {
     std::vector<connected> all = co_await connect_many(connections);
-    std::vector<std::size_t> served(connections);
-    std::size_t left = connections * mean;
-    const auto echo = [](net::connection& peer) -> task<> {
-      while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
-    };
-    const auto ask = [&](net::connection& peer, std::size_t& count) -> task<> {
-      while (left > 0) {
-        co_await peer.send(co_await pool().allocate(64));
-        static_cast<void>(co_await peer.recv_or_throw());
-        if (left == 0) break;
-        --left;
-        ++count;
-      }
-      co_await peer.close();
-    };
-    const auto script = [&](scope& tasks) -> task<> {
-      for (connected& ends : all) tasks.spawn(echo(ends.server));
-      for (std::size_t i = 0; i < connections; ++i) tasks.spawn(ask(all[i].client, served[i]));
-      co_return;
-    };
-    co_await with_scope(on_failure::stop_siblings, script);
-
+    const std::vector<std::size_t> served = co_await round_trips_of_each(pool(), all, mean);
     const auto [least, most] = std::ranges::minmax(served);
     double squares = 0;
     for (const std::size_t count : served)

@@ -193,16 +193,18 @@ TEST_F(verbs_registration, for_persistent_flushes_is_of_memory_that_is_paged_on_
   if (!test::disk_file::is_possible()) GTEST_SKIP() << "the directory of the build is not on a disk";
   const test::disk_file file(4096);
   const mr::mapping pages = file.mapped(4096);
-  const auto register_pages = [&](bool on_demand) {
+  const auto register_pages = [&](bool on_demand, bool disabled = false) {
     const auto state = memory_domain->borrow(std::span(pages.data(), pages.size()));
     mr::registration_options wanted{.usage = mr::usage::write_dst | mr::usage::flush_persistent};
     wanted.on_demand = on_demand;
+    wanted.disabled = disabled;  // registered without rights for peers at first
     memory_domain->prepare(*state, wanted);
     state->register_now();
   };
   EXPECT_EQ(test::code_thrown_by([&] { register_pages(false); }), errc::not_supported);
   open_paging(~0u);
   EXPECT_NE(test::words_thrown_by([&] { register_pages(false); }).find("needs on_demand"), std::string::npos);
+  EXPECT_EQ(test::code_thrown_by([&] { register_pages(false, true); }), errc::not_supported);
   EXPECT_TRUE(libraries.registrations.empty());
   register_pages(true);
   EXPECT_EQ(libraries.registrations.size(), 1u);
