@@ -155,6 +155,7 @@ bool outgoing::issue_whole(entry& item) noexcept {
   next->of = &item;
   next->offset = 0;
   next->bytes = item.bytes;
+  next->is_large = is_large;
   if (item.is_message() && item.message == 0) item.message = ++messages_;
   item.phase = entry::state::issued;
   item.given = item.bytes;
@@ -245,6 +246,7 @@ void outgoing::issue_slice(entry& item, rail& over) noexcept {
   next->own = {};
   next->of = &item;
   next->offset = item.given;
+  next->is_large = true;
   next->bytes = std::min(sliced_.slice_bytes, item.bytes - item.given);
   next->remote_key = place->key;
   next->remote_address = place->address + item.given;

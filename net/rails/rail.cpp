@@ -53,7 +53,7 @@ void rail::begin(rail_start&& how) {
   finished_.reserve(finished_.size() + 1);
   waiting_.clear();
   sent_ = confirmed_ = received_ = told_ = 0;
-  bytes_out_ = parts_out_ = 0;
+  bytes_out_ = parts_out_ = large_parts_out_ = 0;
   bytes_measured_ = 0;
   rate_ = 0;
   answered_ = heard_ = is_to_shut_down_ = false;
@@ -131,7 +131,8 @@ part* rail::take_part() noexcept { return free_ == nullptr ? nullptr : std::exch
 void rail::give_back(part& what) noexcept { what.next = std::exchange(free_, &what); }
 
 void rail::post(part& what) noexcept {
-  if (parts_out_++ == 0) measured_since_ = owner_.home().coarse_now();
+  ++parts_out_;
+  if (what.is_large && large_parts_out_++ == 0) measured_since_ = owner_.home().coarse_now();
   bytes_out_ += what.bytes;
   was_posted_ = true;
   carrier_->post(what);
@@ -171,6 +172,7 @@ void rail::completed(work_request& work, work_status status) noexcept {
   auto& item = static_cast<part&>(work);
   --parts_out_;
   bytes_out_ -= item.bytes;
+  if (item.is_large) --large_parts_out_;
   if (carrier_->properties().completes_on_answer || is_query(work.kind)) answered_ = true;
   if (item.of == nullptr) {
     item.next = std::exchange(free_controls_, &item);
@@ -178,7 +180,7 @@ void rail::completed(work_request& work, work_status status) noexcept {
     return owner_.control_sent();
   }
   if (status == work_status::done) {
-    note_rate(item.bytes);
+    if (item.is_large) note_rate(item.bytes);
     health_.completed(item.kind, item.bytes);
   }
   owner_.part_ended(*this, item, status);

@@ -35,6 +35,7 @@ struct part : work_request {
   part* next = nullptr;      ///< while it is free
   std::uint64_t offset = 0;  ///< in the request
   std::uint64_t bytes = 0;   ///< of its segments
+  bool is_large = false;     ///< how long it takes says how fast the rail is
   std::array<mr::slice, max_segments> pieces{};
   std::array<std::byte, control::trailer_bytes> trailer{};  ///< of a control message
 };
@@ -102,7 +103,8 @@ class rail final : private link_events {
   /// Hands over what was posted.
   void ring() noexcept;
   void give_back(part& what) noexcept;
-  /// Bytes and parts in flight, and their recent rate in bytes per microsecond; 0: nothing was carried, or not lately.
+  /// Bytes and parts in flight, and the recent rate of large parts in bytes per microsecond; 0: none was carried, or
+  /// not lately.
   [[nodiscard]] std::uint64_t bytes_out() const noexcept { return bytes_out_; }
   [[nodiscard]] std::uint32_t parts_out() const noexcept { return parts_out_; }
   [[nodiscard]] double rate() const noexcept;
@@ -180,6 +182,7 @@ class rail final : private link_events {
   part* free_controls_ = nullptr;
   std::uint64_t bytes_out_ = 0;
   std::uint32_t parts_out_ = 0;
+  std::uint32_t large_parts_out_ = 0;
   // State of last_sign().
   bool answered_ = false;
   bool heard_ = false;

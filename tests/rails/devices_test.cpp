@@ -298,6 +298,28 @@ TEST_P(simulated_rails, of_equal_speed_carry_nearly_twice_what_one_does) {
   EXPECT_GT(10 * one, 18 * two) << one.count() << " ns over one, " << two.count() << " over two";
 }
 
+// Messages go over one rail. Their time is that of the way there and back, and no reason to spread less over that rail.
+TEST_P(simulated_rails, are_as_fast_as_what_is_large_goes_over_them) {
+  open(3, {.longest_delay_ns = 1'000'000}, {});
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+    co_await until_both_carry(both.client, target);
+    auto source = co_await filled(4 * mebibyte, 1);
+    co_await both.client.write(source, target.remote());
+    const auto rates = [&] {
+      std::vector<std::uint64_t> found;
+      for (const auto& each : both.client.rails()) found.push_back(each.bytes_per_second);
+      return found;
+    };
+    const auto before = rates();
+    for (unsigned i = 0; i < 20; ++i) {
+      co_await both.client.send(source.slice(0, 16));
+      static_cast<void>(co_await both.server.recv_or_throw());
+    }
+    EXPECT_EQ(rates(), before);
+  });
+}
+
 TEST_P(simulated_rails, take_hardly_longer_than_one_link_for_what_is_small) {
   if (GetParam().ways[0] != GetParam().ways[1]) GTEST_SKIP() << "which link would that be?";
   enum class what : std::uint8_t { message, read, write };
