@@ -56,8 +56,10 @@ struct key_table::entry : key_list::node {
 };
 
 key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t bytes) const noexcept {
-  if (pieces.empty())
-    return {access_status::ok, memory + from, bytes, may_shrink, direct.load(std::memory_order_acquire)};
+  if (pieces.empty()) {
+    direct_memory* const whole = direct.load(std::memory_order_acquire);
+    return {access_status::ok, memory + from, bytes, may_shrink && whole == nullptr, whole};  // its file is sealed
+  }
   const auto found = std::upper_bound(pieces.begin(), pieces.end(), from,
                                       [](std::uint64_t place, const piece& item) { return place < item.end; });
   if (found == pieces.end()) return {access_status::ok, memory, 0, may_shrink};  // no bytes, at the end of the region

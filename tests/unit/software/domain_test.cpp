@@ -363,6 +363,19 @@ TASK_TEST_F(memory_of_all_kinds, that_has_changed_is_looked_at_by_a_refresh) {
   co_await made.release();
 }
 
+// So the processor copies it: through the kernel that takes three times as long.
+TASK_TEST_F(memory_of_all_kinds, that_is_direct_is_of_a_file_that_cannot_become_shorter) {
+  auto own = mr::mapping::in_memory_file(4 * page, false, -1, system_calls::kernel());
+  mr::region made = co_await domain->register_memory(std::move(own), {.usage = mr::usage::write_dst, .direct = true});
+  const mr::remote_region remote = made.remote();
+  {
+    const key_table::reader::batch inside(reader);
+    EXPECT_FALSE(reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
+  }
+  EXPECT_FALSE(domain->may_shrink(*made.slice().record()));
+  co_await made.release();
+}
+
 TEST_F(domain_test, what_iwarp_in_user_space_cannot_do_is_refused_by_name) {
   const auto words = [&](mr::registration_options options) {
     EXPECT_EQ(test::code_thrown_by([&] { return domain->register_now(memory, options); }), errc::not_supported);
