@@ -139,24 +139,32 @@ class bench {
     successive<client> reader(by_reading, options_.resume_within);
     successive<client> writer(by_reading, options_.resume_within);
     successive<text_client> text(by_asking, options_.resume_within);
-    co_await reader.begin();
-    co_await writer.begin();
-    co_await text.begin();
+    const bool reads = !options_.address.empty();
+    const bool asks = !options_.tcp_address.empty();
+    if (reads) co_await reader.begin();
+    if (asks) co_await text.begin();
     const auto measure = [&]() -> task<> {
       for (unsigned i = 0; i < options_.rounds; ++i) {
-        co_await one_round(rates_, [&] { return read_all(reader); });
-        co_await one_round(tcp_rates_, [&] { return ask_all(text); });
+        if (reads) co_await one_round(rates_, [&] { return read_all(reader); });
+        if (asks) co_await one_round(tcp_rates_, [&] { return ask_all(text); });
       }
       done_ = true;
     };
-    co_await when_all(measure(), set_on(writer));
+    if (reads && !options_.read_only) {
+      co_await writer.begin();
+      co_await when_all(measure(), set_on(writer));
+    } else {
+      co_await measure();
+    }
     result_.gets_per_second = median(rates_);
     result_.tcp_gets_per_second = median(tcp_rates_);
-    result_.torn = reader.now()->statistics().torn;
     result_.servers = history_.servers();
     result_.lost = reader.lost() + writer.lost() + text.lost();
-    co_await reader.now()->close();
-    co_await writer.now()->close();
+    if (reads) {
+      result_.torn = reader.now()->statistics().torn;
+      co_await reader.now()->close();
+    }
+    if (writer.now()) co_await writer.now()->close();
     co_return result_;
   }
 

@@ -28,8 +28,8 @@ struct version {
 [[nodiscard]] std::optional<version> version_in(std::string_view bytes, std::uint64_t index) noexcept;
 
 struct bench_options {
-  std::string address;
-  std::string tcp_address;         ///< "HOST:PORT"
+  std::string address;             ///< for one-sided reads and SETs; empty: none of both
+  std::string tcp_address;         ///< "HOST:PORT"; empty: nothing is asked over TCP
   std::uint64_t keys = 1'000'000;  ///< that the server was filled with
   std::uint64_t hot_keys = 64;     ///< of these: half of the SETs go to them, and a tenth of the GETs
   std::size_t depth = 16;          ///< GETs under way at a time, each way
@@ -37,6 +37,7 @@ struct bench_options {
   std::chrono::milliseconds round{1000};
   /// A network or a server that fails is waited for so long, and then the benchmark goes on. Zero: it ends.
   std::chrono::milliseconds resume_within{};
+  bool read_only = false;  ///< nothing is set meanwhile
   std::uint64_t seed = 1;
 };
 
@@ -54,7 +55,7 @@ struct bench_result {
   std::uint64_t lost = 0;     ///< operations that ended with their connection
 };
 
-/// Asks one server both ways in turn, while another connection sets.
+/// Asks one server each way in turn, while another connection sets.
 [[nodiscard]] weft::task<bench_result> run_bench(weft::net::device& device, bench_options options);
 
 }  // namespace kv

@@ -118,9 +118,12 @@ task<bool> set(net::device& device, std::string address, std::string key, std::s
 
 task<bool> bench(net::device& device, kv::bench_options options) {
   const auto found = co_await kv::run_bench(device, options);
-  fmt::print("GETs by one-sided reads   {:10.0f} per second\n", found.gets_per_second);
-  fmt::print("GETs over TCP             {:10.0f} per second\n", found.tcp_gets_per_second);
-  fmt::print("ratio                     {:10.2f}\n", found.gets_per_second / found.tcp_gets_per_second);
+  const bool reads = !options.address.empty();
+  const bool asks = !options.tcp_address.empty();
+  if (reads) fmt::print("GETs by one-sided reads   {:10.0f} per second\n", found.gets_per_second);
+  if (asks) fmt::print("GETs over TCP             {:10.0f} per second\n", found.tcp_gets_per_second);
+  if (reads && asks)
+    fmt::print("ratio                     {:10.2f}\n", found.gets_per_second / found.tcp_gets_per_second);
   fmt::print("{} GETs beside {} SETs; {} reads were torn and repeated; {} values missing, {} not whole\n", found.gets,
              found.sets, found.torn, found.missing, found.wrong);
   if (options.resume_within.count() > 0) {
@@ -205,8 +208,12 @@ int main(int argc, char** argv) {
   kv::bench_options measuring;
   std::size_t milliseconds = 1000;
   CLI::App& measure = *app.add_subcommand("bench", "GETs by one-sided reads beside GETs over TCP, while SETs go on");
-  measure.add_option("ADDRESS", measuring.address, "HOST:PORT of a server with --fill")->required()->type_name("");
-  measure.add_option("TCP_ADDRESS", measuring.tcp_address, "its HOST:PORT for TCP")->required()->type_name("");
+  measure.add_option("ADDRESS", measuring.address, "HOST:PORT of a server with --fill, or tcp://HOST:PORT alone")
+      ->required()
+      ->type_name("");
+  measure.add_option("TCP_ADDRESS", measuring.tcp_address, "its HOST:PORT for TCP (default: no GETs over TCP)")
+      ->type_name("");
+  measure.add_flag("--read-only", measuring.read_only, "set nothing meanwhile");
   measure.add_option("--keys", measuring.keys, "that it was filled with")->check(CLI::Range(1ul, 100'000'000ul));
   measure.add_option("--depth", measuring.depth, "GETs at a time")->check(CLI::Range(1, 64))->capture_default_str();
   measure.add_option("--rounds", measuring.rounds, "of each way, in turn")->check(CLI::Range(1, 1000));
@@ -217,6 +224,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 86'400))
       ->type_name("SECONDS");
   measure.callback([&] {
+    if (measuring.address.starts_with(tcp))
+      measuring.tcp_address = std::exchange(measuring.address, {}).substr(tcp.size());
     measuring.resume_within = std::chrono::seconds(resume_seconds);
     measuring.round = std::chrono::milliseconds(milliseconds);
     run = [&](net::device& device) { return on_executor(bench(device, measuring)); };

@@ -110,20 +110,18 @@ places places_of(key_in key, std::uint64_t buckets) noexcept {
 
 outcome find_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t number, std::string_view key,
                 value& into, moment now) noexcept {
-  bool torn = false;
-  for (std::size_t i = 0; i < slots_in_bucket; ++i) {
-    image each;
-    std::memcpy(&each, bucket.subspan(i * slot_bytes, slot_bytes).data(), slot_bytes);
-    if (each.empty()) continue;
-    if (!each.is_whole(number)) {
-      torn = true;
-    } else if (each.database() == 0 && each.key() == key) {
-      if (each.has_expired(now)) return outcome::absent;
-      into = value(each.bytes(), each.flags);
-      return outcome::found;
-    }
+  std::array<image, slots_in_bucket> slots;
+  std::memcpy(slots.data(), bucket.data(), bucket_bytes);
+  for (const image& each : slots) {
+    if (each.empty() || !each.has_sizes() || each.database() != 0 || each.key() != key) continue;
+    if (!each.is_whole(number)) return outcome::torn;
+    if (each.has_expired(now)) return outcome::absent;
+    into = value(each.bytes(), each.flags);
+    return outcome::found;
   }
-  return torn ? outcome::torn : outcome::absent;
+  // A slot that is being written may be the key's.
+  const auto is_torn = [&](const image& each) { return !each.empty() && !each.is_whole(number); };
+  return std::ranges::any_of(slots, is_torn) ? outcome::torn : outcome::absent;
 }
 
 table::table(std::span<std::byte> memory) noexcept
