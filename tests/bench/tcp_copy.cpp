@@ -85,7 +85,7 @@ T receive_value(int fd) {
   return value;
 }
 
-void send_file(int fd, copy::source_file& source) {
+void send_file(int fd, copy::source_file& source, copy::progress* shown = nullptr) {
   std::vector<std::byte> chunk(copy::most_chunk_bytes);
   copy::sha256 hash;
   for (std::uint64_t i = 0; i < copy::chunks_of(source.size()); ++i) {
@@ -93,6 +93,7 @@ void send_file(int fd, copy::source_file& source) {
     source.read(bytes);
     hash.update(bytes);
     send_all(fd, bytes);
+    if (shown != nullptr) shown->advance(bytes.size());
   }
   source.check_unchanged();
   send_value(fd, hash.finish());
@@ -160,21 +161,22 @@ void ask(int fd, char verb, const std::string& name, std::uint64_t size) {
   send_value(fd, wanted);
 }
 
-std::uint64_t put(const std::string& path, const char* port) {
+void put(const std::string& path, const char* port) {
+  const std::string name = std::filesystem::path(path).filename();
   copy::source_file source(path);
+  copy::progress shown(name, source.size());
   const auto fd = connect_to(port);
-  ask(fd.get(), 'p', std::filesystem::path(path).filename(), source.size());
-  send_file(fd.get(), source);
-  return source.size();
+  ask(fd.get(), 'p', name, source.size());
+  send_file(fd.get(), source, &shown);
+  shown.finish("");
 }
 
-std::uint64_t get(const std::string& name, const char* port) {
+void get(const std::string& name, const char* port) {
   const copy::directory here(".");
   const auto fd = connect_to(port);
   ask(fd.get(), 'g', name, 0);
   const auto size = receive_value<std::uint64_t>(fd.get());
   receive_file(fd.get(), copy::part_file(here, name), size);
-  return size;
 }
 
 }  // namespace
@@ -186,9 +188,8 @@ int main(int argc, char** argv) try {
     std::fputs("usage: tcp_copy serve DIR | put FILE PORT | get NAME PORT\n", stderr);
     return 2;
   }
-  const auto start = std::chrono::steady_clock::now();
-  const std::uint64_t size = words[0] == "put" ? put(words[1], argv[3]) : get(words[1], argv[3]);
-  fmt::print("{}: {}\n", words[1], copy::format_speed(size, std::chrono::steady_clock::now() - start));
+  if (words[0] == "put") put(words[1], argv[3]);
+  if (words[0] == "get") get(words[1], argv[3]);
   return 0;
 } catch (const std::exception& why) {
   fmt::print(stderr, "tcp_copy: {}\n", why.what());

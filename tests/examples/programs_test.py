@@ -227,6 +227,49 @@ class Echo(ProgramTest):
                              r"\Aecho: nobody listens on 127\.0\.0\.1:1 .*refused\n\Z")
 
 
+class Demo(ProgramTest):
+    """What `./dev demo` runs."""
+
+    def test_a_late_answer_spoils_memory_that_is_reused_and_none_that_is_retired(self):
+        for device in ("shm", "iwarp"):
+            self.fine(self.run_program("late_answer", "reuse", device), "answer 4711: sold out to be sent to Aachen\n")
+            self.fine(self.run_program("late_answer", "retire", device), "order 4712: 3 anvils, to be sent to Aachen\n")
+
+    def test_a_cable_that_is_pulled_and_plugged_in_loses_nothing(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            cable = self.start_server("cable", f"127.0.0.1:{listener.getsockname()[1]}", "1000")
+            near = socket.create_connection(("127.0.0.1", int(cable.out.rpartition(":")[2])))
+            far, _ = listener.accept()
+            sent = random.Random(1).randbytes(8 * MIB)
+
+            def send():
+                near.sendall(sent)
+                near.shutdown(socket.SHUT_WR)
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            arrived = bytearray(far.recv(100, socket.MSG_WAITALL))
+            for signal_number in (signal.SIGUSR1, signal.SIGUSR2) * 3:
+                cable.process.send_signal(signal_number)
+            while piece := far.recv(MIB):
+                arrived += piece
+            sender.join()
+            self.assertEqual(arrived, sent)
+            far.close()
+            near.close()
+            cable.process.send_signal(signal.SIGTERM)
+            self.assertEqual(cable.result().out.splitlines()[-1], str(len(sent)))
+
+    def test_every_scene_has_its_table(self):
+        demo = Path(__file__).parents[2] / "examples/demo/demo.py"
+        done = subprocess.run([demo, options.programs.parent, "--quick"], capture_output=True, text=True, check=False,
+                              timeout=PATIENCE)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        for row in ("weft, iWARP in user space  +[0-9,]+ ", "plain TCP  +[0-9]+ MiB/s", "weft, two cables .* identical",
+                    "weft: memory retired +order 4712"):
+            self.assertRegex(done.stdout, row)
+
+
 class Porting(ProgramTest):
     """Programs beside the calls of other libraries."""
 

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that run beside each other, and what they cost."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class Failure(Exception):
+    """What a person reads in place of a table."""
+
+
+def pinned(end, command):
+    """Servers and clients have cores of their own, half of the machine's each, where there are several."""
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    its = cores if half == 0 else cores[:half] if end == "server" else cores[half:]
+    return ["taskset", "--cpu-list", ",".join(map(str, its)), *command]
+
+
+class Server:
+    """A program that runs until it is stopped. `said` is the match of `ready` in its output once it listens."""
+
+    def __init__(self, command, ready):
+        self.name = os.path.basename(command[0])
+        self.complaints = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(pinned("server", command), stdout=subprocess.PIPE, stderr=self.complaints,
+                                        text=True)
+        self.said = self._wait_for(ready)
+
+    def _wait_for(self, ready):
+        """The match of a line of its output."""
+        for line in self.process.stdout:
+            found = re.search(ready, line)
+            if found:
+                return found
+        self.complaints.seek(0)
+        raise Failure(f"{self.name} did not start: {self.complaints.read().strip()}")
+
+    def processor_seconds(self):
+        """User and system time of all its threads so far."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def stop(self):
+        """Ends it, and yields what it has said meanwhile."""
+        self.signal(signal.SIGTERM)
+        return self.process.communicate()[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        if self.process.poll() is None:
+            self.stop()
+
+
+class Outcome:
+    """A program that has ended: what it said, its seconds, and those of the processor."""
+
+    def __init__(self, said, seconds, processor):
+        self.said = said
+        self.seconds = seconds
+        self.processor = processor
+
+
+def start(command, directory=None):
+    return subprocess.Popen(pinned("client", command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory)
+
+
+def finish(process, started):
+    said, complaint = process.communicate()
+    seconds = time.monotonic() - started
+    if process.returncode != 0:
+        raise Failure(f"{' '.join(process.args)}: {complaint.strip() or f'ended with {process.returncode}'}")
+    return said, seconds
+
+
+def run(command, directory=None):
+    before = os.times()
+    said, seconds = finish(start(command, directory), time.monotonic())
+    after = os.times()
+    processor = after.children_user - before.children_user + after.children_system - before.children_system
+    return Outcome(said, seconds, processor)
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+class Activity:
+    """What goes on, on a terminal: a line that the table replaces."""
+
+    shows = sys.stderr.isatty()
+
+    def __init__(self, what):
+        self.what = what
+        self.steps = 0
+
+    def step(self, doing):
+        if self.shows:
+            sys.stderr.write(f"\r\x1b[K{self.what}: {'|/-' [self.steps % 3]} {doing}")
+            sys.stderr.flush()
+        self.steps += 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        if self.shows:
+            sys.stderr.write("\r\x1b[K")
+
+
+def print_table(header, rows):
+    """The first column is of names, the others of numbers."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+        print("   " + "   ".join(cells).rstrip())
+    print(flush=True)

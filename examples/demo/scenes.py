@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scenes of the demo: each prints its table."""
+
+import contextlib
+import filecmp
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+
+from processes import Activity, Failure, Server, finish, median, print_table, run, start
+
+MIB = 1 << 20
+KEYS = 100_000
+AT_A_TIME = 16
+CABLE_MIB = 60  # in a second
+
+
+@dataclass
+class Extent:
+    """How much of everything: the demo takes its time, a test does not."""
+
+    rounds: int = 3  # of GETs
+    round_milliseconds: int = 1000
+    orders: tuple = ((0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0), (0, 2, 1))  # in which the file goes over each way
+    file_mib: int = 0  # 0: a file of the machine's
+    pulled_after: float = 0.5  # seconds after the copy has begun
+    pulled_for: float = 1.0
+
+
+WHOLE = Extent()
+QUICK = Extent(rounds=1, round_milliseconds=100, orders=((0, 1, 2),), file_mib=24, pulled_after=0.05, pulled_for=0.2)
+
+
+def begin(title):
+    print(title, flush=True)
+
+
+# ---- 1: a cache ----
+
+
+def kv_client(programs, extent, *words):
+    return [f"{programs}/kv", *words, "--keys", str(KEYS), "--depth", str(AT_A_TIME), "--rounds", "1", "--milliseconds",
+            str(extent.round_milliseconds), "--read-only"]
+
+
+def ask_kv(server, command):
+    """GETs per second, and the server's processor time for a million of them."""
+    before = server.processor_seconds()
+    said = run(command).said
+    spent = server.processor_seconds() - before
+    rate = float(re.search(r"GETs .* (\d+) per second", said).group(1))
+    gets = int(re.search(r"^(\d+) GETs", said, re.MULTILINE).group(1))
+    return rate, spent / gets * 1e6
+
+
+def redis_client(port, *words):
+    return ["redis-benchmark", "-p", str(port), "-c", "1", "-P", str(AT_A_TIME), "-d", "64", "-r", str(KEYS), "-q", *words]
+
+
+def start_redis():
+    """A redis-server with the same number of keys, and its port; None where none is installed."""
+    if not shutil.which("redis-server") or not shutil.which("redis-benchmark"):
+        return None, None
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = Server(["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""], "Ready to accept")
+    run(redis_client(port, "-t", "set", "-n", str(3 * KEYS)))
+    return server, port
+
+
+def ask_redis(server, port):
+    requests = 3 * KEYS
+    before = server.processor_seconds()
+    said = run(redis_client(port, "-t", "get", "-n", str(requests))).said
+    spent = server.processor_seconds() - before
+    return float(re.findall(r"GET: ([\d.]+) requests", said)[-1]), spent / requests * 1e6
+
+
+def cache(programs, extent):
+    begin(f"1. A cache that its clients read by themselves: {KEYS:,} keys of 64 bytes, {AT_A_TIME} GETs at a time")
+    serve = [f"{programs}/kv", "serve", "--listen", "127.0.0.1:0", "--tcp-port", "0", "--fill", str(KEYS), "--direct"]
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(serve, r"keys on (\S+) over .*, and on (\S+) over TCP"))
+        address, tcp = server.said.groups()
+        activity = stack.enter_context(Activity("cache"))
+
+        def over(fabric):
+            return lambda: ask_kv(server, kv_client(programs, extent, "--device", fabric, "bench", address))
+
+        ways = {
+            "weft, shared memory": over("shm"),
+            "weft, iWARP in user space": over("iwarp"),
+            "requests over TCP": lambda: ask_kv(server, kv_client(programs, extent, "bench", f"tcp://{tcp}")),
+        }
+        other, port = start_redis()
+        if other:
+            stack.enter_context(other)
+            ways["redis-server, TCP"] = lambda: ask_redis(other, port)
+        results = {name: [] for name in ways}
+        for _ in range(extent.rounds):
+            for name, ask in ways.items():
+                activity.step(name)
+                results[name].append(ask())
+    rows = [(name, f"{median([rate for rate, _ in found]):,.0f}", f"{median([cost for _, cost in found]):.2f} s")
+            for name, found in results.items()]
+    print_table((f"median of {extent.rounds}", "GETs per second", "server's processor, a million GETs"), rows)
+
+
+# ---- 2: a file ----
+
+
+def find_file(work, extent):
+    """A file of the machine's own, so that it is nobody's idea of a good case; else an archive of some."""
+    found = ""
+    if not extent.file_mib:
+        command = ["find", "/usr", "/opt", "/var", "-xdev", "-type", "f", "-size", "+200M", "-size", "-600M", "-readable",
+                   "!", "-name", ".*", "-print", "-quit"]
+        found = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
+    if found.strip():
+        return found.strip()
+    path = f"{work}/archive.tar"
+    with open(path, "wb") as archive, subprocess.Popen(["tar", "-cf", "-", "/usr"], stdout=subprocess.PIPE,
+                                                       stderr=subprocess.DEVNULL) as tar:
+        for _ in range(extent.file_mib or 400):
+            archive.write(tar.stdout.read(MIB))
+        tar.kill()
+    return path
+
+
+@contextlib.contextmanager
+def file_and_place(extent):
+    """A file, and where its copies go: into memory if there is room, else a disk's moods are all that one sees."""
+    with tempfile.TemporaryDirectory(prefix="weft-demo.") as work:
+        file = find_file(work, extent)
+        shm = shutil.disk_usage("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+        in_memory = shm is not None and shm.free > 2 * os.path.getsize(file) + 256 * MIB
+        with tempfile.TemporaryDirectory(prefix="weft-demo.", dir="/dev/shm" if in_memory else None) as place:
+            yield file, place
+
+
+class Copier:
+    """A server that stores files, and the client's command for it."""
+
+    def __init__(self, programs, place, device, listen="127.0.0.1:0"):
+        self.directory = tempfile.mkdtemp(dir=place)
+        self.programs = programs
+        self.device = device
+        if device:
+            self.server = Server([f"{programs}/copy", "serve", self.directory, "--device", device, "--listen", listen],
+                                 r" on (\S+) over ")
+            self.ends = self.server.said.group(1).split("+")
+        else:
+            self.server = Server([f"{programs}/tcp_copy", "serve", self.directory], r"^(\d+)$")
+            self.ends = [f"127.0.0.1:{self.server.said.group(1)}"]
+
+    def command(self, file, ends):
+        if self.device:
+            return [f"{self.programs}/copy", "put", file, "+".join(ends), "--device", self.device]
+        return [f"{self.programs}/tcp_copy", "put", file, ends[0].rpartition(":")[2]]
+
+    def check(self, file):
+        """The copy is the file; then it goes."""
+        stored = f"{self.directory}/{os.path.basename(file)}"
+        if not filecmp.cmp(file, stored, shallow=False):
+            raise Failure(f"{stored} is not {file}")
+        os.remove(stored)
+
+    def put(self, file):
+        """Seconds, and those of the processors at both ends."""
+        before = self.server.processor_seconds()
+        outcome = run(self.command(file, self.ends))
+        processor = outcome.processor + self.server.processor_seconds() - before
+        self.check(file)
+        return outcome.seconds, processor
+
+
+def copies(programs, extent):
+    with contextlib.ExitStack() as stack:
+        file, place = stack.enter_context(file_and_place(extent))
+        size = os.path.getsize(file) / MIB
+        begin(f"2. A file to another process that stores it, SHA-256 from end to end: {os.path.basename(file)}, {size:.0f} MiB")
+        activity = stack.enter_context(Activity("file"))
+        names = ("weft, shared memory", "weft, iWARP in user space", "plain TCP")
+        copiers = [Copier(programs, place, device) for device in ("shm", "iwarp", None)]
+        for copier in copiers:
+            stack.enter_context(copier.server)
+        for copier in copiers:
+            copier.put(file)  # does not count
+        results = [[] for _ in names]
+        for order in extent.orders:
+            for number in order:
+                activity.step(names[number])
+                results[number].append(copiers[number].put(file))
+    rows = []
+    for name, found in zip(names, results):
+        speeds = sorted(size / seconds for seconds, _ in found)
+        rows.append((name, f"{median(speeds):.0f} MiB/s", f"{speeds[0]:.0f} to {speeds[-1]:.0f}",
+                     f"{median([processor for _, processor in found]):.2f} s"))
+    print_table((f"median of {len(extent.orders)}", "speed", "of all", "processors, both ends"), rows)
+
+
+# ---- 3: a cable is pulled ----
+
+
+def put_with_cut(copier, cables, file, extent):
+    """Pulls the first cable while a file is copied, and plugs it in again. Yields the copy's longest pause in
+    milliseconds, its seconds, and how many bytes the cables have carried."""
+    started = time.monotonic()
+    process = start(copier.command(file, [each.said.group(1) for each in cables]))
+    time.sleep(extent.pulled_after)
+    cables[0].signal(signal.SIGUSR1)
+    time.sleep(extent.pulled_for)
+    cables[0].signal(signal.SIGUSR2)
+    said, seconds = finish(process, started)
+    copier.check(file)
+    pause = int(re.search(r"longest pause (\d+) ms", said).group(1))
+    return pause, seconds, sum(int(each.stop()) for each in cables)
+
+
+def pulled_cable(programs, extent):
+    with contextlib.ExitStack() as stack:
+        file, place = stack.enter_context(file_and_place(extent))
+        size = os.path.getsize(file) / MIB
+        begin(f"3. A cable is pulled for {extent.pulled_for} s while {size:.0f} MiB are copied; each carries {CABLE_MIB} MiB/s")
+        activity = stack.enter_context(Activity("cable"))
+        rows = []
+        for name, device, listen in (("weft, two cables (rails)", "iwarp+iwarp", "127.0.0.1:0+127.0.0.1:0"),
+                                     ("weft, one cable", "iwarp", "127.0.0.1:0"), ("plain TCP, one cable", None, "")):
+            activity.step(name)
+            copier = Copier(programs, place, device, listen)
+            stack.enter_context(copier.server)
+            cables = [Server([f"{programs}/cable", end, str(CABLE_MIB)], r"tcp://(\S+)") for end in copier.ends]
+            for each in cables:
+                stack.enter_context(each)
+            pause, seconds, carried = put_with_cut(copier, cables, file, extent)
+            rows.append((name, f"{pause} ms", f"{seconds:.1f} s", f"{carried / MIB:.0f} MiB", "identical"))
+    print_table(("", "longest pause", "copied in", "carried", "copy"), rows)
+
+
+# ---- 4: a late answer ----
+
+
+def late_answer(programs, _):
+    begin("4. An answer that comes when its client has given up, and has written its next order")
+    rows = [("", "the order, afterwards")]
+    for name, how in (("memory reused, as with verbs", "reuse"), ("weft: memory retired", "retire")):
+        rows.append((name, run([f"{programs}/late_answer", how]).said.rstrip()))
+    for name, words in rows:
+        print(f"   {name:30}{words}")
+
+
+ALL = (cache, copies, pulled_cable, late_answer)
