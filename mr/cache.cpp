@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache.hpp>
 #include <weft/mr/cache/cache_core.hpp>
+#include <weft/mr/device_memory.hpp>
 #include <weft/runtime/error.hpp>
 
 namespace weft::mr {
@@ -18,7 +19,8 @@ void lease_operation::leave() noexcept {
 
 bool lease_operation::await_ready() {
   core_->check(memory_, usage_);
-  entry_ = core_->find(memory_, usage_);
+  if (device_ != nullptr) allocation_ = device_->find(memory_).id;
+  entry_ = core_->find(*this);
   return entry_ != nullptr;
 }
 

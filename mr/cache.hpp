@@ -63,8 +63,9 @@ class lease {
 class lease_operation final : public detail::lease_request {
  public:
   /// Made by cache::lease().
-  lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose) noexcept
-      : lease_request(memory, purpose), core_(&source) {}
+  lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose,
+                  memory_device* device) noexcept
+      : lease_request(memory, purpose, device), core_(&source) {}
   lease_operation(lease_operation&& other) noexcept : lease_request(std::move(other)), core_(other.core_) {}
   ~lease_operation() {
     if (waiting()) leave();
@@ -120,8 +121,13 @@ class cache {
   /// keeps the region: register or expose such memory. Other errors as with domain::register_memory(); a registration
   /// that finds no memory is tried again once all idle regions have been evicted. errc::canceled when stopped; the
   /// registration goes on. A task that waits may be destroyed, which ends a lease that is on its way to it.
-  [[nodiscard]] lease_operation lease(std::span<std::byte> memory, mr::usage purpose) noexcept {
-    return {*core_, memory, purpose};
+  ///
+  /// `device` is the one whose memory it is, as registration_options::device; null: host memory. Each lease of its
+  /// memory asks it which allocation that is, so that a registration of one that was freed is not used for another at
+  /// the same address: no monitor is needed. The errors of memory_device::find().
+  [[nodiscard]] lease_operation lease(std::span<std::byte> memory, mr::usage purpose,
+                                      memory_device* device = nullptr) noexcept {
+    return {*core_, memory, purpose, device};
   }
 
   /// Forgets the registrations of a range, those in progress included: the next lease registers it again. A region that

@@ -47,10 +47,11 @@ std::span<const std::byte> whole_pages_of(std::span<const std::byte> memory) noe
 }  // namespace
 
 cache_entry::cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core,
-                         std::span<std::byte> memory, mr::usage purpose)
+                         const lease_request& wanted)
     : region_state(std::move(from)), core_(std::move(core)) {
-  bytes = memory;
-  set({.usage = purpose});
+  bytes = wanted.memory_;
+  set({.usage = wanted.usage_, .device = wanted.device_});
+  allocation = wanted.allocation_;
   borrowed = false;  // so the last to let go has a worker deregister it; the memory stays the user's
   kept_index made{this};
   node_ = made.extract(made.begin());
@@ -96,10 +97,12 @@ cache_core::place cache_core::last_before(mr::usage purpose, const std::byte* be
   return std::prev(behind);
 }
 
-cache_entry* cache_core::search(std::span<const std::byte> memory, mr::usage purpose) noexcept {
-  const place found = last_before(purpose, memory.data());
-  if (found == kept_.end() || !contains((*found)->bytes, memory)) return nullptr;
-  if ((*found)->bytes.data() == memory.data()) recent(purpose, memory.data()) = *found;
+cache_entry* cache_core::search(const lease_request& wanted) noexcept {
+  const std::byte* const begin = wanted.memory_.data();
+  const place found = last_before(wanted.usage_, begin);
+  if (found == kept_.end() || !contains((*found)->bytes, wanted.memory_)) return nullptr;
+  if (!is_of_its_allocation(**found, wanted)) return nullptr;
+  if ((*found)->bytes.data() == begin) recent(wanted.usage_, begin) = *found;
   return hold(**found);
 }
 
@@ -114,7 +117,7 @@ cache_flight* cache_core::flight_for(const lease_request& waiter) const noexcept
   for (cache_flight& item : flights_) {
     const cache_entry& entry = *item.entry_;
     if (entry.stale || item.unwatched_ || entry.options.usage != waiter.usage_) continue;
-    if (contains(entry.bytes, waiter.memory_)) return &item;
+    if (contains(entry.bytes, waiter.memory_) && is_of_its_allocation(entry, waiter)) return &item;
   }
   return nullptr;
 }
@@ -124,17 +127,31 @@ void cache_core::join(cache_flight& flight, lease_request& waiter) noexcept {
   flight.waiters_.push(waiter);
 }
 
+// What was registered at these addresses is another allocation's, which has been freed.
+void cache_core::forget_former_allocations(const lease_request& wanted) noexcept {
+  cache_entry* dead = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    bool found = false;
+    visit_overlapping(wanted.memory_,
+                      [&](const cache_entry& each) { found = found || !is_of_its_allocation(each, wanted); });
+    if (found) drop_stale(wanted.memory_, true, dead);
+  }
+  bury(dead);
+}
+
 bool cache_core::wait(lease_request& waiter) {
+  if (waiter.device_ != nullptr) forget_former_allocations(waiter);
   // All that may be needed is made before the mutex is locked.
   const std::optional<error> no_worker(std::in_place, errc::no_memory,
                                        "register for a cache: no worker thread can be started");
   const auto self = shared_from_this();
-  auto entry = std::make_unique<cache_entry>(domain_, self, waiter.memory_, waiter.usage_);
+  auto entry = std::make_unique<cache_entry>(domain_, self, waiter);
   auto made = std::make_unique<cache_flight>(self, std::move(entry));
   const bool all_told = knows_all();
   {
     const std::lock_guard lock(mutex_);
-    if (all_told) waiter.entry_ = look_up(waiter.memory_, waiter.usage_);
+    if (all_told) waiter.entry_ = look_up(waiter);
     if (waiter.entry_ != nullptr) return false;
     if (cache_flight* const flight = all_told ? flight_for(waiter) : nullptr) {
       ++counts_.shared;
@@ -182,6 +199,7 @@ void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
 }
 
 bool cache_core::watch(cache_flight& flight) noexcept {
+  if (flight.entry_->device != nullptr) return true;  // each lease asks its device
   const std::lock_guard one_at_a_time(watching_);
   if (monitor_ == nullptr) return true;
   cache_entry& entry = *flight.entry_;

@@ -39,8 +39,7 @@ struct cache_link {
 /// last to let go has a worker deregister it.
 class cache_entry final : public region_state, private cache_link {
  public:
-  cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core, std::span<std::byte> memory,
-              mr::usage purpose);
+  cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core, const lease_request& wanted);
   ~cache_entry() override;
 
   std::uint64_t generation = 0;  // constant once it is leased
@@ -144,10 +143,10 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   }
   [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;
   /// A registration that is kept, with one more holder; null if there is none.
-  [[nodiscard]] cache_entry* find(std::span<std::byte> memory, mr::usage purpose) noexcept {
+  [[nodiscard]] cache_entry* find(const lease_request& wanted) noexcept {
     if (!knows_all()) return nullptr;
     const std::lock_guard lock(mutex_);
-    return look_up(memory, purpose);
+    return look_up(wanted);
   }
   /// Makes the waiter wait. False if it was served at once.
   [[nodiscard]] bool wait(lease_request& waiter);
@@ -185,15 +184,21 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     return &item;
   }
   [[nodiscard]] place last_before(mr::usage purpose, const std::byte* begin) noexcept;
-  [[nodiscard]] cache_entry* search(std::span<const std::byte> memory, mr::usage purpose) noexcept;
-  // At most one kept entry of a usage begins at an address, and it is the last that does not begin behind that address.
-  [[nodiscard]] cache_entry* look_up(std::span<const std::byte> memory, mr::usage purpose) noexcept {
-    cache_entry* const item = recent(purpose, memory.data());
-    if (item == nullptr || item->bytes.data() != memory.data() || item->options.usage != purpose) {
-      return search(memory, purpose);
-    }
-    return item->bytes.size() >= memory.size() ? hold(*item) : nullptr;
+  [[nodiscard]] cache_entry* search(const lease_request& wanted) noexcept;
+  // Whether an entry around the memory is of the same allocation. Of host memory there is one.
+  [[nodiscard]] static bool is_of_its_allocation(const cache_entry& item, const lease_request& wanted) noexcept {
+    return item.device == wanted.device_ && item.allocation == wanted.allocation_;
   }
+  // At most one kept entry of a usage begins at an address, and it is the last that does not begin behind that address.
+  [[nodiscard]] cache_entry* look_up(const lease_request& wanted) noexcept {
+    const std::span<const std::byte> memory = wanted.memory_;
+    cache_entry* const item = recent(wanted.usage_, memory.data());
+    if (item == nullptr || item->bytes.data() != memory.data() || item->options.usage != wanted.usage_) {
+      return search(wanted);
+    }
+    return item->bytes.size() >= memory.size() && is_of_its_allocation(*item, wanted) ? hold(*item) : nullptr;
+  }
+  void forget_former_allocations(const lease_request& wanted) noexcept;
   // While a change is under way, an entry that it ends may still look current: another thread may have been given the
   // addresses before the monitor reports the change. The memory that a lease asks for was mapped before this call.
   [[nodiscard]] bool knows_all() const noexcept { return !monitored_ || monitor_->all_told(); }
