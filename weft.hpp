@@ -9,6 +9,7 @@
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/device_pool.hpp>
 #include <weft/mr/domain.hpp>
+#include <weft/mr/everything.hpp>
 #include <weft/mr/pool.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/remote_ptr.hpp>

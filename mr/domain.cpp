@@ -7,7 +7,27 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+#include <vector>
+
 namespace weft::mr {
+namespace {
+
+// Ranges that adjoin are one, so that a device that takes one range takes these.
+std::vector<std::span<std::byte>> joined(std::span<const std::span<std::byte>> ranges) {
+  std::vector<std::span<std::byte>> found;
+  for (const std::span<std::byte> range : ranges) {
+    if (!found.empty() && found.back().data() + found.back().size() == range.data()) {
+      found.back() = {found.back().data(), found.back().size() + range.size()};
+    } else {
+      found.push_back(range);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
 task<region> domain::register_memory(std::span<std::byte> memory, registration_options options) {
   return register_state(borrow(memory), options);
 }
@@ -25,8 +45,9 @@ std::unique_ptr<detail::region_state> domain::borrow(std::span<std::byte> memory
 std::unique_ptr<detail::region_state> domain::borrow(std::span<const std::span<std::byte>> ranges,
                                                      const registration_options& options) {
   check_ranges(ranges, options);
-  auto state = borrow(ranges.front());
-  if (ranges.size() > 1) state->ranges.assign(ranges.begin(), ranges.end());
+  auto separate = joined(ranges);
+  auto state = borrow(separate.front());
+  if (separate.size() > 1) state->ranges = std::move(separate);
   return state;
 }
 

@@ -33,8 +33,8 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
   [[nodiscard]] task<region> register_memory(std::span<std::byte> memory, registration_options options);
 
   /// Registers all of several ranges as one region, or none of them. Peers see them one behind the other, from the
-  /// address of the first one or the iova on. At most capabilities().max_ranges, each of at least one byte. `ranges` is
-  /// needed until the call returns. See fi_mr_regv(3).
+  /// address of the first one or the iova on. At most capabilities().max_ranges, each of at least one byte; those that
+  /// adjoin count as one. `ranges` is needed until the call returns. See fi_mr_regv(3).
   [[nodiscard]] task<region> register_memory(std::span<const std::span<std::byte>> ranges,
                                              registration_options options);
 

@@ -52,6 +52,8 @@ class region {
   /// for bytes that span several ranges: take a slice of each range, for an operation that gathers. errc::busy while
   /// reregister() or porting::refresh() runs, because either may give the region another key.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
+  /// A view of bytes that lie in it, likewise.
+  [[nodiscard]] mr::slice slice(std::span<std::byte> part) const;
   /// A view of all of it; of the first range, if there are several. errc::busy as above.
   [[nodiscard]] mr::slice slice() const;
 

@@ -2,6 +2,7 @@
 #include <weft/mr/device/copy_engine.hpp>
 #include <weft/mr/device/device_keys.hpp>
 #include <weft/mr/device_memory.hpp>
+#include <weft/mr/everything.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/mr/system/mapping.hpp>
 #include <weft/mr/system/persistence.hpp>
@@ -119,7 +120,7 @@ void registrar::counted(std::size_t bytes, const Register& make) {
 
 void registrar::register_now(memory_record& target, const registration_options& options) {
   check(target.bytes, options);
-  std::size_t bytes = target.ranges.empty() ? target.bytes.size() : 0;
+  std::size_t bytes = target.ranges.empty() && !is_everything(target.bytes) ? target.bytes.size() : 0;
   for (const auto& range : target.ranges) bytes += range.size();
   const weft::detail::trace_span span(trace_track::registrations, &target,
                                       [&] { return fmt::format("register {} bytes", bytes); });
@@ -148,7 +149,7 @@ registration registrar::register_now(std::span<std::byte> memory, const registra
   const weft::detail::trace_span span(trace_track::registrations, memory.data(),
                                       [&] { return fmt::format("register {} bytes", memory.size()); });
   registration made;
-  counted(memory.size(), [&] {
+  counted(is_everything(memory) ? 0 : memory.size(), [&] {
     made = options.device != nullptr ? register_of_device(memory, options) : do_register(memory, options);
   });
   return made;
@@ -189,6 +190,11 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
     throw error(errc::null_address, fmt::format("register {} bytes on {}", memory.size(), name_));
   if (options.device != nullptr) check_device(options);
   check_supported(options);
+  constexpr usage lazy_usages = usage::read_src | usage::write_dst | usage::flush_visibility | usage::bind_window;
+  if (const usage beyond = options.usage & ~lazy_usages; options.lazy && beyond != usage::none)
+    refuse(errc::invalid_argument, fmt::format("lazy and usage {} exclude each other", to_string(beyond)));
+  if (options.lazy && options.direct) refuse(errc::invalid_argument, "lazy and direct exclude each other");
+  if (is_everything(memory)) return check_everything(options);
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
   if (options.requested_key && *options.requested_key > capabilities_.max_key) {
     refuse(errc::out_of_range,
@@ -211,26 +217,48 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
   }
 }
 
+void registrar::check_everything(const registration_options& options) const {
+  if (!capabilities_.everything) {
+    throw error(
+        errc::not_supported,
+        fmt::format("register everything on {}, where memory is registered before it is used: a cache does that",
+                    name_));
+  }
+  const bool has_options = options.device != nullptr || options.iova || options.zero_based || options.requested_key ||
+                           options.disabled || options.on_demand || options.lazy || options.dmabuf ||
+                           options.huge_pages || options.direct;
+  if (!has_options && !overlaps(options.usage, peer_usages)) return;
+  throw error(errc::invalid_argument,
+              fmt::format("register everything on {}: that is for operations of this side, without options", name_));
+}
+
 void registrar::check_ranges(std::span<const std::span<std::byte>> ranges, const registration_options& options) const {
   const auto refuse = [&](errc code, const std::string& why) {
     throw error(code, fmt::format("register {} ranges on {}: {}", ranges.size(), name_, why));
   };
   if (ranges.empty()) refuse(errc::zero_length, "a region needs at least one byte");
   if (ranges.size() == 1) return;  // checked like any single range
-  if (ranges.size() > capabilities_.max_ranges) {
-    refuse(errc::not_supported, fmt::format("a region has at most {} ranges", capabilities_.max_ranges));
-  }
   if (options.device != nullptr) refuse(errc::invalid_argument, "device memory and several ranges exclude each other");
   if (options.dmabuf) refuse(errc::invalid_argument, "dmabuf and several ranges exclude each other");
   if (overlaps(options.usage, usage::flush_persistent))
     refuse(errc::invalid_argument, "usage flush_persistent and several ranges exclude each other");
   std::uint64_t sum = 0;
+  std::size_t separate = 0;
+  const std::byte* end = nullptr;
   for (const std::span<std::byte> range : ranges) {
+    if (is_everything(range)) refuse(errc::invalid_argument, "everything is a region by itself");
     if (range.empty()) refuse(errc::zero_length, "each range needs at least one byte");
     if (range.data() == nullptr) refuse(errc::null_address, "each range needs an address");
     if (range.size() > std::numeric_limits<std::uint64_t>::max() - sum)
       refuse(errc::out_of_range, "the ranges together have 2^64 bytes or more");
     sum += range.size();
+    if (range.data() != std::exchange(end, range.data() + range.size())) ++separate;
+  }
+  if (separate > capabilities_.max_ranges) {
+    refuse(
+        errc::not_supported,
+        fmt::format("a region has at most {} ranges, but for those that adjoin: register each, and move them as a list",
+                    capabilities_.max_ranges));
   }
   const std::uint64_t first =
       options.zero_based ? 0 : options.iova.value_or(reinterpret_cast<std::uintptr_t>(ranges.front().data()));
@@ -251,6 +279,7 @@ void registrar::check_device(const registration_options& options) const {
   exclude(options.requested_key.has_value(), "requested_key");
   exclude(options.disabled, "disabled");
   exclude(options.on_demand, "on_demand");
+  exclude(options.lazy, "lazy");
   exclude(options.dmabuf.has_value(), "dmabuf");
   exclude(options.huge_pages, "huge_pages");
   exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
@@ -297,6 +326,7 @@ void registrar::check_supported(const registration_options& options) const {
   need(capabilities_.requested_key, options.requested_key.has_value(), "requested_key");
   need(capabilities_.disabled, options.disabled, "disabled");
   need(capabilities_.on_demand, options.on_demand, "on_demand");
+  need(capabilities_.lazy, options.lazy, "lazy");
   need(capabilities_.dmabuf, options.dmabuf.has_value(), "dmabuf");
   const usage beyond = options.usage & ~usages_for(options);
   if (beyond != usage::none) need(false, true, "usage " + to_string(beyond));

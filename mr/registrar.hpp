@@ -148,6 +148,7 @@ class registrar {
  private:
   void check_supported(const registration_options& options) const;
   void check_device(const registration_options& options) const;
+  void check_everything(const registration_options& options) const;
   [[nodiscard]] usage usages_for(const registration_options& options) const noexcept;
   [[nodiscard]] registration_options without_peers(const registration_options& options) const noexcept;
   void open_by_owner(memory_record& target, const registration_options& options) const;

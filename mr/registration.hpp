@@ -39,8 +39,8 @@ struct registration_options {
   /// (memory_kind::device). Null: host memory. A fabric that reaches the device uses the memory directly. For other
   /// fabrics weft stages the data through host memory, over connections with connection_options::device_memory.
   ///
-  /// Not together with iova, zero_based, requested_key, disabled, on_demand, dmabuf, huge_pages, several ranges or
-  /// usage::atomic_dst. The region keeps the device alive.
+  /// Not together with iova, zero_based, requested_key, disabled, on_demand, lazy, dmabuf, huge_pages, several ranges
+  /// or usage::atomic_dst. The region keeps the device alive.
   memory_device* device = nullptr;
 
   /// The address that peers use for the first byte; it must equal the real one modulo 4096. See ibv_reg_mr_iova(3). An
@@ -56,6 +56,11 @@ struct registration_options {
   bool disabled = false;
   /// Pages on demand instead of pinning, for this range only. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;
+  /// The range need not be mapped, neither now nor later. A peer that accesses what is not mapped then, or not with the
+  /// rights that this takes, is refused as if the region ended there (errc::remote_access). Each access costs a system
+  /// call, process_vm_readv(2); errc::not_supported where that is forbidden. For usages of peers, without atomic_dst
+  /// and flush_persistent. Not together with direct. See FI_MR_ALLOCATED of fi_mr(3).
+  bool lazy = false;
   /// The dma-buf descriptor of device memory, which is used from `dmabuf_offset` on. The range is where this process
   /// has mapped it, because the processor copies small messages. The descriptor may be closed once the memory is
   /// registered. Not together with on_demand or usage::bind_window. See ibv_reg_dmabuf_mr(3).
@@ -90,6 +95,8 @@ struct domain_capabilities {
   /// key and no windows until it is enabled, which registers it again.
   bool gates = false;
   bool on_demand = false;      ///< registration_options::on_demand
+  bool lazy = false;           ///< registration_options::lazy
+  bool everything = false;     ///< everything() can be registered
   bool dmabuf = false;         ///< registration_options::dmabuf
   bool device_memory = false;  ///< the fabric may reach device memory: registration_options::device
   int numa_node = -1;          ///< the device's NUMA node; -1: none, or unknown

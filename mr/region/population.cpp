@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/everything.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/mr/system/page.hpp>
@@ -52,7 +53,7 @@ population::population(std::span<const std::span<std::byte>> ranges, const regis
 bool population::wanted(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                         const registration_options& options) noexcept {
   return home.pins() && !options.on_demand && !options.dmabuf && options.device == nullptr &&
-         sum_of(ranges) >= least_bytes;
+         sum_of(ranges) >= least_bytes && !is_everything(ranges.front());
 }
 
 bool population::next() noexcept {

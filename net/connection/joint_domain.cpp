@@ -35,6 +35,8 @@ mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::
     windows |= its.usages & mr::usage::bind_window;
     common.iova = common.iova && its.iova;
     common.zero_based = common.zero_based && its.zero_based;
+    common.lazy = common.lazy && its.lazy;
+    common.everything = common.everything && its.everything;
     every_on_demand = every_on_demand && (its.on_demand || !its.pins);
     every_dmabuf = every_dmabuf && (its.dmabuf || !its.pins);
     common.device_memory = common.device_memory || its.device_memory;

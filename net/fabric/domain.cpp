@@ -18,6 +18,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   abilities.usages =
       mr::usage::send | mr::usage::recv | mr::usage::read_dst | mr::usage::write_src | mr::usage::bind_window;
   abilities.disabled = true;
+  abilities.everything = !home.needs(FI_MR_LOCAL);
   if (home.opens_regions()) {
     abilities.usages |= mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_visibility;
     if (home.has_atomics()) abilities.usages |= mr::usage::atomic_dst;

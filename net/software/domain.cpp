@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/everything.hpp>
 #include <weft/net/software/direct_memory.hpp>
 #include <weft/net/software/domain.hpp>
+#include <weft/net/software/kernel_copy.hpp>
 #include <weft/net/software/mapped_memory.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/system/system_calls.hpp>
@@ -24,6 +26,8 @@ constexpr mr::domain_capabilities abilities{
     .max_ranges = 1024,
     .disabled = true,
     .gates = true,
+    .lazy = true,
+    .everything = true,
 };
 
 std::uint32_t stag_of(const mr::registration& item) noexcept { return static_cast<std::uint32_t>(item.remote_key); }
@@ -41,8 +45,13 @@ std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_opt
   return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
 }
 
+// Returns whether pages of it may be missing at an access.
 bool check_all(std::span<const std::span<std::byte>> ranges, const mr::registration_options& options,
                std::string_view name) {
+  if (options.lazy) {
+    check_kernel_copies(name);
+    return true;
+  }
   system_calls& calls = options.system_calls != nullptr ? *options.system_calls : system_calls::kernel();
   bool may_shrink = false;
   for (const std::span<std::byte> range : ranges) {

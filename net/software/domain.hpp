@@ -18,7 +18,8 @@ namespace weft::net::software {
 /// their responses do not name memory by a key of this table; so usage::read_dst opens nothing to peers here.
 ///
 /// Because nothing is pinned, registration checks that the memory is mapped with the rights that its usage needs
-/// (EFAULT), as a device would. If it is unmapped or protected afterwards, a peer's access ends the process.
+/// (EFAULT), as a device would. If it is unmapped or protected afterwards, a peer's access ends the process, unless the
+/// region is lazy.
 class domain final : public mr::domain {
  public:
   /// `name` is the transport's, for errors.

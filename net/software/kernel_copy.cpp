@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
 #include <weft/net/software/kernel_copy.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
 
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -8,6 +11,7 @@
 
 #include <cassert>
 #include <cerrno>
+#include <system_error>
 
 namespace weft::net::software {
 namespace {
@@ -44,6 +48,14 @@ bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noe
   if (!is_forbidden()) return false;
   mr::load_shared(memory, to);
   return true;
+}
+
+void check_kernel_copies(std::string_view name) {
+  const std::byte from{};
+  std::byte to{};
+  if (copy_by(::process_vm_readv, std::span(&to, 1), std::span(&from, 1))) return;
+  throw error(errc::not_supported, fmt::format("register memory on {} with the option lazy: process_vm_readv(2): {}",
+                                               name, std::generic_category().message(errno)));
 }
 
 }  // namespace weft::net::software

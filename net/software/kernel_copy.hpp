@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 
 namespace weft::net::software {
 
@@ -15,5 +16,9 @@ namespace weft::net::software {
 /// fastest on its processor, on x86-64 with `rep movsb`, whose steps no manual specifies.
 [[nodiscard]] bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept;
 [[nodiscard]] bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept;
+
+/// Throws errc::not_supported where the kernel forbids such copies: memory that may not be mapped at all must not be
+/// copied by the processor. `name` is the transport's.
+void check_kernel_copies(std::string_view name);
 
 }  // namespace weft::net::software

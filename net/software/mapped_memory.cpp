@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/everything.hpp>
 #include <weft/mr/system/mapped_ranges.hpp>
 #include <weft/mr/system/page.hpp>
 #include <weft/net/software/mapped_memory.hpp>
@@ -38,6 +39,7 @@ bool reaches_as_far_as(std::uintptr_t end, system_calls& calls) noexcept {
 }  // namespace
 
 bool check_memory(std::span<const std::byte> memory, mr::usage uses, std::string_view name, system_calls& calls) {
+  if (mr::is_everything(memory)) return false;
   const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
   const std::uintptr_t end = begin + memory.size();
   const auto refuse = [&](std::uintptr_t at, const std::string& why) {

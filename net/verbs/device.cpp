@@ -199,6 +199,7 @@ void device::probe_memory() noexcept {
   const bool known = calls_.query_device_ex(context_, &more) == 0;
   if (known && (more.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0) {
     on_demand_operations_ = more.odp_caps.per_transport_caps.rc_odp_caps;
+    pages_everything_ = (more.odp_caps.general_caps & IBV_ODP_SUPPORT_IMPLICIT) != 0;
   }
   // Only an attempt shows whether dma-bufs are supported. The descriptor is invalid, which the kernel checks last.
   ibv_mr* none = nullptr;

@@ -43,6 +43,8 @@ class device {
   [[nodiscard]] const ibv_device_attr& limits() const noexcept { return limits_; }
   /// The operations that support on-demand paging on a reliable connection, as IBV_ODP_SUPPORT_* bits; 0: none.
   [[nodiscard]] std::uint32_t on_demand_operations() const noexcept { return on_demand_operations_; }
+  /// Whether mr::everything() can be registered: implicit on-demand paging.
+  [[nodiscard]] bool pages_everything() const noexcept { return pages_everything_; }
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
   /// The NUMA node nearest to the device; -1: none, as with software devices.
   [[nodiscard]] int numa_node() const { return calls_.numa_node(name_); }
@@ -73,6 +75,7 @@ class device {
   ibv_device_attr limits_{};
   device_traits traits_;
   std::uint32_t on_demand_operations_ = 0;
+  bool pages_everything_ = false;
   bool has_dmabuf_ = false;
   std::uint32_t max_message_bytes_ = 0;
   bool active_ = false;  // a port was active

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device_memory.hpp>
+#include <weft/mr/everything.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
@@ -26,6 +27,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   abilities.iova = abilities.zero_based = home.traits().heeds_iova;
   abilities.on_demand = home.on_demand_operations() != 0;
   if (abilities.on_demand) abilities.usages |= mr::usage::flush_persistent;
+  abilities.everything = home.pages_everything();
   abilities.dmabuf = home.has_dmabuf();
   abilities.disabled = true;
   abilities.device_memory = true;
@@ -132,7 +134,12 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   mr::registration_options options = wanted;
   if (options.device != nullptr) options.usage &= ~mr::usage::bind_window;
   const std::string what = fmt::format("register {} bytes on {}", memory.size(), name());
-  check_size(memory, what);
+  if (mr::is_everything(memory)) {
+    memory = {static_cast<std::byte*>(nullptr), SIZE_MAX};  // ibv_reg_mr(3): implicit on-demand paging
+    options.on_demand = true;
+  } else {
+    check_size(memory, what);
+  }
   check_count(what);
   check_alignment(memory, options, what);
   check_on_demand(device_->on_demand_operations(), options, what);

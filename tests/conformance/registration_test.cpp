@@ -138,7 +138,7 @@ TEST_P(registrations, of_several_ranges_are_refused_where_the_device_takes_one) 
   between_peers([&](net::connection&, net::connection&) -> task<> {
     const auto memory = std::make_unique<pages>();
     const std::span<std::byte> all(*memory);
-    const std::span<std::byte> ranges[] = {all.first(4096), all.last(4096)};
+    const std::span<std::byte> ranges[] = {all.first(4096), all.last(4000)};
     const mr::registration_options options{.usage = all_uses};
     std::error_code code;
     try {
@@ -148,6 +148,17 @@ TEST_P(registrations, of_several_ranges_are_refused_where_the_device_takes_one) 
     }
     EXPECT_EQ(code, errc::not_supported);
   });
+}
+
+TEST_P_REGIONS(registrations, of_ranges_that_adjoin_are_one_everywhere) {
+  const auto memory = std::make_unique<pages>();
+  const std::span<std::byte> all(*memory);
+  const std::span<std::byte> ranges[] = {all.first(100), all.subspan(100, 4000), all.subspan(4100)};
+  const mr::registration_options options{.usage = all_uses};
+  auto region = co_await device().domain().register_memory(ranges, options);
+  EXPECT_EQ(region.bytes().size(), bytes);
+  co_await serves_both_sides(client, region, 50);
+  co_await region.release();
 }
 
 TEST_P_REGIONS(registrations, that_count_tell_a_coroutine_of_the_writes_of_peers_once_they_are_in_place) {
@@ -225,6 +236,90 @@ class file_pages : private immovable {
   std::size_t length_;
   void* place_ = nullptr;
 };
+
+// Two pages that nobody may touch: to the kernel's copies that is as if they were not mapped, and nothing else comes
+// there.
+TEST_P(registrations, that_are_lazy_serve_what_is_mapped_by_then_and_refuse_the_rest) {
+  if (!device().domain().capabilities().lazy) GTEST_SKIP() << "this device registers what is mapped";
+  constexpr std::size_t page = bytes / 2;
+  void* const place = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(place, MAP_FAILED);
+  const auto refused_by = [&](const char* how, auto access) {
+    between_peers([&, how](net::connection& client, net::connection&) -> task<> {
+      const std::span<std::byte> range(static_cast<std::byte*>(place), bytes);
+      auto region = co_await device().domain().register_memory(
+          range, {.usage = mr::usage::read_src | mr::usage::write_dst, .lazy = true});
+      const auto remote = region.remote();
+      auto source = co_await filled(pool(), page, 1);
+      co_await client.write(source, remote.slice(0, page));
+      auto sink = co_await pool().allocate(page);
+      co_await client.read(sink, remote.slice(0, page));
+      EXPECT_TRUE(holds(sink.bytes(), 1));
+      EXPECT_EQ(co_await code_of(access(client, remote)), errc::remote_access) << how;
+      co_await region.release();
+    });
+  };
+  ASSERT_EQ(::mprotect(place, page, PROT_READ | PROT_WRITE), 0);
+  refused_by("a read across the end", [&](net::connection& client, mr::remote_region remote) -> task<> {
+    auto sink = co_await pool().allocate(bytes);
+    co_await client.read(sink, remote);
+  });
+  refused_by("a write behind it", [&](net::connection& client, mr::remote_region remote) -> task<> {
+    auto source = co_await filled(pool(), 16, 2);
+    co_await client.write(source, remote.slice(page, 16));
+    co_await client.flush(remote.slice(0, 16));
+  });
+  ::munmap(place, bytes);
+}
+
+TEST_P(registrations, that_are_lazy_are_for_what_peers_read_and_write) {
+  if (!device().domain().capabilities().lazy) GTEST_SKIP() << "this device registers what is mapped";
+  between_peers([&](net::connection&, net::connection&) -> task<> {
+    for (const mr::usage other : {mr::usage::send, mr::usage::recv, mr::usage::read_dst, mr::usage::write_src,
+                                  mr::usage::atomic_dst, mr::usage::flush_persistent}) {
+      const mr::registration_options options{.usage = mr::usage::read_src | other, .lazy = true};
+      EXPECT_EQ(co_await code_of(register_pages(options)), errc::invalid_argument) << to_string(other);
+    }
+    EXPECT_EQ(co_await code_of(register_pages({.usage = mr::usage::read_src, .lazy = true, .direct = true})),
+              errc::invalid_argument);
+  });
+}
+
+TEST_P(registrations, of_everything_serve_any_memory_of_this_side) {
+  if (!device().domain().capabilities().everything) GTEST_SKIP() << "this device takes memory that is registered";
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto all = co_await device().domain().register_memory(mr::everything(), {.usage = local_uses});
+    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(all.remote()); }), errc::access_denied);
+    std::array<std::byte, 1000> from{};
+    std::vector<std::byte> to(from.size());
+    fill(from, 1);
+    co_await client.send(all.slice(from));
+    EXPECT_TRUE(co_await server.recv_into(all.slice(to)));
+    EXPECT_TRUE(holds(to, 1));
+    if (!opens_regions()) co_return co_await all.release();
+
+    auto other = co_await register_pages({.usage = all_uses});
+    fill(from, 2);
+    co_await client.write(all.slice(from), other.remote().slice(10, from.size()));
+    co_await client.read(all.slice(to), other.remote().slice(10, from.size()));
+    EXPECT_TRUE(holds(to, 2));
+    co_await all.release();
+  });
+}
+
+TEST_P(registrations, of_everything_are_for_this_side_alone) {
+  between_peers([&](net::connection&, net::connection&) -> task<> {
+    const auto refusal = [&](mr::registration_options options) {
+      return code_of(device().domain().register_memory(mr::everything(), options));
+    };
+    if (!device().domain().capabilities().everything) {
+      EXPECT_EQ(co_await refusal({.usage = mr::usage::send}), errc::not_supported);
+      co_return;
+    }
+    EXPECT_EQ(co_await refusal({.usage = local_uses | mr::usage::read_src}), errc::invalid_argument);
+    EXPECT_EQ(co_await refusal({.usage = local_uses, .zero_based = true}), errc::invalid_argument);
+  });
+}
 
 TEST_P(registrations, of_memory_that_cannot_be_used_so_are_refused) {
   if (!opens_regions()) GTEST_SKIP() << no_open_regions;

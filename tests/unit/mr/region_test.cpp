@@ -86,6 +86,7 @@ TEST_F(registration_rules, what_a_domain_cannot_do_is_refused_by_name) {
   expect_unsupported({.requested_key = 7}, "requested_key");
   expect_unsupported({.disabled = true}, "disabled");
   expect_unsupported({.on_demand = true}, "on_demand");
+  expect_unsupported({.lazy = true}, "lazy");
   expect_unsupported({.dmabuf = 3}, "dmabuf");
 }
 
@@ -728,6 +729,9 @@ TASK_TEST_OF_DOMAIN(region, has_slices_that_cannot_escape_it_and_name_its_domain
   EXPECT_EQ(part.domain(), domain.get());
   EXPECT_EQ(part.usage(), usage::recv);
   EXPECT_EQ(part.subslice(20, 0).size(), 0U);
+  EXPECT_EQ(made.slice(std::span(memory).subspan(10, 20)).data(), memory.data() + 10);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.slice(std::span(memory.data() - 1, 2)); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return made.slice(std::span(memory.data() + 99, 2)); }), errc::out_of_range);
   EXPECT_EQ(test::code_thrown_by([&] { return made.slice(81, 20); }), errc::out_of_range);
   EXPECT_EQ(test::code_thrown_by([&] { return made.slice(SIZE_MAX, 2); }), errc::out_of_range);
   EXPECT_EQ(test::code_thrown_by([&] { return part.subslice(1, 20); }), errc::out_of_range);

@@ -49,7 +49,8 @@ class fake_libraries : public net::verbs::rdma_calls {
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   int fork_inits = 0;
   ibv_odp_caps on_demand{};
-  int dmabuf_failure = EOPNOTSUPP;  // 0: a descriptor of 0 or more can be registered
+  std::pair<void*, std::size_t> last_range{};  // of ibv_reg_mr(3)
+  int dmabuf_failure = EOPNOTSUPP;             // 0: a descriptor of 0 or more can be registered
   std::uint64_t last_dmabuf_offset = 0;
   int last_dmabuf = -1;
   int rereg_code = 0;  // what the next ibv_rereg_mr(3) returns
@@ -142,6 +143,7 @@ class fake_libraries : public net::verbs::rdma_calls {
     if (failing_registration != 0 && --failing_registration == 0) return -ENOMEM;
     ++regions;
     registrations.push_back({iova, access});
+    last_range = {memory, bytes};
     auto* const region = new ibv_mr{};
     region->pd = pd;
     region->addr = memory;

@@ -183,6 +183,19 @@ TEST_F(verbs_registration, on_demand_is_refused_where_the_device_cannot_and_name
   EXPECT_NE(access_of({.usage = mr::usage::write_dst, .on_demand = true}) & IBV_ACCESS_ON_DEMAND, 0u);
 }
 
+TEST_F(verbs_registration, of_everything_is_implicit_paging_on_demand) {
+  const auto of_everything = [&] { return memory_domain->register_now(mr::everything(), {.usage = mr::usage::send}); };
+  open_paging(IBV_ODP_SUPPORT_SEND);
+  EXPECT_EQ(test::code_thrown_by(of_everything), errc::not_supported);
+  libraries.on_demand.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+  memory_domain = open();
+  mr::registration made = of_everything();
+  EXPECT_EQ(libraries.registrations.back(), (fake_libraries::registration{0, IBV_ACCESS_ON_DEMAND}));
+  EXPECT_EQ(libraries.last_range, std::pair(static_cast<void*>(nullptr), SIZE_MAX));
+  EXPECT_EQ(made.remote_key, 0u);
+  memory_domain->deregister_now(made);
+}
+
 TEST_F(verbs_registration, on_demand_is_tried_again_where_the_mapping_has_changed_meanwhile) {
   open_paging(~0u);
   libraries.failures = {{"reg_mr", EAGAIN}};
