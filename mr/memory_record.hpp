@@ -36,7 +36,7 @@ struct memory_record {
   std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the device has more than one
 
   std::uint64_t allocation = 0;  ///< device_allocation::id, for device memory
-  /// The key in detail::device_keys by which peers ask the owner to copy, or to make the memory persistent. 0: none
+  /// The key in detail::owner_keys by which peers ask the owner to copy, or to make the memory persistent. 0: none
   /// may.
   std::uint64_t owners_key = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device/copy_engine.hpp>
-#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/everything.hpp>
 #include <weft/mr/registrar.hpp>
@@ -304,7 +304,7 @@ void registrar::open_by_owner(memory_record& target, const registration_options&
   }
   if (open == usage::none) return;
   const bool is_direct = device != nullptr && options.direct;
-  target.owners_key = detail::device_keys::of_process().open(
+  target.owners_key = detail::owner_keys::of_process().open(
       {.record = &target, .device = std::move(device), .memory = target.bytes, .uses = open, .direct = is_direct});
 }
 

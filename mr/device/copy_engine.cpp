@@ -154,7 +154,7 @@ task<copy_engine*> copy_engine::of(std::shared_ptr<memory_device> device) {
 
 void copy_engine::close_key(std::uint64_t key) noexcept {
   if (key == 0) return;
-  device_keys& keys = device_keys::of_process();
+  owner_keys& keys = owner_keys::of_process();
   if (keys.begin_to_close(key)) {
     // Finishes all copies of this thread, because the thread that it waits for may itself wait for one of them.
     for (auto each = keys.next_in_use(nullptr); each != nullptr; each = keys.next_in_use(each.get())) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/device_memory.hpp>
 #include <weft/runtime/core/attachment.hpp>
 #include <weft/runtime/core/executor_core.hpp>
@@ -67,7 +67,7 @@ class [[nodiscard]] lane_operation : public weft::detail::operation_base {
 class [[nodiscard]] copy_operation final : public lane_operation {
  public:
   copy_operation(copy_lane& lane, std::byte* to, const std::byte* from, std::size_t bytes,
-                 device_key_use use = {}) noexcept
+                 owner_key_use use = {}) noexcept
       : lane_operation(lane), to_(to), from_(from), bytes_(bytes), use_(std::move(use)) {}
   copy_operation(copy_operation&&) noexcept = default;
   ~copy_operation() { leave(); }  // before its use of the memory ends
@@ -79,7 +79,7 @@ class [[nodiscard]] copy_operation final : public lane_operation {
   std::byte* to_;
   const std::byte* from_;
   std::size_t bytes_;
-  device_key_use use_;
+  owner_key_use use_;
 };
 
 /// A wait for all that has been queued so far.
@@ -126,7 +126,7 @@ class copy_engine final : public weft::detail::attachment, private poller {
  public:
   /// The running executor's engine for a device; made at the first call, on a worker. Throws weft::error.
   [[nodiscard]] static task<copy_engine*> of(std::shared_ptr<memory_device> device);
-  /// device_keys::close(), on any thread. It waits for copies of other executors; those of this thread's executor,
+  /// owner_keys::close(), on any thread. It waits for copies of other executors; those of this thread's executor,
   /// which cannot poll meanwhile, it finishes by blocking.
   static void close_key(std::uint64_t key) noexcept;
 

@@ -156,7 +156,7 @@ sending::carrier& connection_core::make_carrier() {
 
 [[gnu::noinline]] void connection_core::hear_of_device(const receive_slot& slot) noexcept try {
   if (state_.is_silent()) return;
-  const auto said = device_message::unpack(slot.content_of(slot.what));
+  const auto said = owner_message::unpack(slot.content_of(slot.what));
   if (staging_ == nullptr) sending_.set_carrier(make_carrier());
   if (!said || !staging_->heard(*said)) state_.violation("a malformed message about what an owner does");
 } catch (const std::bad_alloc&) {

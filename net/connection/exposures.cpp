@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/remote_region.hpp>
@@ -34,11 +34,11 @@ error too_late(const std::string& what) {
 
 // For persistent flushes, which the owner carries out.
 std::uint64_t open_owners_key(const connection_state& state, mr::slice range) {
-  return mr::detail::device_keys::of_process().open({.record = range.record(),
-                                                     .device = nullptr,
-                                                     .memory = range.bytes(),
-                                                     .uses = mr::usage::flush_persistent,
-                                                     .connection = state.number()});
+  return mr::detail::owner_keys::of_process().open({.record = range.record(),
+                                                    .device = nullptr,
+                                                    .memory = range.bytes(),
+                                                    .uses = mr::usage::flush_persistent,
+                                                    .connection = state.number()});
 }
 
 mr::remote_region add_owners_key(std::uint64_t key, const mr::remote_region& by_fabric, mr::usage uses) {
@@ -73,12 +73,12 @@ exposure exposures::open_device_memory(connection_state& state, link_keys& keys,
     throw error(errc::not_supported, what + ": memory of a device for " + mr::to_string(uses));
   }
   const std::uint64_t key =
-      mr::detail::device_keys::of_process().open({.record = range.record(),
-                                                  .device = range.record()->device->shared_from_this(),
-                                                  .memory = range.bytes(),
-                                                  .uses = uses,
-                                                  .connection = state.number(),
-                                                  .direct = range.record()->region->options.direct});
+      mr::detail::owner_keys::of_process().open({.record = range.record(),
+                                                 .device = range.record()->device->shared_from_this(),
+                                                 .memory = range.bytes(),
+                                                 .uses = uses,
+                                                 .connection = state.number(),
+                                                 .direct = range.record()->region->options.direct});
   lent->be_of_device(key);
   const mr::remote_place place{.fabric = mr::place_behind_owner, .key = key};
   const mr::remote_region remote({&place, 1}, range.size(), uses);

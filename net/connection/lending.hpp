@@ -43,12 +43,12 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   /// Holds the memory until the key has been revoked.
   void hold(mr::buffer memory) noexcept { buffer_ = std::move(memory); }
   void hold(mr::region_pin memory) noexcept { region_ = std::move(memory); }
-  /// The key is one of mr::detail::device_keys, not a link's.
+  /// The key is one of mr::detail::owner_keys, not a link's.
   void be_of_device(std::uint64_t key) noexcept {
     owners_key_ = key;
     is_of_link_ = false;
   }
-  /// Beside the link's key there is one of mr::detail::device_keys, for persistent flushes.
+  /// Beside the link's key there is one of mr::detail::owner_keys, for persistent flushes.
   void add_owners_key(std::uint64_t key) noexcept { owners_key_ = key; }
   /// On the thread of the link.
   [[nodiscard]] exposure_end ended_by() const noexcept { return phase_ == phase::over ? end_ : exposure_end::open; }
@@ -67,7 +67,7 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   std::shared_ptr<link_keys> keys_;
   std::uint64_t key_ = 0;
   const std::uint32_t link_;      // number of the link that gives the key
-  std::uint64_t owners_key_ = 0;  // a key of device_keys; 0: none, or closed
+  std::uint64_t owners_key_ = 0;  // a key of owner_keys; 0: none, or closed
   bool is_of_link_ = true;        // the link has given key_
   std::size_t bytes_ = 0;
   mr::buffer buffer_;

@@ -52,7 +52,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
     data,     ///< the program's, in its slot
     heartbeat,
     close,
-    device_memory,  ///< a device_message, in its slot
+    device_memory,  ///< a owner_message, in its slot
     notice,         ///< about the peer's writes, or the answer to one: see write_notices
   };
   /// Checks the message in `slot`, and ends the connection if the message breaks the protocol.

@@ -374,7 +374,7 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
     for (const mr::slice& part : parts) mr::region_pin::hold(part);
   }
   if (item.kind_ == transfer_kind::send) {
-    if (item.role_ == transfer::role::device_message) [[unlikely]] {
+    if (item.role_ == transfer::role::owner_message) [[unlikely]] {
       set_trailer(record, message_kind::device_memory);
     } else if (state_.properties().native) {
       set_trailer(record, data_kind(item.how_.immediate), item.how_.immediate.value_or(0));

@@ -20,43 +20,43 @@ namespace weft::net {
 
 using mr::detail::copy_engine;
 using mr::detail::copy_operation;
-using mr::detail::device_access;
+using mr::detail::owner_access;
 using weft::detail::make_error;
 
 namespace {
 
-constexpr std::size_t slots = device_message::slots;
-constexpr std::size_t slot_bytes = device_message::slot_bytes;
+constexpr std::size_t slots = owner_message::slots;
+constexpr std::size_t slot_bytes = owner_message::slot_bytes;
 
 constexpr mr::usage of_own_slots = mr::usage::send | mr::usage::write_src | mr::usage::read_dst;
 
-const char* words_for(device_access status) noexcept {
+const char* words_for(owner_access status) noexcept {
   switch (status) {
-    case device_access::done:
+    case owner_access::done:
       break;
-    case device_access::no_such_key:
+    case owner_access::no_such_key:
       return "the peer's memory is not open to this connection, or no longer; the connection goes on";
-    case device_access::not_allowed:
+    case owner_access::not_allowed:
       return "the peer's memory is not registered for that; the connection goes on";
-    case device_access::out_of_range:
+    case owner_access::out_of_range:
       return "that is outside of the peer's memory; the connection goes on";
-    case device_access::device_failed:
+    case owner_access::device_failed:
       return "the peer's device did not copy, or its memory was freed while it was registered; the connection goes on";
-    case device_access::no_memory:
+    case owner_access::no_memory:
       return "the peer has no memory to copy through; the connection goes on";
-    case device_access::closing:
+    case owner_access::closing:
       return "the peer closes the connection";
-    case device_access::not_written:
+    case owner_access::not_written:
       return "the peer could not write its memory to the storage of the file; the connection goes on";
   }
   return "the peer refused";
 }
 
-error why_refused(device_access status) noexcept {
+error why_refused(owner_access status) noexcept {
   const char* const words = words_for(status);
-  if (status == device_access::closing) return make_error(errc::peer_closed, words);
-  if (status == device_access::not_written) return weft::detail::make_system_error(EIO, words);
-  return make_error(status == device_access::no_memory ? errc::no_memory : errc::remote_access, words);
+  if (status == owner_access::closing) return make_error(errc::peer_closed, words);
+  if (status == owner_access::not_written) return weft::detail::make_system_error(EIO, words);
+  return make_error(status == owner_access::no_memory ? errc::no_memory : errc::remote_access, words);
 }
 
 // Freed memory may belong to another allocation by now, at the same address.
@@ -273,7 +273,7 @@ task<> staging::try_to_share(job& mine) {
     const mr::region_pin pinned(all);
     const std::shared_ptr<mr::memory_device> device = whole->region->device_life;
     const auto share = [&device, whole] { return device->share(whole->bytes); };
-    device_message offer{.what = device_message::verb::share, .key = key, .shared_bytes = whole->bytes.size()};
+    owner_message offer{.what = owner_message::verb::share, .key = key, .shared_bytes = whole->bytes.size()};
     offer.shared = co_await weft::detail::offload_for_resources(share);
     co_await request(0, offer);
     mine.direct = true;
@@ -283,7 +283,7 @@ task<> staging::try_to_share(job& mine) {
   }
 }
 
-task<> staging::end_share() { co_await request(0, {.what = device_message::verb::unshare}); }
+task<> staging::end_share() { co_await request(0, {.what = owner_message::verb::unshare}); }
 
 task<> staging::move_elements(job& mine) {
   const mr::memory_record* checked = nullptr;
@@ -328,7 +328,7 @@ task<> staging::move_element(job& mine, const element& what) {
              .key = what.key,
              .address = what.address,
              .names = what.names};
-  const std::size_t most = mine.direct ? device_message::most_direct_bytes : slot_bytes;
+  const std::size_t most = mine.direct ? owner_message::most_direct_bytes : slot_bytes;
   std::size_t left = 0;
   for (const mr::slice& part : what.parts) left += part.size();
   for (const mr::slice& part : what.parts) {
@@ -377,9 +377,9 @@ task<> staging::move(std::size_t slot, piece what) {
   mine.ended.set();
 }
 
-device_message staging::direct_request(const piece& what) noexcept {
+owner_message staging::direct_request(const piece& what) noexcept {
   const auto place = static_cast<std::uint64_t>(what.local.data() - what.local.record()->bytes.data());
-  return {.what = what.kind == transfer_kind::write ? device_message::verb::put : device_message::verb::get,
+  return {.what = what.kind == transfer_kind::write ? owner_message::verb::put : owner_message::verb::get,
           .direct = true,
           .bytes = static_cast<std::uint32_t>(what.local.size()),
           .key = what.key,
@@ -403,7 +403,7 @@ task<> staging::write(std::size_t slot, const piece& what) {
   }
   there.aim(slots_of_peer_->slice(slot * slot_bytes, bytes));
   co_await there;
-  co_await request(slot, {.what = device_message::verb::put,
+  co_await request(slot, {.what = owner_message::verb::put,
                           .bytes = static_cast<std::uint32_t>(bytes),
                           .key = what.key,
                           .offset = what.address});
@@ -416,7 +416,7 @@ task<> staging::read(std::size_t slot, const piece& what) {
   transfer here(&owner_, transfer_kind::read);
   here.become_internal(target);
   if (what.peer_copies) {
-    co_await request(slot, {.what = device_message::verb::get,
+    co_await request(slot, {.what = owner_message::verb::get,
                             .bytes = static_cast<std::uint32_t>(bytes),
                             .key = what.key,
                             .offset = what.address});
@@ -459,15 +459,14 @@ task<> staging::send_message(job& mine) {
 // All earlier operations have completed, and the peer's answer comes after them.
 task<> staging::flush() {
   co_await request(
-      0, {.what = device_message::verb::get, .flushes = true, .bytes = 1, .key = job_->key, .offset = job_->address});
+      0, {.what = owner_message::verb::get, .flushes = true, .bytes = 1, .key = job_->key, .offset = job_->address});
 }
 
 // Likewise: earlier writes are in place before the peer reads the request.
 task<> staging::persist(job& mine) {
   for (std::uint64_t done = 0; done != mine.remote_bytes && !mine.stopped;) {
-    const std::uint64_t bytes =
-        std::min<std::uint64_t>(mine.remote_bytes - done, device_message::most_persistent_bytes);
-    co_await request(0, {.what = device_message::verb::persist,
+    const std::uint64_t bytes = std::min<std::uint64_t>(mine.remote_bytes - done, owner_message::most_persistent_bytes);
+    co_await request(0, {.what = owner_message::verb::persist,
                          .bytes = static_cast<std::uint32_t>(bytes),
                          .key = mine.key,
                          .offset = mine.address + done});
@@ -498,7 +497,7 @@ task<> staging::find_slots_of_peer() {
   found_slots_of_peer_.reset();
   no_slots_of_peer_.reset();
   asks_for_slots_ = true;
-  co_await messages_.post(device_messages::ask_place, {.what = device_message::verb::ask});
+  co_await messages_.post(owner_messages::ask_place, {.what = owner_message::verb::ask});
   co_await found_slots_of_peer_.wait();
   if (!slots_of_peer_) throw *no_slots_of_peer_;
 }
@@ -523,20 +522,20 @@ task<> staging::copy_in(std::span<const std::byte> from, mr::slice to) {
 
 // ---- messages ----
 
-task<> staging::request(std::size_t slot, device_message what) {
+task<> staging::request(std::size_t slot, owner_message what) {
   if (over_) throw *over_;
   lane& mine = lanes_[slot];
   what.slot = static_cast<std::uint8_t>(slot);
   mine.answered.reset();
   mine.answer.reset();
   mine.asks = true;
-  co_await messages_.post(device_messages::request_place(slot), what);
+  co_await messages_.post(owner_messages::request_place(slot), what);
   co_await mine.answered.wait();
   if (mine.answer) throw *mine.answer;
 }
 
-bool staging::heard(const device_message& said) noexcept {
-  using enum device_message::verb;
+bool staging::heard(const owner_message& said) noexcept {
+  using enum owner_message::verb;
   if (said.what == persist ? !state_.properties().persistent_flush
                            : said.what != answer && !state_.properties().device_memory) {
     return false;
@@ -545,7 +544,7 @@ bool staging::heard(const device_message& said) noexcept {
     case memory:
       if (!std::exchange(asks_for_slots_, false)) return false;
       slots_of_peer_ = said.region;
-      if (!slots_of_peer_) no_slots_of_peer_ = make_error(errc::no_memory, words_for(device_access::no_memory));
+      if (!slots_of_peer_) no_slots_of_peer_ = make_error(errc::no_memory, words_for(owner_access::no_memory));
       found_slots_of_peer_.set();
       return true;
     case answer:
@@ -562,10 +561,10 @@ bool staging::heard(const device_message& said) noexcept {
   return false;
 }
 
-bool staging::answered(const device_message& said) noexcept {
+bool staging::answered(const owner_message& said) noexcept {
   lane& mine = lanes_[said.slot];
   if (!std::exchange(mine.asks, false)) return false;
-  if (said.status != device_access::done) mine.answer = why_refused(said.status);
+  if (said.status != owner_access::done) mine.answer = why_refused(said.status);
   mine.answered.set();
   return true;
 }

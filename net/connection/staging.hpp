@@ -4,13 +4,13 @@
 #include <weft/mr/device/copy_engine.hpp>
 #include <weft/mr/region/region_state.hpp>
 #include <weft/net/connection/connection_state.hpp>
-#include <weft/net/connection/device_messages.hpp>
-#include <weft/net/connection/device_service.hpp>
 #include <weft/net/connection/operation_owner.hpp>
+#include <weft/net/connection/owner_messages.hpp>
+#include <weft/net/connection/owner_service.hpp>
 #include <weft/net/connection/sending.hpp>
 #include <weft/net/connection/staging_memory.hpp>
 #include <weft/net/connection/transfer.hpp>
-#include <weft/net/link/device_message.hpp>
+#include <weft/net/link/owner_message.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
@@ -26,7 +26,7 @@ namespace weft::net {
 
 class connection_end;
 
-/// Moves device memory over a fabric that does not reach it: see device_message for the protocol. Part of a connection,
+/// Moves device memory over a fabric that does not reach it: see owner_message for the protocol. Part of a connection,
 /// made when it is first needed.
 ///
 /// Carries out one operation of this end at a time: it waits for those before it, and those behind it wait, so that all
@@ -49,7 +49,7 @@ class staging final : public sending::carrier {
   void give_up(const error& why) noexcept override;
 
   /// A message from the peer. Returns false if it makes no sense.
-  [[nodiscard]] bool heard(const device_message& said) noexcept;
+  [[nodiscard]] bool heard(const owner_message& said) noexcept;
 
  private:
   struct job;
@@ -89,10 +89,10 @@ class staging final : public sending::carrier {
   [[nodiscard]] task<> find_slots_of_peer();
   [[nodiscard]] task<> copy_out(mr::slice from, staging_memory& through, std::span<std::byte> to);
   [[nodiscard]] task<> copy_in(std::span<const std::byte> from, mr::slice to);
-  [[nodiscard]] task<> request(std::size_t slot, device_message what);
+  [[nodiscard]] task<> request(std::size_t slot, owner_message what);
 
-  [[nodiscard]] bool answered(const device_message& said) noexcept;
-  [[nodiscard]] static device_message direct_request(const piece& what) noexcept;
+  [[nodiscard]] bool answered(const owner_message& said) noexcept;
+  [[nodiscard]] static owner_message direct_request(const piece& what) noexcept;
 
   connection_state& state_;
   sending& out_;
@@ -100,19 +100,19 @@ class staging final : public sending::carrier {
   operation_owner& owner_;
 
   std::unique_ptr<job> job_;
-  std::array<lane, device_message::slots> lanes_;
+  std::array<lane, owner_message::slots> lanes_;
   std::size_t next_lane_ = 0;
   std::optional<error> over_;  // set when the peer answers no more
 
   staging_memory own_;  // this end's slots, for memory of its own devices
-  device_messages messages_;
+  owner_messages messages_;
 
   std::optional<mr::remote_region> slots_of_peer_;
   bool asks_for_slots_ = false;
   event found_slots_of_peer_;
   std::optional<error> no_slots_of_peer_;
 
-  device_service service_;
+  owner_service service_;
 };
 
 }  // namespace weft::net

@@ -107,7 +107,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
  private:
   friend class batch_operation;
   friend class connection;
-  friend class device_messages;
+  friend class owner_messages;
   friend class list_operation;
   friend class prepared_transfer;
   friend class refusal;
@@ -164,7 +164,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
   }
   /// True if it takes one of the peer's receives.
   [[nodiscard]] bool is_message() const noexcept {
-    if (kind_ == transfer_kind::send) return role_ != role::device_message;
+    if (kind_ == transfer_kind::send) return role_ != role::owner_message;
     return kind_ == transfer_kind::write && how_.immediate;
   }
   /// True if it moves bytes between local memory and the peer's.
@@ -172,7 +172,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
     return kind_ == transfer_kind::send || kind_ == transfer_kind::write || kind_ == transfer_kind::read;
   }
   /// True if it is the connection's own.
-  [[nodiscard]] bool is_internal() const noexcept { return role_ == role::internal || role_ == role::device_message; }
+  [[nodiscard]] bool is_internal() const noexcept { return role_ == role::internal || role_ == role::owner_message; }
   [[nodiscard]] bool is_atomic() const noexcept {
     return kind_ == transfer_kind::fetch_add || kind_ == transfer_kind::compare_swap;
   }
@@ -196,9 +196,9 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
   //   told            likewise; when it completes, the peer is notified of a write that counter_ counts
   //   element         a list_operation, which is its batch
   //   internal        staging; it goes ahead of waiting operations
-  //   device_message  likewise, but takes no credit
+  //   owner_message  likewise, but takes no credit
   //   barrier         sending; those behind it wait until staging has carried out those ahead
-  enum class role : std::uint8_t { usual, told, element, internal, device_message, barrier };
+  enum class role : std::uint8_t { usual, told, element, internal, owner_message, barrier };
 
   operation_owner* owner_;
   transfer_group* batch_ = nullptr;  // the group that it is awaited with, until that has ended

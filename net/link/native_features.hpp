@@ -31,7 +31,7 @@ struct native_features {
   /// Whether a write of the program may be split or repeated, so that links cannot count writes.
   [[nodiscard]] constexpr bool cuts_writes() const noexcept { return rails || device_memory; }
 
-  /// Whether the ends ask each other for what the owner of memory does itself: device_message.
+  /// Whether the ends ask each other for what the owner of memory does itself: owner_message.
   [[nodiscard]] constexpr bool asks_owners() const noexcept { return device_memory || persistent_flush; }
 
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/link/device_message.hpp>
 #include <weft/net/link/native_features.hpp>
+#include <weft/net/link/owner_message.hpp>
 #include <weft/net/options.hpp>
 
 #include <algorithm>
@@ -41,14 +41,14 @@ inline constexpr version_range spoken_versions{};
 ///   5  1  features: 0x01 atomics; 0x02 immediate data behind a write; 0x04 large frames; 0x08 the sender accepts and
 ///         listens first, so the peer should send it a message; 0x10 it answers heartbeats; 0x20 several links for a
 ///         connection (docs/rails.md); 0x40 it waits for a link once all are lost; 0x80 it copies to and from device
-///         memory (device_message)
+///         memory (owner_message)
 ///   6  2  receive_depth
 ///   8  4  receive_size
 ///  12  1  number of user's bytes that follow, because connection managers of RDMA devices pad private data with zeros
 ///  13  1  oldest version that the sender speaks; zero: the same as the newest
 ///  14  1  fabric: index of the sender's fabric that carries the connection, 0 to 3; the sender's keys refer to it
 ///  15  1  more features: 0x01 it understands write notices (message_kind::written); 0x02 it makes memory of files
-///         persistent (device_message::verb::persist)
+///         persistent (owner_message::verb::persist)
 ///  16  4  key of the sender's landing_place; zero: there is none, as from ends that know of no such place
 ///  20  8  address of the landing_place
 struct greeting {
@@ -93,7 +93,7 @@ enum class message_kind : std::uint8_t {
   credits = 2,  ///< carries credits only
   close = 3,    ///< the last message: its sender has closed in order
   data_with_immediate = 4,
-  device_memory = 6,  ///< a device_message; needs no credit, because receives are reserved for it
+  device_memory = 6,  ///< a owner_message; needs no credit, because receives are reserved for it
   heartbeat = 5,  ///< asks for any message as an answer, if need be for a credits message; only to peers that answer
   written = 7,    ///< a write notice: writes of the sender are in place, which the peer's fabrics do not count
   counted = 8,    ///< acknowledges a written message; the sender waits for it before the next one
@@ -192,16 +192,16 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
 }
 
 /// The size of a receive for a message of `receive_size`; also enough for the control messages of rails
-/// (rails::control), and for a device_message about persistence.
+/// (rails::control), and for a owner_message about persistence.
 [[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {
   constexpr std::size_t least = 40;
   return std::max(std::size_t{receive_size} + trailer::max_bytes, least);
 }
-static_assert(receive_bytes(0) >= device_message::head_bytes + trailer::bytes);
-/// The size of a connection's receives, which may also have to hold a device_message about memory of devices.
+static_assert(receive_bytes(0) >= owner_message::head_bytes + trailer::bytes);
+/// The size of a connection's receives, which may also have to hold a owner_message about memory of devices.
 [[nodiscard]] constexpr std::size_t receive_bytes(const connection_options& options) noexcept {
   const std::size_t usual = receive_bytes(options.receive_size);
-  return options.device_memory ? std::max(usual, device_message::max_bytes + trailer::bytes) : usual;
+  return options.device_memory ? std::max(usual, owner_message::max_bytes + trailer::bytes) : usual;
 }
 
 /// Requests that each end may post beyond send_depth: a credits message and a close message.
@@ -216,9 +216,9 @@ inline constexpr std::uint16_t reserved_receives = 5;
 /// receives whose links do not see writes themselves (`sees_writes`).
 [[nodiscard]] constexpr std::uint16_t receives_of(const connection_options& options, bool sees_writes) noexcept {
   const int answers = (options.heartbeat.count() > 0 ? 1 : 0) + (sees_writes ? 0 : 1);
-  const int for_persistence = options.persistent_flush ? device_message::most_persistent_under_way : 0;
-  const int device_messages = options.device_memory ? device_message::most_under_way : for_persistence;
-  return static_cast<std::uint16_t>(options.receive_depth + reserved_receives + answers + device_messages);
+  const int for_persistence = options.persistent_flush ? owner_message::most_persistent_under_way : 0;
+  const int owner_messages = options.device_memory ? owner_message::most_under_way : for_persistence;
+  return static_cast<std::uint16_t>(options.receive_depth + reserved_receives + answers + owner_messages);
 }
 
 }  // namespace weft::net

@@ -2,7 +2,7 @@
 // Memory of a GPU: what is found, what is refused, and who owns it.
 #include <weft/mr/cuda/driver.hpp>
 #include <weft/mr/device/copy_engine.hpp>
-#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/memory_record.hpp>
 #include <weft/weft.hpp>
 
@@ -260,15 +260,15 @@ TEST_F(cuda_device, in_a_forked_child_is_closed) {
 // ---- keys of memory that copies use ----
 
 // Each of two executors copies on a GPU of its own, and closes the key that the other one's copy uses.
-TEST(device_keys, are_closed_by_executors_whose_copies_use_each_others) {
+TEST(owner_keys, are_closed_by_executors_whose_copies_use_each_others) {
   const stand_in driver;
-  mr::detail::device_keys& keys = mr::detail::device_keys::of_process();
+  mr::detail::owner_keys& keys = mr::detail::owner_keys::of_process();
   constexpr std::size_t bytes = 4096;
   struct side {
     std::shared_ptr<mr::memory_device> gpu;
     mr::device_memory memory = gpu->allocate(bytes);
     mr::memory_record record{};
-    std::uint64_t key = mr::detail::device_keys::of_process().open(
+    std::uint64_t key = mr::detail::owner_keys::of_process().open(
         {.record = &record, .device = gpu, .memory = memory.bytes(), .uses = mr::usage::read_src});
   };
   std::array<side, 2> sides{side{.gpu = open_stand_in(0)}, side{.gpu = open_stand_in(1)}};
@@ -280,9 +280,9 @@ TEST(device_keys, are_closed_by_executors_whose_copies_use_each_others) {
     home.run([&]() -> task<> {
       mr::detail::copy_engine& engine = *co_await mr::detail::copy_engine::of(own.gpu);
       const mr::detail::copy_engine::user polled(engine);
-      mr::detail::device_key_use use;
+      mr::detail::owner_key_use use;
       EXPECT_EQ(keys.begin({.key = own.key, .bytes = bytes, .purpose = mr::usage::read_src}, use),
-                mr::detail::device_access::done);
+                mr::detail::owner_access::done);
       mr::detail::copy_operation copy(engine.out(), host.data(), own.memory.data(), bytes, std::move(use));
       co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
         all.spawn(std::move(copy));

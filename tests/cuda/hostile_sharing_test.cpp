@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers of this machine that break the rules about memory that they share: no copy touches what is closed, and each
 // request has its answer, or ends the peer's own connection.
-#include <weft/net/link/device_message.hpp>
+#include <weft/net/link/owner_message.hpp>
 #include <weft/weft.hpp>
 
 #include <spawn.h>
@@ -17,9 +17,9 @@
 namespace weft::test {
 namespace {
 
-using mr::detail::device_access;
-using net::device_message;
-using verb = device_message::verb;
+using mr::detail::owner_access;
+using net::owner_message;
+using verb = owner_message::verb;
 
 constexpr std::size_t lent_bytes = std::size_t{1} << 20;
 constexpr unsigned of_lender = 1;  // seeds
@@ -91,8 +91,8 @@ class asking_end {
  public:
   explicit asking_end(manual_end& hand) : hand_(hand) {}
 
-  void ask(const device_message& what) {
-    bytes message(device_message::max_bytes);
+  void ask(const owner_message& what) {
+    bytes message(owner_message::max_bytes);
     message.resize(what.pack(message));
     net::trailer::storage room;
     const auto end = net::trailer{.kind = net::message_kind::device_memory, .credits = 16}.pack(room);
@@ -103,9 +103,9 @@ class asking_end {
     if (hand_.other().attention == shm::end_words::asleep) hand_.wake();
   }
   /// The next answer about the slot.
-  task<device_access> answer_of(std::uint8_t slot) {
+  task<owner_access> answer_of(std::uint8_t slot) {
     for (hear(); !answers_.contains(slot); hear()) co_await yield();
-    const device_access found = answers_.at(slot);
+    const owner_access found = answers_.at(slot);
     answers_.erase(slot);
     co_return found;
   }
@@ -113,7 +113,7 @@ class asking_end {
     hear();
     return answers_.contains(slot);
   }
-  task<device_access> answer_to(const device_message& what) {
+  task<owner_access> answer_to(const owner_message& what) {
     ask(what);
     return answer_of(what.slot);
   }
@@ -126,7 +126,7 @@ class asking_end {
       if (next->kind != record_kind::send) continue;
       const auto end = net::trailer::unpack(payload);
       if (!end || end->kind != net::message_kind::device_memory) continue;
-      const auto said = device_message::unpack(std::span(payload).first(payload.size() - net::trailer::bytes));
+      const auto said = owner_message::unpack(std::span(payload).first(payload.size() - net::trailer::bytes));
       if (said && said->what == verb::answer) {
         answers_[said->slot] = said->status;
       } else {
@@ -137,7 +137,7 @@ class asking_end {
 
   manual_end& hand_;
   std::size_t taken_ = 0;
-  std::map<std::uint8_t, device_access> answers_;
+  std::map<std::uint8_t, owner_access> answers_;
 };
 
 class hostile_sharing : public shm_link_test {
@@ -183,12 +183,12 @@ class hostile_sharing : public shm_link_test {
     co_return;
   }
 
-  [[nodiscard]] device_message share(const lender& from, std::uint8_t slot = 0) const {
+  [[nodiscard]] owner_message share(const lender& from, std::uint8_t slot = 0) const {
     return {.what = verb::share, .slot = slot, .key = key, .shared = from.shared(), .shared_bytes = lent_bytes};
   }
-  [[nodiscard]] static device_message unshare(std::uint8_t slot = 0) { return {.what = verb::unshare, .slot = slot}; }
-  [[nodiscard]] device_message direct(verb what, std::uint8_t slot = 1, std::uint32_t bytes = lent_bytes,
-                                      std::uint64_t shared_offset = 0) const {
+  [[nodiscard]] static owner_message unshare(std::uint8_t slot = 0) { return {.what = verb::unshare, .slot = slot}; }
+  [[nodiscard]] owner_message direct(verb what, std::uint8_t slot = 1, std::uint32_t bytes = lent_bytes,
+                                     std::uint64_t shared_offset = 0) const {
     return {.what = what, .slot = slot, .direct = true, .bytes = bytes, .key = key, .shared_offset = shared_offset};
   }
   [[nodiscard]] bool holds(unsigned seed) const { return driver.peek(memory) == content_of(seed); }
@@ -216,14 +216,14 @@ class hostile_sharing : public shm_link_test {
                 against_lender(WEFT_SCRIPT))
 
 TEST_F_AGAINST(hostile_sharing, that_keeps_the_rules_is_served) {
-  EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
   EXPECT_EQ(driver.counts().opened, 1u);
-  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), owner_access::done);
   EXPECT_TRUE(holds(of_lender));
   driver.poke(memory, content_of(of_owner));
-  EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), owner_access::done);
   EXPECT_EQ(other.content(), content_of(of_owner));
-  EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(unshare()), owner_access::done);
   EXPECT_EQ(driver.counts().opened, 0u);
 }
 
@@ -231,16 +231,16 @@ TEST_F(hostile_sharing, that_takes_memory_back_while_it_is_copied_has_it_open_un
   for (const verb what : {verb::put, verb::get}) {
     lender other;
     against([&](asking_end& peer, net::connection&) -> task<> {
-      EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+      EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
       driver.hold();
       peer.ask(direct(what));
       co_await until_held_up();
-      EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
+      EXPECT_EQ(co_await peer.answer_to(unshare()), owner_access::done);
       EXPECT_EQ(driver.counts().opened, 1u);
       EXPECT_FALSE(peer.has_answer_of(1));
-      EXPECT_EQ(co_await peer.answer_to(direct(what, 2)), device_access::not_allowed);
+      EXPECT_EQ(co_await peer.answer_to(direct(what, 2)), owner_access::not_allowed);
       driver.release();
-      EXPECT_EQ(co_await peer.answer_of(1), device_access::done);
+      EXPECT_EQ(co_await peer.answer_of(1), owner_access::done);
       EXPECT_TRUE(what == verb::put ? holds(of_lender) : other.content() == content_of(of_owner));
     });
   }
@@ -250,77 +250,77 @@ TEST_F(hostile_sharing, that_shares_anew_while_memory_is_copied_has_the_former_o
   lender former;
   lender latter;
   against([&](asking_end& peer, net::connection&) -> task<> {
-    EXPECT_EQ(co_await peer.answer_to(share(former)), device_access::done);
+    EXPECT_EQ(co_await peer.answer_to(share(former)), owner_access::done);
     driver.hold();
     peer.ask(direct(verb::get));
     co_await until_held_up();
-    EXPECT_EQ(co_await peer.answer_to(share(latter)), device_access::done);
+    EXPECT_EQ(co_await peer.answer_to(share(latter)), owner_access::done);
     EXPECT_EQ(driver.counts().opened, 2u);
     driver.release();
-    EXPECT_EQ(co_await peer.answer_of(1), device_access::done);
+    EXPECT_EQ(co_await peer.answer_of(1), owner_access::done);
     EXPECT_EQ(former.content(), content_of(of_owner));
     EXPECT_EQ(latter.content(), content_of(of_lender));
     while (driver.counts().opened != 1) co_await yield();  // a worker closes the former
-    EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), device_access::done);
+    EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), owner_access::done);
     EXPECT_EQ(latter.content(), content_of(of_owner));
   });
 }
 
 // The driver opens the same memory at the same place, and closes it once for each time.
 TEST_F_AGAINST(hostile_sharing, that_shares_the_same_anew_while_it_is_copied_keeps_it_open) {
-  EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
   driver.hold();
   peer.ask(direct(verb::put));
   co_await until_held_up();
-  EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
   driver.release();
-  EXPECT_EQ(co_await peer.answer_of(1), device_access::done);
+  EXPECT_EQ(co_await peer.answer_of(1), owner_access::done);
   while (driver.counts().opened != 1) co_await yield();
-  EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), owner_access::done);
 }
 
 TEST_F_AGAINST(hostile_sharing, that_shares_in_all_slots_at_once_has_one_of_them_open) {
-  for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) peer.ask(share(other, slot));
-  for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) {
-    EXPECT_EQ(co_await peer.answer_of(slot), device_access::done);
+  for (std::uint8_t slot = 0; slot != owner_message::slots; ++slot) peer.ask(share(other, slot));
+  for (std::uint8_t slot = 0; slot != owner_message::slots; ++slot) {
+    EXPECT_EQ(co_await peer.answer_of(slot), owner_access::done);
   }
   while (driver.counts().opened != 1) co_await yield();
-  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::done);
-  EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), owner_access::done);
+  EXPECT_EQ(co_await peer.answer_to(unshare()), owner_access::done);
   EXPECT_EQ(driver.counts().opened, 0u);
 }
 
 TEST_F_AGAINST(hostile_sharing, that_asks_beyond_what_it_has_shared_is_refused_and_nothing_is_copied) {
-  device_message half = share(other);
+  owner_message half = share(other);
   half.shared_bytes = lent_bytes / 2;
-  EXPECT_EQ(co_await peer.answer_to(half), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(half), owner_access::done);
   for (const verb what : {verb::put, verb::get}) {
-    const std::array<device_message, 5> beyond{direct(what, 1, lent_bytes / 2 + 1), direct(what, 1, 1, lent_bytes / 2),
-                                               direct(what, 1, 2, lent_bytes / 2 - 1), direct(what, 1, 1, UINT64_MAX),
-                                               direct(what, 1, 16, UINT64_MAX - 7)};
-    for (const device_message& each : beyond) {
-      EXPECT_EQ(co_await peer.answer_to(each), device_access::not_allowed) << each.bytes << " " << each.shared_offset;
+    const std::array<owner_message, 5> beyond{direct(what, 1, lent_bytes / 2 + 1), direct(what, 1, 1, lent_bytes / 2),
+                                              direct(what, 1, 2, lent_bytes / 2 - 1), direct(what, 1, 1, UINT64_MAX),
+                                              direct(what, 1, 16, UINT64_MAX - 7)};
+    for (const owner_message& each : beyond) {
+      EXPECT_EQ(co_await peer.answer_to(each), owner_access::not_allowed) << each.bytes << " " << each.shared_offset;
     }
-    device_message behind_own = direct(what, 1, 16);
+    owner_message behind_own = direct(what, 1, 16);
     for (const std::uint64_t offset : {std::uint64_t{lent_bytes - 15}, UINT64_MAX - 7, UINT64_MAX}) {
       behind_own.offset = offset;
-      EXPECT_EQ(co_await peer.answer_to(behind_own), device_access::out_of_range) << offset;
+      EXPECT_EQ(co_await peer.answer_to(behind_own), owner_access::out_of_range) << offset;
     }
   }
   EXPECT_TRUE(holds(of_owner));
   EXPECT_EQ(other.content(), content_of(of_lender));
-  EXPECT_EQ(co_await peer.answer_to(direct(verb::put, 1, lent_bytes / 2)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::put, 1, lent_bytes / 2)), owner_access::done);
 }
 
 TEST_F_AGAINST(hostile_sharing, that_has_shared_nothing_or_nothing_any_more_is_refused) {
   for (int round = 0; round != 2; ++round) {
     for (const verb what : {verb::put, verb::get}) {
-      EXPECT_EQ(co_await peer.answer_to(direct(what)), device_access::not_allowed);
-      EXPECT_EQ(co_await peer.answer_to(direct(what, 1, 0)), device_access::not_allowed);
+      EXPECT_EQ(co_await peer.answer_to(direct(what)), owner_access::not_allowed);
+      EXPECT_EQ(co_await peer.answer_to(direct(what, 1, 0)), owner_access::not_allowed);
     }
-    EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
-    EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
-    EXPECT_EQ(co_await peer.answer_to(unshare()), device_access::done);
+    EXPECT_EQ(co_await peer.answer_to(unshare()), owner_access::done);
+    EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
+    EXPECT_EQ(co_await peer.answer_to(unshare()), owner_access::done);
   }
   EXPECT_TRUE(holds(of_owner));
 }
@@ -328,23 +328,22 @@ TEST_F_AGAINST(hostile_sharing, that_has_shared_nothing_or_nothing_any_more_is_r
 TEST_F_AGAINST(hostile_sharing, of_what_cannot_be_opened_is_refused) {
   const auto closed = co_await owned_memory(gpu, false);
   const auto changed = [&](auto change) {
-    device_message what = share(other);
+    owner_message what = share(other);
     change(what);
     return peer.answer_to(what);
   };
-  EXPECT_EQ(co_await changed([](device_message& what) { what.shared_bytes = 0; }), device_access::not_allowed);
-  EXPECT_EQ(co_await changed([](device_message& what) { ++what.key; }), device_access::not_allowed);
-  EXPECT_EQ(co_await changed([&](device_message& what) { what.key = key_of(closed); }), device_access::not_allowed);
-  EXPECT_EQ(co_await changed([](device_message& what) { ++what.shared_bytes; }), device_access::device_failed);
-  EXPECT_EQ(co_await changed([](device_message& what) { what.shared_bytes = UINT64_MAX; }),
-            device_access::device_failed);
-  EXPECT_EQ(co_await changed([](device_message& what) { what.shared.offset = 1; }), device_access::device_failed);
-  EXPECT_EQ(co_await changed([](device_message& what) { what.shared.offset = UINT64_MAX; }),
-            device_access::device_failed);
-  EXPECT_EQ(co_await changed([](device_message& what) { what.shared.handle.fill(std::byte{0x5a}); }),
-            device_access::device_failed);
+  EXPECT_EQ(co_await changed([](owner_message& what) { what.shared_bytes = 0; }), owner_access::not_allowed);
+  EXPECT_EQ(co_await changed([](owner_message& what) { ++what.key; }), owner_access::not_allowed);
+  EXPECT_EQ(co_await changed([&](owner_message& what) { what.key = key_of(closed); }), owner_access::not_allowed);
+  EXPECT_EQ(co_await changed([](owner_message& what) { ++what.shared_bytes; }), owner_access::device_failed);
+  EXPECT_EQ(co_await changed([](owner_message& what) { what.shared_bytes = UINT64_MAX; }), owner_access::device_failed);
+  EXPECT_EQ(co_await changed([](owner_message& what) { what.shared.offset = 1; }), owner_access::device_failed);
+  EXPECT_EQ(co_await changed([](owner_message& what) { what.shared.offset = UINT64_MAX; }),
+            owner_access::device_failed);
+  EXPECT_EQ(co_await changed([](owner_message& what) { what.shared.handle.fill(std::byte{0x5a}); }),
+            owner_access::device_failed);
   EXPECT_EQ(driver.counts().opened, 0u);
-  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::not_allowed);
+  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), owner_access::not_allowed);
 }
 
 TEST_F(hostile_sharing, with_one_device_opens_nothing_to_another) {
@@ -352,13 +351,13 @@ TEST_F(hostile_sharing, with_one_device_opens_nothing_to_another) {
   const auto second = mr::open_cuda({.device = 1, .library = stand_in::library()});
   against([&](asking_end& peer, net::connection&) -> task<> {
     const auto there = co_await owned_memory(second, true);
-    device_message wrong = share(other);
+    owner_message wrong = share(other);
     wrong.key = key_of(there);
-    EXPECT_EQ(co_await peer.answer_to(wrong), device_access::device_failed);
-    EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+    EXPECT_EQ(co_await peer.answer_to(wrong), owner_access::device_failed);
+    EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
     wrong = direct(verb::put);
     wrong.key = key_of(there);
-    EXPECT_EQ(co_await peer.answer_to(wrong), device_access::not_allowed);
+    EXPECT_EQ(co_await peer.answer_to(wrong), owner_access::not_allowed);
   });
 }
 
@@ -367,7 +366,7 @@ TEST_F(hostile_sharing, that_uses_a_slot_anew_before_its_answer_loses_its_connec
   lender other;
   for (const verb what : {verb::share, verb::unshare, verb::put, verb::get}) {
     against([&](asking_end& peer, net::connection& victim) -> task<> {
-      EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+      EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
       driver.hold();
       peer.ask(direct(verb::put));
       co_await until_held_up();
@@ -381,7 +380,7 @@ TEST_F(hostile_sharing, that_uses_a_slot_anew_before_its_answer_loses_its_connec
 }
 
 TEST_F_AGAINST(hostile_sharing, that_vanishes_while_memory_is_copied_has_it_open_until_the_copy_has_ended) {
-  EXPECT_EQ(co_await peer.answer_to(share(other)), device_access::done);
+  EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
   driver.hold();
   peer.ask(direct(verb::get));
   co_await until_held_up();
@@ -398,7 +397,7 @@ TEST_F(hostile_sharing, in_any_order_is_answered_and_copies_nothing_that_is_clos
   lender another;
   std::mt19937 random(1);
   against([&](asking_end& peer, net::connection&) -> task<> {
-    const auto any = [&](std::uint8_t slot) -> device_message {
+    const auto any = [&](std::uint8_t slot) -> owner_message {
       switch (random() % 6) {
         case 0:
           return share(one, slot);
@@ -413,14 +412,14 @@ TEST_F(hostile_sharing, in_any_order_is_answered_and_copies_nothing_that_is_clos
       }
     };
     for (int round = 0; round != 50; ++round) {
-      for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) peer.ask(any(slot));
-      for (std::uint8_t slot = 0; slot != device_message::slots; ++slot) {
-        const device_access found = co_await peer.answer_of(slot);
-        EXPECT_TRUE(found == device_access::done || found == device_access::not_allowed) << static_cast<int>(found);
+      for (std::uint8_t slot = 0; slot != owner_message::slots; ++slot) peer.ask(any(slot));
+      for (std::uint8_t slot = 0; slot != owner_message::slots; ++slot) {
+        const owner_access found = co_await peer.answer_of(slot);
+        EXPECT_TRUE(found == owner_access::done || found == owner_access::not_allowed) << static_cast<int>(found);
       }
     }
-    EXPECT_EQ(co_await peer.answer_to(share(one)), device_access::done);
-    EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), device_access::done);
+    EXPECT_EQ(co_await peer.answer_to(share(one)), owner_access::done);
+    EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), owner_access::done);
     EXPECT_EQ(driver.peek(memory), one.content());
   });
 }

@@ -41,18 +41,18 @@ void try_trailer(std::span<const std::byte> message) {
   require(std::ranges::equal(again->pack(other), packed), "a trailer survives the wire");
 }
 
-void try_device_message(std::span<const std::byte> message) {
-  const auto said = device_message::unpack(message);
+void try_owner_message(std::span<const std::byte> message) {
+  const auto said = owner_message::unpack(message);
   if (!said) return;
-  const bool persists = said->what == device_message::verb::persist;
-  const std::size_t copied = said->direct ? device_message::most_direct_bytes : device_message::slot_bytes;
-  const std::size_t most = persists ? device_message::most_persistent_bytes : copied;
-  require(said->slot < device_message::slots && said->bytes <= most, "a slot is one of those");
-  std::vector<std::byte> packed(device_message::max_bytes);
+  const bool persists = said->what == owner_message::verb::persist;
+  const std::size_t copied = said->direct ? owner_message::most_direct_bytes : owner_message::slot_bytes;
+  const std::size_t most = persists ? owner_message::most_persistent_bytes : copied;
+  require(said->slot < owner_message::slots && said->bytes <= most, "a slot is one of those");
+  std::vector<std::byte> packed(owner_message::max_bytes);
   packed.resize(said->pack(packed));
-  const auto again = device_message::unpack(packed);
+  const auto again = owner_message::unpack(packed);
   require(again.has_value() && packed.size() <= message.size(), "a message about memory of devices survives the wire");
-  std::vector<std::byte> other(device_message::max_bytes);
+  std::vector<std::byte> other(owner_message::max_bytes);
   other.resize(again->pack(other));
   require(other == packed, "a message about memory of devices has one form");
 }
@@ -66,6 +66,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::byte> exact(wire.begin(), wire.end());
   try_greeting(exact);
   try_trailer(exact);
-  try_device_message(exact);
+  try_owner_message(exact);
   return 0;
 }

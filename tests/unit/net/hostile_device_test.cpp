@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers that say what makes no sense about memory of devices: their own connection ends.
-#include <weft/net/link/device_message.hpp>
+#include <weft/net/link/owner_message.hpp>
 
 #include "net/support.hpp"
 
 namespace weft::test {
 namespace {
 
-using net::device_message;
-using verb = device_message::verb;
+using net::owner_message;
+using verb = owner_message::verb;
 
 constexpr std::uint8_t about_devices = 6;
 
-bytes packed(const device_message& what) {
-  bytes room(device_message::max_bytes);
+bytes packed(const owner_message& what) {
+  bytes room(owner_message::max_bytes);
   room.resize(what.pack(room));
   return room;
 }
@@ -62,7 +62,7 @@ TEST_F(hostile_about_devices, requests_for_persistence_without_having_agreed_on_
 }
 
 TEST_F(hostile_about_devices, several_requests_for_persistence_at_a_time) {
-  EXPECT_FALSE(device_message::unpack(packed({.what = verb::persist, .slot = 1, .bytes = 1})));
+  EXPECT_FALSE(owner_message::unpack(packed({.what = verb::persist, .slot = 1, .bytes = 1})));
 }
 
 TEST_F(hostile_about_devices, requests_for_copies_where_persistence_alone_was_agreed_on) {
@@ -90,49 +90,49 @@ TEST_F(hostile_about_devices, words_that_are_none) {
   bytes longer = packed({.what = verb::ask});
   longer.push_back(std::byte{0});
   expect_end_after({longer});
-  longer.resize(device_message::head_bytes - 1);
+  longer.resize(owner_message::head_bytes - 1);
   expect_end_after({longer});
   longer.resize(0);
   expect_end_after({longer});
 }
 
-TEST(device_messages, survive_the_wire) {
-  device_message said{.what = verb::get,
-                      .slot = 7,
-                      .status = mr::detail::device_access::out_of_range,
-                      .flushes = true,
-                      .bytes = device_message::slot_bytes,
-                      .key = 0x0102030405060708,
-                      .offset = 0xF1F2F3F4F5F6F7F8};
+TEST(owner_messages, survive_the_wire) {
+  owner_message said{.what = verb::get,
+                     .slot = 7,
+                     .status = mr::detail::owner_access::out_of_range,
+                     .flushes = true,
+                     .bytes = owner_message::slot_bytes,
+                     .key = 0x0102030405060708,
+                     .offset = 0xF1F2F3F4F5F6F7F8};
   const bytes wire = packed(said);
-  EXPECT_EQ(wire.size(), device_message::head_bytes);
+  EXPECT_EQ(wire.size(), owner_message::head_bytes);
   EXPECT_EQ(wire[8], std::byte{8});  // little-endian
   EXPECT_EQ(wire[16], std::byte{0xF8});
-  const auto again = device_message::unpack(wire);
+  const auto again = owner_message::unpack(wire);
   ASSERT_TRUE(again);
   EXPECT_EQ(packed(*again), wire);
   for (std::size_t length = 0; length != wire.size(); ++length) {
-    EXPECT_FALSE(device_message::unpack(std::span(wire).first(length))) << length;
+    EXPECT_FALSE(owner_message::unpack(std::span(wire).first(length))) << length;
   }
 }
 
-TEST(device_messages, ask_for_more_persistence_than_copies_at_a_time) {
+TEST(owner_messages, ask_for_more_persistence_than_copies_at_a_time) {
   const auto of = [](verb what, std::size_t bytes_there) {
     return packed({.what = what, .bytes = static_cast<std::uint32_t>(bytes_there)});
   };
-  EXPECT_TRUE(device_message::unpack(of(verb::persist, device_message::most_persistent_bytes)));
-  EXPECT_FALSE(device_message::unpack(of(verb::persist, device_message::most_persistent_bytes + 1)));
-  EXPECT_FALSE(device_message::unpack(of(verb::put, device_message::slot_bytes + 1)));
+  EXPECT_TRUE(owner_message::unpack(of(verb::persist, owner_message::most_persistent_bytes)));
+  EXPECT_FALSE(owner_message::unpack(of(verb::persist, owner_message::most_persistent_bytes + 1)));
+  EXPECT_FALSE(owner_message::unpack(of(verb::put, owner_message::slot_bytes + 1)));
 }
 
-TEST(device_messages, tell_of_memory_of_exactly_the_size_of_all_slots) {
+TEST(owner_messages, tell_of_memory_of_exactly_the_size_of_all_slots) {
   const auto of = [](std::size_t bytes_there) {
     return packed({.what = verb::memory, .region = mr::remote_region(7, 0x1000, bytes_there, mr::usage::write_dst)});
   };
-  constexpr std::size_t all = device_message::slots * device_message::slot_bytes;
-  EXPECT_TRUE(device_message::unpack(of(all)));
-  EXPECT_FALSE(device_message::unpack(of(all - 1)));
-  EXPECT_FALSE(device_message::unpack(of(all + 1)));
+  constexpr std::size_t all = owner_message::slots * owner_message::slot_bytes;
+  EXPECT_TRUE(owner_message::unpack(of(all)));
+  EXPECT_FALSE(owner_message::unpack(of(all - 1)));
+  EXPECT_FALSE(owner_message::unpack(of(all + 1)));
 }
 
 }  // namespace

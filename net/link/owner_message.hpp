@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/remote_region.hpp>
 
@@ -22,7 +22,7 @@ namespace weft::net {
 ///
 ///   0  1  verb
 ///   1  1  slot
-///   2  1  answer: mr::detail::device_access
+///   2  1  answer: mr::detail::owner_access
 ///   3  1  flags: 1 a get is a flush, which reads only for the sake of its completion; 2 a put or get is direct
 ///   4  4  bytes
 ///   8  8  key: remote_place::key of the place_behind_owner
@@ -36,7 +36,7 @@ namespace weft::net {
 ///
 /// A persist has slot 0, so that there is one at a time, and asks for no slots. Its bytes, at most
 /// most_persistent_bytes, are on storage once it is answered.
-struct device_message {
+struct owner_message {
   static constexpr std::size_t slots = 8;
   static constexpr std::size_t slot_bytes = std::size_t{256} << 10;
   static constexpr std::size_t most_direct_bytes = std::size_t{16} << 20;
@@ -61,7 +61,7 @@ struct device_message {
 
   verb what = verb::ask;
   std::uint8_t slot = 0;
-  mr::detail::device_access status = mr::detail::device_access::done;
+  mr::detail::owner_access status = mr::detail::owner_access::done;
   bool flushes = false;
   bool direct = false;
   std::uint32_t bytes = 0;
@@ -75,7 +75,7 @@ struct device_message {
   /// Writes the message to the beginning of `out`, which has max_bytes, and returns its length.
   [[nodiscard]] std::size_t pack(std::span<std::byte> out) const noexcept;
   /// Empty if the message is invalid.
-  [[nodiscard]] static std::optional<device_message> unpack(std::span<const std::byte> bytes) noexcept;
+  [[nodiscard]] static std::optional<owner_message> unpack(std::span<const std::byte> bytes) noexcept;
 };
 
 }  // namespace weft::net

@@ -4,9 +4,9 @@
 #include <weft/mr/system/background.hpp>
 #include <weft/mr/system/persistence.hpp>
 #include <weft/net/connection/connection_end.hpp>
-#include <weft/net/connection/device_service.hpp>
 #include <weft/net/connection/device_state.hpp>
 #include <weft/net/connection/exposures.hpp>
+#include <weft/net/connection/owner_service.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
@@ -25,9 +25,9 @@ namespace weft::net {
 
 using mr::detail::copy_engine;
 using mr::detail::copy_operation;
-using mr::detail::device_access;
-using mr::detail::device_key_use;
-using mr::detail::device_keys;
+using mr::detail::owner_access;
+using mr::detail::owner_key_use;
+using mr::detail::owner_keys;
 using weft::detail::make_error;
 
 namespace {
@@ -48,7 +48,7 @@ void report_no_slots(const std::exception& why) noexcept try {
 
 // Memory of the peer's device that is open here. Copies keep it open, whatever the peer says meanwhile. It is closed on
 // a worker, because drivers block for that.
-class device_service::shared_memory final : public mr::detail::background_job {
+class owner_service::shared_memory final : public mr::detail::background_job {
  public:
   shared_memory(std::shared_ptr<mr::memory_device> device, const mr::device_share& what, std::size_t bytes)
       : device_(std::move(device)), memory_(device_->open_share(what, bytes), bytes) {}
@@ -66,11 +66,11 @@ class device_service::shared_memory final : public mr::detail::background_job {
   std::span<std::byte> memory_;
 };
 
-void device_service::closed_on_worker::operator()(shared_memory* last) const noexcept {
+void owner_service::closed_on_worker::operator()(shared_memory* last) const noexcept {
   mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(last));
 }
 
-void device_service::begin(task<> what) {
+void owner_service::begin(task<> what) {
   ++serving_;
   try {
     run_in_background(state_.home, std::move(what), "a request of the peer's for memory here");
@@ -80,21 +80,21 @@ void device_service::begin(task<> what) {
   }
 }
 
-void device_service::served() noexcept {
+void owner_service::served() noexcept {
   --serving_;
   end_.advance();
 }
 
-bool device_service::lend() noexcept {
+bool owner_service::lend() noexcept {
   if (std::exchange(lends_, true)) return false;
   begin(lend_to_peer());
   return true;
 }
 
-bool device_service::asked(const device_message& said) noexcept {
+bool owner_service::asked(const owner_message& said) noexcept {
   service& mine = services_[said.slot];
   const bool needs_slot =
-      !said.direct && (said.what == device_message::verb::put || said.what == device_message::verb::get);
+      !said.direct && (said.what == owner_message::verb::put || said.what == owner_message::verb::get);
   if (needs_slot && !has_lent_) return false;
   if (mine.runs) {
     if (!mine.has_answered || mine.next) return false;
@@ -106,9 +106,9 @@ bool device_service::asked(const device_message& said) noexcept {
   return true;
 }
 
-task<> device_service::lend_to_peer() {
+task<> owner_service::lend_to_peer() {
   const inside_call inside(state_);
-  device_message answer{.what = device_message::verb::memory};
+  owner_message answer{.what = owner_message::verb::memory};
   try {
     co_await messages_.prepare();
     co_await lend_slots();
@@ -117,14 +117,14 @@ task<> device_service::lend_to_peer() {
     if (!state_.has_ended()) report_no_slots(why);
   }
   try {
-    if (!state_.is_silent() && messages_.are_prepared()) co_await messages_.post(device_messages::memory_place, answer);
+    if (!state_.is_silent() && messages_.are_prepared()) co_await messages_.post(owner_messages::memory_place, answer);
   } catch (const std::exception&) {  // the connection has ended
   }
   served();
 }
 
-task<> device_service::lend_slots() {
-  constexpr std::size_t bytes = device_message::slots * device_message::slot_bytes;
+task<> owner_service::lend_slots() {
+  constexpr std::size_t bytes = owner_message::slots * owner_message::slot_bytes;
   std::optional<error> why_not;
   try {
     lent_slots_ = co_await staging_memory::make(state_.device->domain(), bytes, mr::usage::bind_window);
@@ -141,31 +141,31 @@ task<> device_service::lend_slots() {
   has_lent_ = true;
 }
 
-std::span<std::byte> device_service::lent_slot(std::size_t slot) const noexcept {
+std::span<std::byte> owner_service::lent_slot(std::size_t slot) const noexcept {
   const std::span<std::byte> all = lent_slots_ ? lent_slots_.bytes() : lent_.memory().bytes();
-  return all.subspan(slot * device_message::slot_bytes, device_message::slot_bytes);
+  return all.subspan(slot * owner_message::slot_bytes, owner_message::slot_bytes);
 }
 
 // Empty if the peer has not shared that memory with this device, or asks to copy beyond it.
-std::span<std::byte> device_service::part_of(const shared_memory* shared, const device_message& asked,
-                                             const mr::memory_device& device) noexcept {
+std::span<std::byte> owner_service::part_of(const shared_memory* shared, const owner_message& asked,
+                                            const mr::memory_device& device) noexcept {
   if (shared == nullptr || shared->device() != &device) return {};
   const std::span<std::byte> all = shared->bytes();
   const bool is_within = asked.shared_offset <= all.size() && asked.bytes <= all.size() - asked.shared_offset;
   return is_within ? all.subspan(static_cast<std::size_t>(asked.shared_offset), asked.bytes) : std::span<std::byte>();
 }
 
-task<> device_service::serve(device_message request) {
+task<> owner_service::serve(owner_message request) {
   const inside_call inside(state_);
   service& mine = services_[request.slot];
-  for (std::optional<device_message> next = request; next; next = std::exchange(mine.next, std::nullopt)) {
+  for (std::optional<owner_message> next = request; next; next = std::exchange(mine.next, std::nullopt)) {
     mine.has_answered = false;
-    device_message answer{.what = device_message::verb::answer, .slot = request.slot};
+    owner_message answer{.what = owner_message::verb::answer, .slot = request.slot};
     try {
       co_await messages_.prepare();
       answer.status = co_await carry_out(*next);
       mine.has_answered = true;
-      if (!state_.is_silent()) co_await messages_.post(device_messages::answer_place(request.slot), answer);
+      if (!state_.is_silent()) co_await messages_.post(owner_messages::answer_place(request.slot), answer);
     } catch (const std::exception&) {  // the connection has ended, or there is no memory for a coroutine
       if (!state_.has_ended()) state_.give_up(make_error(errc::no_memory, "answer the peer's request"));
     }
@@ -174,98 +174,97 @@ task<> device_service::serve(device_message request) {
   served();
 }
 
-task<device_access> device_service::carry_out(const device_message& asked) {
-  if (asked.what == device_message::verb::unshare) {
+task<owner_access> owner_service::carry_out(const owner_message& asked) {
+  if (asked.what == owner_message::verb::unshare) {
     co_await close_share();
-    co_return device_access::done;
+    co_return owner_access::done;
   }
-  if (state_.closing) co_return device_access::closing;
-  if (asked.what == device_message::verb::share) co_return co_await open_share(asked);
-  if (asked.what == device_message::verb::persist) co_return co_await persist(asked);
+  if (state_.closing) co_return owner_access::closing;
+  if (asked.what == owner_message::verb::share) co_return co_await open_share(asked);
+  if (asked.what == owner_message::verb::persist) co_return co_await persist(asked);
   co_return co_await copy_for_peer(asked);
 }
 
 // Only for a peer process of this machine, and for memory whose owner has chosen it, because a peer that frees memory
 // it has shared may damage this end's use of the device.
-task<device_access> device_service::open_share(const device_message& asked) {
-  if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return device_access::not_allowed;
-  const std::shared_ptr<mr::memory_device> device = device_keys::of_process().device_of(asked.key, true);
-  if (device == nullptr) co_return device_access::not_allowed;
+task<owner_access> owner_service::open_share(const owner_message& asked) {
+  if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return owner_access::not_allowed;
+  const std::shared_ptr<mr::memory_device> device = owner_keys::of_process().device_of(asked.key, true);
+  if (device == nullptr) co_return owner_access::not_allowed;
   co_await close_share();
   try {
     const auto open = [&] { return std::make_unique<shared_memory>(device, asked.shared, asked.shared_bytes); };
     std::unique_ptr<shared_memory> opened = co_await weft::detail::offload_for_resources(open);
     shared_ = std::shared_ptr<shared_memory>(opened.release(), closed_on_worker());
   } catch (const error&) {
-    co_return device_access::device_failed;
+    co_return owner_access::device_failed;
   }
-  co_return device_access::done;
+  co_return owner_access::done;
 }
 
 // A peer that still has copies in progress breaks the rules: the last copy closes the memory.
-task<> device_service::close_share() {
+task<> owner_service::close_share() {
   const std::shared_ptr<shared_memory> gone = std::move(shared_);
   if (gone.use_count() != 1) co_return;
   const auto close = [&gone]() noexcept { gone->close(); };
   co_await weft::detail::offload_for_resources(close);
 }
 
-device_access device_service::begin(const device_message& asked, mr::usage purpose,
-                                    device_key_use& use) const noexcept {
-  return device_keys::of_process().begin({.key = asked.key,
-                                          .offset = asked.offset,
-                                          .bytes = asked.bytes,
-                                          .purpose = purpose,
-                                          .home = &state_.device->domain(),
-                                          .connection = state_.number()},
-                                         use);
+owner_access owner_service::begin(const owner_message& asked, mr::usage purpose, owner_key_use& use) const noexcept {
+  return owner_keys::of_process().begin({.key = asked.key,
+                                         .offset = asked.offset,
+                                         .bytes = asked.bytes,
+                                         .purpose = purpose,
+                                         .home = &state_.device->domain(),
+                                         .connection = state_.number()},
+                                        use);
 }
 
 // The key may be closed while a worker waits for the storage, and the memory unmapped. Then the peer is told that the
 // key is gone, because other memory may have been written in its place. After a failure nothing more is promised of the
 // region: the kernel takes pages that it could not write for clean, and reports that once for all peers.
-task<device_access> device_service::persist(const device_message& asked) {
-  device_key_use use;
-  if (const device_access status = begin(asked, mr::usage::flush_persistent, use); status != device_access::done)
+task<owner_access> owner_service::persist(const owner_message& asked) {
+  owner_key_use use;
+  if (const owner_access status = begin(asked, mr::usage::flush_persistent, use); status != owner_access::done)
     co_return status;
   const std::span<std::byte> memory = use.memory();
   use.reset();
   int failure = 0;
   const auto write = [&failure, memory]() noexcept { failure = mr::detail::make_persistent(memory); };
   co_await offload(write);  // not on the workers that end regions and connections, because storage takes its time
-  if (const device_access status = begin(asked, mr::usage::flush_persistent, use); status != device_access::done)
+  if (const owner_access status = begin(asked, mr::usage::flush_persistent, use); status != owner_access::done)
     co_return status;
   std::atomic<bool>& lost = use.record().region->has_lost_writes;
   if (failure != 0 && failure != -ENOMEM) lost.store(true, std::memory_order_relaxed);
-  co_return failure != 0 || lost.load(std::memory_order_relaxed) ? device_access::not_written : device_access::done;
+  co_return failure != 0 || lost.load(std::memory_order_relaxed) ? owner_access::not_written : owner_access::done;
 }
 
-task<device_access> device_service::copy_for_peer(const device_message& asked) {
-  const bool puts = asked.what == device_message::verb::put;
+task<owner_access> owner_service::copy_for_peer(const owner_message& asked) {
+  const bool puts = asked.what == owner_message::verb::put;
   const mr::usage read_for = asked.flushes ? mr::usage::flush_visibility : mr::usage::read_src;
-  const std::shared_ptr<mr::memory_device> device = device_keys::of_process().device_of(asked.key);
-  if (device == nullptr) co_return device_access::no_such_key;
+  const std::shared_ptr<mr::memory_device> device = owner_keys::of_process().device_of(asked.key);
+  if (device == nullptr) co_return owner_access::no_such_key;
   try {
     copy_engine& engine = *co_await copy_engine::of(device);
     const copy_engine::user polled(engine);
     if (lent_slots_ && !asked.direct) co_await lent_slots_.pin_for(device);
     const std::shared_ptr<shared_memory> shared = asked.direct ? shared_ : nullptr;
     const std::span<std::byte> other = asked.direct ? part_of(shared.get(), asked, *device) : lent_slot(asked.slot);
-    if (other.empty()) co_return device_access::not_allowed;
+    if (other.empty()) co_return owner_access::not_allowed;
     std::byte* const slot = other.data();
-    device_key_use use;
-    const device_access status = begin(asked, puts ? mr::usage::write_dst : read_for, use);
-    if (status != device_access::done) co_return status;
-    if (device->find(use.memory()).id != use.record().allocation) co_return device_access::device_failed;
+    owner_key_use use;
+    const owner_access status = begin(asked, puts ? mr::usage::write_dst : read_for, use);
+    if (status != owner_access::done) co_return status;
+    if (device->find(use.memory()).id != use.record().allocation) co_return owner_access::device_failed;
     std::byte* const there = use.memory().data();
     // No suspension from here on: closing the key relies on the copy having been given to the device.
     copy_operation copy(puts && !asked.direct ? engine.in() : engine.out(), puts ? there : slot, puts ? slot : there,
                         asked.bytes, std::move(use));
     co_await copy;
   } catch (const error&) {
-    co_return device_access::device_failed;
+    co_return owner_access::device_failed;
   }
-  co_return device_access::done;
+  co_return owner_access::done;
 }
 
 }  // namespace weft::net

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/link/device_message.hpp>
 #include <weft/net/link/little_endian.hpp>
+#include <weft/net/link/owner_message.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <algorithm>
@@ -10,24 +10,24 @@ namespace {
 
 constexpr unsigned flush_bit = 1;
 constexpr unsigned direct_bit = 2;
-constexpr std::size_t handle_at = device_message::head_bytes;
+constexpr std::size_t handle_at = owner_message::head_bytes;
 constexpr std::size_t offset_at = handle_at + sizeof mr::device_share().handle;
 constexpr std::size_t length_at = offset_at + 8;
 constexpr std::size_t share_bytes = length_at + 8;
-static_assert(share_bytes <= device_message::max_bytes);
+static_assert(share_bytes <= owner_message::max_bytes);
 
-bool may_be_direct(device_message::verb what) noexcept {
-  return what == device_message::verb::put || what == device_message::verb::get;
+bool may_be_direct(owner_message::verb what) noexcept {
+  return what == owner_message::verb::put || what == owner_message::verb::get;
 }
 
-std::size_t most_bytes(const device_message& said) noexcept {
-  if (said.what == device_message::verb::persist) return device_message::most_persistent_bytes;
-  return said.direct ? device_message::most_direct_bytes : device_message::slot_bytes;
+std::size_t most_bytes(const owner_message& said) noexcept {
+  if (said.what == owner_message::verb::persist) return owner_message::most_persistent_bytes;
+  return said.direct ? owner_message::most_direct_bytes : owner_message::slot_bytes;
 }
 
 }  // namespace
 
-std::size_t device_message::pack(std::span<std::byte> out) const noexcept {
+std::size_t owner_message::pack(std::span<std::byte> out) const noexcept {
   std::fill_n(out.begin(), head_bytes, std::byte{0});
   out[0] = static_cast<std::byte>(what);
   out[1] = std::byte{slot};
@@ -52,12 +52,12 @@ std::size_t device_message::pack(std::span<std::byte> out) const noexcept {
   return head_bytes + packed.size();
 }
 
-std::optional<device_message> device_message::unpack(std::span<const std::byte> packed) noexcept try {
+std::optional<owner_message> owner_message::unpack(std::span<const std::byte> packed) noexcept try {
   if (packed.size() < head_bytes) return std::nullopt;
-  device_message said;
+  owner_message said;
   said.what = static_cast<verb>(packed[0]);
   said.slot = std::to_integer<std::uint8_t>(packed[1]);
-  said.status = static_cast<mr::detail::device_access>(packed[2]);
+  said.status = static_cast<mr::detail::owner_access>(packed[2]);
   const auto flags = std::to_integer<unsigned>(packed[3]);
   said.flushes = (flags & flush_bit) != 0;
   said.direct = (flags & direct_bit) != 0;
@@ -68,8 +68,7 @@ std::optional<device_message> device_message::unpack(std::span<const std::byte> 
       said.what >= verb::ask && said.what <= verb::persist && (flags & ~(flush_bit | direct_bit)) == 0;
   const bool has_slot = said.slot < slots && said.bytes <= most_bytes(said);
   const bool is_in_turn = said.what != verb::persist || said.slot == 0;  // one at a time
-  if (!is_known || !has_slot || !is_in_turn || said.status > mr::detail::device_access::not_written)
-    return std::nullopt;
+  if (!is_known || !has_slot || !is_in_turn || said.status > mr::detail::owner_access::not_written) return std::nullopt;
   const std::span<const std::byte> rest = packed.subspan(head_bytes);
   if (said.direct) {
     if (!may_be_direct(said.what) || said.flushes || rest.size() != sizeof said.shared_offset) return std::nullopt;

@@ -3,10 +3,10 @@
 
 #include <weft/mr/region/region_state.hpp>
 #include <weft/net/connection/connection_state.hpp>
-#include <weft/net/connection/device_messages.hpp>
+#include <weft/net/connection/owner_messages.hpp>
 #include <weft/net/connection/staging_memory.hpp>
 #include <weft/net/exposure.hpp>
-#include <weft/net/link/device_message.hpp>
+#include <weft/net/link/owner_message.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <array>
@@ -19,19 +19,19 @@ namespace weft::net {
 
 class connection_end;
 
-/// Serves the peer's requests for device memory of this end, which the fabric does not reach: lends the peer slots, and
-/// copies between them and the memory.
-class device_service {
+/// Does for the peer what the fabric cannot with memory of this end: lends the peer slots, copies between them and
+/// memory of devices, and makes memory of files persistent.
+class owner_service {
  public:
-  device_service(connection_state& state, device_messages& messages, connection_end& end) noexcept
+  owner_service(connection_state& state, owner_messages& messages, connection_end& end) noexcept
       : state_(state), messages_(messages), end_(end) {}
-  device_service(const device_service&) = delete;
-  device_service& operator=(const device_service&) = delete;
+  owner_service(const owner_service&) = delete;
+  owner_service& operator=(const owner_service&) = delete;
 
   /// The peer asks for slots. Returns false if it has them.
   [[nodiscard]] bool lend() noexcept;
   /// The peer asks for something to be done, in a slot. Returns false if that makes no sense.
-  [[nodiscard]] bool asked(const device_message& said) noexcept;
+  [[nodiscard]] bool asked(const owner_message& said) noexcept;
   [[nodiscard]] bool is_busy() const noexcept { return serving_ != 0; }
 
  private:
@@ -44,7 +44,7 @@ class device_service {
   struct service {
     bool runs = false;
     bool has_answered = false;
-    std::optional<device_message> next;
+    std::optional<owner_message> next;
   };
 
   void begin(task<> what);
@@ -52,26 +52,26 @@ class device_service {
   [[nodiscard]] task<> lend_to_peer();
   [[nodiscard]] task<> lend_slots();
   [[nodiscard]] std::span<std::byte> lent_slot(std::size_t slot) const noexcept;
-  [[nodiscard]] static std::span<std::byte> part_of(const shared_memory* shared, const device_message& asked,
+  [[nodiscard]] static std::span<std::byte> part_of(const shared_memory* shared, const owner_message& asked,
                                                     const mr::memory_device& device) noexcept;
-  [[nodiscard]] task<> serve(device_message request);
-  [[nodiscard]] task<mr::detail::device_access> carry_out(const device_message& asked);
-  [[nodiscard]] task<mr::detail::device_access> copy_for_peer(const device_message& asked);
-  [[nodiscard]] mr::detail::device_access begin(const device_message& asked, mr::usage purpose,
-                                                mr::detail::device_key_use& use) const noexcept;
-  [[nodiscard]] task<mr::detail::device_access> persist(const device_message& asked);
-  [[nodiscard]] task<mr::detail::device_access> open_share(const device_message& asked);
+  [[nodiscard]] task<> serve(owner_message request);
+  [[nodiscard]] task<mr::detail::owner_access> carry_out(const owner_message& asked);
+  [[nodiscard]] task<mr::detail::owner_access> copy_for_peer(const owner_message& asked);
+  [[nodiscard]] mr::detail::owner_access begin(const owner_message& asked, mr::usage purpose,
+                                               mr::detail::owner_key_use& use) const noexcept;
+  [[nodiscard]] task<mr::detail::owner_access> persist(const owner_message& asked);
+  [[nodiscard]] task<mr::detail::owner_access> open_share(const owner_message& asked);
   [[nodiscard]] task<> close_share();
 
   connection_state& state_;
-  device_messages& messages_;
+  owner_messages& messages_;
   connection_end& end_;
   bool lends_ = false;  // the peer has asked for slots here
   bool has_lent_ = false;
   staging_memory lent_slots_;  // empty if parts of regions cannot be lent: then the slots are a pool buffer
   exposure lent_;
   std::shared_ptr<shared_memory> shared_;  // memory that the peer shares for its operation; copies hold it too
-  std::array<service, device_message::slots> services_;
+  std::array<service, owner_message::slots> services_;
   std::size_t serving_ = 0;  // requests in progress
 };
 

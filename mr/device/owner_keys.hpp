@@ -20,10 +20,10 @@ struct memory_record;
 
 namespace detail {
 
-class device_key_use;
+class owner_key_use;
 
 /// The result of a peer's access to memory by a key. The numbers go over the wire.
-enum class device_access : std::uint8_t {
+enum class owner_access : std::uint8_t {
   done = 0,
   no_such_key = 1,    ///< unknown, revoked, or for others
   not_allowed = 2,    ///< the usage of the memory does not allow it
@@ -38,7 +38,7 @@ enum class device_access : std::uint8_t {
 /// devices, and to make memory of files persistent. Connections look the keys up here.
 ///
 /// One table for the process. Thread-safe; a look-up takes a lock, whose cost is nothing beside the work that follows.
-class device_keys {
+class owner_keys {
  public:
   /// For any connection of a device.
   static constexpr std::uint64_t any_connection = 0;
@@ -53,7 +53,7 @@ class device_keys {
     bool direct = false;  ///< this process may open memory that a peer shares, and copy between that and its own
   };
 
-  [[nodiscard]] static device_keys& of_process() noexcept;
+  [[nodiscard]] static owner_keys& of_process() noexcept;
 
   /// Opens a key that nobody can guess; never 0. Throws weft::error.
   [[nodiscard]] std::uint64_t open(const opening& what);
@@ -79,10 +79,10 @@ class device_keys {
     std::uint64_t connection = any_connection;
   };
   /// Checks a request, and sets `use` if the peer may use the memory.
-  [[nodiscard]] device_access begin(const access& asked, device_key_use& use) noexcept;
+  [[nodiscard]] owner_access begin(const access& asked, owner_key_use& use) noexcept;
 
  private:
-  friend class device_key_use;
+  friend class owner_key_use;
   struct entry {
     opening what;
     std::size_t uses = 0;  // copies under way
@@ -96,21 +96,21 @@ class device_keys {
   std::unordered_map<std::uint64_t, entry> open_;
 };
 
-/// One copy's use of memory behind a key: as long as it lives, device_keys::close() waits. The copy gets it at once, so
+/// One copy's use of memory behind a key: as long as it lives, owner_keys::close() waits. The copy gets it at once, so
 /// that a thread that closes a key can end all uses of its own. Move-only.
-class device_key_use {
+class owner_key_use {
  public:
-  device_key_use() noexcept = default;
-  device_key_use(device_key_use&& other) noexcept
+  owner_key_use() noexcept = default;
+  owner_key_use(owner_key_use&& other) noexcept
       : record_(std::exchange(other.record_, nullptr)), memory_(other.memory_), key_(other.key_) {}
-  device_key_use& operator=(device_key_use&& other) noexcept {
-    device_key_use taken(std::move(other));
+  owner_key_use& operator=(owner_key_use&& other) noexcept {
+    owner_key_use taken(std::move(other));
     std::swap(record_, taken.record_);
     std::swap(memory_, taken.memory_);
     std::swap(key_, taken.key_);
     return *this;
   }
-  ~device_key_use() { reset(); }
+  ~owner_key_use() { reset(); }
 
   /// Ends the use. Does nothing the second time.
   void reset() noexcept;
@@ -119,8 +119,8 @@ class device_key_use {
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
 
  private:
-  friend class device_keys;
-  device_key_use(const memory_record& record, std::span<std::byte> memory, std::uint64_t key) noexcept
+  friend class owner_keys;
+  owner_key_use(const memory_record& record, std::span<std::byte> memory, std::uint64_t key) noexcept
       : record_(&record), memory_(memory), key_(key) {}
 
   const memory_record* record_ = nullptr;  // null: it has ended

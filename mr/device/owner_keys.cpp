@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/memory_record.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/system/system_calls.hpp>
@@ -27,20 +27,20 @@ bool allows(usage uses, usage purpose) noexcept {
   return purpose == usage::flush_visibility && includes(uses, usage::read_src);
 }
 
-bool is_within(const device_keys::access& asked, std::size_t size) noexcept {
+bool is_within(const owner_keys::access& asked, std::size_t size) noexcept {
   return asked.offset <= size && asked.bytes <= size - asked.offset;
 }
 
 }  // namespace
 
-device_keys& device_keys::of_process() noexcept {
+owner_keys& owner_keys::of_process() noexcept {
   // Never destroyed, because static objects may own regions.
-  alignas(device_keys) static std::array<std::byte, sizeof(device_keys)> room;
-  static device_keys& all = *::new (room.data()) device_keys;
+  alignas(owner_keys) static std::array<std::byte, sizeof(owner_keys)> room;
+  static owner_keys& all = *::new (room.data()) owner_keys;
   return all;
 }
 
-std::uint64_t device_keys::open(const opening& what) {
+std::uint64_t owner_keys::open(const opening& what) {
   for (;;) {
     const std::uint64_t key = draw_key();
     const std::lock_guard lock(mutex_);
@@ -48,7 +48,7 @@ std::uint64_t device_keys::open(const opening& what) {
   }
 }
 
-bool device_keys::begin_to_close(std::uint64_t key) noexcept {
+bool owner_keys::begin_to_close(std::uint64_t key) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = open_.find(key);
   if (found == open_.end()) return false;
@@ -56,7 +56,7 @@ bool device_keys::begin_to_close(std::uint64_t key) noexcept {
   return found->second.uses != 0;
 }
 
-std::shared_ptr<memory_device> device_keys::next_in_use(const memory_device* before) noexcept {
+std::shared_ptr<memory_device> owner_keys::next_in_use(const memory_device* before) noexcept {
   const std::less<> precedes;
   const std::lock_guard lock(mutex_);
   std::shared_ptr<memory_device> next;
@@ -68,7 +68,7 @@ std::shared_ptr<memory_device> device_keys::next_in_use(const memory_device* bef
   return next;
 }
 
-void device_keys::close(std::uint64_t key) noexcept {
+void owner_keys::close(std::uint64_t key) noexcept {
   std::unique_lock lock(mutex_);
   const auto found = open_.find(key);
   if (found == open_.end()) return;
@@ -78,39 +78,39 @@ void device_keys::close(std::uint64_t key) noexcept {
   open_.erase(key);
 }
 
-std::shared_ptr<memory_device> device_keys::device_of(std::uint64_t key, bool direct) noexcept {
+std::shared_ptr<memory_device> owner_keys::device_of(std::uint64_t key, bool direct) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = open_.find(key);
   const bool is_there = found != open_.end() && !found->second.closed && (found->second.what.direct || !direct);
   return is_there ? found->second.what.device : nullptr;
 }
 
-device_access device_keys::begin(const access& asked, device_key_use& use) noexcept {
+owner_access owner_keys::begin(const access& asked, owner_key_use& use) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = open_.find(asked.key);
-  if (found == open_.end() || found->second.closed) return device_access::no_such_key;
+  if (found == open_.end() || found->second.closed) return owner_access::no_such_key;
   entry& mine = found->second;
   const opening& what = mine.what;
   const bool is_for_it = what.connection == any_connection || what.connection == asked.connection;
-  if (!is_for_it || what.record->home != asked.home) return device_access::no_such_key;
-  if (!allows(what.uses, asked.purpose)) return device_access::not_allowed;
-  if (!is_within(asked, what.memory.size())) return device_access::out_of_range;
+  if (!is_for_it || what.record->home != asked.home) return owner_access::no_such_key;
+  if (!allows(what.uses, asked.purpose)) return owner_access::not_allowed;
+  if (!is_within(asked, what.memory.size())) return owner_access::out_of_range;
   ++mine.uses;
-  use = device_key_use(
+  use = owner_key_use(
       *what.record, what.memory.subspan(static_cast<std::size_t>(asked.offset), static_cast<std::size_t>(asked.bytes)),
       asked.key);
-  return device_access::done;
+  return owner_access::done;
 }
 
-void device_keys::end(std::uint64_t key) noexcept {
+void owner_keys::end(std::uint64_t key) noexcept {
   const std::lock_guard lock(mutex_);
   if (--open_.find(key)->second.uses == 0) unused_.notify_all();
 }
 
-void device_key_use::reset() noexcept {
+void owner_key_use::reset() noexcept {
   if (record_ == nullptr) return;
   record_ = nullptr;
-  device_keys::of_process().end(key_);
+  owner_keys::of_process().end(key_);
 }
 
 }  // namespace weft::mr::detail

@@ -4,7 +4,7 @@
 #include <weft/net/connection/connection_state.hpp>
 #include <weft/net/connection/operation_owner.hpp>
 #include <weft/net/connection/staging_memory.hpp>
-#include <weft/net/link/device_message.hpp>
+#include <weft/net/link/owner_message.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
@@ -12,22 +12,22 @@
 
 namespace weft::net {
 
-/// The messages of this end about memory of devices. Each has a place of its own: one for each slot's request, and for
-/// each answer, and two for the set-up of slots.
-class device_messages {
+/// The messages of this end about what owners of memory do for their peers (owner_message). Each has a place of its
+/// own: one for each slot's request, and for each answer, and two for the set-up of slots.
+class owner_messages {
  public:
-  static constexpr std::size_t ask_place = 2 * device_message::slots;
+  static constexpr std::size_t ask_place = 2 * owner_message::slots;
   static constexpr std::size_t memory_place = ask_place + 1;
   static constexpr std::size_t request_place(std::size_t slot) noexcept { return slot; }
-  static constexpr std::size_t answer_place(std::size_t slot) noexcept { return device_message::slots + slot; }
+  static constexpr std::size_t answer_place(std::size_t slot) noexcept { return owner_message::slots + slot; }
 
-  device_messages(connection_state& state, operation_owner& owner) noexcept : state_(state), owner_(owner) {}
+  owner_messages(connection_state& state, operation_owner& owner) noexcept : state_(state), owner_(owner) {}
 
   /// Makes the memory of the messages, unless it is there. Throws weft::error.
   [[nodiscard]] task<> prepare();
   [[nodiscard]] bool are_prepared() const noexcept { return static_cast<bool>(memory_); }
   /// Sends one, once they are prepared.
-  [[nodiscard]] task<> post(std::size_t place, device_message what);
+  [[nodiscard]] task<> post(std::size_t place, owner_message what);
   /// Registered memory of no bytes.
   [[nodiscard]] mr::slice nothing() const { return memory_.slice(0, 0); }
 
