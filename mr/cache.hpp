@@ -60,7 +60,7 @@ class lease {
 };
 
 /// Waiting for a lease. See cache::lease().
-class lease_operation final : public detail::lease_request {
+class [[nodiscard("co_await it")]] lease_operation final : public detail::lease_request {
  public:
   /// Made by cache::lease().
   lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose,
@@ -125,8 +125,7 @@ class cache {
   /// `device` is the one whose memory it is, as registration_options::device; null: host memory. Each lease of its
   /// memory asks it which allocation that is, so that a registration of one that was freed is not used for another at
   /// the same address: no monitor is needed. The errors of memory_device::find().
-  [[nodiscard]] lease_operation lease(std::span<std::byte> memory, mr::usage purpose,
-                                      memory_device* device = nullptr) noexcept {
+  lease_operation lease(std::span<std::byte> memory, mr::usage purpose, memory_device* device = nullptr) noexcept {
     return {*core_, memory, purpose, device};
   }
 

@@ -68,11 +68,10 @@ class device_pool {
  public:
   /// Allocates and registers the memory, on workers. Throws weft::error: errc::zero_length without bytes or blocks,
   /// errc::out_of_range for more than can be addressed, errc::no_memory, and the errors of domain::register_memory().
-  [[nodiscard]] static task<device_pool> make(mr::domain& domain, std::shared_ptr<memory_device> device,
-                                              device_pool_options options);
+  static task<device_pool> make(mr::domain& domain, std::shared_ptr<memory_device> device, device_pool_options options);
 
   /// Waits for a free block; waiters are served in order. A stop ends the wait (errc::canceled).
-  [[nodiscard]] task<device_block> allocate();
+  task<device_block> allocate();
   /// A free block without waiting: empty if there is none, or if a task waits for one.
   [[nodiscard]] std::optional<device_block> try_allocate();
 

@@ -30,18 +30,17 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
   /// not_supported, out_of_range (an iova that wraps around), invalid_argument (options that contradict one another),
   /// no_memory; system_category for errors of the transport, EFAULT for memory that is not mapped, or not with the
   /// rights that its usage needs. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
-  [[nodiscard]] task<region> register_memory(std::span<std::byte> memory, registration_options options);
+  task<region> register_memory(std::span<std::byte> memory, registration_options options);
 
   /// Registers all of several ranges as one region, or none of them. Peers see them one behind the other, from the
   /// address of the first one or the iova on. At most capabilities().max_ranges, each of at least one byte; those that
   /// adjoin count as one. `ranges` is needed until the call returns. See fi_mr_regv(3).
-  [[nodiscard]] task<region> register_memory(std::span<const std::span<std::byte>> ranges,
-                                             registration_options options);
+  task<region> register_memory(std::span<const std::span<std::byte>> ranges, registration_options options);
 
   /// Registers memory that the region then owns; a worker destroys the owner after deregistration. `owner` is taken in
   /// any case, and destroyed if the registration fails.
   template <memory_owner Owner>
-  [[nodiscard]] task<region> register_memory(Owner&& owner, registration_options options)
+  task<region> register_memory(Owner&& owner, registration_options options)
     requires(!std::is_reference_v<Owner>)
   {
     return register_state(own(std::forward<Owner>(owner)), options);

@@ -27,7 +27,7 @@ namespace weft::mr {
 class pool;
 
 /// What pool::allocate() returns.
-class allocate_operation {
+class [[nodiscard("co_await it")]] allocate_operation {
  public:
   /// May be moved only before it is awaited.
   allocate_operation(allocate_operation&& other) noexcept
@@ -88,8 +88,8 @@ class pool {
   /// Nothing ends the wait of tasks that hold all the buffers themselves. So a wait of 3 s is reported
   /// (report_kind::warning), with what is in use; in a build with assertions also with where that was allocated.
   /// Further waits are not reported until no task waits.
-  [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget which = budget::send,
-                                            std::source_location where = std::source_location::current()) noexcept {
+  allocate_operation allocate(std::size_t bytes, budget which = budget::send,
+                              std::source_location where = std::source_location::current()) noexcept {
     return {*this, bytes, which, where};
   }
 
@@ -110,9 +110,8 @@ class pool {
   /// buffers. Otherwise as allocate(). errc::no_memory at once for more than max_buffers(), if the program is out of
   /// memory, and if an arena cannot be made while nothing of the budget is in use but what was gathered. The pool must
   /// not be destroyed before the task has started.
-  [[nodiscard]] task<std::vector<buffer>> allocate_all(std::size_t count, std::size_t bytes,
-                                                       budget which = budget::send,
-                                                       std::source_location where = std::source_location::current());
+  task<std::vector<buffer>> allocate_all(std::size_t count, std::size_t bytes, budget which = budget::send,
+                                         std::source_location where = std::source_location::current());
 
   /// The largest buffer that a budget can ever yield.
   [[nodiscard]] std::size_t max_buffer_bytes(budget which = budget::send) const noexcept;

@@ -71,16 +71,16 @@ class region {
   /// requested_key must differ from the current key. errc::invalid_argument for a region that has several ranges, is
   /// disabled, direct, or of device memory, or counts writes. A stop does not interrupt it; until it has ended, slice()
   /// and remote() are errc::busy. From an executor.
-  [[nodiscard]] task<> reregister(registration_options options);
+  task<> reregister(registration_options options);
   /// Registers other memory in a region that borrows: errc::invalid_argument if the region owns its memory.
-  [[nodiscard]] task<> reregister(std::span<std::byte> memory, registration_options options);
+  task<> reregister(std::span<std::byte> memory, registration_options options);
 
   /// Deregisters on a worker, then frees memory that the region owns. A stop does not interrupt it.
   ///
   /// errc::busy while an operation or a window uses the region, which then stays as it is. Windows that were destroyed
   /// do not count, even if a worker is still revoking them: release() waits for them. A peer that still uses the key
   /// gets an error. From an executor.
-  [[nodiscard]] task<> release();
+  task<> release();
 
   /// The state behind the region, for mr/porting. Null if the region was moved from.
   [[nodiscard]] detail::region_state* state() const noexcept { return state_.held(); }

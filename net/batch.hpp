@@ -13,7 +13,7 @@
 namespace weft::net {
 
 /// Several operations that are awaited as one: the result of connection::batch().
-class [[nodiscard]] batch_operation final : public weft::detail::operation_base, private transfer_group {
+class [[nodiscard("co_await it")]] batch_operation final : public weft::detail::operation_base, private transfer_group {
  public:
   batch_operation(batch_operation&& other) noexcept
       : operation_base(std::move(other)), owner_(other.owner_), members_(other.members_) {}

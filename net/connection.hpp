@@ -63,13 +63,13 @@ class connection {
   /// posted. At most 7 slices are gathered. A send may revoke a key of the peer's (send_options::invalidate): if the
   /// peer has not opened that key for this connection alone, the connection ends. See rdma_post_send(3), RFC 5040
   /// section 5.3.
-  [[nodiscard]] transfer send(const payload& what, const send_options& how = {});
+  transfer send(const payload& what, const send_options& how = {});
   /// Sends a copy of any bytes, for which it takes a buffer of the device's pool: it waits while the pool is used up.
   /// The bytes are copied after the task has begun, and stay unchanged until it has ended. Its place among the
   /// operations is that of the moment at which it has the buffer. Otherwise like send().
-  [[nodiscard]] task<> send_bytes(std::span<const std::byte> bytes, const send_options& how = {});
+  task<> send_bytes(std::span<const std::byte> bytes, const send_options& how = {});
   /// Sends a copy of the text's characters, likewise.
-  [[nodiscard]] task<> send_bytes(std::string_view text, const send_options& how = {});
+  task<> send_bytes(std::string_view text, const send_options& how = {});
 
   /// Sends one message without waiting, for loops that do so by themselves: no task is suspended. False: it would have
   /// to wait, for the peer's receives or behind other operations; nothing has happened, and a buffer&& is as it was.
@@ -84,9 +84,9 @@ class connection {
   /// errc::peer_closed, and sends and writes go on until close(). Stopping loses nothing: the message goes to the next
   /// recv(). A message that is there is received without suspending the task, unless it is the turn of others. See
   /// rdma_post_recv(3), RFC 5041 section 5.3.
-  [[nodiscard]] recv_operation recv();
+  recv_operation recv();
   /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
-  [[nodiscard]] recv_or_throw_operation recv_or_throw();
+  recv_or_throw_operation recv_or_throw();
 
   /// The next message, if it is there and no task waits for one; otherwise empty. It looks where messages arrive only
   /// over shared memory: elsewhere they come between turns of the task. Once no more can come it throws what
@@ -99,7 +99,7 @@ class connection {
   /// is errc::message_too_large, and waits for the next receive. A buffer is in use until the operation has ended, and
   /// the region behind a slice cannot end before. Stopping loses nothing, and does not wait. Memory of a device is
   /// errc::not_supported. Otherwise like recv(). See rdma_post_recv(3), FI_RECV of fi_mr(3).
-  [[nodiscard]] recv_into_operation recv_into(const sink& memory);
+  recv_into_operation recv_into(const sink& memory);
 
   // One-sided operations. The remote slice's bounds and usage are checked before anything is posted.
 
@@ -107,12 +107,12 @@ class connection {
   /// does not mean that the bytes are at the peer. They are there once a later flush() has completed, or once the peer
   /// has received a later message, or this write's own immediate data. The bounds and the usage of `target` are checked
   /// before anything is posted. See rdma_post_write(3), RFC 5040 section 5.1, RFC 7306 section 6.
-  [[nodiscard]] transfer write(const payload& source, const mr::remote_slice& target, const write_options& how = {});
+  transfer write(const payload& source, const mr::remote_slice& target, const write_options& how = {});
 
   /// Reads `source` into local memory of the same size. Until it has completed, it may also see the effect of
   /// operations that were posted after it, because an RDMA device reads again what was lost on the way. The bounds and
   /// the usage of `source` are checked before anything is posted. See rdma_post_read(3), RFC 5040 section 5.2.
-  [[nodiscard]] transfer read(const sink& target, const mr::remote_slice& source);
+  transfer read(const sink& target, const mr::remote_slice& source);
 
   /// Looks `where` up once, for many small reads and writes of it: see prepared_memory.
   [[nodiscard]] prepared_memory prepare(const mr::remote_slice& where);
@@ -123,7 +123,7 @@ class connection {
   /// A persistent one completes once all of `where`, which must allow mr::usage::flush_persistent, survives a power cut
   /// of the peer: a worker of the peer writes it to the storage of its file (msync(2)). It needs
   /// capabilities().persistent_flush. EIO of system_category means that the storage has not taken it.
-  [[nodiscard]] transfer flush(const mr::remote_slice& where, flush_type how = flush_type::visibility);
+  transfer flush(const mr::remote_slice& where, flush_type how = flush_type::visibility);
 
   // Atomic operations.
 
@@ -134,11 +134,10 @@ class connection {
   /// mr::usage::atomic_dst. Without capabilities().atomics it is errc::not_supported. Atomic operations start in the
   /// order of posting and share the limit capabilities().outgoing_reads with reads. One that is stopped after it was
   /// posted may still take effect, once. See ibv_post_send(3), RFC 7306 section 5.1.1.
-  [[nodiscard]] fetch_operation fetch_add(const mr::remote_slice& where, std::uint64_t add);
+  fetch_operation fetch_add(const mr::remote_slice& where, std::uint64_t add);
   /// Stores `desired` in eight bytes of the peer's memory if they hold `expected`, and yields what was there before:
   /// `expected` if it was stored. Otherwise like fetch_add(). See RFC 7306 section 5.1.2.
-  [[nodiscard]] fetch_operation compare_swap(const mr::remote_slice& where, std::uint64_t expected,
-                                             std::uint64_t desired);
+  fetch_operation compare_swap(const mr::remote_slice& where, std::uint64_t expected, std::uint64_t desired);
 
   /// Starts operations of this connection in the order of an array, with one doorbell, and waits until all have ended.
   /// The array has a name and outlives the batch.
@@ -155,7 +154,7 @@ class connection {
   /// If one is refused before it is posted, none is posted, and all end with its error. Otherwise each succeeds or
   /// fails by itself: the first failure is thrown, and transfer::failure() has the others. Stopping the batch stops
   /// each operation that has not ended, as if it were stopped alone.
-  [[nodiscard]] batch_operation batch(std::span<transfer> operations);
+  batch_operation batch(std::span<transfer> operations);
 
   // Lists: any number of writes, or of reads, with one completion and one notification of the peer.
 
@@ -163,13 +162,13 @@ class connection {
   /// elements are in place; a list without elements cannot notify it. The array has a name, and outlives the operation;
   /// memory is borrowed, even a buffer's. Before the first element is posted: errc::out_of_range,
   /// errc::invalid_argument, and the errors of write() for each element.
-  [[nodiscard]] list_operation write(std::span<const list_part> parts, const write_options& how = {});
+  list_operation write(std::span<const list_part> parts, const write_options& how = {});
   /// Writes blocks of one size, likewise.
-  [[nodiscard]] list_operation write(const block_list& blocks, const write_options& how = {});
+  list_operation write(const block_list& blocks, const write_options& how = {});
   /// Reads each element of a list, as read() does.
-  [[nodiscard]] list_operation read(std::span<const list_part> parts);
+  list_operation read(std::span<const list_part> parts);
   /// Reads blocks of one size, likewise.
-  [[nodiscard]] list_operation read(const block_list& blocks);
+  list_operation read(const block_list& blocks);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
   /// flush_visibility) until the exposure is revoked, its deadline comes (expose_options::until), or the connection
@@ -178,14 +177,14 @@ class connection {
   /// A peer that uses the key after that ends the connection, with all its operations, unless the connection has rails.
   /// So a program that gives up waiting for the peer, at a timeout, calls exposure::retire() instead of dropping the
   /// exposure.
-  [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses, const expose_options& how = {});
+  task<exposure> expose(mr::buffer memory, mr::usage uses, const expose_options& how = {});
 
   /// Exposes part of a region that is registered for mr::usage::bind_window; errc::access_denied for any other region.
   ///
   /// Either call waits for the device, which opens the memory only after the messages that were posted before, and
   /// those wait for the peer to receive them. If the call is stopped, the device gets another second; after that the
   /// connection ends with errc::closed, because the device might let the peer in at any moment.
-  [[nodiscard]] task<exposure> expose(const mr::slice& range, mr::usage uses, const expose_options& how = {});
+  task<exposure> expose(const mr::slice& range, mr::usage uses, const expose_options& how = {});
 
   /// Confirms that the peer is done with a key of this end, as it has said in the program's own protocol. The key is
   /// revoked and its memory released: at once if its exposure is retired, otherwise once it is (exposure::retire()).
@@ -201,7 +200,7 @@ class connection {
   /// It takes longer only while the peer is in the middle of a direct access to memory that it was lent (docs/shm.md).
   /// Waiting receives end with errc::closed; messages that still arrive are dropped. If stopped, it aborts at once and
   /// throws errc::canceled.
-  [[nodiscard]] task<> close();
+  task<> close();
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;
 
@@ -211,7 +210,7 @@ class connection {
   /// Waits until the connection is no longer open, and yields why: errc::peer_closed if the peer has closed in order,
   /// errc::closed if this end did, and otherwise what ended the connection. Messages that came before can still be
   /// received then. A stop leaves the connection as it is.
-  [[nodiscard]] task<error> ended();
+  task<error> ended();
 
   /// What both ends can do together.
   [[nodiscard]] const net::capabilities& capabilities() const;
@@ -238,8 +237,8 @@ class connection {
   explicit connection(std::unique_ptr<connection_core> core) noexcept;
   [[nodiscard]] connection_core* core() const noexcept { return core_.held().get(); }
   [[nodiscard]] connection_core& checked() const;
-  [[nodiscard]] static task<> send_copy(connection_core& core, connection_state& state, std::shared_ptr<link_keys> keys,
-                                        std::span<const std::byte> bytes, send_options how);
+  static task<> send_copy(connection_core& core, connection_state& state, std::shared_ptr<link_keys> keys,
+                          std::span<const std::byte> bytes, send_options how);
   void release() noexcept;
 
   struct core_deleter {

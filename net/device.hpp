@@ -79,8 +79,8 @@ class device {
   [[nodiscard]] std::string_view passed_over() const noexcept;
 
   /// A buffer of the device's pool, registered already: pool().allocate().
-  [[nodiscard]] mr::allocate_operation allocate(std::size_t bytes, mr::budget which = mr::budget::send,
-                                                std::source_location where = std::source_location::current()) {
+  mr::allocate_operation allocate(std::size_t bytes, mr::budget which = mr::budget::send,
+                                  std::source_location where = std::source_location::current()) {
     return pool().allocate(bytes, which, where);
   }
   /// A buffer of the device's pool if one is free, without waiting: pool().try_allocate().
@@ -89,13 +89,12 @@ class device {
     return pool().try_allocate(bytes, which, where);
   }
   /// Registers memory of the program's own: domain().register_memory().
-  [[nodiscard]] task<mr::region> register_memory(std::span<std::byte> memory, mr::registration_options options);
+  task<mr::region> register_memory(std::span<std::byte> memory, mr::registration_options options);
   /// Registers several ranges, which peers see as one. `ranges` lives until the call returns.
-  [[nodiscard]] task<mr::region> register_memory(std::span<const std::span<std::byte>> ranges,
-                                                 mr::registration_options options);
+  task<mr::region> register_memory(std::span<const std::span<std::byte>> ranges, mr::registration_options options);
   /// Registers memory that the region then owns.
   template <mr::memory_owner Owner>
-  [[nodiscard]] task<mr::region> register_memory(Owner&& owner, mr::registration_options options)
+  task<mr::region> register_memory(Owner&& owner, mr::registration_options options)
     requires(!std::is_reference_v<Owner>)
   {
     if (state_ == nullptr) return refuse_registration();
@@ -116,25 +115,25 @@ class device {
   /// errc::protocol_error (no iWARP peer there), or the system's error. ENOBUFS if the peer has no receives left
   /// or its maximum of connections, EMFILE if it has no descriptors, and errc::no_memory at once if the pool can never
   /// have the receives of this end. See rdma_connect(3), RFC 6581.
-  [[nodiscard]] task<connection> connect(std::string address, connection_options options = {});
+  task<connection> connect(std::string address, connection_options options = {});
 
   /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory:
   /// errc::timed_out after shared_receive_options::set_up_timeout. errc::no_memory at once for more than the pool may
   /// have; errc::not_supported if the transport cannot share receives.
-  [[nodiscard]] task<shared_receives> share_receives(shared_receive_options options = {});
+  task<shared_receives> share_receives(shared_receive_options options = {});
 
   /// Listens on "HOST:PORT", at the first address of a name that is this machine's; port 0 lets the system choose
   /// (listener::address()). ":PORT" and "[::]:PORT" are all of its addresses, "0.0.0.0:PORT" those of IPv4.
   /// EADDRINUSE if another program has the port; with several fabrics, only if it has the port of the last one, or that
   /// of shared memory, because peers of this machine would reach that program. A port taken on another fabric is only
   /// reported. See rdma_listen(3).
-  [[nodiscard]] task<listener> listen(std::string address, listener_options options = {});
+  task<listener> listen(std::string address, listener_options options = {});
 
  private:
   friend device open_found(std::vector<found_transport> found, const device_options& options);
   explicit device(std::shared_ptr<device_state> state) noexcept;
   [[nodiscard]] const std::shared_ptr<device_state>& checked() const;
-  [[nodiscard]] static task<mr::region> refuse_registration();
+  static task<mr::region> refuse_registration();
 
   weft::detail::sole_handle<std::shared_ptr<device_state>, "a device"> state_;
 };

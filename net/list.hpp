@@ -57,9 +57,9 @@ static_assert(std::is_trivially_destructible_v<block_list>);
 /// After a stop, or the failure of an element, no more elements are posted, and the list ends once the transport no
 /// longer uses the memory of those that were: so done() is exact in the end. Destroying a task while elements are
 /// posted ends the program.
-class [[nodiscard]] list_operation final : public weft::detail::operation_base,
-                                           private transfer_group,
-                                           private work_run {
+class [[nodiscard("co_await it")]] list_operation final : public weft::detail::operation_base,
+                                                          private transfer_group,
+                                                          private work_run {
  public:
   list_operation(list_operation&& other) noexcept;
   list_operation& operator=(list_operation&&) = delete;

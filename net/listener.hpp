@@ -45,17 +45,17 @@ class connection_request {
   /// wait for receives (listener_options::max_connections); errc::timed_out if the pool has none within half of
   /// set_up_timeout. The peer is then told, and its connect() fails with ENOBUFS. errc::timed_out, too, if the peer has
   /// not gone on for 100 ms and another one needs its place, or, because the pool is full, its receives.
-  [[nodiscard]] task<connection> accept(connection_options options = {});
+  task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
   /// or max_interop_private_data if the peer is not weft or does not say so.
-  [[nodiscard]] task<> reject(std::span<const std::byte> private_data = {});
+  task<> reject(std::span<const std::byte> private_data = {});
 
  private:
   friend class listener;
   connection_request(std::shared_ptr<device_state> device, std::unique_ptr<link_request> request,
                      std::unique_ptr<connection_place> place) noexcept;
 
-  [[nodiscard]] static task<connection> make_connection(task<std::unique_ptr<connection_core>> core);
+  static task<connection> make_connection(task<std::unique_ptr<connection_core>> core);
 
   std::shared_ptr<device_state> device_;
   std::unique_ptr<connection_place> place_;
@@ -83,7 +83,7 @@ class listener {
   /// peer whose request is invalid is dropped. While somebody waits here, peers beyond
   /// listener_options::max_connections are told that there is no place for them. errc::wrong_thread elsewhere than on
   /// its executor.
-  [[nodiscard]] task<std::optional<connection_request>> next();
+  task<std::optional<connection_request>> next();
 
   /// Waits for the next peer and sets its connection up, for programs that accept every request. The result is empty
   /// after close().
@@ -98,7 +98,7 @@ class listener {
   /// ends them, and the connections that nobody has taken. A set-up uses the options of a call that waits when its peer
   /// comes. errc::invalid_argument and errc::no_memory at once for options that would make every set-up fail;
   /// errc::wrong_thread elsewhere than on the listener's executor.
-  [[nodiscard]] task<std::optional<connection>> accept(connection_options options = {});
+  task<std::optional<connection>> accept(connection_options options = {});
 
   /// Stops listening: next() and accept() yield nothing more, peers that connect are refused, and those that wait are
   /// rejected. On another thread, as in the destructor, it takes effect a little later, on the listener's executor.
@@ -111,14 +111,13 @@ class listener {
   listener(std::shared_ptr<device_state> device, std::shared_ptr<link_listener> source,
            const listener_options& options);
 
-  [[nodiscard]] static task<std::optional<connection_request>> next_request(std::shared_ptr<device_state> device,
-                                                                            std::shared_ptr<link_listener> source,
-                                                                            std::shared_ptr<connection_places> places);
-  [[nodiscard]] static task<std::optional<connection>> next_connection(std::shared_ptr<set_ups> all,
-                                                                       connection_options options);
-  [[nodiscard]] static task<> take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const set_up_choice> how);
-  [[nodiscard]] static task<> wait_for_room(set_ups& all);
-  [[nodiscard]] static task<> set_up_peer(set_ups& all, const set_up_choice& how, connection_request request);
+  static task<std::optional<connection_request>> next_request(std::shared_ptr<device_state> device,
+                                                              std::shared_ptr<link_listener> source,
+                                                              std::shared_ptr<connection_places> places);
+  static task<std::optional<connection>> next_connection(std::shared_ptr<set_ups> all, connection_options options);
+  static task<> take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const set_up_choice> how);
+  static task<> wait_for_room(set_ups& all);
+  static task<> set_up_peer(set_ups& all, const set_up_choice& how, connection_request request);
 
   std::shared_ptr<device_state> device_;
   std::shared_ptr<connection_places> places_;

@@ -41,8 +41,7 @@ class metrics_server {
  public:
   /// Listens on "tcp://HOST:PORT"; port 0 lets the system choose. Throws weft::error, as stream_listener::listen()
   /// does. The device outlives the server.
-  [[nodiscard]] static task<metrics_server> listen(device& through, std::string address,
-                                                   metrics_server_options options = {});
+  static task<metrics_server> listen(device& through, std::string address, metrics_server_options options = {});
 
   /// "tcp://10.0.0.7:9475"
   [[nodiscard]] std::string_view address() const noexcept { return listener_.address(); }
@@ -51,7 +50,7 @@ class metrics_server {
   /// the server, where counters of other executors, devices and pools may be read as well. An exception from it becomes
   /// the status 500. It is an lvalue that outlives the task; so does the server, which is not moved meanwhile.
   template <std::invocable<metrics&> Collect>
-  [[nodiscard]] task<> serve(const Collect& collect) {
+  task<> serve(const Collect& collect) {
     return serve_source({&collect, [](const void* what, metrics& all) { (*static_cast<const Collect*>(what))(all); }});
   }
   template <class Collect>
@@ -66,8 +65,8 @@ class metrics_server {
     void (*add_to)(const void* what, metrics& all);
   };
   metrics_server(stream_listener listener, metrics_server_options options) noexcept;
-  [[nodiscard]] task<> serve_source(source from);
-  [[nodiscard]] static task<> serve_client(stream_request request, source from, std::chrono::milliseconds patience);
+  task<> serve_source(source from);
+  static task<> serve_client(stream_request request, source from, std::chrono::milliseconds patience);
   [[nodiscard]] static std::string answer(std::string_view request, source from);
 
   stream_listener listener_;
@@ -77,7 +76,7 @@ class metrics_server {
 /// Listens on "tcp://HOST:PORT" and serves metrics there until it is stopped: see metrics_server. `collect` is an
 /// lvalue that outlives the task.
 template <std::invocable<metrics&> Collect>
-[[nodiscard]] task<> serve_metrics(device& through, std::string address, const Collect& collect) {
+task<> serve_metrics(device& through, std::string address, const Collect& collect) {
   auto server = co_await metrics_server::listen(through, std::move(address));
   co_await server.serve(collect);
 }

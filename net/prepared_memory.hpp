@@ -27,7 +27,7 @@ class prepared_memory;
 
 /// A read or write of prepared memory: the result of prepared_memory::read() and write(). It starts when it is awaited,
 /// once; a second time is errc::invalid_argument.
-class [[nodiscard]] prepared_transfer {
+class [[nodiscard("co_await it")]] prepared_transfer {
  public:
   /// Only before it is awaited.
   prepared_transfer(prepared_transfer&& other) noexcept
@@ -88,19 +88,19 @@ class [[nodiscard]] prepared_transfer {
 class prepared_memory {
  public:
   /// Reads from `offset` on into the buffer, as many bytes as that has. Otherwise like connection::read().
-  [[nodiscard]] prepared_transfer read(mr::buffer& into, std::uint64_t offset = 0) noexcept {
+  prepared_transfer read(mr::buffer& into, std::uint64_t offset = 0) noexcept {
     return {*this, transfer_kind::read, offset, &into, mr::slice()};
   }
   /// Into borrowed memory.
-  [[nodiscard]] prepared_transfer read(const mr::slice& into, std::uint64_t offset = 0) noexcept {
+  prepared_transfer read(const mr::slice& into, std::uint64_t offset = 0) noexcept {
     return {*this, transfer_kind::read, offset, nullptr, into};
   }
   /// Writes the buffer's bytes from `offset` on. Otherwise like connection::write().
-  [[nodiscard]] prepared_transfer write(mr::buffer& from, std::uint64_t offset = 0) noexcept {
+  prepared_transfer write(mr::buffer& from, std::uint64_t offset = 0) noexcept {
     return {*this, transfer_kind::write, offset, &from, mr::slice()};
   }
   /// From borrowed memory.
-  [[nodiscard]] prepared_transfer write(const mr::slice& from, std::uint64_t offset = 0) noexcept {
+  prepared_transfer write(const mr::slice& from, std::uint64_t offset = 0) noexcept {
     return {*this, transfer_kind::write, offset, nullptr, from};
   }
   /// The memory.

@@ -23,7 +23,7 @@ class device;
 /// Each attempt is device::connect() with `options`, whose set_up_timeout is cut to the time that is left. Gives up at
 /// once on an error that cannot heal. Throws the last error, preceded by the number of attempts.
 /// If stopped: errc::canceled.
-[[nodiscard]] task<connection> connect_with_retry(device& through, std::string address, connection_options options = {},
-                                                  retry_options when = {});
+task<connection> connect_with_retry(device& through, std::string address, connection_options options = {},
+                                    retry_options when = {});
 
 }  // namespace weft::net

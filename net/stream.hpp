@@ -34,7 +34,7 @@ class closing {
   /// Made by stream::close().
   explicit closing(stream_ref core) noexcept : core_(std::move(core)) {}
   /// Waits until the stream has ended.
-  [[nodiscard]] event::wait_operation operator co_await() const;
+  event::wait_operation operator co_await() const;
 
  private:
   stream_ref core_;
@@ -68,40 +68,39 @@ class stream {
   /// that reaches the peer, whichever of them SCHEME names. Plain TCP uses only the options about packets and time.
   /// errc::not_supported for another scheme, else as device::connect(). The device outlives the stream, which uses its
   /// pool.
-  [[nodiscard]] static task<stream> connect(device& through, std::string address,
-                                            connection_options options = stream_options());
+  static task<stream> connect(device& through, std::string address, connection_options options = stream_options());
 
   /// Reads received bytes, as many as there is room for; waits if there are none. Yields their number: 0 only at the
   /// end of the stream, or for no room. The peer's shutdown_send() or close ends the stream. errc::peer_vanished if the
   /// peer died. Stopping it loses no byte.
-  [[nodiscard]] task<std::size_t> read_some(std::span<std::byte> where);
+  task<std::size_t> read_some(std::span<std::byte> where);
   /// Reads into several pieces of memory, filled in order.
-  [[nodiscard]] task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
+  task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
   /// Reads into several pieces of memory, whose list the operation keeps.
-  [[nodiscard]] task<std::size_t> read_some(writable_ranges where);
+  task<std::size_t> read_some(writable_ranges where);
   /// Like read_some(), without a copy; empty at the end of the stream. While it waits it holds no memory of its own.
-  [[nodiscard]] task<received_bytes> read_bytes();
+  task<received_bytes> read_bytes();
   /// Fills all of `where`. errc::peer_closed if the stream ends before; a stop may lose bytes that it has read.
-  [[nodiscard]] task<> read(std::span<std::byte> where);
+  task<> read(std::span<std::byte> where);
 
   /// Writes some of the bytes, at least one, and yields how many. Waits while the peer has no room, and until the bytes
   /// may be reused. A stop before any byte was sent is errc::canceled; a later one yields how many will arrive.
   /// errc::closed after shutdown_send().
-  [[nodiscard]] task<std::size_t> write_some(std::span<const std::byte> what);
+  task<std::size_t> write_some(std::span<const std::byte> what);
   /// Writes from several pieces of memory, in order.
-  [[nodiscard]] task<std::size_t> write_some(std::span<const std::span<const std::byte>> what);
+  task<std::size_t> write_some(std::span<const std::span<const std::byte>> what);
   /// Writes from several pieces of memory, whose list the operation keeps.
-  [[nodiscard]] task<std::size_t> write_some(readable_ranges what);
+  task<std::size_t> write_some(readable_ranges what);
   /// Writes registered memory without a copy. The memory is borrowed: stopping the write aborts the connection.
-  [[nodiscard]] task<std::size_t> write_some(mr::slice what);
+  task<std::size_t> write_some(mr::slice what);
   /// Writes all bytes. If it fails or is stopped, it is not known how many have arrived.
-  [[nodiscard]] task<> write(std::span<const std::byte> what);
+  task<> write(std::span<const std::byte> what);
   /// Writes all of a buffer, without a copy if it fits into one of the peer's messages.
-  [[nodiscard]] task<> write(mr::buffer&& what);
+  task<> write(mr::buffer&& what);
 
   /// Ends this direction: the peer reads the end of the stream after all that was written. The stream can still be
   /// read. Call it once; errc::busy during a write.
-  [[nodiscard]] task<> shutdown_send();
+  task<> shutdown_send();
 
   /// Closes the stream, in order and in the background: written bytes arrive, operations in progress end with
   /// errc::closed, unread bytes are dropped. `co_await stream.close()` waits until that is done; a stop ends only the

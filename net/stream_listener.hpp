@@ -30,7 +30,7 @@ class stream_request {
   /// Yields the stream, on the executor that awaits this and owns the stream from then on. Plain TCP uses only
   /// dead_peer_after and close_timeout of the options. Call it once. Throws weft::error. The device outlives the
   /// stream.
-  [[nodiscard]] task<stream> accept(connection_options options = stream_options());
+  task<stream> accept(connection_options options = stream_options());
 
  private:
   friend class stream_listener;
@@ -38,7 +38,7 @@ class stream_request {
   explicit stream_request(connection_request request) noexcept;
   explicit stream_request(std::unique_ptr<plain> peer) noexcept;
 
-  [[nodiscard]] static task<stream> accept_plain(std::unique_ptr<plain> from, connection_options options);
+  static task<stream> accept_plain(std::unique_ptr<plain> from, connection_options options);
 
   std::optional<connection_request> request_;
   std::unique_ptr<plain> plain_;
@@ -51,8 +51,7 @@ class stream_listener {
  public:
   /// Listens on "HOST:PORT" or "SCHEME://HOST:PORT" as stream::connect() understands it; port 0 lets the system choose.
   /// Plain TCP uses only the traffic class and max_connections of the options. The device outlives the listener.
-  [[nodiscard]] static task<stream_listener> listen(device& through, std::string address,
-                                                    listener_options options = {});
+  static task<stream_listener> listen(device& through, std::string address, listener_options options = {});
   stream_listener(stream_listener&&) noexcept;
   stream_listener& operator=(stream_listener&&) noexcept;
   ~stream_listener();
@@ -60,21 +59,20 @@ class stream_listener {
   /// "10.0.0.7:7471", or with the scheme if it is TCP's: what stream::connect() takes.
   [[nodiscard]] std::string_view address() const noexcept { return address_; }
   /// Waits for the next peer; one task at a time. Empty after close().
-  [[nodiscard]] task<std::optional<stream_request>> next();
+  task<std::optional<stream_request>> next();
   /// Waits for the next peer whose stream is set up, as listener::accept() does. Over plain TCP the kernel sets streams
   /// up, and only one task may wait at a time. Empty after close().
-  [[nodiscard]] task<std::optional<stream>> accept(connection_options options = stream_options());
+  task<std::optional<stream>> accept(connection_options options = stream_options());
   /// Stops listening: next() and accept() yield nothing more.
   void close() noexcept;
 
  private:
   stream_listener(mr::pool& pool, std::string address) noexcept;
-  [[nodiscard]] static task<std::optional<stream_request>> next_plain(std::shared_ptr<tcp_acceptor> source,
-                                                                      mr::pool& pool);
-  [[nodiscard]] static task<std::optional<stream_request>> next_over(task<std::optional<connection_request>> next);
-  [[nodiscard]] static task<std::optional<stream>> accept_over(task<std::optional<connection>> next);
-  [[nodiscard]] static task<std::optional<stream>> accept_next_plain(std::shared_ptr<tcp_acceptor> source,
-                                                                     mr::pool& pool, connection_options options);
+  static task<std::optional<stream_request>> next_plain(std::shared_ptr<tcp_acceptor> source, mr::pool& pool);
+  static task<std::optional<stream_request>> next_over(task<std::optional<connection_request>> next);
+  static task<std::optional<stream>> accept_over(task<std::optional<connection>> next);
+  static task<std::optional<stream>> accept_next_plain(std::shared_ptr<tcp_acceptor> source, mr::pool& pool,
+                                                       connection_options options);
 
   mr::pool* pool_;
   std::string address_;

@@ -98,8 +98,8 @@ class offload_operation final : public offload_base {
 /// A function that has begun runs to its end, and a stop waits for it; one that is still queued is withdrawn
 /// (errc::canceled). `function` is an lvalue, or a closure whose captures are trivially destructible.
 template <class Function>
-  requires pinned<Function>
 [[nodiscard]] auto offload(Function&& function) {
+  detail::require_pinned<Function>();
   return detail::offload_operation<Function>(std::forward<Function>(function));
 }
 
@@ -108,8 +108,8 @@ namespace detail {
 /// Like offload(), but on worker_pool::for_resources(): the end of a connection or a region must not wait behind
 /// other jobs. A frame that is destroyed meanwhile waits for the function: what may take long is for apart().
 template <class Function>
-  requires pinned<Function>
 [[nodiscard]] auto offload_for_resources(Function&& function) {
+  require_pinned<Function>();
   return offload_operation<Function>(std::forward<Function>(function), true);
 }
 

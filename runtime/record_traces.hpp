@@ -19,6 +19,6 @@ namespace weft {
 /// it is whole, in place of the one before; until then it is called PATH.part. The folder should be the program's own,
 /// because anyone who may write there can choose which file is written. A file that cannot be written is reported as a
 /// warning (report.hpp), and the next signal tries again. `signals` outlives the task, and no other task waits for it.
-[[nodiscard]] task<> record_traces(signal_set& signals, std::string path, duration length);
+task<> record_traces(signal_set& signals, std::string path, duration length);
 
 }  // namespace weft

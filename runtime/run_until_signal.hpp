@@ -34,7 +34,7 @@ class signal_watch {
   virtual ~signal_watch() = default;
 
   /// Waits for the first signal (the second if drain() is true), restores the signals, and asks `tasks` to stop.
-  [[nodiscard]] task<> wait(scope& tasks);
+  task<> wait(scope& tasks);
   /// The first signal; 0: none so far.
   [[nodiscard]] int first() const noexcept { return first_; }
 

@@ -81,17 +81,19 @@ class scope final : private detail::root_observer {
   /// As with std::thread the task gets the frame's copies; std::ref passes a reference. `function` is an lvalue, or has
   /// only trivially destructible captures: pass what it is to own as an argument.
   template <class Function, class... Arguments>
-    requires pinned<Function> && std::constructible_from<std::decay_t<Function>, Function> &&
+    requires std::constructible_from<std::decay_t<Function>, Function> &&
              detail::makes_task<std::decay_t<Function>&, std::decay_t<Arguments>...>
   auto spawn(Function&& function, Arguments&&... arguments) {
+    detail::require_pinned<Function>();
     return spawn(detail::await_call<std::decay_t<Function>, std::decay_t<Arguments>...>(
         std::forward<Function>(function), std::forward<Arguments>(arguments)...));
   }
   /// Starts the task that `function()` makes, as `name`; for functions that take no string themselves.
   template <class Function>
-    requires pinned<Function> && std::constructible_from<std::decay_t<Function>, Function> &&
-             detail::makes_task<std::decay_t<Function>&> && (!detail::makes_task<std::decay_t<Function>&, const char*>)
+    requires std::constructible_from<std::decay_t<Function>, Function> && detail::makes_task<std::decay_t<Function>&> &&
+             (!detail::makes_task<std::decay_t<Function>&, const char*>)
   auto spawn(Function&& function, const char* name) {
+    detail::require_pinned<Function>();
     return spawn(detail::await_call<std::decay_t<Function>>(std::forward<Function>(function)), name);
   }
 
@@ -220,8 +222,8 @@ task<> run_scope_with(Function function, Body body, const char* name) {
 /// The body's local variables are destroyed when it returns, perhaps before its children end: children refer to objects
 /// of the caller, or take what they need as parameters. `name`, a string literal, is the scope's name in dumps.
 template <class Body>
-  requires pinned<Body>
 task<> with_scope(on_failure policy, Body&& body, const char* name = "") {
+  detail::require_pinned<Body>();
   return detail::run_scope<Body>(policy, nullptr, std::forward<Body>(body), name);
 }
 /// Calls `listener` with each failure of a child, and lets the others go on: on_failure::report for a program that has
@@ -235,8 +237,8 @@ task<> with_scope(on_failure policy, Body&& body, const char* name = "") {
 /// and before the scope can end: it may spawn in the scope, or ask it to stop. send_report() passes a failure on to the
 /// process. `listener` is noexcept; it is an lvalue, or has only trivially destructible captures.
 template <failure_listener Listener, class Body>
-  requires pinned<Body>
 task<> with_scope(Listener&& listener, Body&& body, const char* name = "") {
+  detail::require_pinned<Body>();
   return detail::run_scope_with<Listener, Body>(std::forward<Listener>(listener), std::forward<Body>(body), name);
 }
 

@@ -7,7 +7,7 @@
 namespace weft {
 
 /// Waits for a point in time; errc::canceled if it is stopped first.
-class sleep_operation final : public detail::operation_base, private detail::timer {
+class [[nodiscard("co_await it")]] sleep_operation final : public detail::operation_base, private detail::timer {
  public:
   /// Waits until `deadline`.
   explicit sleep_operation(time_point deadline) noexcept : deadline_(deadline) {}
@@ -39,15 +39,15 @@ class sleep_operation final : public detail::operation_base, private detail::tim
 
 /// Suspends the task for `time`, counted from when it is awaited.
 template <class Rep, class Period>
-[[nodiscard]] sleep_operation sleep_for(std::chrono::duration<Rep, Period> time) noexcept {
+sleep_operation sleep_for(std::chrono::duration<Rep, Period> time) noexcept {
   return sleep_operation(saturated(time));
 }
 
 /// Suspends the task until `deadline`.
-[[nodiscard]] inline sleep_operation sleep_until(time_point deadline) noexcept { return sleep_operation(deadline); }
+inline sleep_operation sleep_until(time_point deadline) noexcept { return sleep_operation(deadline); }
 
 /// Lets all other ready tasks run first.
-class yield_operation {
+class [[nodiscard("co_await it")]] yield_operation {
  public:
   bool await_ready() const noexcept { return false; }
   template <std::derived_from<detail::promise_base> Promise>
@@ -58,6 +58,6 @@ class yield_operation {
 };
 
 /// `co_await yield()` lets all other ready tasks run first. It does not notice a stop.
-[[nodiscard]] inline yield_operation yield() noexcept { return {}; }
+inline yield_operation yield() noexcept { return {}; }
 
 }  // namespace weft

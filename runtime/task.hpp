@@ -204,7 +204,7 @@ class task_promise<void> final : public task_promise_base {
 /// Awaiting, spawning or running an empty task, which is one that was awaited before or moved from, is
 /// errc::invalid_argument. So is awaiting a task<T> whose coroutine reaches its end without a co_return.
 template <class T = void>
-class [[nodiscard]] task {
+class [[nodiscard("co_await it")]] task {
  public:
   using promise_type = detail::task_promise<T>;
   using value_type = T;  ///< what `co_await` yields

@@ -22,7 +22,7 @@ class copy_lane;
 
 /// Waits for the end of what has been queued to a stream. A stop does not interrupt it, because the device goes on. If
 /// the task was stopped before, nothing is queued, and it throws errc::canceled.
-class [[nodiscard]] lane_operation : public weft::detail::operation_base {
+class [[nodiscard("co_await it")]] lane_operation : public weft::detail::operation_base {
  public:
   lane_operation(lane_operation&&) noexcept = default;
   lane_operation& operator=(lane_operation&&) = delete;
@@ -64,7 +64,7 @@ class [[nodiscard]] lane_operation : public weft::detail::operation_base {
 };
 
 /// A copy that is awaited.
-class [[nodiscard]] copy_operation final : public lane_operation {
+class [[nodiscard("co_await it")]] copy_operation final : public lane_operation {
  public:
   copy_operation(copy_lane& lane, std::byte* to, const std::byte* from, std::size_t bytes,
                  owner_key_use use = {}) noexcept
@@ -83,7 +83,7 @@ class [[nodiscard]] copy_operation final : public lane_operation {
 };
 
 /// A wait for all that has been queued so far.
-class [[nodiscard]] mark_operation final : public lane_operation {
+class [[nodiscard("co_await it")]] mark_operation final : public lane_operation {
  public:
   explicit mark_operation(copy_lane& lane) noexcept : lane_operation(lane) {}
 };
@@ -125,7 +125,7 @@ class copy_lane {
 class copy_engine final : public weft::detail::attachment, private poller {
  public:
   /// The running executor's engine for a device; made at the first call, on a worker. Throws weft::error.
-  [[nodiscard]] static task<copy_engine*> of(std::shared_ptr<memory_device> device);
+  static task<copy_engine*> of(std::shared_ptr<memory_device> device);
   /// owner_keys::close(), on any thread. It waits for copies of other executors; those of this thread's executor,
   /// which cannot poll meanwhile, it finishes by blocking.
   static void close_key(std::uint64_t key) noexcept;

@@ -14,7 +14,7 @@ namespace weft::mr::porting {
 /// errc::invalid_argument for an empty region. errc::busy while refresh() runs, and, if the region has to be registered
 /// again, while an operation uses a slice of it. After such an error, or if the registration fails, the region is as
 /// before. From an executor. See fi_mr_enable(3).
-[[nodiscard]] task<> enable(region& target);
+task<> enable(region& target);
 
 /// Whether the region is open to peers; false for an empty region.
 [[nodiscard]] bool enabled(const region& target) noexcept;

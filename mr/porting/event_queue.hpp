@@ -24,7 +24,7 @@ class event_queue_core;
 /// with it; registrations still in progress are undone by their workers.
 class event_queue {
  public:
-  class next_operation;
+  class [[nodiscard("co_await it")]] next_operation;
 
   event_queue();
   event_queue(const event_queue&) = delete;
@@ -32,7 +32,7 @@ class event_queue {
   ~event_queue();
 
   /// `const auto event = co_await queue.next();` waits for an event. errc::canceled if it is stopped first.
-  [[nodiscard]] next_operation next() noexcept;
+  next_operation next() noexcept;
   /// The next event without waiting; empty if there is none.
   [[nodiscard]] std::optional<registration_event> try_next() noexcept;
   /// The number of events that can be read now.

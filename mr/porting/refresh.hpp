@@ -17,10 +17,10 @@ namespace weft::mr::porting {
 /// errc::busy as with region::release(); errc::out_of_range; errc::invalid_argument for an empty region, device memory,
 /// a direct region, and one that is disabled where domain_capabilities::gates is false. If the pages cannot be
 /// registered, the region stays as it was. A stop does not interrupt it. From an executor. See fi_mr_refresh(3).
-[[nodiscard]] task<> refresh(region& target, std::size_t offset, std::size_t length);
+task<> refresh(region& target, std::size_t offset, std::size_t length);
 /// Several ranges at once, each of which lies in one range of the region; `ranges` is needed until it has ended.
-[[nodiscard]] task<> refresh(region& target, std::span<const std::span<std::byte>> ranges);
+task<> refresh(region& target, std::span<const std::span<std::byte>> ranges);
 /// Refreshes all of the region.
-[[nodiscard]] task<> refresh(region& target);
+task<> refresh(region& target);
 
 }  // namespace weft::mr::porting

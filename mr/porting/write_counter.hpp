@@ -13,7 +13,7 @@
 namespace weft::mr::porting {
 
 /// Waits until peers have written a number of times. See remote_writes() and write_counter::wait_for().
-class remote_writes_operation final : public mr::detail::remote_writes_request {
+class [[nodiscard("co_await it")]] remote_writes_operation final : public mr::detail::remote_writes_request {
  public:
   /// Made by remote_writes() and write_counter::wait_for().
   remote_writes_operation(std::shared_ptr<mr::detail::write_counter_core> counter, std::uint64_t wanted,
@@ -53,7 +53,7 @@ class write_counter {
   [[nodiscard]] std::uint64_t value() const noexcept { return core_->value(); }
   /// `co_await counter.wait_for(n)` resumes once there have been at least n writes, and returns how many.
   /// errc::canceled if it is stopped first.
-  [[nodiscard]] remote_writes_operation wait_for(std::uint64_t writes) const noexcept { return {core_, writes, {}}; }
+  remote_writes_operation wait_for(std::uint64_t writes) const noexcept { return {core_, writes, {}}; }
 
  private:
   friend void bind(region& target, const write_counter& counter);
@@ -69,6 +69,6 @@ void bind(region& target, const write_counter& counter);
 /// `co_await remote_writes(region, n)` resumes once the region's counter has reached n, and returns the count. Like an
 /// operation, it keeps the region from being released. errc::invalid_argument if no counter is bound; errc::canceled if
 /// it is stopped first.
-[[nodiscard]] remote_writes_operation remote_writes(const region& target, std::uint64_t n);
+remote_writes_operation remote_writes(const region& target, std::uint64_t n);
 
 }  // namespace weft::mr::porting

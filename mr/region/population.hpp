@@ -54,7 +54,7 @@ class population {
 };
 
 /// Populates these ranges on workers before they are registered, if that is wanted. A stop ends it: errc::canceled.
-[[nodiscard]] task<> populate(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
-                              const registration_options& options);
+task<> populate(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
+                const registration_options& options);
 
 }  // namespace weft::mr::detail

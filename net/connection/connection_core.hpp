@@ -123,7 +123,7 @@ class connection_core final : public operation_owner,
   void received_control(receive_slot& slot, receiving::meaning content) noexcept;
   [[gnu::cold]] void hear_of_device(const receive_slot& slot) noexcept;
   [[gnu::cold]] void invalidated(std::uint64_t invalidated_key) noexcept;
-  [[nodiscard]] static task<> end_in_background(connection_core& self);
+  static task<> end_in_background(connection_core& self);
   static void reap_at_home(std::unique_ptr<connection_core> core) noexcept;
   // remote_work: the handle was destroyed on another thread
   void run_on_executor() noexcept override { reap_at_home(std::unique_ptr<connection_core>(this)); }

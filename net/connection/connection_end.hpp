@@ -40,15 +40,14 @@ class connection_end {
 
   /// What connection::close() awaits; `state` belongs to `self`. Tasks begin when they are awaited, and both may be
   /// gone by then: ask `keys`.
-  [[nodiscard]] static task<> close(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
+  static task<> close(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
   /// What connection::ended() awaits, likewise.
-  [[nodiscard]] static task<error> wait_until_over(connection_end& self, connection_state& state,
-                                                   std::shared_ptr<link_keys> keys);
+  static task<error> wait_until_over(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
   /// Returns once the link has released everything. Aborts the link after close_timeout. Throws std::bad_alloc if there
   /// is no memory for the coroutine.
-  [[nodiscard]] task<> wait_until_closed();
+  task<> wait_until_closed();
   /// Replaces wait_until_closed() if there is no memory for its coroutine: ends the connection at once.
-  [[nodiscard]] event::wait_operation abort_without_memory() noexcept;
+  event::wait_operation abort_without_memory() noexcept;
 
  private:
   void take_step() noexcept;

@@ -16,10 +16,10 @@ namespace weft::net {
 /// What connection::expose() awaits. Tasks begin when they are awaited, and `state` may be gone by then: ask `keys`.
 class exposures {
  public:
-  [[nodiscard]] static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::buffer memory,
-                                           mr::usage uses, expose_options how);
-  [[nodiscard]] static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::slice range,
-                                           mr::usage uses, expose_options how);
+  static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::buffer memory,
+                             mr::usage uses, expose_options how);
+  static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::slice range, mr::usage uses,
+                             expose_options how);
 
  private:
   [[nodiscard]] static exposure open_device_memory(connection_state& state, link_keys& keys,

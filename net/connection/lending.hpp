@@ -118,7 +118,7 @@ class loan_watch {
   /// The reason, once it is over.
   [[nodiscard]] exposure_end end() const noexcept { return end_; }
   /// Returns when it is over.
-  [[nodiscard]] event::wait_operation wait() noexcept { return over_.wait(); }
+  event::wait_operation wait() noexcept { return over_.wait(); }
 
  protected:
   lending* of_;

@@ -24,10 +24,10 @@ class owner_messages {
   owner_messages(connection_state& state, operation_owner& owner) noexcept : state_(state), owner_(owner) {}
 
   /// Makes the memory of the messages, unless it is there. Throws weft::error.
-  [[nodiscard]] task<> prepare();
+  task<> prepare();
   [[nodiscard]] bool are_prepared() const noexcept { return static_cast<bool>(memory_); }
   /// Sends one, once they are prepared.
-  [[nodiscard]] task<> post(std::size_t place, owner_message what);
+  task<> post(std::size_t place, owner_message what);
   /// Registered memory of no bytes.
   [[nodiscard]] mr::slice nothing() const { return memory_.slice(0, 0); }
 

@@ -49,19 +49,19 @@ class owner_service {
 
   void begin(task<> what);
   void served() noexcept;
-  [[nodiscard]] task<> lend_to_peer();
-  [[nodiscard]] task<> lend_slots();
+  task<> lend_to_peer();
+  task<> lend_slots();
   [[nodiscard]] std::span<std::byte> lent_slot(std::size_t slot) const noexcept;
   [[nodiscard]] static std::span<std::byte> part_of(const shared_memory* shared, const owner_message& asked,
                                                     const mr::memory_device& device) noexcept;
-  [[nodiscard]] task<> serve(owner_message request);
-  [[nodiscard]] task<mr::detail::owner_access> carry_out(const owner_message& asked);
-  [[nodiscard]] task<mr::detail::owner_access> copy_for_peer(const owner_message& asked);
+  task<> serve(owner_message request);
+  task<mr::detail::owner_access> carry_out(const owner_message& asked);
+  task<mr::detail::owner_access> copy_for_peer(const owner_message& asked);
   [[nodiscard]] mr::detail::owner_access begin(const owner_message& asked, mr::usage purpose,
                                                mr::detail::owner_key_use& use) const noexcept;
-  [[nodiscard]] task<mr::detail::owner_access> persist(const owner_message& asked);
-  [[nodiscard]] task<mr::detail::owner_access> open_share(const owner_message& asked);
-  [[nodiscard]] task<> close_share();
+  task<mr::detail::owner_access> persist(const owner_message& asked);
+  task<mr::detail::owner_access> open_share(const owner_message& asked);
+  task<> close_share();
 
   connection_state& state_;
   owner_messages& messages_;

@@ -56,7 +56,7 @@ class receive_refill {
   /// Ends the work in the background. Slots that still wait get nothing.
   void stop() noexcept { stop_.request_stop(); }
   [[nodiscard]] bool running() const noexcept { return running_; }
-  [[nodiscard]] event::wait_operation ended() noexcept { return ended_.wait(); }
+  event::wait_operation ended() noexcept { return ended_.wait(); }
 
  private:
   task<> run(std::shared_ptr<void> owner);

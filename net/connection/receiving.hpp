@@ -76,7 +76,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
   void stop_refilling() noexcept { refill_.stop(); }
   [[nodiscard]] bool is_refilling() const noexcept { return refill_.running(); }
   /// Call it only while is_refilling().
-  [[nodiscard]] event::wait_operation refilling_ended() noexcept { return refill_.ended(); }
+  event::wait_operation refilling_ended() noexcept { return refill_.ended(); }
 
  private:
   // receive_refill::client

@@ -18,8 +18,8 @@ namespace weft::net {
 class operation_owner;
 
 /// Waits for a message: the result of connection::recv().
-class [[nodiscard]] recv_operation : public weft::detail::operation_base,
-                                     public weft::detail::list_hook<recv_operation> {
+class [[nodiscard("co_await it")]] recv_operation : public weft::detail::operation_base,
+                                                    public weft::detail::list_hook<recv_operation> {
  public:
   /// Awaiting it without an owner is errc::closed.
   explicit recv_operation(operation_owner* owner) noexcept : recv_operation(owner, false) {}
@@ -75,7 +75,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base,
 };
 
 /// The result of connection::recv_or_throw().
-class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
+class [[nodiscard("co_await it")]] recv_or_throw_operation final : public recv_operation {
  public:
   /// Made by connection::recv_or_throw().
   explicit recv_or_throw_operation(operation_owner* owner) noexcept : recv_operation(owner, true) {}
@@ -89,7 +89,7 @@ class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
 };
 
 /// The result of connection::recv_into().
-class [[nodiscard]] recv_into_operation : public recv_operation {
+class [[nodiscard("co_await it")]] recv_into_operation : public recv_operation {
  public:
   /// Made by connection::recv_into().
   recv_into_operation(operation_owner* owner, const sink& memory) noexcept : recv_operation(owner), memory_(memory) {

@@ -31,8 +31,8 @@ void check_sizes(const connection_options& options);
 
 /// The receives of a connection with these options; unless they are `shared`, waits for the pool, until `deadline`.
 /// Throws errc::invalid_argument for depths and sizes that no connection can have.
-[[nodiscard]] task<receive_memory> find_receives(device_state& device, const connection_options& options,
-                                                 std::shared_ptr<shared_receive_state> shared, time_point deadline);
+task<receive_memory> find_receives(device_state& device, const connection_options& options,
+                                   std::shared_ptr<shared_receive_state> shared, time_point deadline);
 
 /// Reports the current exception: a peer's set-up has failed, and no task waits for that peer in particular.
 void report_failed_set_up(const std::exception& why,

@@ -79,8 +79,8 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
 /// The receives behind shared_receives: one set for each domain of a device, which its fabrics share.
 class shared_receive_group {
  public:
-  [[nodiscard]] static task<std::shared_ptr<shared_receive_group>> make(std::shared_ptr<device_state> device,
-                                                                        shared_receive_options options);
+  static task<std::shared_ptr<shared_receive_group>> make(std::shared_ptr<device_state> device,
+                                                          shared_receive_options options);
 
   /// The receives for connections over this fabric of the device.
   [[nodiscard]] const std::shared_ptr<shared_receive_state>& on(std::size_t fabric) const noexcept {

@@ -69,27 +69,27 @@ class staging final : public sending::carrier {
   };
 
   void begin(std::unique_ptr<job> what) noexcept;
-  [[nodiscard]] task<> carry_out();
-  [[nodiscard]] task<> carry_out(job& mine);
-  [[nodiscard]] task<> prepare(job& mine);
-  [[nodiscard]] task<> try_to_share(job& mine);
-  [[nodiscard]] task<> end_share();
-  [[nodiscard]] task<> move_elements(job& mine);
-  [[nodiscard]] task<> move_element(job& mine, const element& what);
+  task<> carry_out();
+  task<> carry_out(job& mine);
+  task<> prepare(job& mine);
+  task<> try_to_share(job& mine);
+  task<> end_share();
+  task<> move_elements(job& mine);
+  task<> move_element(job& mine, const element& what);
   static void note_end(job& mine, lane& used) noexcept;
-  [[nodiscard]] task<> move(std::size_t slot, piece what);
-  [[nodiscard]] task<> write(std::size_t slot, const piece& what);
-  [[nodiscard]] task<> read(std::size_t slot, const piece& what);
-  [[nodiscard]] task<> send_message(job& mine);
-  [[nodiscard]] task<> flush();
-  [[nodiscard]] task<> persist(job& mine);
-  [[nodiscard]] task<> notify(job& mine);
+  task<> move(std::size_t slot, piece what);
+  task<> write(std::size_t slot, const piece& what);
+  task<> read(std::size_t slot, const piece& what);
+  task<> send_message(job& mine);
+  task<> flush();
+  task<> persist(job& mine);
+  task<> notify(job& mine);
   void conclude(std::unique_ptr<job> done) noexcept;
 
-  [[nodiscard]] task<> find_slots_of_peer();
-  [[nodiscard]] task<> copy_out(mr::slice from, staging_memory& through, std::span<std::byte> to);
-  [[nodiscard]] task<> copy_in(std::span<const std::byte> from, mr::slice to);
-  [[nodiscard]] task<> request(std::size_t slot, owner_message what);
+  task<> find_slots_of_peer();
+  task<> copy_out(mr::slice from, staging_memory& through, std::span<std::byte> to);
+  task<> copy_in(std::span<const std::byte> from, mr::slice to);
+  task<> request(std::size_t slot, owner_message what);
 
   [[nodiscard]] bool answered(const owner_message& said) noexcept;
   [[nodiscard]] static owner_message direct_request(const piece& what) noexcept;

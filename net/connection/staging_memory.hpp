@@ -22,9 +22,9 @@ class staging_memory {
   staging_memory() noexcept = default;
 
   /// Makes `bytes` of it, registered for `purpose`. Throws weft::error.
-  [[nodiscard]] static task<staging_memory> make(mr::domain& domain, std::size_t bytes, mr::usage purpose);
+  static task<staging_memory> make(mr::domain& domain, std::size_t bytes, mr::usage purpose);
   /// Pins it for the device, unless it is pinned already.
-  [[nodiscard]] task<> pin_for(std::shared_ptr<mr::memory_device> device);
+  task<> pin_for(std::shared_ptr<mr::memory_device> device);
 
   explicit operator bool() const noexcept { return static_cast<bool>(region_); }
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const { return region_.slice(offset, length); }

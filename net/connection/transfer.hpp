@@ -74,7 +74,8 @@ enum class flush_type : std::uint8_t {
 /// If it is stopped before it was posted, it throws errc::canceled, and nothing has happened. If it is stopped later,
 /// it returns at once if its memory is a pool buffer; with borrowed memory it aborts the connection, and returns when
 /// the transport no longer uses the memory.
-class [[nodiscard]] transfer : public weft::detail::operation_base, public weft::detail::list_hook<transfer> {
+class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_base,
+                                              public weft::detail::list_hook<transfer> {
  public:
   transfer(transfer&& other) noexcept;
   transfer& operator=(transfer&&) = delete;
@@ -234,7 +235,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base, public weft:
 
 /// An atomic operation: the result of connection's fetch_add and compare_swap. It has no memory of the user's, so it
 /// returns at once when it is stopped.
-class [[nodiscard]] fetch_operation final : public transfer {
+class [[nodiscard("co_await it")]] fetch_operation final : public transfer {
  public:
   fetch_operation(fetch_operation&&) noexcept = default;
 

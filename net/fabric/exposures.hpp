@@ -54,7 +54,7 @@ class exposures {
 
   void make_room() { items_.reserve(8); }
   // As in link.
-  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses);
+  task<exposed_place> expose(mr::slice memory, mr::usage uses);
   void revoke(std::uint64_t key, revocation& who) noexcept;
 
   /// Whether the peer may access so many bytes by that key, with those rights of fi_mr(3).

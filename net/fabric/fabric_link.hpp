@@ -72,7 +72,7 @@ class fabric_link final : public net::link,
   void end_set_up() noexcept;
   [[nodiscard]] bool was_late() const noexcept { return was_late_; }
   /// Closes the endpoint of a link that is not started, on a worker.
-  [[nodiscard]] task<> give_up();
+  task<> give_up();
 
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
   [[nodiscard]] std::string_view peer() const noexcept override { return made_.peer; }
@@ -87,7 +87,7 @@ class fabric_link final : public net::link,
   void refuse(violation what, std::string_view why) noexcept override;
   [[nodiscard]] bool may_have_failed_alone() const noexcept override { return failed_alone_; }
   [[nodiscard]] std::uint64_t largest_key() const noexcept override { return UINT64_MAX; }
-  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) override {
+  task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) override {
     return exposures_.expose(std::move(memory), uses);
   }
   void revoke(std::uint64_t key, revocation& who) noexcept override { exposures_.revoke(key, who); }
@@ -151,7 +151,7 @@ class fabric_link final : public net::link,
   void lose_peer(std::string_view words) noexcept;
   void advance_end() noexcept;
   void begin_finish() noexcept;
-  [[nodiscard]] task<> finish();
+  task<> finish();
 
   executor_core& home_;
   established made_;

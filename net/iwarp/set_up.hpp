@@ -17,10 +17,10 @@ namespace weft::net::iwarp {
 
 /// Drives a handshake until it leaves the waiting state and its output is sent, or throws: errc::timed_out,
 /// errc::peer_rejected, errc::protocol_error, errc::peer_vanished. Yields the bytes that came behind the peer's frame.
-[[nodiscard]] task<std::vector<std::byte>> drive(descriptor& socket, initiator& machine, time_point deadline);
-[[nodiscard]] task<std::vector<std::byte>> drive(descriptor& socket, responder& machine, time_point deadline);
+task<std::vector<std::byte>> drive(descriptor& socket, initiator& machine, time_point deadline);
+task<std::vector<std::byte>> drive(descriptor& socket, responder& machine, time_point deadline);
 
 /// Sends a handshake's output alone. `step` says what that is, where it fails.
-[[nodiscard]] task<> send_output(descriptor& socket, handshake& machine, const char* step, time_point deadline);
+task<> send_output(descriptor& socket, handshake& machine, const char* step, time_point deadline);
 
 }  // namespace weft::net::iwarp

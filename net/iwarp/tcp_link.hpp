@@ -62,7 +62,7 @@ class tcp_link final : public net::link,
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
   [[nodiscard]] std::optional<std::uint64_t> taken_bytes() noexcept override { return window_.acknowledged_bytes(); }
-  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
   void revoke(std::uint64_t key, revocation& who) noexcept override;
   [[nodiscard]] std::optional<refused_access> refusal() const noexcept override { return refusal_; }
   [[nodiscard]] bool may_have_failed_alone() const noexcept override { return was_damaged_; }

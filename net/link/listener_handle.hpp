@@ -18,7 +18,7 @@ class listener_handle final : public link_listener {
   ~listener_handle() override { of_->close(); }
 
   [[nodiscard]] std::string_view address() const noexcept override { return of_->name(); }
-  [[nodiscard]] task<std::unique_ptr<link_request>> next() override { return Listener::next(of_); }
+  task<std::unique_ptr<link_request>> next() override { return Listener::next(of_); }
   void close() noexcept override { of_->close(); }
 
  private:

@@ -26,7 +26,7 @@ void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t b
 
 /// Allocates all buffers for the first receives, or none: throws errc::timed_out at the deadline, and says how full the
 /// pool is; errc::no_memory at once if the pool can never hold so much.
-[[nodiscard]] task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,
-                                                                time_point deadline);
+task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,
+                                                  time_point deadline);
 
 }  // namespace weft::net

@@ -44,7 +44,7 @@ class socket_listener : private io_operation,
 
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
   /// link_listener::next(). `self` is the listener, which its coroutine keeps.
-  [[nodiscard]] static task<std::unique_ptr<link_request>> next(std::shared_ptr<socket_listener> self);
+  static task<std::unique_ptr<link_request>> next(std::shared_ptr<socket_listener> self);
   /// link_listener::close(), from any thread.
   void close() noexcept;
 
@@ -61,11 +61,10 @@ class socket_listener : private io_operation,
   /// Waits for a peer's request, and throws if it is none. Runs with a token of its own, and the listener stays until
   /// it has ended. The event driver must have forgotten the socket by then: the request may be accepted on another
   /// executor.
-  [[nodiscard]] virtual task<std::unique_ptr<link_request>> receive_request(std::unique_ptr<descriptor> socket,
-                                                                            const socket_address& from,
-                                                                            time_point deadline) = 0;
+  virtual task<std::unique_ptr<link_request>> receive_request(std::unique_ptr<descriptor> socket,
+                                                              const socket_address& from, time_point deadline) = 0;
   /// Waits for a peer's request and says that there are no descriptors left; throws if that cannot be said.
-  [[nodiscard]] virtual task<> turn_away(descriptor& socket, time_point deadline) = 0;
+  virtual task<> turn_away(descriptor& socket, time_point deadline) = 0;
   /// The listener closes, and its socket still listens. Once, on its executor.
   virtual void closing() noexcept {}
 

@@ -31,15 +31,13 @@ void bind_source(descriptor& socket, const socket_address& target, std::span<con
 // task is destroyed, the call takes the socket over, is cancelled in the background, and then closes the socket.
 
 /// Connects. Throws weft::error whose text begins with the step.
-[[nodiscard]] task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline);
+task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline);
 /// Receives some bytes; none at the end of the stream. Throws weft::error.
-[[nodiscard]] task<std::size_t> receive_some(descriptor& socket, std::span<std::byte> where, const char* step,
-                                             time_point deadline);
+task<std::size_t> receive_some(descriptor& socket, std::span<std::byte> where, const char* step, time_point deadline);
 /// Sends some of the bytes. Throws weft::error.
-[[nodiscard]] task<std::size_t> send_some(descriptor& socket, std::span<const std::byte> what, const char* step,
-                                          time_point deadline);
+task<std::size_t> send_some(descriptor& socket, std::span<const std::byte> what, const char* step, time_point deadline);
 /// Waits until the peer has sent something, or has gone. Throws weft::error.
-[[nodiscard]] task<> wait_for_input(descriptor& socket, const char* step, time_point deadline);
+task<> wait_for_input(descriptor& socket, const char* step, time_point deadline);
 
 /// Opens a listening socket. Throws weft::error.
 [[nodiscard]] descriptor listen_at(const socket_address& address, system_calls& calls,

@@ -289,7 +289,7 @@ class link {
   /// Opens `memory` to the peer for `uses`, by a key that is usable through this link only, and yields the key and the
   /// peer's address for it. The caller keeps the memory and the slice's registration until this task has ended and the
   /// key is revoked. `gate` is that of the region of which this is a window, and lives as long; null: of no region.
-  [[nodiscard]] virtual task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) = 0;
+  virtual task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) = 0;
   /// Revokes the key, and calls who.revoked() once the peer no longer touches the memory: before closed(), or at once
   /// if the link has closed. On some devices this blocks, so a worker may do it. Called once for each key.
   virtual void revoke(std::uint64_t key, revocation& who) noexcept = 0;
@@ -365,9 +365,9 @@ class link_request {
   [[nodiscard]] virtual std::span<const std::byte> private_data() const noexcept = 0;
 
   /// Establishes the link on the caller's executor, and yields it; either end may send first.
-  [[nodiscard]] virtual task<std::unique_ptr<link>> accept(const set_up_options& options) = 0;
+  virtual task<std::unique_ptr<link>> accept(const set_up_options& options) = 0;
   /// Rejects the peer, and sends it `private_data`.
-  [[nodiscard]] virtual task<> reject(std::span<const std::byte> private_data) = 0;
+  virtual task<> reject(std::span<const std::byte> private_data) = 0;
 };
 
 struct set_up_statistics;
@@ -405,7 +405,7 @@ class link_listener {
 
   [[nodiscard]] virtual std::string_view address() const noexcept = 0;  ///< with the port that was chosen
   /// The next request, or null after close(). The listener may be destroyed before the task begins.
-  [[nodiscard]] virtual task<std::unique_ptr<link_request>> next() = 0;
+  virtual task<std::unique_ptr<link_request>> next() = 0;
   /// Takes no more requests. Does nothing the second time.
   virtual void close() noexcept = 0;
 };
@@ -457,13 +457,12 @@ class transport {
   }
 
   /// Connects. Throws weft::error whose text names the step that failed.
-  [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;
+  virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;
   /// Listens. Throws weft::error whose text names the step that failed.
-  [[nodiscard]] virtual task<std::unique_ptr<link_listener>> listen(std::string_view address,
-                                                                    const listen_options& options) = 0;
+  virtual task<std::unique_ptr<link_listener>> listen(std::string_view address, const listen_options& options) = 0;
 
   /// A shared receive queue of at most `depth` receives, for links on the executor that awaits this.
-  [[nodiscard]] virtual task<std::unique_ptr<receive_queue>> share_receives(std::uint16_t /*depth*/) {
+  virtual task<std::unique_ptr<receive_queue>> share_receives(std::uint16_t /*depth*/) {
     throw error(errc::not_supported, "this transport has no shared receive queues");
   }
 };

@@ -77,8 +77,8 @@ template <class Way, class Name, class Attempt, class Rule>
 
 /// Resolves a name. `step` says in the error what the name is for; the caller adds the name itself. `is_own`: the
 /// addresses are this machine's. Throws weft::error.
-[[nodiscard]] inline task<std::vector<socket_address>> look_up(std::string_view address, bool is_own,
-                                                               time_point deadline, std::string_view step) {
+inline task<std::vector<socket_address>> look_up(std::string_view address, bool is_own, time_point deadline,
+                                                 std::string_view step) {
   try {
     auto where = parse_host_and_port(address);
     co_return co_await with_deadline(deadline, resolve(std::move(where), is_own));
@@ -89,7 +89,7 @@ template <class Way, class Name, class Attempt, class Rule>
 }
 
 /// Resolves set_up_options::source; yields no addresses if it is empty. Throws weft::error.
-[[nodiscard]] inline task<std::vector<socket_address>> look_up_source(std::string_view address, time_point deadline) {
+inline task<std::vector<socket_address>> look_up_source(std::string_view address, time_point deadline) {
   if (address.empty()) co_return std::vector<socket_address>();
   const std::string step = fmt::format("find the source address {}", address);
   co_return co_await look_up(address, true, deadline, step);

@@ -134,10 +134,10 @@ class joining {
   void use_told_addresses() noexcept;
   void ask_again(std::size_t number) noexcept;
   void ask_later(std::size_t number, duration pause) noexcept;
-  [[nodiscard]] static task<> try_rail(joining& self, std::size_t number);
-  [[nodiscard]] static task<bool> ask_for_rail(joining& self, std::size_t number);
-  [[nodiscard]] static task<> admit(joining& self, join said, std::unique_ptr<link_request> request);
-  [[nodiscard]] static task<rail_start> prepare(joining& self);
+  static task<> try_rail(joining& self, std::size_t number);
+  static task<bool> ask_for_rail(joining& self, std::size_t number);
+  static task<> admit(joining& self, join said, std::unique_ptr<link_request> request);
+  static task<rail_start> prepare(joining& self);
   [[nodiscard]] bool may_begin(std::size_t number, std::uint32_t epoch) const noexcept;
   void begin(std::size_t number, transport& way, const join& of_peer, rail_start&& how);
   [[nodiscard]] set_up_options set_up_of(std::span<const std::byte> private_data) const;

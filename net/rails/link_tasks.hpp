@@ -50,7 +50,7 @@ class link_tasks {
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
 
  private:
-  [[nodiscard]] static task<> counted(link_tasks& self, task<> work) {
+  static task<> counted(link_tasks& self, task<> work) {
     weft::detail::promise_base& promise = co_await weft::detail::current_promise();
     promise.set_stop_token(self.stop_.get_token());
     try {

@@ -41,7 +41,7 @@ class own_memory final : public exposed_memory::observer {
 
   /// Asks one rail here, and the others in the background once it has given a key. So this task can be destroyed while
   /// it waits, and no key is open then.
-  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate);
+  task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate);
   void revoke(std::uint64_t handle, revocation& who) noexcept;
   /// The peer gives the memory back. False if it was not exposed.
   [[nodiscard]] bool give_back(std::uint64_t handle) noexcept;
@@ -70,9 +70,9 @@ class own_memory final : public exposed_memory::observer {
   class naming;
   class slot_claim;
 
-  [[nodiscard]] task<std::optional<std::size_t>> open_first_key(exposed_memory& what);
-  [[nodiscard]] task<> open_key(exposed_memory& what, std::size_t on);
-  [[nodiscard]] static task<> expose_over(own_memory& self, std::size_t number);
+  task<std::optional<std::size_t>> open_first_key(exposed_memory& what);
+  task<> open_key(exposed_memory& what, std::size_t on);
+  static task<> expose_over(own_memory& self, std::size_t number);
   void announce(const exposed_memory& what, std::size_t on) noexcept;
   void answer_questions() noexcept;
   void close_keys(exposed_memory& what) noexcept;

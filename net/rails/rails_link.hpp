@@ -79,7 +79,7 @@ class rails_link final : public link,
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
   [[nodiscard]] std::uint64_t largest_key() const noexcept override { return UINT64_MAX; }
-  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
   void revoke(std::uint64_t key, revocation& who) noexcept override;
 
   // joinable

@@ -85,9 +85,9 @@ class listening_socket {
 };
 
 /// Listens at a numeric address; port 0 chooses a port that is free for TCP as well. Throws weft::error.
-[[nodiscard]] task<listening_socket> listen_at(const socket_address& address);
+task<listening_socket> listen_at(const socket_address& address);
 
 /// Listens at a path. A socket that a dead listener has left there is taken over. Throws weft::error.
-[[nodiscard]] task<listening_socket> listen_at_path(std::string path);
+task<listening_socket> listen_at_path(std::string path);
 
 }  // namespace weft::net::shm

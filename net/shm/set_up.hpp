@@ -32,11 +32,11 @@ class received_frame {
 /// Waits for the peer's next frame. Throws weft::error: errc::peer_vanished, errc::protocol_error for what is no frame
 /// or comes with other descriptors than belong to it, EMFILE where this process has no room for these. A frame of
 /// another version is yielded for its number alone: see check_kind(). No descriptor of an error stays open.
-[[nodiscard]] task<received_frame> receive_frame(descriptor& socket, const char* step, time_point deadline);
+task<received_frame> receive_frame(descriptor& socket, const char* step, time_point deadline);
 /// Throws errc::protocol_error for a frame of another version, or of a kind that does not come now.
 void check_kind(const frame& got, frame_kind wanted, const char* step);
 /// Waits for a packet and throws it away, with whatever came along.
-[[nodiscard]] task<> discard_packet(descriptor& socket, const char* step, time_point deadline);
+task<> discard_packet(descriptor& socket, const char* step, time_point deadline);
 
 /// Sends a frame: a new socket has room for it, so that there is nothing to wait for. Returns 0 or -errno.
 int try_send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors = {}) noexcept;

@@ -74,7 +74,7 @@ class shm_link final : public net::link,
   void shut_down() noexcept override;
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
-  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
   void revoke(std::uint64_t key, revocation& who) noexcept override;
 
  private:

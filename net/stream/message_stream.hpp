@@ -15,12 +15,12 @@ class message_stream final : public stream_core {
  public:
   explicit message_stream(connection over);
 
-  [[nodiscard]] task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
-  [[nodiscard]] task<received_bytes> read_bytes(stream_ref self) override;
-  [[nodiscard]] task<std::size_t> write_some(stream_ref self, readable_ranges what) override;
-  [[nodiscard]] task<std::size_t> write_some(stream_ref self, mr::slice what) override;
-  [[nodiscard]] task<> write(stream_ref self, mr::buffer what) override;
-  [[nodiscard]] task<> shutdown_send(stream_ref self) override;
+  task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
+  task<received_bytes> read_bytes(stream_ref self) override;
+  task<std::size_t> write_some(stream_ref self, readable_ranges what) override;
+  task<std::size_t> write_some(stream_ref self, mr::slice what) override;
+  task<> write(stream_ref self, mr::buffer what) override;
+  task<> shutdown_send(stream_ref self) override;
 
   void close() noexcept override;
   void abort() noexcept override;

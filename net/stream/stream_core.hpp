@@ -30,12 +30,12 @@ class stream_core {
   stream_core& operator=(const stream_core&) = delete;
   virtual ~stream_core() = default;
 
-  [[nodiscard]] virtual task<std::size_t> read_some(stream_ref self, writable_ranges where) = 0;
-  [[nodiscard]] virtual task<received_bytes> read_bytes(stream_ref self) = 0;
-  [[nodiscard]] virtual task<std::size_t> write_some(stream_ref self, readable_ranges what) = 0;
-  [[nodiscard]] virtual task<std::size_t> write_some(stream_ref self, mr::slice what) = 0;
-  [[nodiscard]] virtual task<> write(stream_ref self, mr::buffer what) = 0;
-  [[nodiscard]] virtual task<> shutdown_send(stream_ref self) = 0;
+  virtual task<std::size_t> read_some(stream_ref self, writable_ranges where) = 0;
+  virtual task<received_bytes> read_bytes(stream_ref self) = 0;
+  virtual task<std::size_t> write_some(stream_ref self, readable_ranges what) = 0;
+  virtual task<std::size_t> write_some(stream_ref self, mr::slice what) = 0;
+  virtual task<> write(stream_ref self, mr::buffer what) = 0;
+  virtual task<> shutdown_send(stream_ref self) = 0;
 
   /// Closes in order, in the background. closed() is set at the end, at the latest when the handle is gone.
   virtual void close() noexcept = 0;

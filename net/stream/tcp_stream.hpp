@@ -27,12 +27,12 @@ class tcp_stream final : public stream_core {
   tcp_stream(descriptor socket, std::string peer, mr::pool& pool, const connection_options& options,
              std::unique_ptr<connection_place> place = nullptr);
 
-  [[nodiscard]] task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
-  [[nodiscard]] task<received_bytes> read_bytes(stream_ref self) override;
-  [[nodiscard]] task<std::size_t> write_some(stream_ref self, readable_ranges what) override;
-  [[nodiscard]] task<std::size_t> write_some(stream_ref self, mr::slice what) override;
-  [[nodiscard]] task<> write(stream_ref self, mr::buffer what) override;
-  [[nodiscard]] task<> shutdown_send(stream_ref self) override;
+  task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
+  task<received_bytes> read_bytes(stream_ref self) override;
+  task<std::size_t> write_some(stream_ref self, readable_ranges what) override;
+  task<std::size_t> write_some(stream_ref self, mr::slice what) override;
+  task<> write(stream_ref self, mr::buffer what) override;
+  task<> shutdown_send(stream_ref self) override;
 
   void close() noexcept override;
   void abort() noexcept override;
@@ -58,7 +58,7 @@ class tcp_stream final : public stream_core {
     [[nodiscard]] bool drop_input() noexcept;
     /// After the end of what was written: waits until that has arrived. If the peer goes on sending, until it has ended
     /// as well; in any case no longer than close_timeout without progress.
-    [[nodiscard]] task<> wait_until_arrived();
+    task<> wait_until_arrived();
 
     std::unique_ptr<connection_place> place;  // at its listener, until the socket is closed
     descriptor socket;
@@ -103,7 +103,7 @@ class tcp_acceptor final {
 
   [[nodiscard]] const socket_address& address() const noexcept { return address_; }
   /// Empty after close(). Peers for which there is no place are accepted and closed at once.
-  [[nodiscard]] static task<std::unique_ptr<peer>> next(std::shared_ptr<tcp_acceptor> self);
+  static task<std::unique_ptr<peer>> next(std::shared_ptr<tcp_acceptor> self);
   void close() noexcept;
 
  private:
@@ -118,8 +118,8 @@ class tcp_acceptor final {
 };
 
 /// Connects over plain TCP, trying each address of a name. Throws weft::error.
-[[nodiscard]] task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const connection_options& options);
+task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const connection_options& options);
 /// Listens at the first address of a name that is this machine's. Throws weft::error.
-[[nodiscard]] task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const listener_options& options);
+task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const listener_options& options);
 
 }  // namespace weft::net

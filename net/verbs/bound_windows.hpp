@@ -118,7 +118,7 @@ class bound_windows {
   /// Whether a revocation is in progress.
   [[nodiscard]] bool revoking() const noexcept { return revoking_ != 0; }
   /// Returns when revoking() may have changed.
-  [[nodiscard]] event::wait_operation next_revoked() noexcept {
+  event::wait_operation next_revoked() noexcept {
     revoked_.reset();
     return revoked_.wait();
   }

@@ -34,7 +34,7 @@ class descriptor_watch : private io_operation {
 
   void complete(int result) noexcept override;
   void start_if_used() noexcept;
-  [[nodiscard]] task<> wait_until_stopped();
+  task<> wait_until_stopped();
 
   executor_core& home_;
   descriptor descriptor_;

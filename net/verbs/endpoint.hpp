@@ -104,23 +104,23 @@ class endpoint final : private cm_handler,
   void set_traffic_class(std::optional<std::uint8_t> wanted) noexcept { traffic_class_ = wanted; }
   /// Creates the queue pair, in the state INIT, and posts the first receives: the peer may send as soon as it knows
   /// that the connection is established, and then it would be too late to post them. Throws weft::error.
-  [[nodiscard]] task<> make_pair(const set_up_options& options);
+  task<> make_pair(const set_up_options& options);
   /// Moves the queue pair to RTS, once the connection manager knows the peer's. Throws weft::error.
-  [[nodiscard]] task<> make_ready(agreement what);
+  task<> make_ready(agreement what);
   /// Moves the queue pair to ERR, so that everything posted is flushed. A queue pair in ERR is moved there again, to
   /// flush what was posted since. False if the device refuses.
   bool make_broken() noexcept;
 
   /// The next event of the set-up if it is `expected`. Any other event is an error, and so is none in time; both errors
   /// name `step`.
-  [[nodiscard]] task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
+  task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
   /// The outcome of a zero-length request that probes the peer.
   enum class sign_of_life : std::uint8_t {
     answered,
     lost,    ///< no answer in time, or not after all retries: the network loses such requests, or the peer has vanished
     undone,  ///< the connection has ended for another reason, for example because the peer has disconnected
   };
-  [[nodiscard]] task<sign_of_life> ask_with_nothing(time_point deadline);
+  task<sign_of_life> ask_with_nothing(time_point deadline);
   /// From now on events go to `handler`; for earlier ones see replay_events().
   void hand_events_to(endpoint_events* handler) noexcept { handler_ = handler; }
   /// Passes on the events that came before there was a handler.
@@ -135,7 +135,7 @@ class endpoint final : private cm_handler,
 
   /// Destroys everything on a worker: afterwards nothing touches memory for this connection any more, and all
   /// revocations have been notified. Called once; the task exists since construction, so that the call needs no memory.
-  [[nodiscard]] task<> destroy() noexcept { return std::move(destruction_); }
+  task<> destroy() noexcept { return std::move(destruction_); }
   /// Destroys it in the background. From any thread: at once on its executor's thread, also between two runs; when the
   /// executor is served next if that is driven from outside, or runs on another thread.
   static void dispose(std::unique_ptr<endpoint> gone) noexcept;
@@ -160,14 +160,14 @@ class endpoint final : private cm_handler,
   void change_to(ibv_qp_state state, const agreement& what);
   void shut_out_peers(int result) noexcept override;
   void on_window_kept() noexcept override;
-  [[nodiscard]] task<> destroy_on_worker();
+  task<> destroy_on_worker();
   void detach_from_shared_receives() noexcept;
-  [[nodiscard]] task<> wait_until_flushed();
+  task<> wait_until_flushed();
   void destroy_now() noexcept;
   void destroy_pair() noexcept;
   void deregister_staging() noexcept;
   static void dispose_at_home(std::unique_ptr<endpoint> gone) noexcept;
-  [[nodiscard]] static task<> end_in_background(endpoint& self);
+  static task<> end_in_background(endpoint& self);
   // remote_work, after dispose() on another thread
   void run_on_executor() noexcept override { dispose_at_home(std::unique_ptr<endpoint>(this)); }
 

@@ -45,7 +45,7 @@ class executor_state final : public weft::detail::attachment, private async_hand
 
   /// Reserves room for so many completions, and yields the queue that has it; a worker creates one if all are full.
   /// Throws weft::error: errc::invalid_argument for more than the device can hold.
-  [[nodiscard]] task<completion_queue*> reserve(std::uint32_t entries);
+  task<completion_queue*> reserve(std::uint32_t entries);
   /// Gives the room back. Called from a coroutine, not inside a poll.
   void release(completion_queue& from, std::uint32_t entries) noexcept;
 

@@ -56,7 +56,7 @@ class rdma_link final : public net::link,
   void peer_finished() noexcept override;
   void abort(std::string_view why) noexcept override;
   [[nodiscard]] bool may_have_failed_alone() const noexcept override { return failed_alone_; }
-  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
   void revoke(std::uint64_t key, revocation& who) noexcept override;
   [[nodiscard]] std::optional<refused_access> refusal() const noexcept override { return refusal_; }
 
@@ -94,7 +94,7 @@ class rdma_link final : public net::link,
   void say_goodbye() noexcept;
   void break_off() noexcept;
   void watch_life() noexcept;
-  [[nodiscard]] task<> finish();
+  task<> finish();
 
   executor_core& home_;
   std::unique_ptr<endpoint> endpoint_;  // null once the link has closed

@@ -41,7 +41,7 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
  public:
   /// Throws weft::error: errc::not_supported if the device has no shared receive queues, or is an RNIC;
   /// errc::invalid_argument if it has none so deep.
-  [[nodiscard]] static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
+  static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
 
   receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made);
   /// A worker destroys the device's queue.

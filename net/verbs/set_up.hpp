@@ -15,15 +15,14 @@ namespace weft::net::verbs {
 
 /// Connects to an address, from one of `sources` if there are any. Throws weft::error whose text begins with the step
 /// that failed.
-[[nodiscard]] task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
-                                     const socket_address& target, std::span<const socket_address> sources,
-                                     const set_up_options& options);
+task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
+                       std::span<const socket_address> sources, const set_up_options& options);
 
 /// Accepts the peer whose connection request `asked` is, on the running executor. `traffic_class` is the listener's;
 /// that of `options` takes precedence.
-[[nodiscard]] task<std::unique_ptr<net::link>> accept(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
-                                                      cm_id id, const cm_event& asked, const set_up_options& options,
-                                                      std::optional<std::uint8_t> traffic_class);
+task<std::unique_ptr<net::link>> accept(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id,
+                                        const cm_event& asked, const set_up_options& options,
+                                        std::optional<std::uint8_t> traffic_class);
 
 /// Sets the traffic class of a connection's packets. Called before the address is resolved or listened on.
 void set_traffic_class(rdma_calls& library, cm_id& id, std::optional<std::uint8_t> traffic_class);

@@ -44,7 +44,7 @@ class window_binder {
   window_binder& operator=(const window_binder&) = delete;
 
   // As in link, before the endpoint is destroyed.
-  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses);
+  task<exposed_place> expose(mr::slice memory, mr::usage uses);
   void revoke(std::uint64_t key, revocation& who) noexcept;
 
   /// Whether a window is about to be invalidated, once completions that may be there have been polled. Requests posted
@@ -65,7 +65,7 @@ class window_binder {
   /// Whether coroutines of expose() refer to the link.
   [[nodiscard]] bool is_exposing() const noexcept { return exposing_ != 0; }
   /// Ends the coroutines of expose() that wait for a bind. Returns when is_exposing() may have changed.
-  [[nodiscard]] event::wait_operation next_exposed() noexcept;
+  event::wait_operation next_exposed() noexcept;
 
  private:
   // A request about a window. The coroutine of expose() waits for a bind; request and coroutine may end in either
@@ -84,10 +84,10 @@ class window_binder {
   class unfinished_window;
 
   void check_windows() const;
-  [[nodiscard]] task<exposed_place> bind(mr::slice memory, mr::usage uses);
-  [[nodiscard]] task<> make_window(bound_window& window, std::span<std::byte> memory, mr::access rights);
-  [[nodiscard]] task<std::uint32_t> bind(bound_window& made, ibv_mw_bind_info what);
-  [[nodiscard]] task<> wait_for(binding& item);
+  task<exposed_place> bind(mr::slice memory, mr::usage uses);
+  task<> make_window(bound_window& window, std::span<std::byte> memory, mr::access rights);
+  task<std::uint32_t> bind(bound_window& made, ibv_mw_bind_info what);
+  task<> wait_for(binding& item);
   [[nodiscard]] binding* free_binding() noexcept;
   [[nodiscard]] std::uint16_t mark_of(const binding& item) const noexcept {
     return static_cast<std::uint16_t>(first_bind_mark + (&item - bindings_.data()));

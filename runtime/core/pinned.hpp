@@ -10,4 +10,16 @@ namespace weft {
 template <class F>
 concept pinned = std::is_lvalue_reference_v<F> || std::is_trivially_destructible_v<std::remove_cvref_t<F>>;
 
+namespace detail {
+
+/// Says in words what is wrong with one that cannot.
+template <class F>
+consteval void require_pinned() {
+  static_assert(pinned<F>,
+                "name this closure first, auto work = [...] {...}, and pass the name: it owns something, so that a "
+                "temporary would dangle, or be destroyed twice by GCC 12 (docs/gcc-12.md)");
+}
+
+}  // namespace detail
+
 }  // namespace weft

@@ -46,16 +46,16 @@ class file {
   file() = default;
 
   /// Opens the file of this name, on a worker.
-  [[nodiscard]] static task<file> open(std::string_view path, file_options options = {});
+  static task<file> open(std::string_view path, file_options options = {});
 
   /// Fills `into` from `offset`, and yields the number of bytes: fewer only at the end of the file. See preadv(2).
-  [[nodiscard]] task<std::size_t> read_at(std::uint64_t offset, std::span<std::byte> into);
+  task<std::size_t> read_at(std::uint64_t offset, std::span<std::byte> into);
   /// Writes all of `from` to `offset`, and yields the number of bytes. See pwritev(2).
-  [[nodiscard]] task<std::size_t> write_at(std::uint64_t offset, std::span<const std::byte> from);
+  task<std::size_t> write_at(std::uint64_t offset, std::span<const std::byte> from);
   /// Returns once what has been written would survive a loss of power. See fdatasync(2).
-  [[nodiscard]] task<> sync();
+  task<> sync();
   /// The size in bytes, also of a block device.
-  [[nodiscard]] task<std::uint64_t> size();
+  task<std::uint64_t> size();
 
   /// False if it was not opened, or was moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }

@@ -22,7 +22,7 @@ class signal_set {
 
   /// Waits for the next of the signals and yields its number; errc::canceled if stopped. Several tasks may wait, and
   /// get one each, first come, first served.
-  [[nodiscard]] task<int> next();
+  task<int> next();
   /// The number of a signal that has come already; 0: none has.
   [[nodiscard]] int try_next() noexcept;
 

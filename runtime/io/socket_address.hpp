@@ -53,8 +53,8 @@ struct host_and_port {
 /// getaddrinfo(3). An empty host is the loopback; with `for_listening` it is every address of this machine, IPv6 (which
 /// takes IPv4 as well) before IPv4. Errors have the resolver's message: errc::invalid_address, or EAGAIN if the
 /// resolver could not be reached.
-[[nodiscard]] task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening);
+task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening);
 /// resolve() for a text that parse_host_and_port() has parsed; its errors do not repeat the text.
-[[nodiscard]] task<std::vector<socket_address>> resolve(host_and_port where, bool for_listening);
+task<std::vector<socket_address>> resolve(host_and_port where, bool for_listening);
 
 }  // namespace weft

@@ -29,8 +29,8 @@ class channel {
                 "a channel moves its values, and an exception during a move would lose one");
 
  public:
-  class send_operation;
-  class receive_operation;
+  class [[nodiscard("co_await it")]] send_operation;
+  class [[nodiscard("co_await it")]] receive_operation;
 
   /// Holds up to `capacity` values, at least one. Throws std::bad_alloc.
   explicit channel(std::size_t capacity) : values_(capacity == 0 ? 1 : capacity) {}
@@ -43,14 +43,14 @@ class channel {
 
   /// `co_await c.send(std::move(value))`: waits for room. `value` must be a named object, because it is moved from only
   /// when there is room: a sender that is stopped (errc::canceled) or too late (errc::closed) still has it.
-  [[nodiscard]] send_operation send(T&& value) noexcept { return send_operation(*this, value); }
+  send_operation send(T&& value) noexcept { return send_operation(*this, value); }
   /// Sends without waiting, from any thread; false if there is no room, or if is_closed().
   [[nodiscard]] bool try_send(T&& value) noexcept;
   /// Sends without waiting, from any thread: where there is no room, the oldest value goes. False if is_closed().
   [[nodiscard]] bool force_send(T&& value) noexcept;
 
   /// The next value; empty once the channel is closed and all that was sent has been received.
-  [[nodiscard]] receive_operation receive() noexcept { return receive_operation(*this); }
+  receive_operation receive() noexcept { return receive_operation(*this); }
   /// Receives without waiting, from any thread; may be empty.
   [[nodiscard]] std::optional<T> try_receive() noexcept;
 

@@ -32,7 +32,8 @@ class event {
   void reset() noexcept { set_ = false; }
 
   /// A wait for the event; errc::canceled if it is stopped first.
-  class wait_operation final : public detail::operation_base, public detail::list_hook<wait_operation> {
+  class [[nodiscard("co_await it")]] wait_operation final : public detail::operation_base,
+                                                            public detail::list_hook<wait_operation> {
    public:
     /// Made by event::wait().
     explicit wait_operation(event& target) noexcept : target_(&target) {}
@@ -62,7 +63,7 @@ class event {
   };
 
   /// `co_await e.wait()` from the executor to which all users of the event belong.
-  [[nodiscard]] wait_operation wait() noexcept { return wait_operation(*this); }
+  wait_operation wait() noexcept { return wait_operation(*this); }
 
  private:
   bool set_ = false;

@@ -40,7 +40,7 @@ class mutex {
   };
 
   /// A wait for the mutex; errc::canceled if it is stopped first.
-  class lock_operation {
+  class [[nodiscard("co_await it")]] lock_operation {
    public:
     /// Made by mutex::lock().
     explicit lock_operation(mutex& target) noexcept : target_(&target), permit_(target.permit_, 1) {}
@@ -63,7 +63,7 @@ class mutex {
   [[nodiscard]] bool is_locked() const noexcept { return permit_.available() == 0; }
 
   /// `const auto guard = co_await m.lock();` from the executor to which all users of the mutex belong.
-  [[nodiscard]] lock_operation lock() noexcept { return lock_operation(*this); }
+  lock_operation lock() noexcept { return lock_operation(*this); }
   /// Locks without waiting; test the guard.
   [[nodiscard]] lock_guard try_lock() noexcept { return lock_guard(permit_.try_acquire() ? this : nullptr); }
 

@@ -45,7 +45,8 @@ class semaphore {
   }
 
   /// A wait for permits; errc::canceled if it is stopped first, and then none are taken.
-  class acquire_operation final : public detail::operation_base, public detail::list_hook<acquire_operation> {
+  class [[nodiscard("co_await it")]] acquire_operation final : public detail::operation_base,
+                                                               public detail::list_hook<acquire_operation> {
    public:
     /// Made by semaphore::acquire().
     acquire_operation(semaphore& target, std::size_t permits) noexcept : target_(&target), permits_(permits) {}
@@ -80,7 +81,7 @@ class semaphore {
   };
 
   /// `co_await s.acquire(n)` from the executor to which all users of the semaphore belong.
-  [[nodiscard]] acquire_operation acquire(std::size_t permits = 1) noexcept { return {*this, permits}; }
+  acquire_operation acquire(std::size_t permits = 1) noexcept { return {*this, permits}; }
 
  private:
   void grant() noexcept {

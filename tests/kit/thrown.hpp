@@ -14,7 +14,7 @@ namespace weft::test {
 template <class Body>
 std::optional<error> failure_thrown_by(Body&& body) {
   try {
-    body();
+    static_cast<void>(body());
   } catch (const error& why) {
     return why;
   }
@@ -32,7 +32,7 @@ std::error_code code_thrown_by(Body&& body) {
 template <class Failure = error, class Body>
 std::string words_thrown_by(Body&& body) {
   try {
-    body();
+    static_cast<void>(body());
   } catch (const Failure& why) {
     return why.what();
   }
