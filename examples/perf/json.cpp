@@ -23,6 +23,7 @@ ordered_json to_object(const outcome& one) {
   all["latency_ns"] = {{"min", time.min}, {"p50", time.p50},    {"p90", time.p90},
                        {"p99", time.p99}, {"p99.9", time.p999}, {"max", time.max}};
   all["longest_pause_ns"] = one.longest_pause;
+  all["fabric"] = one.fabric;
   all["checksum"] = name_of(one.checksum);
   all["server_polling"] = name_of(one.server_polling);
   return all;

@@ -146,12 +146,10 @@ void painter::head(const report& all, double height) {
   add(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}")", width, height);
   add(R"( font-family="Helvetica, Arial, sans-serif" font-size="13" fill="#222">{})", '\n');
   add(R"(<rect width="{}" height="{}" fill="#fff"/>{})", width, height, '\n');
-  add(R"(<text x="{}" y="28" font-size="18" font-weight="bold">weft-perf: {} over {}</text>{})", left_margin,
-      escape(all.address), escape(all.device), '\n');
   const outcome& first = all.outcomes.front();
-  add(R"(<text x="{}" y="48" fill="#666">{}, {} connection{}, checksum {}, polling: {} here, {} there</text>{})",
-      left_margin, escape(all.driver), all.connections, all.connections == 1 ? "" : "s", name_of(first.checksum),
-      name_of(all.polling), name_of(first.server_polling), '\n');
+  add(R"(<text x="{}" y="28" font-size="18" font-weight="bold">weft-perf: {} over {}</text>{})", left_margin,
+      escape(all.address), escape(first.fabric), '\n');
+  add(R"(<text x="{}" y="48" fill="#666">{}</text>{})", left_margin, escape(circumstances(all, first)), '\n');
 }
 
 // Whole powers on both ends, so that no point lies on the frame's edge by accident and a single size has an axis too.

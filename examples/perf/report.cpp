@@ -14,16 +14,18 @@ constexpr double ns_per_us = 1000;
 
 std::string micro(double nanoseconds) { return format_figure(nanoseconds / ns_per_us); }
 
-void print_circumstances(const report& of, const outcome& first) {
-  fmt::print("{} over {}, {}, {} connection{}, checksum {}, polling: {} here, {} there\n", of.address, of.device,
-             of.driver, of.connections, of.connections == 1 ? "" : "s", name_of(first.checksum), name_of(of.polling),
-             name_of(first.server_polling));
-}
-
 }  // namespace
 
+std::string circumstances(const report& of, const outcome& first) {
+  const bool chooses_checksum = first.fabric.starts_with("iwarp");
+  return fmt::format("{}, {} connection{}{}{}, polling: {} here, {} there", of.driver, of.connections,
+                     of.connections == 1 ? "" : "s", chooses_checksum ? ", checksum " : "",
+                     chooses_checksum ? name_of(first.checksum) : "", name_of(of.polling),
+                     name_of(first.server_polling));
+}
+
 void table::add(const outcome& one) {
-  if (section_ == nullptr) print_circumstances(of_, one);
+  if (section_ == nullptr) fmt::print("{} over {}, {}\n", of_.address, one.fabric, circumstances(of_, one));
   if (section_ != one.what || section_measures_ != one.measures) {
     section_ = one.what;
     section_measures_ = one.measures;

@@ -20,6 +20,9 @@ struct report {
   std::vector<outcome> outcomes;
 };
 
+/// The driver, the connections, the polling, and over iWARP in user space the checksum, in a line.
+[[nodiscard]] std::string circumstances(const report& of, const outcome& first);
+
 /// Prints outcomes as they come, on the standard output.
 class table {
  public:

@@ -193,6 +193,7 @@ weft::task<outcome> runner::run(watcher* seen) {
                     .p999 = times.percentile(99.9) / trips,
                     .max = times.max() / trips};
   result.longest_pause = std::chrono::duration<double, std::nano>(counts.longest_pause()).count();
+  result.fabric = std::string(lanes_.front().peer.fabric());
   result.checksum = agreed_checking();
   result.server_polling = server_polling_;
   co_await close_lanes();

@@ -48,6 +48,7 @@ struct outcome {
     double min, p50, p90, p99, p999, max;
   } latency{};
   double longest_pause = 0;           ///< nanoseconds in which no operation was done, on any connection
+  std::string fabric{};               ///< that carried it
   checking checksum = checking::off;  ///< as it was agreed
   weft::poll_policy server_polling = weft::poll_policy::adaptive;  ///< as the server says
 
