@@ -91,7 +91,7 @@ struct rail_statistics {
   /// back.
   std::string why{};
   bool carries_messages = false;       ///< messages and small requests of this end go over it
-  std::uint64_t bytes_per_second = 0;  ///< its rate when this end last kept it busy; 0: never
+  std::uint64_t bytes_per_second = 0;  ///< its rate when it last carried large requests of this end; 0: never
   rail_traffic so_far{};               ///< its traffic
 };
 

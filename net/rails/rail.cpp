@@ -55,6 +55,7 @@ void rail::begin(rail_start&& how) {
   sent_ = confirmed_ = received_ = told_ = 0;
   bytes_out_ = parts_out_ = large_parts_out_ = 0;
   bytes_measured_ = 0;
+  busy_ = {};
   rate_ = 0;
   answered_ = heard_ = is_to_shut_down_ = false;
   taken_ = 0;
@@ -158,12 +159,13 @@ double rail::rate() const noexcept { return owner_.home().coarse_now() - measure
 void rail::note_rate(std::uint64_t bytes) noexcept {
   bytes_measured_ += bytes;
   const time_point now = owner_.home().coarse_now();
-  const duration passed = now - measured_since_;
+  const duration passed = busy_ + (large_parts_out_ != 0 ? now - measured_since_ : duration{});
   if (passed < rate_window) return;
   const double seen = static_cast<double>(bytes_measured_) / std::chrono::duration<double, std::micro>(passed).count();
   rate_ = rate() == 0 ? seen : rate_ * 0.75 + seen * 0.25;
   health_.bytes_per_second.set(static_cast<std::uint64_t>(rate_ * 1e6));
   measured_since_ = measured_ = now;
+  busy_ = {};
   bytes_measured_ = 0;
 }
 
@@ -172,7 +174,7 @@ void rail::completed(work_request& work, work_status status) noexcept {
   auto& item = static_cast<part&>(work);
   --parts_out_;
   bytes_out_ -= item.bytes;
-  if (item.is_large) --large_parts_out_;
+  if (item.is_large && --large_parts_out_ == 0) busy_ += owner_.home().coarse_now() - measured_since_;
   if (carrier_->properties().completes_on_answer || is_query(work.kind)) answered_ = true;
   if (item.of == nullptr) {
     item.next = std::exchange(free_controls_, &item);

@@ -189,7 +189,8 @@ class rail final : private link_events {
   std::uint64_t taken_ = 0;
   double rate_ = 0;
   std::uint64_t bytes_measured_ = 0;
-  time_point measured_since_{};
+  time_point measured_since_{};  // while large parts are out
+  duration busy_{};              // before that, since the rate was last noted
   time_point measured_{};
 
   // Control messages, modulo 2^32.
