@@ -122,9 +122,10 @@ class cache {
   /// that finds no memory is tried again once all idle regions have been evicted. errc::canceled when stopped; the
   /// registration goes on. A task that waits may be destroyed, which ends a lease that is on its way to it.
   ///
-  /// `device` is the one whose memory it is, as registration_options::device; null: host memory. Each lease of its
-  /// memory asks it which allocation that is, so that a registration of one that was freed is not used for another at
-  /// the same address: no monitor is needed. The errors of memory_device::find().
+  /// `device` is the one whose memory it is, as registration_options::device, and lives until the lease is there; null:
+  /// host memory. Each lease of its memory asks it which allocation that is, so that a registration of one that was
+  /// freed is not used for another at the same address, without a monitor. Until then, or invalidate(), the
+  /// registration is kept, and an RDMA device may keep the pages. The errors of memory_device::find().
   lease_operation lease(std::span<std::byte> memory, mr::usage purpose, memory_device* device = nullptr) noexcept {
     return {*core_, memory, purpose, device};
   }

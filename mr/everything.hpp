@@ -8,17 +8,17 @@
 namespace weft::mr {
 
 /// All memory of the process, as it is now and will be, to be registered as one region whose slices lie anywhere:
-/// region::slice(bytes). For operations of this side alone: no usage gives peers access, and no option changes
-/// anything. errc::not_supported where domain_capabilities::everything is false: a mr::cache registers there what is
-/// used.
+/// region::slice(bytes). It is for operations of this side alone, with no other option than the usage: peers get no key
+/// to it. errc::not_supported where domain_capabilities::everything is false: a mr::cache registers there what is used.
 ///
 /// What an operation uses is the program's affair as with memcpy(3): memory that is not mapped then, or a file that has
 /// become shorter, ends the process or the connection. Over an RDMA device that is implicit on-demand paging:
 /// ibv_reg_mr(3), with address 0 and length SIZE_MAX.
 [[nodiscard]] inline std::span<std::byte> everything() noexcept {
-  constexpr std::size_t never_mapped = 4096;  // the first page, by mmap_min_addr of proc_sys_vm(5)
+  constexpr std::size_t begin = 4096;                // the first page is never mapped: mmap_min_addr of proc_sys_vm(5)
+  constexpr std::size_t end = std::size_t{1} << 48;  // of what mmap(2) yields without a hint
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return {reinterpret_cast<std::byte*>(never_mapped), static_cast<std::size_t>(PTRDIFF_MAX) - never_mapped};
+  return {reinterpret_cast<std::byte*>(begin), end - begin};
 }
 /// Whether a range is everything().
 [[nodiscard]] inline bool is_everything(std::span<const std::byte> range) noexcept {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/everything.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/region/change.hpp>
 #include <weft/mr/registrar.hpp>
@@ -45,6 +46,7 @@ slice region::slice(std::size_t offset, std::size_t length) const {
 }
 
 slice region::slice(std::span<std::byte> part) const {
+  if (part.empty()) return slice(0, 0);
   const auto at = reinterpret_cast<std::uintptr_t>(part.data());
   const auto holds = [&](std::span<std::byte> range) {
     const auto first = reinterpret_cast<std::uintptr_t>(range.data());
@@ -107,6 +109,9 @@ task<> region::reregister(std::span<std::byte> memory, registration_options opti
   }
   if (target.options.direct || options.direct) {
     throw error(errc::invalid_argument, "register again a region that peers may use directly");
+  }
+  if (is_everything(bytes()) || is_everything(memory)) {
+    throw error(errc::invalid_argument, "register everything again: release it, and register it anew");
   }
   if (overlaps(target.options.usage | options.usage, mr::usage::flush_persistent)) {
     throw error(errc::invalid_argument, "register again a region with usage flush_persistent");

@@ -69,8 +69,8 @@ class region {
   /// errc::busy as with release(). That error and those of domain::register_memory() leave the region as it is, except
   /// in the rare case that a device drops a registration which it fails to change: the region is empty then. A
   /// requested_key must differ from the current key. errc::invalid_argument for a region that has several ranges, is
-  /// disabled, direct, or of device memory, or counts writes. A stop does not interrupt it; until it has ended, slice()
-  /// and remote() are errc::busy. From an executor.
+  /// disabled, direct, of device memory or of everything, or counts writes. A stop does not interrupt it; until it has
+  /// ended, slice() and remote() are errc::busy. From an executor.
   task<> reregister(registration_options options);
   /// Registers other memory in a region that borrows: errc::invalid_argument if the region owns its memory.
   task<> reregister(std::span<std::byte> memory, registration_options options);

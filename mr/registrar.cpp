@@ -190,7 +190,7 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
     throw error(errc::null_address, fmt::format("register {} bytes on {}", memory.size(), name_));
   if (options.device != nullptr) check_device(options);
   check_supported(options);
-  constexpr usage lazy_usages = usage::read_src | usage::write_dst | usage::flush_visibility | usage::bind_window;
+  constexpr usage lazy_usages = usage::read_src | usage::write_dst | usage::flush_visibility;
   if (const usage beyond = options.usage & ~lazy_usages; options.lazy && beyond != usage::none)
     refuse(errc::invalid_argument, fmt::format("lazy and usage {} exclude each other", to_string(beyond)));
   if (options.lazy && options.direct) refuse(errc::invalid_argument, "lazy and direct exclude each other");
@@ -227,7 +227,7 @@ void registrar::check_everything(const registration_options& options) const {
   const bool has_options = options.device != nullptr || options.iova || options.zero_based || options.requested_key ||
                            options.disabled || options.on_demand || options.lazy || options.dmabuf ||
                            options.huge_pages || options.direct;
-  if (!has_options && !overlaps(options.usage, peer_usages)) return;
+  if (!has_options && !overlaps(options.usage, peer_usages | usage::bind_window)) return;
   throw error(errc::invalid_argument,
               fmt::format("register everything on {}: that is for operations of this side, without options", name_));
 }

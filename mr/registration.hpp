@@ -57,9 +57,10 @@ struct registration_options {
   /// Pages on demand instead of pinning, for this range only. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;
   /// The range need not be mapped, neither now nor later. A peer that accesses what is not mapped then, or not with the
-  /// rights that this takes, is refused as if the region ended there (errc::remote_access). Each access costs a system
-  /// call, process_vm_readv(2); errc::not_supported where that is forbidden. For usages of peers, without atomic_dst
-  /// and flush_persistent. Not together with direct. See FI_MR_ALLOCATED of fi_mr(3).
+  /// rights that this takes, is refused (errc::remote_access); a part of what it writes may be in place. The kernel
+  /// copies, by process_vm_readv(2) and process_vm_writev(2), so that words may be torn; errc::not_supported where that
+  /// is forbidden. For read_src, write_dst and flush_visibility alone. Not together with direct. See FI_MR_ALLOCATED of
+  /// fi_mr(3).
   bool lazy = false;
   /// The dma-buf descriptor of device memory, which is used from `dmabuf_offset` on. The range is where this process
   /// has mapped it, because the processor copies small messages. The descriptor may be closed once the memory is

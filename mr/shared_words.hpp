@@ -25,9 +25,10 @@
 ///
 /// Both hold for the peer's writes of at most capabilities().max_whole_write_bytes, and for its reads of any size
 /// unless that is 0. The kernel may place a larger write as it comes from the socket, in any pieces. Neither holds for
-/// memory of a file that may become shorter, because the kernel copies that; nor for units whose address is not aligned
-/// for the peer, as in a region with `zero_based` at an odd address. With an RDMA device max_whole_write_bytes is 0: no
-/// specification says what a device does to a word, though many keep aligned words of eight bytes whole.
+/// memory of a file that may become shorter or of a lazy region, because the kernel copies that; nor for units whose
+/// address is not aligned for the peer, as in a region with `zero_based` at an odd address. With an RDMA device
+/// max_whole_write_bytes is 0: no specification says what a device does to a word, though many keep aligned words of
+/// eight bytes whole.
 ///
 /// The peer's atomic operations are atomic, over iWARP in user space, with std::atomic_ref<std::uint64_t> of any
 /// thread.

@@ -48,10 +48,9 @@ std::span<const std::byte> whole_pages_of(std::span<const std::byte> memory) noe
 
 cache_entry::cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core,
                          const lease_request& wanted)
-    : region_state(std::move(from)), core_(std::move(core)) {
+    : region_state(std::move(from)), of_allocation(wanted.allocation_), core_(std::move(core)) {
   bytes = wanted.memory_;
   set({.usage = wanted.usage_, .device = wanted.device_});
-  allocation = wanted.allocation_;
   borrowed = false;  // so the last to let go has a worker deregister it; the memory stays the user's
   kept_index made{this};
   node_ = made.extract(made.begin());
@@ -81,6 +80,7 @@ void cache_core::refuse(std::span<std::byte> memory, mr::usage purpose) const {
     throw refusal(errc::not_supported, "the cache belongs to the parent process; make one in this process");
   if (memory.empty()) throw refusal(errc::zero_length, "a lease needs at least one byte");
   if (memory.data() == nullptr) throw refusal(errc::null_address, "a lease needs an address");
+  if (is_everything(memory)) throw refusal(errc::invalid_argument, "everything is a region, and not leased");
   if (const mr::usage unknown = purpose & ~known_usages; unknown != mr::usage::none) {
     throw refusal(errc::unknown_usage, to_string(unknown));
   }
@@ -125,19 +125,6 @@ cache_flight* cache_core::flight_for(const lease_request& waiter) const noexcept
 void cache_core::join(cache_flight& flight, lease_request& waiter) noexcept {
   waiter.flight_ = &flight;
   flight.waiters_.push(waiter);
-}
-
-// What was registered at these addresses is another allocation's, which has been freed.
-void cache_core::forget_former_allocations(const lease_request& wanted) noexcept {
-  cache_entry* dead = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    bool found = false;
-    visit_overlapping(wanted.memory_,
-                      [&](const cache_entry& each) { found = found || !is_of_its_allocation(each, wanted); });
-    if (found) drop_stale(wanted.memory_, true, dead);
-  }
-  bury(dead);
 }
 
 bool cache_core::wait(lease_request& waiter) {
@@ -298,7 +285,7 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
   bool kept = false;
   if (use) {
     entry.generation = ++registrations_;
-    entry.stale = entry.stale || !watched;
+    entry.stale = entry.stale || !watched || entry.allocation != entry.of_allocation;  // freed meanwhile
     kept = !entry.stale && !closed_ && keep(entry, dead);
     if (!kept) ++counts_.not_kept;
   }
@@ -443,9 +430,12 @@ void cache_core::visit_overlapping(std::span<const std::byte> range, const Visit
   }
 }
 
-void cache_core::drop_stale(std::span<const std::byte> range, bool still_mapped, cache_entry*& dead) noexcept {
+template <class Predicate>
+void cache_core::drop_stale_if(std::span<const std::byte> range, bool still_mapped, cache_entry*& dead,
+                               const Predicate& is_stale) noexcept {
   cache_entry* kept = nullptr;
   visit_overlapping(range, [&](cache_entry& each) {
+    if (!is_stale(each)) return;
     each.stale = true;
     each.watched = each.watched && still_mapped;
     if (each.listed_ != cache_entry::place::kept) return;
@@ -456,6 +446,21 @@ void cache_core::drop_stale(std::span<const std::byte> range, bool still_mapped,
     ++counts_.invalidations;
     drop(*std::exchange(kept, kept->next_dead), dead);
   }
+}
+
+void cache_core::drop_stale(std::span<const std::byte> range, bool still_mapped, cache_entry*& dead) noexcept {
+  drop_stale_if(range, still_mapped, dead, [](const cache_entry&) { return true; });
+}
+
+// What was registered at these addresses is another allocation's, which has been freed.
+void cache_core::forget_former_allocations(const lease_request& wanted) noexcept {
+  cache_entry* dead = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    drop_stale_if(wanted.memory_, true, dead,
+                  [&](const cache_entry& each) { return !is_of_its_allocation(each, wanted); });
+  }
+  bury(dead);
 }
 
 void cache_core::invalidate(std::span<const std::byte> range) noexcept {

@@ -6,6 +6,7 @@
 #include <weft/mr/cache_options.hpp>
 #include <weft/mr/cache_statistics.hpp>
 #include <weft/mr/domain.hpp>
+#include <weft/mr/everything.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/runtime/core/birthplace.hpp>
 #include <weft/runtime/core/light_mutex.hpp>
@@ -42,7 +43,8 @@ class cache_entry final : public region_state, private cache_link {
   cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core, const lease_request& wanted);
   ~cache_entry() override;
 
-  std::uint64_t generation = 0;  // constant once it is leased
+  const std::uint64_t of_allocation;  // device_allocation::id that was asked for; 0: host memory
+  std::uint64_t generation = 0;       // constant once it is leased
   // Under the core's mutex.
   bool stale = false;                // an invalidation has hit its range
   bool watched = false;              // the monitor watches all of it, and it has been mapped ever since
@@ -138,7 +140,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   /// Throws if such a lease is not possible.
   void check(std::span<std::byte> memory, mr::usage purpose) const {
     constexpr mr::usage refused = ~known_usages | peer_usages;
-    if (memory.empty() || memory.data() == nullptr || overlaps(purpose, refused) || is_parents())
+    if (memory.empty() || memory.data() == nullptr || overlaps(purpose, refused) || is_parents() ||
+        is_everything(memory))
       refuse(memory, purpose);
   }
   [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;
@@ -185,9 +188,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   }
   [[nodiscard]] place last_before(mr::usage purpose, const std::byte* begin) noexcept;
   [[nodiscard]] cache_entry* search(const lease_request& wanted) noexcept;
-  // Whether an entry around the memory is of the same allocation. Of host memory there is one.
   [[nodiscard]] static bool is_of_its_allocation(const cache_entry& item, const lease_request& wanted) noexcept {
-    return item.device == wanted.device_ && item.allocation == wanted.allocation_;
+    return item.of_allocation == wanted.allocation_;
   }
   // At most one kept entry of a usage begins at an address, and it is the last that does not begin behind that address.
   [[nodiscard]] cache_entry* look_up(const lease_request& wanted) noexcept {
@@ -222,6 +224,9 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void drop(cache_entry& item, cache_entry*& dead) noexcept;
   template <class Visit>
   void visit_overlapping(std::span<const std::byte> range, const Visit& visit) const noexcept;
+  template <class Predicate>
+  void drop_stale_if(std::span<const std::byte> range, bool still_mapped, cache_entry*& dead,
+                     const Predicate& is_stale) noexcept;
   void drop_stale(std::span<const std::byte> range, bool still_mapped, cache_entry*& dead) noexcept;
   [[nodiscard]] bool keep(cache_entry& item, cache_entry*& dead) noexcept;
   [[nodiscard]] bool make_room(std::size_t bytes, cache_entry*& dead) noexcept;

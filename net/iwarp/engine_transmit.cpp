@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/everything.hpp>
 #include <weft/mr/shared_words.hpp>
 #include <weft/net/iwarp/crc32c.hpp>
 #include <weft/net/iwarp/engine.hpp>
@@ -34,9 +35,11 @@ std::size_t without_a_cut_word(std::uint64_t offset, std::size_t bytes) noexcept
   return bytes - static_cast<std::size_t>((offset + bytes) % word_bytes);
 }
 
-/// Whether a peer may change the memory while it is being sent.
+/// Whether a peer may change the memory while it is being sent. What lies in everything may be in another region, too.
 bool may_change(const mr::slice& source) noexcept {
-  return mr::overlaps(source.usage(), mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window);
+  constexpr mr::usage changing = mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window;
+  return mr::overlaps(source.usage(), changing) ||
+         (source.record() != nullptr && mr::is_everything(source.record()->bytes));
 }
 
 opcode opcode_of(const request& request) noexcept {

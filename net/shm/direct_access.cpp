@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/system/page.hpp>
 #include <weft/net/shm/direct_access.hpp>
+#include <weft/net/software/direct_memory.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fcntl.h>
-#include <linux/magic.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,12 +16,6 @@ namespace weft::net::shm {
 namespace {
 
 constexpr std::uint64_t bit_of(std::uint32_t number) noexcept { return std::uint64_t{1} << number; }
-
-// A missing huge page is SIGBUS to whoever touches it, and the owner can take huge pages away.
-bool has_huge_pages(const descriptor& file) noexcept {
-  struct statfs about {};
-  return file.calls().fstatfs(file.fd(), &about) < 0 || about.f_type == HUGETLBFS_MAGIC;
-}
 
 // No file can hold more than the machine's memory, but a sparse file can be as long as the whole address space.
 std::uint64_t memory_of_machine() noexcept {
@@ -70,7 +63,7 @@ const char* direct_access::consider(const record& offer, const offered_memory& w
 bool direct_access::adopt(const record& offer, const offered_memory& where, const descriptor& file) noexcept try {
   const std::uint64_t begin = where.offset / mr::detail::page_bytes() * mr::detail::page_bytes();
   const std::uint64_t bytes = where.offset - begin + offer.total;
-  if (has_huge_pages(file) || bytes > memory_of_machine() - mapped_bytes_) return false;
+  if (software::has_huge_pages(file) || bytes > memory_of_machine() - mapped_bytes_) return false;
   const bool changes = (offer.flags & (record::writable | record::atomic)) != 0;
   auto made = mr::mapping::of_file({.descriptor = file.fd(), .offset = begin}, bytes, file.calls(),
                                    changes ? mr::file_access::read_write : mr::file_access::read_only);

@@ -5,6 +5,8 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include <cassert>
 #include <chrono>
@@ -22,6 +24,11 @@ namespace {
 constexpr mr::usage writing = mr::usage::write_dst | mr::usage::atomic_dst;
 
 }  // namespace
+
+bool has_huge_pages(const descriptor& file) noexcept {
+  struct statfs about {};
+  return file.calls().fstatfs(file.fd(), &about) < 0 || about.f_type == HUGETLBFS_MAGIC;
+}
 
 std::shared_ptr<direct_memory> direct_memory::make(const mr::memory_record& whole, system_calls& calls) {
   const auto refuse = [&](const char* why) {

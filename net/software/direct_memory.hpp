@@ -14,6 +14,10 @@
 
 namespace weft::net::software {
 
+/// Whether a file in memory has huge pages. A missing one is SIGBUS to whoever touches it, and whoever can write the
+/// file can take them away.
+[[nodiscard]] bool has_huge_pages(const descriptor& file) noexcept;
+
 /// Registered memory that is a whole file, and that peers may map: mr::registration_options::direct. Thread-safe.
 ///
 /// Each connection whose peer has been handed the file has a loan of it. A peer that keeps the rules checks before each
@@ -27,13 +31,16 @@ class direct_memory : public std::enable_shared_from_this<direct_memory> {
   [[nodiscard]] static std::shared_ptr<direct_memory> make(const mr::memory_record& whole, system_calls& calls);
 
   direct_memory(descriptor file, std::span<std::byte> memory, bool writable) noexcept
-      : file_(std::move(file)), memory_(memory), writable_(writable) {}
+      : file_(std::move(file)), memory_(memory), writable_(writable), may_lose_pages_(has_huge_pages(file_)) {}
   direct_memory(const direct_memory&) = delete;
   direct_memory& operator=(const direct_memory&) = delete;
   ~direct_memory();
 
   [[nodiscard]] int file() const noexcept { return file_.fd(); }
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
+  /// Whether pages may be missing although the file is sealed against becoming shorter: huge ones, which whoever can
+  /// write the file can take away.
+  [[nodiscard]] bool may_lose_pages() const noexcept { return may_lose_pages_; }
   /// Whether a process that has the file can write it.
   [[nodiscard]] bool writable() const noexcept { return writable_; }
 
@@ -49,6 +56,7 @@ class direct_memory : public std::enable_shared_from_this<direct_memory> {
   descriptor file_;
   std::span<std::byte> memory_;
   bool writable_;
+  bool may_lose_pages_;
 
   std::mutex mutex_;
   std::condition_variable taken_back_;

@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <system_error>
@@ -30,14 +31,20 @@ bool copy_by(Call call, std::span<const std::byte> memory, std::span<const std::
   return call(::getpid(), &own, 1, &far, 1, 0) == static_cast<ssize_t>(memory.size());
 }
 
-bool is_forbidden() noexcept { return errno == EPERM || errno == ENOSYS; }
+// False from the first lazy region on: what may not be mapped at all is never left to the processor, even if the calls
+// are forbidden later.
+std::atomic<bool> processor_may_copy{true};
+
+bool must_do_without() noexcept {
+  return (errno == EPERM || errno == ENOSYS) && processor_may_copy.load(std::memory_order_relaxed);
+}
 
 }  // namespace
 
 bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept {
   errno = 0;
   if (copy_by(::process_vm_readv, memory, from)) return true;
-  if (!is_forbidden()) return false;
+  if (!must_do_without()) return false;
   mr::store_shared(memory, from);
   return true;
 }
@@ -45,7 +52,7 @@ bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noe
 bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept {
   errno = 0;
   if (copy_by(::process_vm_writev, memory, to)) return true;
-  if (!is_forbidden()) return false;
+  if (!must_do_without()) return false;
   mr::load_shared(memory, to);
   return true;
 }
@@ -53,7 +60,11 @@ bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noe
 void check_kernel_copies(std::string_view name) {
   const std::byte from{};
   std::byte to{};
-  if (copy_by(::process_vm_readv, std::span(&to, 1), std::span(&from, 1))) return;
+  errno = 0;
+  if (copy_by(::process_vm_readv, std::span(&to, 1), std::span(&from, 1)) &&
+      copy_by(::process_vm_writev, std::span(&from, 1), std::span(&to, 1))) {
+    return processor_may_copy.store(false, std::memory_order_relaxed);
+  }
   throw error(errc::not_supported, fmt::format("register memory on {} with the option lazy: process_vm_readv(2): {}",
                                                name, std::generic_category().message(errno)));
 }

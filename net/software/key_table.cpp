@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
+#include <weft/net/software/direct_memory.hpp>
 #include <weft/net/software/kernel_copy.hpp>
 #include <weft/net/software/key_table.hpp>
 #include <weft/runtime/error.hpp>
@@ -43,6 +44,7 @@ struct key_table::entry : key_list::node {
   bool may_shrink;
   const mr::detail::peer_gate* gate;
   std::atomic<direct_memory*> direct{nullptr};
+  std::atomic<bool> keeps_pages{false};  // set with `direct`: nobody can take pages away, whatever may_shrink says
   std::atomic<mr::detail::write_counter_core*> counter{nullptr};
   std::vector<piece> pieces;
 
@@ -58,7 +60,8 @@ struct key_table::entry : key_list::node {
 key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t bytes) const noexcept {
   if (pieces.empty()) {
     direct_memory* const whole = direct.load(std::memory_order_acquire);
-    return {access_status::ok, memory + from, bytes, may_shrink && whole == nullptr, whole};  // its file is sealed
+    const bool may_vanish = may_shrink && !keeps_pages.load(std::memory_order_relaxed);
+    return {access_status::ok, memory + from, bytes, may_vanish, whole};
   }
   const auto found = std::upper_bound(pieces.begin(), pieces.end(), from,
                                       [](std::uint64_t place, const piece& item) { return place < item.end; });
@@ -182,7 +185,10 @@ void key_table::enable(std::uint32_t stag) noexcept {
 
 void key_table::share(std::uint32_t stag, direct_memory& whole) noexcept {
   const std::lock_guard lock(mutex_);
-  if (entry* const item = find(stag)) item->direct.store(&whole, std::memory_order_release);
+  entry* const item = find(stag);
+  if (item == nullptr) return;
+  item->keeps_pages.store(!whole.may_lose_pages(), std::memory_order_relaxed);
+  item->direct.store(&whole, std::memory_order_release);
 }
 
 void key_table::note_that_it_may_shrink(std::uint32_t stag) noexcept {

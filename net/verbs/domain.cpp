@@ -27,7 +27,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   abilities.iova = abilities.zero_based = home.traits().heeds_iova;
   abilities.on_demand = home.on_demand_operations() != 0;
   if (abilities.on_demand) abilities.usages |= mr::usage::flush_persistent;
-  abilities.everything = home.pages_everything();
+  abilities.everything = home.pages_everything() && !home.traits().read_sinks_need_remote_write;
   abilities.dmabuf = home.has_dmabuf();
   abilities.disabled = true;
   abilities.device_memory = true;

@@ -276,7 +276,7 @@ TEST_P(registrations, that_are_lazy_are_for_what_peers_read_and_write) {
   if (!device().domain().capabilities().lazy) GTEST_SKIP() << "this device registers what is mapped";
   between_peers([&](net::connection&, net::connection&) -> task<> {
     for (const mr::usage other : {mr::usage::send, mr::usage::recv, mr::usage::read_dst, mr::usage::write_src,
-                                  mr::usage::atomic_dst, mr::usage::flush_persistent}) {
+                                  mr::usage::atomic_dst, mr::usage::bind_window, mr::usage::flush_persistent}) {
       const mr::registration_options options{.usage = mr::usage::read_src | other, .lazy = true};
       EXPECT_EQ(co_await code_of(register_pages(options)), errc::invalid_argument) << to_string(other);
     }
@@ -316,7 +316,8 @@ TEST_P(registrations, of_everything_are_for_this_side_alone) {
       EXPECT_EQ(co_await refusal({.usage = mr::usage::send}), errc::not_supported);
       co_return;
     }
-    EXPECT_EQ(co_await refusal({.usage = local_uses | mr::usage::read_src}), errc::invalid_argument);
+    for (const mr::usage open : {mr::usage::read_src, mr::usage::write_dst, mr::usage::bind_window})
+      EXPECT_EQ(co_await refusal({.usage = local_uses | open}), errc::invalid_argument) << to_string(open);
     EXPECT_EQ(co_await refusal({.usage = local_uses, .zero_based = true}), errc::invalid_argument);
   });
 }
