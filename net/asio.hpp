@@ -17,11 +17,6 @@
 #include <weft/net/stream.hpp>
 #include <weft/runtime/asio.hpp>
 
-#include <asio/buffer.hpp>
-#include <asio/detached.hpp>
-#include <asio/io_context.hpp>
-#include <asio/socket_base.hpp>
-
 #include <cstddef>
 #include <memory>
 #include <system_error>
@@ -48,8 +43,8 @@ namespace detail {
 
 /// The same failure with Asio's code, if Asio has one.
 [[nodiscard]] inline error with_asio_code(const error& why) {
-  if (why.code() == errc::closed) return why.with_code(asio::error::operation_aborted);
-  if (why.code() == errc::peer_vanished) return why.with_code(asio::error::connection_reset);
+  if (why.code() == errc::closed) return why.with_code(weft::detail::as_std_code(asio::error::operation_aborted));
+  if (why.code() == errc::peer_vanished) return why.with_code(weft::detail::as_std_code(asio::error::connection_reset));
   return why;
 }
 
@@ -67,7 +62,7 @@ class task_for_asio : public task<T> {
         return ended.take();
       } else {
         const T bytes = ended.take();
-        if (bytes == 0 && expects_bytes_) throw std::system_error(asio::error::eof);
+        if (bytes == 0 && expects_bytes_) throw std::system_error(weft::detail::as_std_code(asio::error::eof));
         return bytes;
       }
     } catch (const error& why) {

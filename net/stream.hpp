@@ -17,7 +17,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -109,7 +108,8 @@ class stream {
   /// keeps the rest.
   closing close() noexcept;
   /// close() in the form that Asio's functions call; there is never an error.
-  void close(std::error_code& none) noexcept {
+  template <class ErrorCode>
+  void close(ErrorCode& none) noexcept {
     close();
     none.clear();
   }
@@ -118,7 +118,8 @@ class stream {
   /// Stops the operations in progress: those that have not ended throw errc::canceled.
   void cancel() noexcept;
   /// cancel() in the form that Asio's functions call; there is never an error.
-  void cancel(std::error_code& none) noexcept {
+  template <class ErrorCode>
+  void cancel(ErrorCode& none) noexcept {
     cancel();
     none.clear();
   }
@@ -152,8 +153,8 @@ class stream {
   template <class ShutdownType>
   void shutdown(ShutdownType what);
   /// Likewise; `none` is cleared.
-  template <class ShutdownType>
-  void shutdown(ShutdownType what, std::error_code& none) {
+  template <class ShutdownType, class ErrorCode>
+  void shutdown(ShutdownType what, ErrorCode& none) {
     shutdown(what);
     none.clear();
   }

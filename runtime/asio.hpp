@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// @file
-/// weft inside a program that is built on Asio (standalone, 1.22 or newer). The only header of the runtime that needs
-/// Asio.
+/// weft inside a program that is built on Asio (standalone, 1.22 or newer) or Boost.Asio (1.81 or newer). The only
+/// header of the runtime that needs either; it takes the one that the program has included before, and `asio::` below
+/// is that one.
 
 #pragma once
 
 #include <weft/runtime/asio/call.hpp>
+#include <weft/runtime/asio/library.hpp>
 #include <weft/runtime/asio/loop.hpp>
 #include <weft/runtime/asio/operation.hpp>
 #include <weft/runtime/executor.hpp>
-
-#include <asio/async_result.hpp>
-#include <asio/io_context.hpp>
 
 #include <exception>
 #include <memory>
@@ -104,7 +103,7 @@ inline constexpr use_weft_t use_weft;  ///< the token: `co_await socket.async_re
 /// @cond
 /// What Asio's initiating functions return for weft::use_weft.
 template <class... Values>
-class asio::async_result<weft::use_weft_t, void(Values...)> {
+class weft::asio::async_result<weft::use_weft_t, void(Values...)> {
  public:
   template <class Initiation, class... Arguments>
   static auto initiate(Initiation&& initiation, weft::use_weft_t, Arguments&&... arguments) {

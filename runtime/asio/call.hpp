@@ -2,22 +2,12 @@
 #pragma once
 
 #include <weft/runtime/asio/failures.hpp>
+#include <weft/runtime/asio/library.hpp>
 #include <weft/runtime/asio/loop.hpp>
 #include <weft/runtime/core/awaitable.hpp>
 #include <weft/runtime/core/frame_allocator.hpp>
 #include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/executor.hpp>
-
-#include <asio/any_io_executor.hpp>
-#include <asio/associated_allocator.hpp>
-#include <asio/associated_cancellation_slot.hpp>
-#include <asio/associated_executor.hpp>
-#include <asio/async_result.hpp>
-#include <asio/cancellation_signal.hpp>
-#include <asio/dispatch.hpp>
-#include <asio/executor_work_guard.hpp>
-#include <asio/io_context.hpp>
-#include <asio/post.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -108,7 +98,7 @@ template <class Token, class Slot>
 inline constexpr bool asio_moves_often<asio::cancellation_slot_binder<Token, Slot>> = asio_moves_often<Token>;
 template <class Token, class Executor>
 inline constexpr bool asio_moves_often<asio::executor_binder<Token, Executor>> = asio_moves_often<Token>;
-#if defined(ASIO_HAS_CO_AWAIT)
+#if defined(ASIO_HAS_CO_AWAIT) || defined(BOOST_ASIO_HAS_CO_AWAIT)
 template <class Executor>
 inline constexpr bool asio_moves_often<asio::use_awaitable_t<Executor>> = true;
 #endif
@@ -242,14 +232,14 @@ class asio_call final : public asio_call_base {
   }
 
   // The code of the failure; a failure without one stays in failure_.
-  std::error_code code() {
+  asio_code code() {
     if (!failure_) return {};
     try {
       std::rethrow_exception(std::exchange(failure_, nullptr));
     } catch (const std::system_error& known) {
-      return to_asio(known.code());
+      return as_asio_code(to_asio(known.code()));
     } catch (const std::bad_alloc&) {
-      return std::make_error_code(std::errc::not_enough_memory);
+      return as_asio_code(std::make_error_code(std::errc::not_enough_memory));
     } catch (...) {
       failure_ = std::current_exception();
       return {};
@@ -284,7 +274,7 @@ class asio_call final : public asio_call_base {
     } else if constexpr (std::is_same_v<Failure, asio_thrown>) {
       deliver(later, to_asio(std::exchange(failure_, nullptr)));
     } else {
-      const std::error_code failure = code();
+      const asio_code failure = code();
       if (failure_) {
         const std::exception_ptr unknown = failure_;
         asio::io_context& context = loop().context();
@@ -293,7 +283,7 @@ class asio_call final : public asio_call_base {
         asio::post(context, [unknown] { std::rethrow_exception(unknown); });
         return;
       }
-      deliver(later, std::error_code(failure));
+      deliver(later, asio_code(failure));
     }
   }
   void deliver(bool later, asio_failure<Failure>&& failure) {
@@ -367,10 +357,10 @@ auto start_asio_call(std::shared_ptr<asio_loop>&& home, Given&& operation, Compl
       token, std::move(home), std::move(operation));
 }
 
-/// start_asio_call() with the failure that suits the token: an std::error_code, or the exception if the token throws.
+/// start_asio_call() with the failure that suits the token: an error_code, or the exception if the token throws.
 template <class Operation, class CompletionToken>
 auto start_asio_operation(std::shared_ptr<asio_loop>&& home, Operation&& operation, CompletionToken& token) {
-  using failure = std::conditional_t<asio_throws<std::decay_t<CompletionToken>>, asio_thrown, std::error_code>;
+  using failure = std::conditional_t<asio_throws<std::decay_t<CompletionToken>>, asio_thrown, asio_code>;
   constexpr std::size_t cheap_to_move = 64;
   if constexpr (asio_moves_often<std::decay_t<CompletionToken>> && sizeof(Operation) > cheap_to_move) {
     return start_asio_call<failure>(std::move(home), std::make_unique<asio_held<Operation>>(std::move(operation)),

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/asio/library.hpp>
 #include <weft/runtime/error.hpp>
-
-#include <asio/async_result.hpp>
-#include <asio/bind_cancellation_slot.hpp>
-#include <asio/bind_executor.hpp>
-#include <asio/error.hpp>
-#include <asio/use_awaitable.hpp>
-#include <asio/use_future.hpp>
 
 #include <exception>
 #include <new>
@@ -18,26 +12,43 @@ namespace weft::detail {
 
 /// The code that Asio's users compare with: a stop is asio::error::operation_aborted there.
 inline std::error_code to_asio(const std::error_code& code) noexcept {
-  return code == make_error_code(errc::canceled) ? std::error_code(asio::error::operation_aborted) : code;
+  return code == make_error_code(errc::canceled) ? as_std_code(asio::error::operation_aborted) : code;
 }
-inline std::error_code from_asio(const std::error_code& code) noexcept {
-  return code == std::error_code(asio::error::operation_aborted) ? make_error_code(errc::canceled) : code;
+inline std::error_code from_asio(const asio_code& code) noexcept {
+  return code == asio::error::operation_aborted ? make_error_code(errc::canceled) : as_std_code(code);
 }
 
-/// A failure with its message, and the code that Asio's users expect. Null, and an exception that is not a weft::error,
-/// stay what they are.
+#if WEFT_BOOST_ASIO
+/// What Boost.Asio's users catch, with the same words.
+inline std::exception_ptr with_asio_code(const std::system_error& known) {
+  return std::make_exception_ptr(boost::system::system_error(as_asio_code(to_asio(known.code())), known.what()));
+}
+inline std::exception_ptr with_asio_code(const error& known) {
+  return with_asio_code(static_cast<const std::system_error&>(known));
+}
+#else
+/// The same failure with the code that Asio's users expect.
+inline std::exception_ptr with_asio_code(const error& known) {
+  const std::error_code code = to_asio(known.code());
+  return code == known.code() ? std::current_exception() : std::make_exception_ptr(known.with_code(code));
+}
+inline std::exception_ptr with_asio_code(const std::system_error&) { return std::current_exception(); }
+#endif
+
+/// A failure with its message, and the code that Asio's users expect. Null, and an exception that has no code, stay
+/// what they are.
 inline std::exception_ptr to_asio(std::exception_ptr failure) noexcept {
   if (!failure) return failure;
   try {
-    std::rethrow_exception(failure);
-  } catch (const error& known) {
-    const std::error_code code = to_asio(known.code());
-    if (code == known.code()) return failure;
     try {
-      return std::make_exception_ptr(known.with_code(code));
-    } catch (const std::bad_alloc&) {
-      return std::current_exception();
+      std::rethrow_exception(failure);
+    } catch (const error& known) {
+      return with_asio_code(known);
+    } catch (const std::system_error& known) {
+      return with_asio_code(known);
     }
+  } catch (const std::bad_alloc&) {
+    return std::current_exception();
   } catch (...) {
     return failure;
   }
@@ -56,7 +67,7 @@ template <class Token, class Slot>
 inline constexpr bool asio_throws<asio::cancellation_slot_binder<Token, Slot>> = asio_throws<Token>;
 template <class Token, class Executor>
 inline constexpr bool asio_throws<asio::executor_binder<Token, Executor>> = asio_throws<Token>;
-#if defined(ASIO_HAS_CO_AWAIT)
+#if defined(ASIO_HAS_CO_AWAIT) || defined(BOOST_ASIO_HAS_CO_AWAIT)
 template <class Executor>
 inline constexpr bool asio_throws<asio::use_awaitable_t<Executor>> = true;
 #endif

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/asio/library.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/sync/event.hpp>
-
-#include <asio/execution_context.hpp>
-#include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
-#include <asio/post.hpp>
-#include <asio/steady_timer.hpp>
 
 #include <algorithm>
 #include <array>
@@ -313,7 +308,7 @@ inline void asio_loop::watch() {
   if (watching_) return;
   if (!descriptor_->is_open()) descriptor_->assign(core_of(guest_).io().wait_fd());
   descriptor_->async_wait(asio::posix::stream_descriptor::wait_read,
-                          [self = shared_from_this()](const std::error_code& failure) {
+                          [self = shared_from_this()](const asio_code& failure) {
                             self->watching_ = false;
                             if (!failure) return self->pump();
                             // Canceled, but there may be work to wait for again by now.
@@ -328,7 +323,7 @@ inline void asio_loop::set_timer(duration time) {
   if (timer_due_ && *timer_due_ <= due) return;  // early enough: the step that it causes sets the next time
   timer_due_.reset();
   timer_->expires_at(due);
-  timer_->async_wait([self = shared_from_this()](const std::error_code& failure) {
+  timer_->async_wait([self = shared_from_this()](const asio_code& failure) {
     if (failure) return;
     self->timer_due_.reset();
     self->pump();

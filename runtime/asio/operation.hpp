@@ -2,12 +2,11 @@
 #pragma once
 
 #include <weft/runtime/asio/failures.hpp>
+#include <weft/runtime/asio/library.hpp>
 #include <weft/runtime/asio/loop.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/core/remote_work.hpp>
 #include <weft/runtime/executor.hpp>
-
-#include <asio/cancellation_signal.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -132,12 +131,12 @@ class asio_wait : public operation_base {
 /// Makes the task's result of a handler's arguments: a leading error_code or exception_ptr is thrown.
 template <class First, class... Rest>
 auto asio_result(std::tuple<First, Rest...>&& values) {
-  if constexpr (std::is_same_v<First, std::error_code>) {
+  if constexpr (std::is_same_v<First, asio_code>) {
     if (std::get<0>(values)) throw error(from_asio(std::get<0>(values)), "Asio operation failed");
   } else if constexpr (std::is_same_v<First, std::exception_ptr>) {
     if (std::get<0>(values)) std::rethrow_exception(std::get<0>(values));
   }
-  if constexpr (!std::is_same_v<First, std::error_code> && !std::is_same_v<First, std::exception_ptr>) {
+  if constexpr (!std::is_same_v<First, asio_code> && !std::is_same_v<First, std::exception_ptr>) {
     if constexpr (sizeof...(Rest) == 0) {
       return std::get<0>(std::move(values));
     } else {

@@ -2,10 +2,22 @@
 // A program for any stream of Asio's, written by its documentation alone: the word weft does not occur below.
 #pragma once
 
+#if WEFT_BOOST_ASIO
+#include <boost/asio.hpp>
+#include <boost/asio/experimental/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/ssl.hpp>
+namespace asio = boost::asio;
+using boost::system::error_code;
+using boost::system::system_error;
+#else
 #include <asio.hpp>
 #include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/ssl.hpp>
+using asio::error_code;
+using asio::system_error;
+#endif
 
 #include "kit/standard.hpp"
 
@@ -39,7 +51,7 @@ awaitable<int> answer_lines(Stream& peer, std::chrono::steady_clock::duration pa
     }
     const auto [failure, size] = std::get<0>(first);
     if (failure == asio::error::eof) co_return lines;
-    if (failure) throw std::system_error(failure);
+    if (failure) throw system_error(failure);
     std::string line = pending.substr(0, size - 1);
     pending.erase(0, size);
     std::reverse(line.begin(), line.end());
@@ -161,7 +173,7 @@ awaitable<void> refuse_strangers(Stream a, Stream b, asio::ssl::context& distrus
 template <class Stream>
 awaitable<void> half_close(Stream& a, Stream& b) {
   co_await asio::async_write(a, asio::buffer("last", 4), use_awaitable);
-  std::error_code failure;
+  error_code failure;
   a.shutdown(asio::socket_base::shutdown_send, failure);
   require(!failure, "one direction can be shut down");
   std::string words;
@@ -179,7 +191,7 @@ template <class Stream>
 awaitable<void> close_with_handlers_waiting(Stream a, Stream b) {
   int called = 0;
   std::array<char, 10> room{};
-  const auto aborted = [&called](std::error_code failure, std::size_t) {
+  const auto aborted = [&called](error_code failure, std::size_t) {
     require(failure == asio::error::operation_aborted, "what waits for a closed stream is aborted");
     ++called;
   };
@@ -188,7 +200,7 @@ awaitable<void> close_with_handlers_waiting(Stream a, Stream b) {
   co_await asio::post(home, use_awaitable);
   a.close();
   while (called != 1) co_await asio::post(home, use_awaitable);
-  b.async_read_some(asio::buffer(room), [&](std::error_code failure, std::size_t) {
+  b.async_read_some(asio::buffer(room), [&](error_code failure, std::size_t) {
     require(failure == asio::error::eof, "and the peer reads the end");
     ++called;
   });
