@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cable that can be pulled: `cable HOST:PORT MIB` listens on a port of the loopback interface, which it prints, and
 // carries what comes there to HOST:PORT and back, MIB mebibytes in a second each way. SIGUSR1 pulls it: nothing goes
-// through, and nothing is lost, as in a network whose ends send again. SIGUSR2 plugs it in. SIGTERM ends it, and it
-// prints how many bytes it has carried to HOST:PORT.
+// through, and nothing is lost, as in a network whose ends send again. SIGUSR2 plugs it in. SIGTERM ends it. At each of
+// them it prints what it is then, and how many bytes it has carried to HOST:PORT.
 #include <weft/net/stream_listener.hpp>
 #include <weft/weft.hpp>
 
@@ -50,8 +50,8 @@ class cable {
       co_await plugged_.wait();
       co_await sleep_until(turn_of(count, through));
       co_await plugged_.wait();
-      co_await to.write(std::span(room).first(count));
       through.bytes += count;
+      co_await to.write(std::span(room).first(count));
     }
     co_await to.shutdown_send();
   }
@@ -82,14 +82,15 @@ task<> run(net::device& device, std::string far_end, double bytes_per_second, si
   const auto obey = [&]() -> task<> {
     for (;;) {
       const int signal = co_await signals.next();
-      if (signal == SIGTERM) co_return;
       if (signal == SIGUSR1) one.pull();
       if (signal == SIGUSR2) one.plug_in();
+      const char* const now = signal == SIGUSR1 ? "pulled" : signal == SIGUSR2 ? "plugged in" : "ended";
+      std::printf("%s: %llu\n", now, static_cast<unsigned long long>(one.carried()));
+      if (signal == SIGTERM) co_return;
     }
   };
   auto connections = with_scope(on_failure::report, carry_all);
   co_await when_any(std::move(connections), obey());
-  std::printf("%llu\n", static_cast<unsigned long long>(one.carried()));
 }
 
 }  // namespace

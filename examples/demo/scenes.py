@@ -220,7 +220,7 @@ def put_with_cut(copier, cables, file, extent):
     said, seconds = finish(process, started)
     copier.check(file)
     pause = int(re.search(r"longest pause (\d+) ms", said).group(1))
-    return pause, seconds, sum(int(each.stop()) for each in cables)
+    return pause, seconds, sum(int(each.stop().split()[-1]) for each in cables)
 
 
 def pulled_cable(programs, extent):

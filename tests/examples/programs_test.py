@@ -246,19 +246,27 @@ class Demo(ProgramTest):
                 near.sendall(sent)
                 near.shutdown(socket.SHUT_WR)
 
+            def carried_when(signal_number, word):
+                """What the cable has carried once it says that it is what the signal makes it."""
+                said = cable.out.count(word)
+                cable.process.send_signal(signal_number)
+                wait_until(lambda: cable.out.count(f"{word}: ") > said and cable.out.endswith("\n"), word)
+                return int(cable.out.splitlines()[-1].split()[-1])
+
             sender = threading.Thread(target=send)
             sender.start()
             arrived = bytearray(far.recv(100, socket.MSG_WAITALL))
-            for signal_number in (signal.SIGUSR1, signal.SIGUSR2) * 3:
-                cable.process.send_signal(signal_number)
+            for _ in range(3):
+                before = carried_when(signal.SIGUSR1, "pulled")
+                self.assertEqual(carried_when(signal.SIGUSR2, "plugged in"), before)
+                arrived += far.recv(MIB)
             while piece := far.recv(MIB):
                 arrived += piece
             sender.join()
             self.assertEqual(arrived, sent)
             far.close()
             near.close()
-            cable.process.send_signal(signal.SIGTERM)
-            self.assertEqual(cable.result().out.splitlines()[-1], str(len(sent)))
+            self.assertEqual(carried_when(signal.SIGTERM, "ended"), len(sent))
 
     def test_every_scene_has_its_table(self):
         demo = Path(__file__).parents[2] / "examples/demo/demo.py"
