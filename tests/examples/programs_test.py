@@ -319,8 +319,27 @@ class Porting(ProgramTest):
             self.fine(self.run_program("from_rpma", "append", server.address, "x" * 100000))
         self.assert_one_line("from_rpma", self.run_program("from_rpma", "append", server.address, "x" * 100000), "full")
 
+    def test_lines_of_the_socket_program_come_as_bytes_over_weft_and_tcp_and_as_messages_and_are_read(self):
+        lines = ("anvil 3", "rope 12", "lamp 7")
+        for scheme in ("", "tcp://"):
+            server = self.start_server("from_tcp", "bytes", f"{scheme}127.0.0.1:0")
+            address = server.out.split()[-1]
+            for number, line in enumerate((*lines, "no such line")):
+                self.fine(self.run_program("from_tcp", "bytes", address, str(number)), f"{line}\n")
+        port = int(address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as peer:  # knows nothing of weft
+            peer.sendall(b"20")
+            peer.shutdown(socket.SHUT_WR)
+            self.assertEqual(peer.makefile("rb").read(), b"\x06lamp 7\x07anvil 3")
+        server = self.start_server("from_tcp", "messages", "127.0.0.1:0")
+        address = server.out.split()[-1]
+        for _ in range(2):
+            for number, line in enumerate(lines):
+                self.fine(self.run_program("from_tcp", "messages", address, str(number)), f"told: {line}\nread: {line}\n")
+            self.assert_one_line("from_tcp", self.run_program("from_tcp", "messages", address, "3"), "out of range")
+
     def test_wrong_usage_exits_with_2(self):
-        for program in ("from_rdmacm", "from_libfabric", "from_rpma"):
+        for program in ("from_rdmacm", "from_libfabric", "from_rpma", "from_tcp"):
             for arguments in ([], ["serve", "a", "b", "c"], ["put", "x"], ["sing"]):
                 self.assertEqual(self.run_program(program, *arguments).code, 2, (program, arguments))
 
