@@ -58,20 +58,21 @@ class stream {
   explicit stream(connection over);
   stream(stream&&) noexcept = default;
   stream& operator=(stream&& other) noexcept;
-  /// Like close(), but nobody can wait for it. On the executor's thread, or anywhere when no operation is in progress:
-  /// its executor closes it in its next turn then, in order all the same.
+  /// Like close(), but nobody can wait for it; an exception that destroys it aborts it, unless it is closing. On the
+  /// executor's thread, or anywhere when no operation is in progress: its executor closes it in its next turn then, in
+  /// order all the same.
   ~stream();
 
   /// Connects to "HOST:PORT" through the device, to "SCHEME://HOST:PORT" through it if SCHEME is the name of one of its
   /// transports ("iwarp", "verbs"), or to "tcp://HOST:PORT" over plain TCP. A device of several fabrics takes the first
-  /// that reaches the peer, whichever of them SCHEME names. Plain TCP uses only the options about packets and time.
-  /// errc::not_supported for another scheme, else as device::connect(). The device outlives the stream, which uses its
-  /// pool.
+  /// that reaches the peer, whichever of them SCHEME names. Plain TCP uses source, traffic_class, set_up_timeout,
+  /// dead_peer_after and close_timeout of the options. errc::not_supported for another scheme, else as
+  /// device::connect(). The device outlives the stream, which uses its pool.
   static task<stream> connect(device& through, std::string address, connection_options options = stream_options());
 
   /// Reads received bytes, as many as there is room for; waits if there are none. Yields their number: 0 only at the
   /// end of the stream, or for no room. The peer's shutdown_send() or close ends the stream. errc::peer_vanished if the
-  /// peer died. Stopping it loses no byte.
+  /// peer died; over plain TCP the kernel ends the streams of a process that died in order. Stopping it loses no byte.
   task<std::size_t> read_some(std::span<std::byte> where);
   /// Reads into several pieces of memory, filled in order.
   task<std::size_t> read_some(std::span<const std::span<std::byte>> where);

@@ -210,6 +210,12 @@ void tcp_stream::abort() noexcept {
   calls.shutdown(wire_->socket.fd(), SHUT_RDWR);  // wakes finish()
 }
 
+// What an exception destroys has not said all: an orderly end would look as if it had.
+void tcp_stream::drop() noexcept {
+  const bool unwinding = weft::detail::exceptions_under_way() > exceptions_before_;
+  unwinding && !ended_ ? abort() : close();
+}
+
 void tcp_stream::end() noexcept {
   if (users_ == 0) {
     wire::close(std::move(wire_));

@@ -6,6 +6,7 @@
 #include <weft/net/link/tcp_window_watch.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/stream/stream_core.hpp>
+#include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/io/io.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 #include <weft/runtime/system/descriptor.hpp>
@@ -36,7 +37,7 @@ class tcp_stream final : public stream_core {
 
   void close() noexcept override;
   void abort() noexcept override;
-  void drop() noexcept override { close(); }
+  void drop() noexcept override;
   [[nodiscard]] bool is_open() const noexcept override { return !ended_; }
 
  private:
@@ -74,6 +75,8 @@ class tcp_stream final : public stream_core {
     bool has_dropped_ = false;                  // input
     executor_core::dependent open_{home_};
   };
+
+  const int exceptions_before_ = weft::detail::exceptions_under_way();
 
   void check(const char* what) const;
   task<> wait_for_input();

@@ -433,6 +433,27 @@ TEST_P_STREAMS(stream_test, the_peers_abort_is_an_error_and_no_end) {
   EXPECT_TRUE(co_await code_of(write_on()));
 }
 
+TEST_P_STREAMS(stream_test, that_an_exception_destroys_is_aborted_so_that_half_an_answer_does_not_look_whole) {
+  const auto fail = [](net::stream mine) -> task<> {
+    const content half = bytes_from(0, 100);
+    co_await mine.write(half);
+    throw std::runtime_error("the other half");
+  };
+  auto failing = fail(std::move(a));
+  bool failed = false;
+  try {
+    co_await std::move(failing);
+  } catch (const std::runtime_error&) {
+    failed = true;
+  }
+  EXPECT_TRUE(failed);
+  content room(1000);
+  const auto read_all = [&]() -> task<> {
+    while (co_await b.read_some(room) != 0) continue;
+  };
+  EXPECT_TRUE(co_await code_of(read_all()));
+}
+
 TEST_P_STREAMS(stream_test, closes_while_it_waits_to_write, {.receive_size = 1000, .close_timeout = 100ms}) {
   const content words = bytes_from(0, 8'000'000);
   const auto close = [&]() -> task<> {
