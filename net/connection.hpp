@@ -198,8 +198,9 @@ class connection {
 
   /// Sends what was posted, tells the peer, and waits at most close_timeout until both sides are done; then it aborts.
   /// It takes longer only while the peer is in the middle of a direct access to memory that it was lent (docs/shm.md).
-  /// Waiting receives end with errc::closed; messages that still arrive are dropped. If stopped, it aborts at once and
-  /// throws errc::canceled.
+  /// Waiting receives end with errc::closed; messages that still arrive are dropped. It does not wait for reads and
+  /// writes of the peer in this end's memory, which may be cut off. If stopped, it aborts at once and throws
+  /// errc::canceled.
   task<> close();
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;
