@@ -9,7 +9,7 @@
 namespace weft::test {
 namespace {
 
-constexpr std::size_t bytes = 4096;
+constexpr std::size_t leased_bytes = 4096;
 
 class cache_of_a_gpu : public with_gpu {
  protected:
@@ -27,7 +27,7 @@ class cache_of_a_gpu : public with_gpu {
 TEST_F(cache_of_a_gpu, keeps_memory_registered_with_a_monitor_and_without) {
   for (const auto monitor : {mr::cache_monitor::none, mr::cache_monitor::userfaultfd}) {
     run([&]() -> task<> {
-      const auto memory = gpu->allocate(bytes);
+      const auto memory = gpu->allocate(leased_bytes);
       mr::cache cache(domain, {.monitor = monitor});
       const std::uint64_t first = co_await touch(cache, memory.bytes());
       EXPECT_EQ(co_await touch(cache, memory.bytes()), first);
@@ -40,12 +40,12 @@ TEST_F(cache_of_a_gpu, keeps_memory_registered_with_a_monitor_and_without) {
 TEST_F(cache_of_a_gpu, registers_anew_what_was_freed_and_allocated_at_the_same_address) {
   run([&]() -> task<> {
     mr::cache cache(domain);
-    auto memory = gpu->allocate(bytes);
+    auto memory = gpu->allocate(leased_bytes);
     const std::byte* const place = memory.data();
     mr::lease held = co_await cache.lease(memory.bytes(), mr::usage::send, gpu.get());
     const std::uint64_t first = co_await touch(cache, memory.bytes());
     memory = {};
-    memory = gpu->allocate(bytes);
+    memory = gpu->allocate(leased_bytes);
     EXPECT_EQ(memory.data(), place);
     const std::uint64_t second = co_await touch(cache, memory.bytes().subspan(100, 50));
     EXPECT_NE(second, first);
@@ -53,13 +53,28 @@ TEST_F(cache_of_a_gpu, registers_anew_what_was_freed_and_allocated_at_the_same_a
     const std::uint64_t third = co_await touch(cache, memory.bytes());
     EXPECT_EQ(co_await touch(cache, memory.bytes().subspan(100, 50)), third);
   });
-  while (domain->deregistered != domain->registered) std::this_thread::yield();
+  while (domain->statistics().regions != 0) std::this_thread::yield();  // workers end them
+}
+
+TEST_F(cache_of_a_gpu, serves_threads_that_lease_the_same_memory_at_once) {
+  const auto memory = gpu->allocate(leased_bytes);
+  mr::cache cache(domain);
+  const auto lease_often = [&] {
+    run([&]() -> task<> {
+      for (int i = 0; i < 50; ++i) {
+        co_await touch(cache, memory.bytes());
+        cache.invalidate(memory.bytes());
+      }
+    });
+  };
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(lease_often);
 }
 
 TEST_F(cache_of_a_gpu, refuses_memory_that_is_no_devices) {
   run([&]() -> task<> {
     mr::cache cache(domain);
-    std::vector<std::byte> host(bytes);
+    std::vector<std::byte> host(leased_bytes);
     EXPECT_EQ(co_await code_of(cache.lease(host, mr::usage::send, gpu.get())), errc::invalid_argument);
   });
   EXPECT_EQ(domain->registered, 0);
