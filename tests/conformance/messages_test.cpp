@@ -251,7 +251,7 @@ TEST_P_BETWEEN(messages, a_task_that_sends_and_receives_without_end_lets_others_
 
 // So many that one look of the executor's does not serve them all.
 TEST_P_TASK(messages, of_many_connections_that_talk_at_once_are_served_in_equal_shares) {
-  constexpr std::size_t mean = 100;  // of which a few pass until those that have gone cold are warm
+  constexpr std::size_t mean = 300;  // of which some pass until those that have gone cold are warm
   std::vector<connected> all;
   while (all.size() < 100) all.push_back(co_await connect_pair());
   const std::vector<std::size_t> served = co_await round_trips_of_each(pool(), all, mean);
