@@ -72,7 +72,7 @@ class Process:
         self.out_path = Path(tempfile.mkstemp(dir=test.logs)[1])
         self.err_path = Path(tempfile.mkstemp(dir=test.logs)[1])
         with self.out_path.open("w") as out, self.err_path.open("w") as err:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, **kwargs)
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, **{"stdin": subprocess.DEVNULL, **kwargs})
         test.addCleanup(self.kill)
 
     @property
@@ -467,6 +467,74 @@ class GuideStore(GuideTest):
         server.signal(signal.SIGUSR1)
         wait_until(lambda: 'executor="worker 1"' in server.out, "the metrics")
         self.assertIn('weft_connections_opened_total{device="store"} 5\n', server.out)
+
+    def publisher(self):
+        """One that publishes what is written to its `input`."""
+        server = self.serve("step8_publish", stdin=subprocess.PIPE)
+        server.input = server.process.stdin
+        self.addCleanup(server.input.close)
+        return server
+
+    def subscribe(self, server):
+        before = server.out.count("subscribes at line")
+        subscriber = self.start("step8_publish", "listen", server.address, env=self.environment)
+        wait_until(lambda: server.out.count("subscribes at line") > before, "the subscription")
+        return subscriber
+
+    def publish(self, server, lines, subscriber):
+        """Waits until the subscriber has the lines."""
+        before = subscriber.out.count("\n")
+        server.input.write("".join(f"{line}\n" for line in lines).encode())
+        server.input.flush()
+        wait_until(lambda: subscriber.out.count("\n") == before + len(lines), "the lines")
+
+    def test_step_8_sends_each_line_to_all_subscribers(self):
+        server = self.publisher()
+        first = self.subscribe(server)
+        self.publish(server, ["one", ""], first)
+        second = self.subscribe(server)
+        self.publish(server, ["three", "x" * 1025], first)
+        server.input.close()
+        self.fine(first.result(), f"one\n\nthree\n{'x' * 1024}\n(the end)\n")
+        self.fine(second.result(), f"three\n{'x' * 1024}\n(the end)\n")
+        self.fine(server.result())
+
+    def test_step_8_drops_the_oldest_lines_of_a_slow_subscriber_and_of_no_other(self):
+        server = self.publisher()
+        fast, slow = self.subscribe(server), self.subscribe(server)
+        slow.signal(signal.SIGSTOP)
+        for at in range(0, 80, 8):  # 8 lines at a time, because 16 wait for the fast one without loss
+            self.publish(server, range(at, at + 8), fast)
+        slow.signal(signal.SIGCONT)
+        server.input.close()
+        self.fine(server.result())
+        lines = [str(number) for number in range(80)]
+        self.fine(fast.result(), "\n".join([*lines, "(the end)\n"]))
+        *printed, end = self.fine(slow.result()).out.splitlines()
+        self.assertEqual((printed[-16:], end), (lines[-16:], "(the end)"))
+        following = missed = 0
+        for line in printed:
+            gap = re.fullmatch(r"\(missed (\d+)\)", line)
+            if gap:
+                missed += int(gap.group(1))
+                following += int(gap.group(1))
+            else:
+                self.assertEqual(line, lines[following], printed)
+                following += 1
+        self.assertEqual(following, 80, printed)
+        self.assertGreaterEqual(missed, 80 - 2 * 16 - 1, printed)  # in flight, in its queue, and in between
+
+    def test_step_8_lets_go_of_subscribers_that_die_or_break_the_protocol(self):
+        server = self.publisher()
+        well, dying = self.subscribe(server), self.subscribe(server)
+        dying.kill()
+        wait_until(lambda: "the peer vanished without closing" in server.err, "the death to be noticed")
+        self.send(server, "hello")
+        wait_until(lambda: "sent something to its publisher: malformed" in server.err, "the report")
+        self.publish(server, ["still here"], well)
+        server.input.close()
+        self.fine(well.result(), "still here\n(the end)\n")
+        self.assertEqual(server.result().code, 0)
 
 
 class GuideStoreOverIwarp(GuideStore):
