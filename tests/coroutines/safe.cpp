@@ -107,3 +107,23 @@ task<> blocks(net::connection& peer, int kind) {
   }
   co_await here.say(peer);
 }
+
+// Conditions that await, with a variable around them, in them, or in a lambda.
+task<> drains(channel<int>& numbers, net::connection& peer) {
+  while (const auto value = co_await numbers.receive()) {
+  }
+  for (int i = 0; i < 2; ++i) {
+    if (co_await peer.recv()) co_return;
+  }
+}
+task<> counts(channel<int>& numbers) {
+  std::size_t count = 0;
+  for (;;) {
+    if (!co_await numbers.receive()) co_return;
+    ++count;
+  }
+}
+const auto drain = [](channel<int>& numbers) -> task<> {
+  while (co_await numbers.receive()) {
+  }
+};

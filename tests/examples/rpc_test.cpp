@@ -94,7 +94,7 @@ struct raw_peer {
   /// Until the peer has gone; whether it was in order.
   task<bool> hear_end() {
     try {
-      while (co_await link.recv()) {
+      while (const auto message = co_await link.recv()) {
       }
     } catch (const error&) {
       co_return false;
