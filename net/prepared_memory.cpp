@@ -45,10 +45,10 @@ void prepared_memory::look_up() noexcept {
   if (state_ != state::idle) return taken::no;
   if (executor_core::current() != there.home_ || there.keys_->abandoned()) return taken::no;
   sending& out = there.core_->out();
-  connection_state& state = there.core_->state();
+  connection_state& here = there.core_->state();
   const direct_gate& gate = *there.gate_;
   // defect: use prepared memory ahead of
-  if (gate.is_behind || !out.is_clear() || state.has_ended()) return taken::no;
+  if (gate.is_behind || !out.is_clear() || here.has_ended()) return taken::no;
   if (!weft::detail::may_end_at_once(waiter)) return taken::no;
   if (there.version_ != gate.version) [[unlikely]]
     there.look_up();  // defect: use a place that has been given back
@@ -64,7 +64,7 @@ void prepared_memory::look_up() noexcept {
   reads ? mr::load_shared(memory, local.bytes()) : mr::store_shared(memory, local.bytes());
   // Orders this access before later ones, as direct_requests does.
   std::atomic_thread_fence(std::memory_order_acq_rel);
-  live_statistics::operations& counted = reads ? state.statistics.reads : state.statistics.writes;
+  live_statistics::operations& counted = reads ? here.statistics.reads : here.statistics.writes;
   counted.posted.add(1);
   counted.bytes.add(memory.size());
   state_ = state::ended;
