@@ -3,7 +3,8 @@
 /// @file
 /// weft inside a program that is built on Asio (standalone, 1.22 or newer) or Boost.Asio (1.81 or newer). The only
 /// header of the runtime that needs either; it takes the one that the program has included before, and `asio::` below
-/// is that one.
+/// is that one. With Boost.Asio a handler's std::error_code below is a boost::system::error_code, and the weft::error
+/// that a token throws is a boost::system::system_error with the same message.
 
 #pragma once
 

@@ -6,7 +6,10 @@
 #include <weft/net/stream_listener.hpp>
 #include <weft/weft.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -22,6 +23,12 @@ def pinned(end, command):
     half = len(cores) // 2
     its = cores if half == 0 else cores[:half] if end == "server" else cores[half:]
     return ["taskset", "--cpu-list", ",".join(map(str, its)), *command]
+
+
+def told(file):
+    """What a program has written into it."""
+    file.seek(0)
+    return file.read().strip()
 
 
 class Server:
@@ -40,14 +47,18 @@ class Server:
             found = re.search(ready, line)
             if found:
                 return found
-        self.complaints.seek(0)
-        raise Failure(f"{self.name} did not start: {self.complaints.read().strip()}")
+        raise Failure(f"{self.name} did not start: {told(self.complaints)}")
 
     def processor_seconds(self):
         """User and system time of all its threads so far."""
         with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+    def peak_mib(self):
+        """The most memory that it has held so far."""
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
+            return int(re.search(r"VmHWM:\s*(\d+)", file.read())[1]) / 1024
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -65,33 +76,39 @@ class Server:
             self.stop()
 
 
+@dataclass
 class Outcome:
-    """A program that has ended: what it said, its seconds, and those of the processor."""
+    """A program that has ended: what it said, its seconds, those of the processor, and the most memory that it held."""
 
-    def __init__(self, said, seconds, processor):
-        self.said = said
-        self.seconds = seconds
-        self.processor = processor
-
-
-def start(command, directory=None):
-    return subprocess.Popen(pinned("client", command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory)
+    said: str
+    seconds: float
+    processor: float
+    peak_mib: float
 
 
-def finish(process, started):
-    said, complaint = process.communicate()
-    seconds = time.monotonic() - started
-    if process.returncode != 0:
-        raise Failure(f"{' '.join(process.args)}: {complaint.strip() or f'ended with {process.returncode}'}")
-    return said, seconds
+class Client:
+    """A program that ends by itself."""
+
+    def __init__(self, command):
+        self.command = [str(word) for word in command]
+        self.complaints = tempfile.TemporaryFile("w+")
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(pinned("client", self.command), stdout=subprocess.PIPE, stderr=self.complaints,
+                                        text=True)
+
+    def end(self):
+        """Waits until it has ended, and yields the Outcome."""
+        said = self.process.stdout.read()
+        _, status, usage = os.wait4(self.process.pid, 0)
+        seconds = time.monotonic() - self.started
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        if self.process.returncode != 0:
+            raise Failure(f"{' '.join(self.command)}: {told(self.complaints) or f'ended with {self.process.returncode}'}")
+        return Outcome(said, seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
-def run(command, directory=None):
-    before = os.times()
-    said, seconds = finish(start(command, directory), time.monotonic())
-    after = os.times()
-    processor = after.children_user - before.children_user + after.children_system - before.children_system
-    return Outcome(said, seconds, processor)
+def run(command):
+    return Client(command).end()
 
 
 def median(values):

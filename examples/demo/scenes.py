@@ -2,7 +2,6 @@
 """The scenes of the demo: each prints its table."""
 
 import contextlib
-import filecmp
 import os
 import re
 import shutil
@@ -13,9 +12,9 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-from processes import Activity, Failure, Server, finish, median, print_table, run, start
+from copier import MIB, Copier, memory_for
+from processes import Activity, Client, Server, median, print_table, run
 
-MIB = 1 << 20
 KEYS = 100_000
 AT_A_TIME = 16
 CABLE_MIB = 60  # in a second
@@ -63,13 +62,16 @@ def redis_client(port, *words):
     return ["redis-benchmark", "-p", str(port), "-c", "1", "-P", str(AT_A_TIME), "-d", "64", "-r", str(KEYS), "-q", *words]
 
 
-def start_redis():
-    """A redis-server with the same number of keys, and its port; None where none is installed."""
-    if not shutil.which("redis-server") or not shutil.which("redis-benchmark"):
-        return None, None
+def has_redis():
+    return shutil.which("redis-server") and shutil.which("redis-benchmark")
+
+
+def start_redis(stack):
+    """A redis-server with the same number of keys, which goes with the stack, and its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    server = Server(["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""], "Ready to accept")
+    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""]
+    server = stack.enter_context(Server(command, "Ready to accept"))
     run(redis_client(port, "-t", "set", "-n", str(3 * KEYS)))
     return server, port
 
@@ -98,9 +100,8 @@ def cache(programs, extent):
             "weft, iWARP in user space": over("iwarp"),
             "requests over TCP": lambda: ask_kv(server, kv_client(programs, extent, "bench", f"tcp://{tcp}")),
         }
-        other, port = start_redis()
-        if other:
-            stack.enter_context(other)
+        if has_redis():
+            other, port = start_redis(stack)
             ways["redis-server, TCP"] = lambda: ask_redis(other, port)
         results = {name: [] for name in ways}
         for _ in range(extent.rounds):
@@ -135,49 +136,11 @@ def find_file(work, extent):
 
 @contextlib.contextmanager
 def file_and_place(extent):
-    """A file, and where its copies go: into memory if there is room, else a disk's moods are all that one sees."""
+    """A file, and where its copies go."""
     with tempfile.TemporaryDirectory(prefix="weft-demo.") as work:
         file = find_file(work, extent)
-        shm = shutil.disk_usage("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
-        in_memory = shm is not None and shm.free > 2 * os.path.getsize(file) + 256 * MIB
-        with tempfile.TemporaryDirectory(prefix="weft-demo.", dir="/dev/shm" if in_memory else None) as place:
+        with tempfile.TemporaryDirectory(prefix="weft-demo.", dir=memory_for(2 * os.path.getsize(file))) as place:
             yield file, place
-
-
-class Copier:
-    """A server that stores files, and the client's command for it."""
-
-    def __init__(self, programs, place, device, listen="127.0.0.1:0"):
-        self.directory = tempfile.mkdtemp(dir=place)
-        self.programs = programs
-        self.device = device
-        if device:
-            self.server = Server([f"{programs}/copy", "serve", self.directory, "--device", device, "--listen", listen],
-                                 r" on (\S+) over ")
-            self.ends = self.server.said.group(1).split("+")
-        else:
-            self.server = Server([f"{programs}/tcp_copy", "serve", self.directory], r"^(\d+)$")
-            self.ends = [f"127.0.0.1:{self.server.said.group(1)}"]
-
-    def command(self, file, ends):
-        if self.device:
-            return [f"{self.programs}/copy", "put", file, "+".join(ends), "--device", self.device]
-        return [f"{self.programs}/tcp_copy", "put", file, ends[0].rpartition(":")[2]]
-
-    def check(self, file):
-        """The copy is the file; then it goes."""
-        stored = f"{self.directory}/{os.path.basename(file)}"
-        if not filecmp.cmp(file, stored, shallow=False):
-            raise Failure(f"{stored} is not {file}")
-        os.remove(stored)
-
-    def put(self, file):
-        """Seconds, and those of the processors at both ends."""
-        before = self.server.processor_seconds()
-        outcome = run(self.command(file, self.ends))
-        processor = outcome.processor + self.server.processor_seconds() - before
-        self.check(file)
-        return outcome.seconds, processor
 
 
 def copies(programs, extent):
@@ -187,9 +150,7 @@ def copies(programs, extent):
         begin(f"2. A file to another process that stores it, SHA-256 from end to end: {os.path.basename(file)}, {size:.0f} MiB")
         activity = stack.enter_context(Activity("file"))
         names = ("weft, shared memory", "weft, iWARP in user space", "plain TCP")
-        copiers = [Copier(programs, place, device) for device in ("shm", "iwarp", None)]
-        for copier in copiers:
-            stack.enter_context(copier.server)
+        copiers = [stack.enter_context(Copier(programs, place, device)) for device in ("shm", "iwarp", None)]
         for copier in copiers:
             copier.put(file)  # does not count
         results = [[] for _ in names]
@@ -199,9 +160,9 @@ def copies(programs, extent):
                 results[number].append(copiers[number].put(file))
     rows = []
     for name, found in zip(names, results):
-        speeds = sorted(size / seconds for seconds, _ in found)
+        speeds = sorted(size / each.seconds for each in found)
         rows.append((name, f"{median(speeds):.0f} MiB/s", f"{speeds[0]:.0f} to {speeds[-1]:.0f}",
-                     f"{median([processor for _, processor in found]):.2f} s"))
+                     f"{median([each.processor for each in found]):.2f} s"))
     print_table((f"median of {len(extent.orders)}", "speed", "of all", "processors, both ends"), rows)
 
 
@@ -211,16 +172,15 @@ def copies(programs, extent):
 def put_with_cut(copier, cables, file, extent):
     """Pulls the first cable while a file is copied, and plugs it in again. Yields the copy's longest pause in
     milliseconds, its seconds, and how many bytes the cables have carried."""
-    started = time.monotonic()
-    process = start(copier.command(file, [each.said.group(1) for each in cables]))
+    client = Client(copier.command(file, [each.said.group(1) for each in cables]))
     time.sleep(extent.pulled_after)
     cables[0].signal(signal.SIGUSR1)
     time.sleep(extent.pulled_for)
     cables[0].signal(signal.SIGUSR2)
-    said, seconds = finish(process, started)
+    outcome = client.end()
     copier.check(file)
-    pause = int(re.search(r"longest pause (\d+) ms", said).group(1))
-    return pause, seconds, sum(int(each.stop().split()[-1]) for each in cables)
+    pause = int(re.search(r"longest pause (\d+) ms", outcome.said).group(1))
+    return pause, outcome.seconds, sum(int(each.stop().split()[-1]) for each in cables)
 
 
 def pulled_cable(programs, extent):
@@ -233,11 +193,9 @@ def pulled_cable(programs, extent):
         for name, device, listen in (("weft, two cables (rails)", "iwarp+iwarp", "127.0.0.1:0+127.0.0.1:0"),
                                      ("weft, one cable", "iwarp", "127.0.0.1:0"), ("plain TCP, one cable", None, "")):
             activity.step(name)
-            copier = Copier(programs, place, device, listen)
-            stack.enter_context(copier.server)
-            cables = [Server([f"{programs}/cable", end, str(CABLE_MIB)], r"tcp://(\S+)") for end in copier.ends]
-            for each in cables:
-                stack.enter_context(each)
+            copier = stack.enter_context(Copier(programs, place, device, listen))
+            cables = [stack.enter_context(Server([f"{programs}/cable", end, str(CABLE_MIB)], r"tcp://(\S+)"))
+                      for end in copier.ends]
             pause, seconds, carried = put_with_cut(copier, cables, file, extent)
             rows.append((name, f"{pause} ms", f"{seconds:.1f} s", f"{carried / MIB:.0f} MiB", "identical"))
     print_table(("", "longest pause", "copied in", "carried", "copy"), rows)

@@ -61,6 +61,8 @@
 #include <asio/use_future.hpp>
 #endif
 
+#include <weft/runtime/asio/one_library.hpp>
+
 #include <system_error>
 
 namespace weft {
@@ -72,10 +74,6 @@ namespace asio = ::asio;
 #endif
 
 namespace detail {
-
-/// Ends the process if it was called before with another name: what is made of one library's types has the same names
-/// as what is made of the other's, so that a program uses one of them.
-void require_one_asio(const char* name) noexcept;
 
 #if WEFT_BOOST_ASIO
 /// The type of the codes that handlers get.

@@ -12,6 +12,10 @@
 namespace weft {
 namespace {
 
+TEST(asio_program_death, parts_with_the_other_asio_end_the_program_with_words) {
+  EXPECT_DEATH(detail::require_one_asio(WEFT_BOOST_ASIO ? "Asio" : "Boost.Asio"), "weft: .* define WEFT_BOOST_ASIO");
+}
+
 using asio::awaitable;
 using asio::use_awaitable;
 

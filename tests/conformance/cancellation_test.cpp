@@ -236,6 +236,49 @@ TEST_P_WINDOWS(cancellation, stopping_a_read_into_borrowed_memory_ends_the_conne
   EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
 }
 
+constexpr const char* no_everything = "this device takes memory that is registered";
+
+// In both, the memory goes with the frame, where the sanitizer sees who still writes.
+TEST_P(cancellation, stopping_a_read_by_everything_leaves_the_memory_to_its_frame_once_it_returns) {
+  if (!has_windows() || !device().domain().capabilities().everything) GTEST_SKIP() << no_everything;
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    auto all = co_await device().domain().register_memory(mr::everything(), {.usage = mr::usage::read_dst});
+    const auto there = co_await expose_zeros(server, long_transfer);
+    const auto read_into_frame = [&]() -> task<> {
+      std::vector<std::byte> place(long_transfer);
+      co_await client.read(all.slice(place), there.remote());
+    };
+    attempt reading(tasks, read_into_frame());
+    co_await yield();
+    const auto busy = co_await code_of(all.release());
+    EXPECT_EQ(busy, errc::busy);
+    reading.stop();
+    co_await reading.end();
+    EXPECT_EQ(reading.code(), errc::canceled);
+    co_await all.release();
+    EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
+  });
+}
+
+TEST_P(cancellation, stopping_a_recv_by_everything_leaves_the_memory_to_its_frame_and_the_message_to_the_next_one) {
+  if (!device().domain().capabilities().everything) GTEST_SKIP() << no_everything;
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    auto all = co_await device().domain().register_memory(mr::everything(), {.usage = mr::usage::recv});
+    const auto receive_into_frame = [&]() -> task<> {
+      std::vector<std::byte> place(1000);
+      static_cast<void>(co_await server.recv_into(all.slice(place)));
+    };
+    attempt receiving(tasks, receive_into_frame());
+    co_await settle();
+    receiving.stop();
+    co_await receiving.end();
+    EXPECT_EQ(receiving.code(), errc::canceled);
+    co_await all.release();
+    co_await client.send(co_await filled(pool(), 1000, 1));
+    EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
+  });
+}
+
 TEST_P_BETWEEN(cancellation, stopping_a_send_of_borrowed_memory_that_still_waits_leaves_the_connection_alone, options(),
                options({.receive_depth = 1})) {
   auto payload = co_await filled(pool(), 5, 1);

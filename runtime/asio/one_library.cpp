@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/asio/one_library.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <atomic>
@@ -6,9 +7,6 @@
 
 namespace weft::detail {
 
-void require_one_asio(const char* name) noexcept;
-
-// Declared again, because this library is built without either.
 void require_one_asio(const char* name) noexcept {
   static std::atomic<const char*> first{nullptr};
   const char* before = nullptr;
