@@ -297,6 +297,12 @@ class Porting(ProgramTest):
         for texts in (["one"], ["one ", "two ", "three"], ["x"] * 16):
             self.fine(self.run_program("from_libfabric", "put", server.address, *texts), "".join(texts) + "\n")
 
+    def test_a_notice_of_ucxs_program_is_written_and_found(self):
+        server = self.serve("from_ucx")
+        for text in ("hello", "x" * 63, "", "two words"):  # nothing of a longer text is left
+            self.fine(self.run_program("from_ucx", "put", server.address, text), f"{text}\n")
+        self.assert_one_line("from_ucx", self.run_program("from_ucx", "put", server.address, "x" * 64), "63 bytes")
+
     def test_a_log_of_librpmas_program_outlives_its_server(self):
         log = self.here / "log"
         try:
@@ -339,7 +345,7 @@ class Porting(ProgramTest):
             self.assert_one_line("from_tcp", self.run_program("from_tcp", "messages", address, "3"), "out of range")
 
     def test_wrong_usage_exits_with_2(self):
-        for program in ("from_rdmacm", "from_libfabric", "from_rpma", "from_tcp"):
+        for program in ("from_rdmacm", "from_libfabric", "from_rpma", "from_tcp", "from_ucx"):
             for arguments in ([], ["serve", "a", "b", "c"], ["put", "x"], ["sing"]):
                 self.assertEqual(self.run_program(program, *arguments).code, 2, (program, arguments))
 
