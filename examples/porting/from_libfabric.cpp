@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What small programs for libfabric do with messages, one-sided writes and fi_mr(3), with the calls that each line
-// replaces: registrations that end as events, a counter of what peers write, and messages.
+// replaces: registrations that end as events, a counter of what peers write, and messages
+// (docs/guide/from-libfabric.md).
 //
 //   from_libfabric serve [HOST:PORT]
 //   from_libfabric put HOST:PORT TEXT...  writes each text into the server's memory, and asks for all of it

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the programs rdma_server and rdma_client of librdmacm do, with the calls that each line replaces: one message
-// there and one back, in memory of the program's own.
+// there and one back, in memory of the program's own (docs/guide/from-librdmacm.md).
 //
 //   from_rdmacm serve [HOST:PORT]
 //   from_rdmacm send HOST:PORT TEXT       at most 64 bytes, which come back
