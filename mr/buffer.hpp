@@ -18,7 +18,8 @@ namespace weft::mr {
 /// Its destructor returns the memory to the pool; if operations still use it, the last of them does when it ends. The
 /// memory stays valid even if the pool is destroyed first.
 ///
-/// A buffer belongs to one executor at a time. It may be moved to another, even while an operation uses it.
+/// One thread at a time uses a buffer, an executor's or any other. It may be moved to another thread, and destroyed
+/// there, even while an operation uses it.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -102,7 +103,7 @@ class buffer {
 };
 
 /// Keeps the memory of a buffer while an operation on it is in flight: the pool does not hand it out again, even if the
-/// buffer is destroyed. Move-only. Used on the executor where it was made.
+/// buffer is destroyed. Move-only. One thread at a time uses it.
 class pin {
  public:
   pin() noexcept = default;

@@ -64,9 +64,9 @@ class [[nodiscard("co_await it")]] allocate_operation {
 
 /// Buffers of registered memory: arenas are registered once and carved into buffers of many sizes.
 ///
-/// Thread-safe. Each executor keeps up to an eighth of a budget at hand, from which it allocates without a lock; it
-/// gives all of that back as soon as an allocation waits. Workers make and free arenas; one idle arena per budget is
-/// kept.
+/// Thread-safe; tasks of any executor await its operations. Each executor keeps up to an eighth of a budget at hand,
+/// from which it allocates without a lock; it gives all of that back as soon as an allocation waits. Workers make and
+/// free arenas; one idle arena per budget is kept.
 class pool {
  public:
   /// Maps nothing yet. errc::invalid_argument if the options leave no room for a single buffer.

@@ -21,6 +21,10 @@ namespace weft::mr {
 /// executor, a worker deregisters it and frees the memory. End a region that borrows its memory with release(): its
 /// destructor deregisters on the calling thread, and waits for windows that are being revoked, so that nobody touches
 /// the memory once it returns. A region that was moved from is empty: it has no bytes.
+///
+/// Any number of threads may call its const members at the same time, and use its slices on connections of different
+/// executors. Only one thread at a time may move, change, release or destroy it, and none of the others may be inside
+/// then.
 class region {
  public:
   region() noexcept = default;

@@ -12,8 +12,8 @@ namespace weft::mr {
 /// A buffer that is no longer written and has many holders: one payload for many peers, say. The memory returns to the
 /// pool when the last copy has been destroyed and the last operation on it has ended.
 ///
-/// Each copy pins the buffer, and belongs to one executor at a time; different copies may belong to different
-/// executors. Atomics count them, and the last one returns the buffer on the thread that destroys it.
+/// Each copy pins the buffer. One thread at a time uses a copy, and different threads may use different copies at the
+/// same time. Atomics count them, and the last one returns the buffer on the thread that destroys it.
 class shared_buffer {
  public:
   shared_buffer() noexcept = default;

@@ -37,8 +37,11 @@ struct connection_state;
 /// A connection to one peer. It carries messages, in order and each once, and reads and writes the memory that the peer
 /// has opened to it. Move-only.
 ///
-/// Its calls are for the executor on which it was connected or accepted; on another they are errc::wrong_thread. An
-/// operation starts when it is awaited, operations start in the order in which they are awaited, and each completes
+/// It belongs to the executor on which it was connected or accepted. Operations and tasks that are awaited elsewhere
+/// are errc::wrong_thread, and so are try_send(), try_recv() and confirm_retired(). abort() and what only asks do not
+/// check; of these, only statistics() and rails() may be called on other threads.
+///
+/// An operation starts when it is awaited, operations start in the order in which they are awaited, and each completes
 /// exactly once. An operation that only reads local memory takes it as a payload, one that writes it as a sink: a
 /// buffer, a slice, or a list of slices.
 ///

@@ -30,9 +30,11 @@ struct found_transport;
 
 /// One or more fabrics that reach peers, with a protection domain and a pool of registered memory.
 ///
-/// A program opens one, and keeps it longer than its executors and everything made from it. Its calls may come from any
-/// executor's thread; a connection belongs to the executor on which it was made. To use a device that was moved from is
-/// errc::invalid_argument.
+/// A program opens one, and keeps it longer than its executors and everything made from it. To use a device that was
+/// moved from is errc::invalid_argument.
+///
+/// Thread-safe; tasks of any executor await its operations. A connection, a listener and shared receives belong to the
+/// executor of the task that has awaited them.
 class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for

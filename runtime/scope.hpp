@@ -100,10 +100,10 @@ class scope final : private detail::root_observer {
   /// Starts a task that only wraps another; dumps name it after `origin`, the function of the wrapped task.
   void spawn_as(std::source_location origin, task<> child);
 
-  /// Asks every child, and the body, to stop.
+  /// Asks every child, and the body, to stop. Call on the scope's executor.
   void request_stop() noexcept { stop_.request_stop(); }
 
-  /// How many children have not ended.
+  /// How many children have not ended. Call on the scope's executor.
   [[nodiscard]] std::size_t size() const noexcept { return running_; }
 
   class joiner;

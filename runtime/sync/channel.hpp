@@ -62,7 +62,7 @@ class channel {
     return closed_;
   }
 
-  /// Values that wait to be received, without those that are on their way to a receiver.
+  /// From any thread: values that wait to be received, without those that are on their way to a receiver.
   [[nodiscard]] std::size_t size() const noexcept {
     const std::lock_guard lock(mutex_);
     return count_ - promised_;

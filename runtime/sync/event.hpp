@@ -7,8 +7,10 @@
 
 namespace weft {
 
-/// A flag that tasks of one executor wait for. While it is set, no wait suspends. Use on another thread while a task
-/// waits is errc::wrong_thread: use executor::post() or a channel there.
+/// A flag that tasks of one executor wait for. While it is set, no wait suspends.
+///
+/// Used on that executor alone; elsewhere use executor::post() or a channel. A set() or a wait on another thread while
+/// a task waits is errc::wrong_thread. Any other use on another thread is a data race that nothing notices.
 class event {
  public:
   event() = default;

@@ -9,8 +9,11 @@
 namespace weft {
 
 /// Lets one task of an executor at a time into a section that has a co_await in it. A section without one needs none,
-/// because nothing else runs on its executor meanwhile. First come, first served. errc::wrong_thread for a task that
-/// would have to wait for a task on another thread; unlocking on another thread while a task waits ends the program.
+/// because nothing else runs on its executor meanwhile. First come, first served.
+///
+/// Used on that executor alone. errc::wrong_thread for a task that would have to wait for a task on another thread;
+/// unlocking on another thread while a task waits ends the program. Any other use on another thread is a data race that
+/// nothing notices.
 class mutex {
  public:
   /// Holds the mutex until it is destroyed. Move-only; it does not outlive the mutex.

@@ -12,8 +12,11 @@
 namespace weft {
 
 /// A number of permits that tasks of one executor share. First come, first served: a task that waits for many is not
-/// overtaken by tasks that want few. errc::wrong_thread for a task that would have to wait for permits that were last
-/// taken on another thread.
+/// overtaken by tasks that want few.
+///
+/// Used on that executor alone. errc::wrong_thread for a task that would have to wait for permits that were last taken
+/// on another thread, and for a release() on another thread while a task waits. Any other use on another thread is a
+/// data race that nothing notices.
 class semaphore {
  public:
   /// Begins with `permits` free permits.
