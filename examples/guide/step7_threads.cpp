@@ -41,20 +41,12 @@ task<> answer_on(executor& where, net::connection_request request, const shared&
   co_await run_on(where, std::move(peer));
 }
 
-// An executor's counters are read on its own thread.
-task<> collect(metrics& into, executor& from, std::string name) {
-  add_to(into, from, name);
-  co_return;
-}
-
-task<> print_metrics(const shared& all, executor_group& group) {
+// Any thread may read these counters.
+void print_metrics(const shared& all, const executor_group& group) {
   metrics now;
   net::add_to(now, all.device.statistics(), "store");
   mr::add_to(now, all.device.pool().statistics(), "store");
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    auto counters = collect(now, group[i], "worker " + std::to_string(i));
-    co_await run_on(group[i], std::move(counters));
-  }
+  add_to(now, group, "worker");
   std::fputs(now.text().c_str(), stdout);
 }
 
@@ -74,7 +66,7 @@ task<> serve(net::device& device, std::string address, std::size_t threads) {
     }
   };
   auto watch_signals = [&]() -> task<> {
-    while (co_await signals.next() == SIGUSR1) co_await print_metrics(all, group);
+    while (co_await signals.next() == SIGUSR1) print_metrics(all, group);
   };
   auto peers = with_scope(on_failure::report, accept_peers, "peers");
   auto until_signal = watch_signals();
