@@ -23,7 +23,9 @@ struct version {
 /// What the benchmark finds in a table that was filled for it: a value tells which key it belongs to, which version it
 /// is, and whether it is whole.
 [[nodiscard]] std::string bench_key(std::uint64_t index);
-[[nodiscard]] value bench_value(std::uint64_t index, const version& which) noexcept;
+[[nodiscard]] std::string bench_value(std::uint64_t index, const version& which, std::size_t bytes = 64);
+/// Of such a value.
+inline constexpr std::size_t least_bench_value = 24;
 /// Which version of that key's value it is, if all of it is of one.
 [[nodiscard]] std::optional<version> version_in(std::string_view bytes, std::uint64_t index) noexcept;
 
@@ -32,6 +34,7 @@ struct bench_options {
   std::string tcp_address;         ///< "HOST:PORT"; empty: nothing is asked over TCP
   std::uint64_t keys = 1'000'000;  ///< that the server was filled with
   std::uint64_t hot_keys = 64;     ///< of these: half of the SETs go to them, and a tenth of the GETs
+  std::size_t value_bytes = 64;    ///< of what is set, least_bench_value at least
   std::size_t depth = 16;          ///< GETs under way at a time, each way
   unsigned rounds = 5;             ///< of each way in turn
   std::chrono::milliseconds round{1000};

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <kv/client.hpp>
@@ -23,7 +26,7 @@ task<client> client::connect(net::device& device, std::string address, std::chro
 }
 
 task<bool> client::get(std::string_view key, value& into) {
-  const places where = places_of(key, memory_.remote().size() / bucket_bytes);
+  const places where = places_of(key, buckets_);
   ++counters_.gets;
   if (clock_.is_old()) co_await ask_the_time();
   auto room = co_await device_->allocate(bucket_bytes);
@@ -34,13 +37,33 @@ task<bool> client::get(std::string_view key, value& into) {
 task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, mr::buffer& room, value& into) {
   constexpr int patience = 1000;
   for (int i = 0; i < patience; ++i) {
-    co_await memory_.read(room, bucket * bucket_bytes);
-    ++counters_.reads;
-    const outcome result = find_in(room.bytes().first<bucket_bytes>(), bucket, key, into, clock_.latest());
+    const outcome result = co_await read_bucket(bucket, key, room, into);
     if (result != outcome::torn) co_return result;
     ++counters_.torn;
   }
   throw error(errc::malformed, fmt::format("get {}: bucket {} of the server's table is not valid", key, bucket));
+}
+
+task<outcome> client::read_bucket(std::uint64_t bucket, std::string_view key, mr::buffer& room, value& into) {
+  co_await memory_.read(room, bucket * bucket_bytes);
+  ++counters_.reads;
+  bucket_search search(room.bytes().first<bucket_bytes>(), bucket, key, clock_.latest());
+  record_place place;
+  outcome result = search.next(into, place);
+  while (result == outcome::in_record) {
+    result = co_await read_record_at(place, key, into);
+    if (result == outcome::absent) result = search.next(into, place);  // another key has the same hash
+  }
+  co_return result;
+}
+
+task<outcome> client::read_record_at(record_place place, std::string_view key, value& into) {
+  const std::uint64_t size = memory_.remote().size();
+  if (place.offset > size || place.bytes() > size - place.offset) co_return outcome::torn;
+  auto room = co_await device_->allocate(place.bytes());
+  co_await memory_.read(room, place.offset);
+  ++counters_.reads;
+  co_return read_record(room.bytes(), place, key, into);
 }
 
 task<> client::set(std::string_view key, std::string_view bytes) {
@@ -50,11 +73,20 @@ task<> client::set(std::string_view key, std::string_view bytes) {
   if (bytes.size() > longest_value) {
     throw error(errc::message_too_large, fmt::format("set {}: a value has at most {} bytes", key, longest_value));
   }
-  const set_request what{.key = key, .bytes = bytes};
   const auto turn = co_await asking_->lock();
   auto message = co_await device_->allocate(message_bytes);
-  message.resize(pack(what, message.bytes()));
-  co_await ask(std::move(message));
+  if (fits_message(key, bytes)) {
+    message.resize(pack(set_request{.key = key, .value = bytes}, message.bytes()));
+    co_await ask(std::move(message));
+    co_return;
+  }
+  auto memory = co_await device_->allocate(bytes.size());
+  std::ranges::copy(std::as_bytes(std::span(bytes)), memory.bytes().begin());
+  auto lent = co_await peer_.expose(std::move(memory), mr::usage::read_src);
+  message.resize(pack(set_request{.key = key, .value = lent.remote()}, message.bytes()));
+  const std::uint64_t open = lent.remote().key();
+  lent.retire();  // the connection keeps it until the server has answered, whoever waits for that
+  co_await ask(std::move(message), open);
 }
 
 task<> client::ask_the_time() {
@@ -66,23 +98,31 @@ task<> client::ask_the_time() {
 }
 
 // One at a time. Answers come in order: those to questions whose askers were stopped come first.
-task<> client::ask(mr::buffer message) {
-  for (; owed_ != 0; --owed_) {
-    const auto late = co_await peer_.recv_or_throw();
-  }
+task<> client::ask(mr::buffer message, std::optional<std::uint64_t> lent) {
+  while (!owed_.empty()) co_await take_answer();
   const auto asked = clock_bound::local::now();
   try {
     co_await peer_.send(std::move(message));
   } catch (const error& failure) {
-    if (failure.posted()) ++owed_;  // it goes out all the same, unless the connection has ended
+    if (failure.posted()) {
+      owed_.push_back(lent);  // it goes out all the same, unless the connection has ended
+    } else if (lent) {
+      peer_.confirm_retired(*lent);
+    }
     throw;
   }
-  ++owed_;
+  owed_.push_back(lent);
+  clock_ = clock_bound(co_await take_answer(), asked);
+}
+
+// The server has read by then what was lent to it.
+task<moment> client::take_answer() {
   const auto answer = co_await peer_.recv_or_throw();
-  --owed_;
+  if (owed_.front()) peer_.confirm_retired(*owed_.front());
+  owed_.pop_front();
   const std::optional<moment> shown = unpack_answer(answer.bytes());
   if (!shown) throw error(errc::malformed, "the server's answer is not valid");
-  clock_ = clock_bound(*shown, asked);
+  co_return *shown;
 }
 
 }  // namespace kv

@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,20 +29,20 @@ class client {
   /// Which process the server is. All that this client ever reads is that one's.
   [[nodiscard]] generation server() const noexcept { return server_; }
 
-  /// The value, or false if there is none, or it may have expired by the server's clock. While a FLUSHALL is under way,
-  /// keys go one by one (table::clearing). Reads again whatever was being written meanwhile. Once a minute it asks the
-  /// server for the time. Any number at a time. Throws weft::error, also if the server's memory makes no sense for a
-  /// thousand reads.
+  /// The value, or false if there is none, or it may have expired by the server's clock. One read brings it if it fits
+  /// a slot, and two if it does not. While a FLUSHALL is under way, keys go one by one (table::clearing). Reads again
+  /// whatever was being written meanwhile. Once a minute it asks the server for the time. Any number at a time. Throws
+  /// weft::error, also if the server's memory makes no sense for a thousand reads.
   [[nodiscard]] weft::task<bool> get(std::string_view key, value& into);
-  /// Stores; returns once the server has done so. One at a time: others wait. One that is stopped may have stored it
-  /// all the same.
+  /// Stores; returns once the server has done so. A value that does not fit a message is lent to the server, which
+  /// reads it. One at a time: others wait. One that is stopped may have stored it all the same.
   [[nodiscard]] weft::task<> set(std::string_view key, std::string_view bytes);
   [[nodiscard]] weft::task<> close() { return peer_.close(); }
 
   struct counters {
     std::uint64_t gets = 0;
     std::uint64_t reads = 0;
-    std::uint64_t torn = 0;  ///< of the reads: a slot was being written
+    std::uint64_t torn = 0;  ///< of the reads: what they brought was being written
   };
   [[nodiscard]] const counters& statistics() const noexcept { return counters_; }
 
@@ -50,19 +52,25 @@ class client {
       : peer_(std::move(peer)),
         device_(&device),
         memory_(peer_.prepare(said.memory)),
+        buckets_(said.buckets),
         server_(said.server),
         clock_(said.now, asked) {}
-  weft::task<> ask(weft::mr::buffer message);
+  weft::task<> ask(weft::mr::buffer message, std::optional<std::uint64_t> lent = {});
+  weft::task<moment> take_answer();
   weft::task<> ask_the_time();
   weft::task<outcome> get_from(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
+  weft::task<outcome> read_bucket(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
+  weft::task<outcome> read_record_at(record_place place, std::string_view key, value& into);
 
   weft::net::connection peer_;
   weft::net::device* device_;
   weft::net::prepared_memory memory_;
+  std::uint64_t buckets_;
   generation server_;
   clock_bound clock_;
   std::unique_ptr<weft::mutex> asking_ = std::make_unique<weft::mutex>();
-  std::uint64_t owed_ = 0;  // answers for which nobody waits any more
+  // Of each answer that is to come, the oldest first: the key to the value that was lent for it.
+  std::deque<std::optional<std::uint64_t>> owed_;
   counters counters_;
 };
 

@@ -6,6 +6,8 @@
 #include <fmt/core.h>
 
 #include <functional>
+#include <iostream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -165,7 +167,18 @@ int main(int argc, char** argv) {
       .add_option("--keys", serving.keys,
                   "how many keys to have room for (default: 1000000, or what the locked-memory limit allows)")
       ->check(CLI::Range(1ul, 100'000'000ul));
+  std::size_t record_mebibytes = 0;
+  CLI::Option& records =
+      *serve
+           .add_option("--record-memory", record_mebibytes,
+                       "for keys and values of more than 96 bytes together, of which the oldest make "
+                       "room for the newest (default: 256, or what the locked-memory limit allows)")
+           ->check(CLI::Range(1ul, 1ul << 20))
+           ->type_name("MIB");
   serve.add_option("--fill", serving.fill, "how many keys of the benchmark to begin with");
+  serve.add_option("--value-bytes", serving.value_bytes, "of their values")
+      ->check(CLI::Range(kv::least_bench_value, kv::longest_value))
+      ->capture_default_str();
   serve.add_flag("--direct", serving.direct, "clients of this machine map the table, and read it by themselves");
   serve.add_option("--threads", serving.threads, "executors for clients over weft")->check(CLI::Range(1, 64));
   serve.add_option("--metrics", serving.metrics_address, "for Prometheus (default: none)")->type_name("HOST:PORT");
@@ -184,6 +197,7 @@ int main(int argc, char** argv) {
   serve.callback([&] {
     serving.stall_limit = std::chrono::milliseconds(stall_milliseconds);
     serving.resume_within = std::chrono::seconds(resume_seconds);
+    if (records.count() != 0) serving.record_memory = std::uint64_t{record_mebibytes} << 20;
     run = [&](net::device& device) {
       kv::serve(device, serving);
       return common::success;
@@ -201,9 +215,12 @@ int main(int argc, char** argv) {
         ->type_name("");
     each->add_option("KEY", key)->required()->type_name("");
   }
-  setting.add_option("VALUE", bytes)->required()->type_name("");
+  CLI::Option& value = *setting.add_option("VALUE", bytes, "the standard input if left out")->type_name("");
   getting.callback([&] { run = [&](net::device& device) { return on_executor(get(device, address, key)); }; });
-  setting.callback([&] { run = [&](net::device& device) { return on_executor(set(device, address, key, bytes)); }; });
+  setting.callback([&] {
+    if (value.count() == 0) bytes.assign(std::istreambuf_iterator<char>(std::cin), {});
+    run = [&](net::device& device) { return on_executor(set(device, address, key, bytes)); };
+  });
 
   kv::bench_options measuring;
   std::size_t milliseconds = 1000;
@@ -215,6 +232,9 @@ int main(int argc, char** argv) {
       ->type_name("");
   measure.add_flag("--read-only", measuring.read_only, "set nothing meanwhile");
   measure.add_option("--keys", measuring.keys, "that it was filled with")->check(CLI::Range(1ul, 100'000'000ul));
+  measure.add_option("--value-bytes", measuring.value_bytes, "of what is set")
+      ->check(CLI::Range(kv::least_bench_value, kv::longest_value))
+      ->capture_default_str();
   measure.add_option("--depth", measuring.depth, "GETs at a time")->check(CLI::Range(1, 64))->capture_default_str();
   measure.add_option("--rounds", measuring.rounds, "of each way, in turn")->check(CLI::Range(1, 1000));
   measure.add_option("--milliseconds", milliseconds, "that a round takes")->check(CLI::Range(1, 3'600'000));

@@ -57,24 +57,26 @@ moment expires_at(std::int64_t expiry, moment now) noexcept {
 std::size_t pack(const hello& what, std::span<std::byte> into) noexcept {
   const auto packed = what.memory.pack();
   std::copy(packed.begin(), packed.end(), into.begin());
-  std::memcpy(into.data() + packed.size(), &what.server, sizeof what.server);
-  const std::size_t taken = packed.size() + sizeof what.server;
+  const std::array<std::uint64_t, 2> beside{what.buckets, what.server};
+  std::memcpy(into.data() + packed.size(), beside.data(), sizeof beside);
+  const std::size_t taken = packed.size() + sizeof beside;
   return taken + pack(what.now, into.subspan(taken));
 }
 
 hello unpack_hello(std::span<const std::byte> message) {
-  constexpr std::size_t behind = sizeof(generation) + sizeof(moment);
+  std::array<std::uint64_t, 2> beside{};
+  constexpr std::size_t behind = sizeof beside + sizeof(moment);
   if (message.size() < behind) throw weft::error(weft::errc::malformed, "the server's first words are too few");
   const auto memory = weft::mr::remote_region::unpack(message.first(message.size() - behind));
-  if (memory.size() % bucket_bytes != 0 || memory.size() / bucket_bytes > UINT32_MAX) {
+  std::memcpy(beside.data(), message.last(behind).data(), sizeof beside);
+  const auto [buckets, server] = beside;
+  if (buckets == 0 || buckets > UINT32_MAX || buckets * bucket_bytes > memory.size()) {
     throw weft::error(weft::errc::malformed, "the server's memory is not a table");
   }
   memory.require(weft::mr::usage::read_src, "get");
   const std::optional<moment> now = unpack_answer(message.last(sizeof(moment)));
   if (!now) throw weft::error(weft::errc::malformed, "the server's clock is not valid");
-  generation server = 0;
-  std::memcpy(&server, message.last(behind).data(), sizeof server);
-  return {.memory = memory, .server = server, .now = *now};
+  return {.memory = memory, .buckets = buckets, .server = server, .now = *now};
 }
 
 // In the byte order of x86-64, like the table.
@@ -92,23 +94,39 @@ std::optional<moment> unpack_answer(std::span<const std::byte> message) noexcept
 }
 
 std::size_t pack(const set_request& what, std::span<std::byte> into) noexcept {
-  into[0] = static_cast<std::byte>(what.key.size());
-  const auto copy = [](std::string_view text, std::span<std::byte> where) {
-    std::transform(text.begin(), text.end(), where.begin(), [](char c) { return static_cast<std::byte>(c); });
+  auto put = [rest = into](std::span<const std::byte> bytes) mutable {
+    std::copy(bytes.begin(), bytes.end(), rest.begin());
+    rest = rest.subspan(bytes.size());
+    return bytes.size();
   };
-  copy(what.key, into.subspan(1));
-  copy(what.bytes, into.subspan(1 + what.key.size()));
-  return 1 + what.key.size() + what.bytes.size();
+  const auto* const bytes = std::get_if<std::string_view>(&what.value);
+  const std::array<std::uint8_t, 3> head{static_cast<std::uint8_t>(bytes == nullptr),
+                                         static_cast<std::uint8_t>(what.key.size() & 0xff),
+                                         static_cast<std::uint8_t>(what.key.size() >> 8)};
+  std::size_t taken = put(std::as_bytes(std::span(head)));
+  taken += put(std::as_bytes(std::span(what.key)));
+  if (bytes != nullptr) return taken + put(std::as_bytes(std::span(*bytes)));
+  return taken + put(std::get<weft::mr::remote_region>(what.value).pack());
 }
 
-std::optional<set_request> unpack_set(std::span<const std::byte> message) noexcept {
-  if (message.empty()) return std::nullopt;
-  const auto key_size = static_cast<std::size_t>(message[0]);
-  const std::string_view text = text_of(message.subspan(1));
-  if (key_size > text.size()) return std::nullopt;
-  const set_request found{.key = text.substr(0, key_size), .bytes = text.substr(key_size)};
-  if (!is_key(found.key) || found.bytes.size() > longest_value) return std::nullopt;
-  return found;
+std::optional<set_request> unpack_set(std::span<const std::byte> message) {
+  constexpr std::size_t head_bytes = 3;
+  if (message.size() < head_bytes || std::to_integer<unsigned>(message[0]) > 1) return std::nullopt;
+  const bool lent = std::to_integer<unsigned>(message[0]) == 1;
+  const auto key_size = std::to_integer<std::size_t>(message[1]) | std::to_integer<std::size_t>(message[2]) << 8;
+  const auto rest = message.subspan(head_bytes);
+  if (key_size > rest.size()) return std::nullopt;
+  set_request found{.key = text_of(rest.first(key_size)), .value = text_of(rest.subspan(key_size))};
+  if (!is_key(found.key)) return std::nullopt;
+  if (!lent) return found;
+  try {
+    const auto memory = weft::mr::remote_region::unpack(rest.subspan(key_size));
+    memory.require(weft::mr::usage::read_src, "set");
+    found.value = memory;
+    return found;
+  } catch (const weft::error&) {
+    return std::nullopt;
+  }
 }
 
 std::optional<std::size_t> text_session::execute(std::string_view input, std::string& output) {
@@ -142,10 +160,10 @@ std::optional<std::size_t> text_session::execute_one(std::string_view input, std
     output += "ERROR\r\n";
     return end + 1;
   }
-  if (value found; data_.get(words[1], found, now_())) {
-    const std::string_view bytes = found.view();
-    fmt::format_to(std::back_inserter(output), "VALUE {} {} {}\r\n{}\r\n", words[1], found.flags(), bytes.size(),
-                   bytes);
+  if (const auto found = data_.find(words[1], now_())) {
+    const std::string_view bytes = found->view();
+    fmt::format_to(std::back_inserter(output), "VALUE {} {} {}\r\n", words[1], found->flags(), bytes.size());
+    output.append(bytes).append("\r\n");
   }
   output += "END\r\n";
   return end + 1;
@@ -167,7 +185,7 @@ std::optional<std::size_t> text_session::execute_set(std::string_view line, std:
   if (!is_key(key) || !parse(words[2], beside.flags) || !parse(words[3], expiry) || !parse(words[4], size)) {
     return refuse("CLIENT_ERROR bad command line format\r\n");
   }
-  if (size > longest_value) return refuse("SERVER_ERROR object too large for cache\r\n");
+  if (size > data_.longest_value()) return refuse("SERVER_ERROR object too large for cache\r\n");
   const std::size_t line_end = rest.find('\n', size);
   if (line_end == std::string_view::npos && rest.size() <= size + 1) return 0;
   if (line_end > size + 1 || (line_end == size + 1 && rest[size] != '\r')) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include <kv/clock.hpp>
 #include <kv/table.hpp>
@@ -18,15 +19,16 @@ namespace kv {
 // ---- messages between weft peers ----
 
 /// A connection's receive_size: all that follows fits.
-inline constexpr std::uint32_t message_bytes = 128;
+inline constexpr std::uint32_t message_bytes = 1024;
 
 /// Which process a server is: a number that each draws when it starts.
 using generation = std::uint64_t;
 
-/// What the server says first: where its table is, which process it is, and what its clock shows. The memory itself
-/// tells how many buckets there are.
+/// What the server says first: where its table is and how many buckets it has, which process it is, and what its clock
+/// shows.
 struct hello {
   weft::mr::remote_region memory;
+  std::uint64_t buckets = 0;
   generation server{};
   moment now{};
 };
@@ -38,14 +40,20 @@ struct hello {
 [[nodiscard]] std::size_t pack(moment now, std::span<std::byte> into) noexcept;
 [[nodiscard]] std::optional<moment> unpack_answer(std::span<const std::byte> message) noexcept;
 
-/// A message of no bytes asks for nothing but the answer. SET: the key's size, the key, the value.
+/// A message of no bytes asks for nothing but the answer. SET: whether the value is lent (1), the key's size (2), the
+/// key, and the value, or where it is. A value that is lent is the client's memory, which the server reads before it
+/// answers.
 struct set_request {
   std::string_view key;
-  std::string_view bytes;
+  std::variant<std::string_view, weft::mr::remote_region> value;
 };
+/// Whether the value goes into the message.
+[[nodiscard]] constexpr bool fits_message(std::string_view key, std::string_view bytes) noexcept {
+  return 3 + key.size() + bytes.size() <= message_bytes;
+}
 [[nodiscard]] std::size_t pack(const set_request& what, std::span<std::byte> into) noexcept;
 /// Empty for what no table takes.
-[[nodiscard]] std::optional<set_request> unpack_set(std::span<const std::byte> message) noexcept;
+[[nodiscard]] std::optional<set_request> unpack_set(std::span<const std::byte> message);
 
 // ---- text, for TCP clients: the part of memcached's protocol that is needed ----
 
@@ -58,10 +66,10 @@ class text_session {
   explicit text_session(table& data, clock now = server_now) noexcept : data_(data), now_(now) {}
 
   /// Executes the commands that `input` holds whole, appends their answers to `output`, and yields how many bytes they
-  /// took. What is left is at most longest_command bytes. Empty if the peer's words mean nothing: the last answer says
-  /// so, and nothing more is to be read.
+  /// took. What is left is at most longest_command bytes and a value. Empty if the peer's words mean nothing: the last
+  /// answer says so, and nothing more is to be read.
   [[nodiscard]] std::optional<std::size_t> execute(std::string_view input, std::string& output);
-  static constexpr std::size_t longest_command = 256;
+  static constexpr std::size_t longest_command = 1024;
 
  private:
   std::optional<std::size_t> execute_one(std::string_view input, std::string& output);

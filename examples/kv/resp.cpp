@@ -84,13 +84,6 @@ std::optional<moment> moment_after(moment from, std::int64_t time, bool seconds)
   return std::min(from + static_cast<moment>(time) * unit, latest_moment);
 }
 
-// Empty if a table takes the two.
-std::string_view why_not(std::string_view key, std::string_view bytes) noexcept {
-  if (!fits_key(key)) return "ERR a key has at most 36 bytes here";
-  return bytes.size() > longest_value ? "ERR a value has at most 64 bytes here" : "";
-}
-static_assert(longest_key == 36 && longest_value == 64);
-
 }  // namespace
 
 // ---- answers ----
@@ -250,9 +243,10 @@ resp_session::parsed resp_session::parse_word(std::string_view input, resp_write
 
 // Words between spaces: for people with telnet.
 resp_session::parsed resp_session::parse_inline(std::string_view input, resp_writer& out) {
+  constexpr std::size_t longest_line = std::size_t{64} << 10;
   const std::size_t end = input.find('\n', position_);
-  if (end > longest_command) {  // or nowhere
-    if (input.size() > longest_command) return refuse("too big inline request", out);
+  if (end > longest_line) {  // or nowhere
+    if (input.size() > longest_line) return refuse("too big inline request", out);
     position_ = input.size();  // none of these is the end
     return parsed::incomplete;
   }
@@ -376,9 +370,19 @@ void resp_session::unknown(words said, resp_writer& out) {
 }
 
 void resp_session::get(words said, resp_writer& out) {
-  value found;
-  if (!service_.data_.get(in(said[1]), found, now_)) return out.null();
-  out.bulk(found.view());
+  const auto found = service_.data_.find(in(said[1]), now_);
+  found ? out.bulk(found->view()) : out.null();
+}
+
+// Whether the table takes the two.
+bool resp_session::fits(std::string_view key, std::string_view bytes, resp_writer& out) const {
+  const std::size_t longest = service_.data_.longest_value();
+  if (!fits_key(key)) {
+    out.error(fmt::format("ERR a key has at most {} bytes here", longest_key));
+  } else if (bytes.size() > longest) {
+    out.error(fmt::format("ERR a value has at most {} bytes here", longest));
+  }
+  return fits_key(key) && bytes.size() <= longest;
 }
 
 struct resp_session::set_choice {
@@ -433,22 +437,23 @@ bool resp_session::parse_set(words said, set_choice& into, resp_writer& out) {
 void resp_session::set(words said, resp_writer& out) {
   set_choice how;
   if (said.size() > 3 && !parse_set(said, how, out)) return;
-  if (const std::string_view wrong = why_not(said[1], said[2]); !wrong.empty()) return out.error(wrong);
-  table::entry place(service_.data_, in(said[1]), now_);
+  if (!fits(said[1], said[2], out)) return;
+  table::entry place(service_.data_, in(said[1]), now_, said[2].size());
   const bool there = place.there();
   const bool stores = there ? !how.if_absent : !how.if_there;
-  const value old = how.tell_old && there ? place.current() : value();
-  if (stores) {
-    const moment expires = how.keep_expiry && there ? place.beside().expires : how.expires;
-    place.store(said[2], {.expires = expires});
+  if (how.tell_old) {
+    there ? out.bulk(place.view()) : out.null();
+  } else {
+    stores ? out.simple("OK") : out.null();
   }
-  if (how.tell_old) return there ? out.bulk(old.view()) : out.null();
-  stores ? out.simple("OK") : out.null();
+  if (!stores) return;
+  const moment expires = how.keep_expiry && there ? place.beside().expires : how.expires;
+  place.store(said[2], {.expires = expires});
 }
 
 void resp_session::setnx(words said, resp_writer& out) {
-  if (const std::string_view wrong = why_not(said[1], said[2]); !wrong.empty()) return out.error(wrong);
-  table::entry place(service_.data_, in(said[1]), now_);
+  if (!fits(said[1], said[2], out)) return;
+  table::entry place(service_.data_, in(said[1]), now_, said[2].size());
   if (place.there()) return out.integer(0);
   place.store(said[2], {});
   out.integer(1);
@@ -457,7 +462,7 @@ void resp_session::setnx(words said, resp_writer& out) {
 void resp_session::set_with_expiry(words said, bool seconds, resp_writer& out) {
   moment expires = 0;
   if (!parse_expiry(said[2], seconds, now_, seconds ? "setex" : "psetex", expires, out)) return;
-  if (const std::string_view wrong = why_not(said[1], said[3]); !wrong.empty()) return out.error(wrong);
+  if (!fits(said[1], said[3], out)) return;
   service_.data_.set(in(said[1]), said[3], {.expires = expires}, now_);
   out.simple("OK");
 }
@@ -477,16 +482,16 @@ void resp_session::del(words said, resp_writer& out) {
 }
 
 void resp_session::exists(words said, resp_writer& out) {
-  value found;
-  const auto there = [&](std::string_view key) { return service_.data_.get(in(key), found, now_); };
+  const auto there = [&](std::string_view key) { return service_.data_.find(in(key), now_).has_value(); };
   out.integer(std::count_if(said.begin() + 1, said.end(), there));
 }
 
 // What was there keeps its expiry and its flags.
 void resp_session::add(std::string_view key, std::int64_t what, resp_writer& out) {
-  if (const std::string_view wrong = why_not(key, {}); !wrong.empty()) return out.error(wrong);
-  table::entry place(service_.data_, in(key), now_);
-  const auto before = place.there() ? integer_of(place.current().view()) : std::int64_t{0};
+  if (!fits(key, {}, out)) return;
+  constexpr std::size_t most_digits = 20;
+  table::entry place(service_.data_, in(key), now_, most_digits);
+  const auto before = place.there() ? integer_of(place.view()) : std::int64_t{0};
   if (!before) return out.error(not_an_integer);
   std::int64_t sum = 0;
   if (__builtin_add_overflow(*before, what, &sum)) return out.error("ERR increment or decrement would overflow");
@@ -512,10 +517,15 @@ void resp_session::decrby(words said, resp_writer& out) {
 }
 
 void resp_session::mget(words said, resp_writer& out) {
+  const std::size_t before = out.size();
   out.array(said.size() - 1);
   for (const std::string_view key : said.subspan(1)) {
-    value found;
-    service_.data_.get(in(key), found, now_) ? out.bulk(found.view()) : out.null();
+    const auto found = service_.data_.find(in(key), now_);
+    if (found && out.size() - before + found->view().size() > longest_answer) {
+      out.take_back(before);
+      return out.error(fmt::format("ERR the values have more than {} bytes together", longest_answer));
+    }
+    found ? out.bulk(found->view()) : out.null();
   }
 }
 
@@ -523,7 +533,7 @@ void resp_session::mget(words said, resp_writer& out) {
 void resp_session::mset(words said, resp_writer& out) {
   if (said.size() % 2 == 0) return out.error(wrong_count("mset"));
   for (std::size_t i = 1; i < said.size(); i += 2) {
-    if (const std::string_view wrong = why_not(said[i], said[i + 1]); !wrong.empty()) return out.error(wrong);
+    if (!fits(said[i], said[i + 1], out)) return;
   }
   for (std::size_t i = 1; i < said.size(); i += 2) service_.data_.set(in(said[i]), said[i + 1], {}, now_);
   out.simple("OK");
@@ -581,7 +591,7 @@ void resp_session::expire_by(words said, bool seconds, resp_writer& out) {
   if (refused) return out.integer(0);
   if (*number > 0) {
     beside.expires = *when;
-    place.store(place.current().view(), beside);
+    place.change(beside);
   } else {
     place.erase();
   }
@@ -610,7 +620,7 @@ void resp_session::persist(words said, resp_writer& out) {
   if (!fits_key(said[1])) return out.integer(0);
   table::entry place(service_.data_, in(said[1]), now_);
   if (!place.there() || place.beside().expires == 0) return out.integer(0);
-  place.store(place.current().view(), {.flags = place.beside().flags});
+  place.change({.flags = place.beside().flags});
   out.integer(1);
 }
 
@@ -638,13 +648,18 @@ void resp_session::info(words said, resp_writer& out) {
   if (wanted("clients")) {
     fmt::format_to(put, "# Clients\r\nconnected_clients:{}\r\n\r\n", service_.sessions_.size());
   }
+  const table& data = service_.data_;
+  if (wanted("memory")) {
+    fmt::format_to(put, "# Memory\r\nrecord_bytes:{}\r\nrecord_memory:{}\r\n\r\n", data.record_bytes(),
+                   data.record_memory());
+  }
   if (wanted("stats")) {
-    fmt::format_to(put, "# Stats\r\ntotal_connections_received:{}\r\ntotal_commands_processed:{}\r\n\r\n",
+    fmt::format_to(put, "# Stats\r\ntotal_connections_received:{}\r\ntotal_commands_processed:{}\r\n",
                    service_.last_id_, service_.commands_);
+    fmt::format_to(put, "evicted_keys:{}\r\n\r\n", data.evicted());
   }
   if (wanted("keyspace")) {
     text += "# Keyspace\r\n";
-    const table& data = service_.data_;
     for (std::size_t i = 0; i < databases; ++i) {
       if (data.size(i) == 0) continue;
       fmt::format_to(put, "db{}:keys={},expires={},avg_ttl={}\r\n", i, data.size(i), data.expiring(i),
@@ -764,8 +779,8 @@ void resp_session::command_about(words said, resp_writer& out) {
 // What redis-benchmark asks for: whether anything is written to a disk.
 void resp_session::config(words said, resp_writer& out) {
   constexpr std::pair<std::string_view, std::string_view> all[] = {
-      {"save", ""}, {"appendonly", "no"}, {"databases", "16"}, {"proto-max-bulk-len", "65536"}};
-  static_assert(longest_command == 65536 && databases == 16);
+      {"save", ""}, {"appendonly", "no"}, {"databases", "16"}, {"proto-max-bulk-len", "1048576"}};
+  static_assert(longest_value == 1048576 && databases == 16);
   if (!is(said[1], "get") || said.size() < 3) {
     return out.error(
         fmt::format("ERR unknown subcommand or wrong number of arguments for '{}'", said[1].substr(0, 128)));

@@ -40,6 +40,8 @@ class resp_writer {
 
   /// How long the answers are that have been made.
   [[nodiscard]] std::size_t size() const noexcept { return into_.size(); }
+  /// Forgets those behind that size.
+  void take_back(std::size_t size) { into_.resize(size); }
 
  private:
   void line(char kind, std::string_view text);
@@ -71,10 +73,12 @@ class resp_service {
 /// than longest_command bytes and most_words words.
 class resp_session {
  public:
-  static constexpr std::size_t longest_command = std::size_t{64} << 10;
+  static constexpr std::size_t longest_command = 2 * longest_value;
   static constexpr std::size_t most_words = 1024;
-  /// Answers that are made before somebody takes them: a little more, at most.
+  /// Answers that are made before somebody takes them: one more, at most.
   static constexpr std::size_t enough_answers = std::size_t{64} << 10;
+  /// Of the values of one answer, together.
+  static constexpr std::size_t longest_answer = 8 * longest_value;
 
   resp_session(resp_service& of, std::string_view peer);
   resp_session(const resp_session&) = delete;
@@ -156,6 +160,7 @@ class resp_session {
   void add(std::string_view key, std::int64_t what, resp_writer& out);
   bool rename(std::string_view name, resp_writer& out);
   bool fits_name(std::string_view name, resp_writer& out);
+  bool fits(std::string_view key, std::string_view bytes, resp_writer& out) const;
   bool parse_expire_flags(words said, expire_flags& into, resp_writer& out);
   bool go_on_flushing(resp_writer& out);
   [[nodiscard]] key_in in(std::string_view key) const noexcept { return {key, database_}; }

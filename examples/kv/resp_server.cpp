@@ -96,6 +96,7 @@ class conversation {
     }
     if (begun) {
       rest_.erase(0, rest_.size() - input.size());
+      if (rest_.empty()) give_back(rest_);
     } else {
       rest_.assign(input);
     }
@@ -110,12 +111,16 @@ class conversation {
       std::swap(sent_, answers_);
       if (!sent_.empty()) co_await peer_.write(bytes_of(sent_));
       sent_.clear();
-      if (sent_.capacity() > 2 * resp_session::enough_answers) sent_ = {};
+      give_back(sent_);
       count_waiting();
       taken_.set();
     }
   }
 
+  // The room of an empty one that was long.
+  static void give_back(std::string& from) {
+    if (from.capacity() > 2 * resp_session::enough_answers) from = {};
+  }
   [[nodiscard]] bool has_room() const noexcept {
     return counted_ < resp_session::enough_answers ||
            (counted_ < most_waiting && waiting_of_all_ < most_waiting_of_all);

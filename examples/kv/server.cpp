@@ -7,6 +7,7 @@
 #include <asio/multiple_exceptions.hpp>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -20,7 +21,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
+#include <variant>
 
 #include <common/network.hpp>
 #include <kv/bench.hpp>
@@ -38,6 +39,7 @@ namespace {
 // ---- weft clients ----
 
 struct shared_table {
+  net::device& device;
   table& data;
   mr::remote_region memory;
   generation server;
@@ -49,10 +51,25 @@ generation draw_generation() {
   return generation{source()} << 32 | source();
 }
 
-void store(table& data, const net::message& message, const net::connection& peer) {
+// A value that is lent is read into memory of this end's first, because the peer may change it at any moment.
+task<> store(shared_table shared, net::message message, net::connection& peer) {
   const auto what = unpack_set(message.bytes());
   if (!what) throw error(errc::malformed, fmt::format("{} sent a request that is not valid", peer.peer()));
-  data.set(what->key, what->bytes, {}, server_now());
+  const auto* const lent = std::get_if<mr::remote_region>(&what->value);
+  const std::size_t size = lent != nullptr ? lent->size() : std::get<std::string_view>(what->value).size();
+  if (size > shared.data.longest_value()) {
+    throw error(errc::message_too_large, fmt::format("{} sets a value of {} bytes: it has at most {} here", peer.peer(),
+                                                     size, shared.data.longest_value()));
+  }
+  if (lent == nullptr) {
+    shared.data.set(what->key, std::get<std::string_view>(what->value), {}, server_now());
+    co_return;
+  }
+  // A client that does not let itself be read from would keep the room, for which others wait.
+  constexpr auto patience = std::chrono::seconds(10);
+  auto room = co_await shared.device.allocate(size);
+  co_await with_timeout(patience, peer.read(room, lent->slice(0, size)));
+  shared.data.set(what->key, {reinterpret_cast<const char*>(room.data()), size}, {}, server_now());
 }
 
 // One peer's whole life. Its GETs need nobody here: they read the table while this waits for a SET.
@@ -62,10 +79,11 @@ task<> serve_peer(net::connection_request request, shared_table shared) {
   options.resume_within = shared.resume_within;
   auto peer = co_await request.accept(options);
   std::array<std::byte, message_bytes> room;
-  const hello said{.memory = shared.memory, .server = shared.server, .now = server_now()};
+  const hello said{
+      .memory = shared.memory, .buckets = shared.data.buckets(), .server = shared.server, .now = server_now()};
   co_await peer.send_bytes(std::span(room).first(pack(said, room)));
   while (auto message = co_await peer.recv()) {
-    if (message->size() != 0) store(shared.data, *message, peer);
+    if (message->size() != 0) co_await store(shared, std::move(*message), peer);
     co_await peer.send_bytes(std::span(room).first(pack(server_now(), room)));
   }
 }
@@ -106,7 +124,9 @@ std::string name_of(const tcp::socket& peer) {
 awaitable<void> serve_socket(tcp::socket peer, table& data) {
   text_session session(data);
   std::array<char, 16384> room;
+  constexpr std::size_t much = std::size_t{1} << 20;  // for a client that asks for little again
   std::string input;
+  std::string output;
   for (bool understood = true; understood;) {
     std::error_code end;
     const std::size_t count =
@@ -114,10 +134,12 @@ awaitable<void> serve_socket(tcp::socket peer, table& data) {
     if (end == asio::error::eof) co_return;
     if (end) throw std::system_error(end);
     input.append(room.data(), count);
-    std::string output;
+    output.clear();
     const auto taken = session.execute(input, output);
     input.erase(0, taken.value_or(0));
+    if (input.empty() && input.capacity() > much) input = {};
     co_await asio::async_write(peer, asio::buffer(output), use_awaitable);
+    if (output.capacity() > much) output = {};
     understood = taken.has_value();
     if (!understood) throw std::runtime_error(fmt::format("it breaks the protocol ({})", last_line(output)));
   }
@@ -211,6 +233,10 @@ task<> serve_metrics(net::device& device, const table& data, const executors& th
     mr::add_to(all, device.pool().statistics(), device.name());
     mr::add_to(all, device.domain().statistics(), device.name());
     all.gauge("kv_keys", "Keys in the table, with those that have expired and were not overwritten.", {}, data.size());
+    all.counter("kv_evicted_keys_total", "Keys that have made room for others before they had expired.", {},
+                data.evicted());
+    all.gauge("kv_record_bytes", "Bytes of keys and values that do not fit a slot.", {}, data.record_bytes());
+    all.gauge("kv_record_memory_bytes", "Memory for them.", {}, data.record_memory());
   };
   co_await server.serve(collect);
 }
@@ -230,25 +256,41 @@ task<> look_after(net::device& device, const table& data, const executors& those
 
 // ---- all ----
 
-// A quarter of what may be locked is for the table: half is the pool's, and the rest is for the queues of connections.
-std::uint64_t usual_keys(net::device& device) {
-  constexpr std::uint64_t usual = 1'000'000;
-  const auto locked = device.domain().pins() ? mr::locked_memory_limit() : std::nullopt;
-  const std::uint64_t room = locked ? std::max<std::uint64_t>(*locked / 4 / (2 * slot_bytes), 1) : usual;
-  if (room >= usual) return usual;
-  fmt::print(stderr, "kv: room for {} keys, because the locked-memory limit is {} bytes (ulimit -l)\n", room, *locked);
-  return room;
+struct table_size {
+  std::uint64_t buckets;
+  std::uint64_t record_memory;
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return buckets * bucket_bytes + record_memory; }
+};
+
+// A quarter of what may be locked is for the table, half of that for its slots: half of all is the pool's, and the rest
+// is for the queues of connections.
+table_size size_of_table(net::device& device, const serve_options& options) {
+  constexpr std::uint64_t usual_keys = 1'000'000;
+  constexpr std::uint64_t usual_memory = std::uint64_t{256} << 20;
+  const std::uint64_t locked = device.domain().pins() ? mr::locked_memory_limit().value_or(UINT64_MAX) : UINT64_MAX;
+  const std::uint64_t share = locked / 8;
+  const std::uint64_t keys = options.keys.value_or(std::clamp<std::uint64_t>(share / (2 * slot_bytes), 1, usual_keys));
+  const std::uint64_t memory =
+      options.record_memory.value_or(std::clamp<std::uint64_t>(share, least_record_memory, usual_memory));
+  if ((!options.keys && keys < usual_keys) || (!options.record_memory && memory < usual_memory)) {
+    fmt::print(
+        stderr,
+        "kv: room for {} keys, and {} bytes for long values, because the locked-memory limit is {} bytes (ulimit -l)\n",
+        keys, memory, locked);
+  }
+  return {.buckets = std::max<std::uint64_t>(1, keys * 2 / slots_in_bucket), .record_memory = memory};
 }
 
 // What clients map is a file of its own, which they can only read.
 task<mr::region> memory_of_table(net::device& device, std::size_t bytes, bool direct) {
+  constexpr std::size_t page = 4096;
+  bytes = (bytes + page - 1) / page * page;
   if (!direct) {
-    std::vector<std::uint64_t> zeroed(bytes / sizeof(std::uint64_t));
+    mr::mapping zeroed(bytes, false, -1, system_calls::kernel());
     co_return co_await device.register_memory(std::move(zeroed), {.usage = mr::usage::read_src});
   }
-  constexpr std::size_t page = 4096;
-  auto file = mr::mapping::in_memory_file((bytes + page - 1) / page * page, false, -1, system_calls::kernel(),
-                                          mr::file_access::read_only);
+  auto file = mr::mapping::in_memory_file(bytes, false, -1, system_calls::kernel(), mr::file_access::read_only);
   co_return co_await device.register_memory(std::move(file), {.usage = mr::usage::read_src, .direct = true});
 }
 
@@ -267,13 +309,16 @@ task<> serve_clients(net::listener& listener, net::device& device, shared_table 
 
 awaitable<void> serve_all(asio_host& host, net::device& device, const serve_options& options, signal_set* record) {
   using namespace asio::experimental::awaitable_operators;
-  const std::uint64_t keys = options.keys ? *options.keys : usual_keys(device);
-  const std::uint64_t buckets = std::max<std::uint64_t>(1, keys * 2 / slots_in_bucket);
-  auto memory = co_await host.async(memory_of_table(device, buckets * bucket_bytes, options.direct), use_awaitable);
-  table data(memory.bytes());
+  const table_size size = size_of_table(device, options);
+  auto memory = co_await host.async(memory_of_table(device, size.bytes(), options.direct), use_awaitable);
+  table data(memory.bytes().first(size.bytes()), size.buckets);
+  if (options.value_bytes > data.longest_value()) {
+    throw error(errc::invalid_argument, fmt::format("fill the table with values of {} bytes: they have at most {}",
+                                                    options.value_bytes, data.longest_value()));
+  }
   const generation self = draw_generation();
   for (std::uint64_t i = 0; i < options.fill; ++i) {
-    data.set(bench_key(i), bench_value(i, {.server = self, .number = 0}).view(), {}, server_now());
+    data.set(bench_key(i), bench_value(i, {.server = self, .number = 0}, options.value_bytes), {}, server_now());
   }
 
   executors those{.first = host.executor(), .others = {}, .for_resp = {}};
@@ -289,8 +334,11 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
   fmt::print("{} keys on {} over {}, and on {}:{} over TCP\n", options.fill, listener->address(), device.name(),
              options.tcp_address, acceptor.local_endpoint().port());
   std::fflush(stdout);
-  const shared_table shared{
-      .data = data, .memory = memory.remote(), .server = self, .resume_within = options.resume_within};
+  const shared_table shared{.device = device,
+                            .data = data,
+                            .memory = memory.remote(),
+                            .server = self,
+                            .resume_within = options.resume_within};
   auto clients = serve_clients(*listener, device, shared, options, those, record);
   // The failure of what stands first is the one that can be told.
   co_await (host.async(std::move(clients), use_awaitable) && serve_tcp(acceptor, data, options.max_connections));

@@ -20,7 +20,10 @@ struct serve_options {
   std::size_t max_connections = 256;          ///< of each kind of clients at a time
   /// Room for so many, with as much again to spare. Empty: a million, or fewer where the locked-memory limit is low.
   std::optional<std::uint64_t> keys;
-  std::uint64_t fill = 0;  ///< so many keys to begin with: those of the benchmark
+  /// Bytes for keys and values that do not fit a slot. Empty: 256 MiB, or less where the locked-memory limit is low.
+  std::optional<std::uint64_t> record_memory;
+  std::uint64_t fill = 0;        ///< so many keys to begin with: those of the benchmark
+  std::size_t value_bytes = 64;  ///< of their values
   /// Clients of this machine map the table, and read it without this process.
   bool direct = false;
   std::size_t threads = 1;                     ///< on how many executors to serve weft clients; 1: on that of TCP

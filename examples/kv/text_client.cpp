@@ -51,7 +51,7 @@ task<> text_client::have(std::size_t bytes) {
     std::copy(room_.begin() + static_cast<std::ptrdiff_t>(begin_), room_.begin() + static_cast<std::ptrdiff_t>(end_),
               room_.begin());
     end_ -= std::exchange(begin_, 0);
-    if (end_ == room_.size()) throw error(errc::malformed, "the server's line is too long");
+    if (room_.size() < bytes) room_.resize(bytes);
     const std::size_t count = co_await server_.read_some(std::as_writable_bytes(std::span(room_)).subspan(end_));
     if (count == 0) throw error(errc::peer_closed, "the server");
     end_ += count;
@@ -68,6 +68,7 @@ task<std::string_view> text_client::line() {
       co_return found.ends_with('\r') ? found.substr(0, end - 1) : found;
     }
     known = text.size();
+    if (known >= longest_line) throw error(errc::malformed, "the server's line is too long");
     co_await have(known + 1);
   }
 }

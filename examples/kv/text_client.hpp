@@ -37,6 +37,8 @@ class text_client {
   weft::task<> have(std::size_t bytes);
   weft::task<std::string_view> line();
 
+  static constexpr std::size_t longest_line = 4096;
+
   weft::net::stream server_;
   std::vector<char> room_ = std::vector<char>(16384);
   std::size_t begin_ = 0;  // of what was received and not taken

@@ -2,10 +2,12 @@
 // What kv is made of: its table, as its server writes it and as peers read it meanwhile, and its protocols.
 #include <weft/weft.hpp>
 
+#include <map>
 #include <random>
 
 #include "../unit/failing_calls.hpp"
 #include "kit/test.hpp"
+#include "kv_reader.hpp"
 #include <kv/bench.hpp>
 #include <kv/client.hpp>
 #include <kv/clock.hpp>
@@ -18,6 +20,9 @@ namespace {
 
 using namespace weft;
 
+using looking::record_memory;
+using looking::words_for;
+
 class kv_table : public testing::Test {
  protected:
   static constexpr std::uint64_t buckets = 64;
@@ -26,45 +31,80 @@ class kv_table : public testing::Test {
   [[nodiscard]] std::span<std::byte, bucket_bytes> bucket(std::uint64_t number) {
     return memory().subspan(number * bucket_bytes).first<bucket_bytes>();
   }
-  /// What a client makes of the memory.
   outcome look(std::string_view key, value& into, moment now) {
-    const places where = places_of(key, buckets);
-    const outcome first = find_in(bucket(where.first), where.first, key, into, now);
-    return first == outcome::absent ? find_in(bucket(where.second), where.second, key, into, now) : first;
+    return looking::look(memory(), buckets, key, into, now);
+  }
+  static outcome next_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t number, std::string_view key,
+                         value& into) {
+    record_place place;
+    return bucket_search(bucket, number, key, now_).next(into, place);
+  }
+  bool get(key_in key, value& into, moment now) { return looking::get(table_, key, into, now); }
+  [[nodiscard]] bool has_nothing_of(char text) {
+    return std::ranges::none_of(memory(), [text](std::byte each) { return each == static_cast<std::byte>(text); });
+  }
+  [[nodiscard]] bool is_zero() {
+    return std::ranges::all_of(words_, [](std::uint64_t word) { return word == 0; });
   }
 
   static inline moment now_ = 1'800'000'000'000;
 
-  std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(buckets * bucket_bytes / 8);
-  table table_{memory()};
+  std::vector<std::uint64_t> words_ = words_for(buckets);
+  table table_{memory(), buckets};
 };
 
 TEST_F(kv_table, server_and_client_find_what_was_set_last) {
   value got;
-  EXPECT_FALSE(table_.get("a", got, now_));
+  EXPECT_FALSE(get("a", got, now_));
   EXPECT_EQ(look("a", got, now_), outcome::absent);
   for (const std::string_view bytes : {"first", "", "a longer one than the first"}) {
     table_.set("a", bytes, {}, now_);
-    EXPECT_TRUE(table_.get("a", got, now_));
+    EXPECT_TRUE(get("a", got, now_));
     EXPECT_EQ(got.view(), bytes);
     EXPECT_EQ(look("a", got, now_), outcome::found);
     EXPECT_EQ(got.view(), bytes);
   }
-  table_.set(std::string(longest_key, 'k'), std::string(longest_value, 'v'), {}, now_);
-  EXPECT_EQ(look(std::string(longest_key, 'k'), got, now_), outcome::found);
-  EXPECT_EQ(got.view(), std::string(longest_value, 'v'));
+}
+
+TEST_F(kv_table, keys_and_values_of_any_size_are_found_by_one_read_or_two) {
+  std::map<std::string, std::string> all;
+  for (const std::size_t key_bytes : {std::size_t{0}, std::size_t{1}, room_in_slot, room_in_slot + 1, longest_key}) {
+    const std::string key(key_bytes, 'k');
+    for (const std::size_t bytes :
+         {room_in_slot, room_in_slot + 1, std::size_t{0}, table_.longest_value(), std::size_t{9}}) {
+      const std::string text(bytes, static_cast<char>('a' + bytes % 26));
+      table_.set(key, text, {.flags = 7}, now_);
+      value got;
+      EXPECT_TRUE(get(key, got, now_));
+      EXPECT_EQ(got.view(), text);
+      value seen;
+      EXPECT_EQ(look(key, seen, now_), outcome::found);
+      EXPECT_EQ(seen.view(), text);
+      EXPECT_EQ(seen.flags(), 7u);
+      all[key] = text;
+    }
+  }
+  EXPECT_EQ(table_.size(), all.size());
+  for (const auto& [key, text] : all) {
+    value got;
+    EXPECT_EQ(look(key, got, now_), outcome::found);
+    EXPECT_EQ(got.view(), text);
+    table::entry(table_, key, now_).erase();
+  }
+  EXPECT_EQ(table_.record_bytes(), 0u);
+  EXPECT_TRUE(is_zero());
 }
 
 TEST_F(kv_table, half_full_it_keeps_all_keys_and_overfull_it_keeps_the_newest) {
   constexpr std::uint64_t half = buckets * slots_in_bucket / 2;
   value got;
-  for (std::uint64_t i = 0; i < half; ++i) table_.set(bench_key(i), bench_value(i, {}).view(), {}, now_);
+  for (std::uint64_t i = 0; i < half; ++i) table_.set(bench_key(i), bench_value(i, {}), {}, now_);
   for (std::uint64_t i = 0; i < half; ++i) {
     EXPECT_EQ(look(bench_key(i), got, now_), outcome::found) << i;
     EXPECT_TRUE(version_in(got.view(), i).has_value());
   }
   for (std::uint64_t i = half; i < 10 * half; ++i) {
-    table_.set(bench_key(i), bench_value(i, {.server = 1, .number = 1}).view(), {}, now_);
+    table_.set(bench_key(i), bench_value(i, {.server = 1, .number = 1}), {}, now_);
     EXPECT_EQ(look(bench_key(i), got, now_), outcome::found) << i;
   }
 }
@@ -76,9 +116,9 @@ TEST_F(kv_table, any_byte_of_another_version_is_noticed) {
     std::copy_n(bucket(number).begin(), bucket_bytes, copy.begin());
     return copy;
   };
-  table_.set("key", std::string(longest_value, 'x'), {}, now_);
+  table_.set("key", std::string(64, 'x'), {}, now_);
   const auto before = read(where.first);
-  table_.set("key", std::string(longest_value, 'y'), {}, now_);
+  table_.set("key", std::string(64, 'y'), {}, now_);
   const auto after = read(where.first);
   ASSERT_NE(before, after);
   // A read may stop seeing the old bytes and begin to see the new ones anywhere, and the other way round.
@@ -87,7 +127,7 @@ TEST_F(kv_table, any_byte_of_another_version_is_noticed) {
       auto torn = *tail;
       std::copy_n(head->begin(), cut, torn.begin());
       value got;
-      const outcome result = find_in(torn, where.first, "key", got, now_);
+      const outcome result = next_in(torn, where.first, "key", got);
       if (torn == before || torn == after) {
         EXPECT_EQ(result, outcome::found);
       } else {
@@ -103,13 +143,13 @@ TEST_F(kv_table, makes_no_sense_of_bytes_that_make_none) {
     std::array<std::byte, bucket_bytes> bytes;
     for (std::byte& each : bytes) each = static_cast<std::byte>(random());
     value got;
-    EXPECT_NE(find_in(bytes, 0, "key", got, now_), outcome::found);
+    EXPECT_NE(next_in(bytes, 0, "key", got), outcome::found);
   }
   // An entry of another bucket is none of this one's.
   table_.set("key", "value", {}, now_);
   const places where = places_of("key", buckets);
   value got;
-  EXPECT_EQ(find_in(bucket(where.first), where.first + 1, "key", got, now_), outcome::torn);
+  EXPECT_EQ(next_in(bucket(where.first), where.first + 1, "key", got), outcome::torn);
 }
 
 // One executor answers reads while another thread writes. Whatever was torn on the way is read again.
@@ -120,14 +160,12 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
   const moment now_ = server_now();
   auto device = net::device::open("iwarp");
   const auto body = [&]() -> task<> {
-    std::vector<std::uint64_t> zeroed(buckets * bucket_bytes / 8);
-    auto region = co_await device.domain().register_memory(std::move(zeroed), {.usage = mr::usage::read_src});
-    table data(region.bytes());
-    for (std::uint64_t i = 0; i < keys; ++i) data.set(bench_key(i), bench_value(i, {}).view(), {}, now_);
+    auto region = co_await device.domain().register_memory(words_for(buckets), {.usage = mr::usage::read_src});
+    table data(region.bytes(), buckets);
+    for (std::uint64_t i = 0; i < keys; ++i) data.set(bench_key(i), bench_value(i, {}), {}, now_);
     std::jthread writer([&](const std::stop_token& over) {
       for (std::uint64_t version = 1; !over.stop_requested(); ++version) {
-        data.set(bench_key(version % keys), bench_value(version % keys, {.server = 1, .number = version}).view(), {},
-                 now_);
+        data.set(bench_key(version % keys), bench_value(version % keys, {.server = 1, .number = version}), {}, now_);
       }
     });
     auto listener = co_await device.listen("127.0.0.1:0");
@@ -146,8 +184,9 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
       for (const std::uint64_t number : {where.first, where.second}) {
         co_await reader.read(room, memory.slice(number * bucket_bytes, bucket_bytes));
         value got;
-        if (find_in(room.bytes().first<bucket_bytes>(), number, bench_key(index), got, now_) != outcome::found)
-          continue;
+        record_place none;
+        bucket_search search(room.bytes().first<bucket_bytes>(), number, bench_key(index), now_);
+        if (search.next(got, none) != outcome::found) continue;
         EXPECT_TRUE(version_in(got.view(), index).has_value());
         ++found;
         break;  // both may be the same bucket
@@ -165,31 +204,51 @@ TEST(kv_protocol, requests_arrive_as_they_were_made_and_no_others) {
   std::array<std::byte, message_bytes> room{};
   const std::span<const std::byte> bytes(room);
   const std::string key(longest_key, 'k');
-  const std::string words(longest_value, 'v');
-  for (const set_request& what : {set_request{.key = key, .bytes = words}, set_request{.key = "a", .bytes = ""}}) {
+  std::string words(message_bytes, 'v');
+  while (!fits_message(key, words)) words.pop_back();
+  EXPECT_GT(words.size(), 0u);
+  const mr::remote_region memory(7, 4096, longest_value, mr::usage::read_src);
+  for (const set_request& what : {set_request{.key = key, .value = words}, set_request{.key = "a", .value = ""},
+                                  set_request{.key = key, .value = memory}}) {
     const std::size_t size = pack(what, room);
     const auto taken = unpack_set(bytes.first(size));
     ASSERT_TRUE(taken);
     EXPECT_EQ(taken->key, what.key);
-    EXPECT_EQ(taken->bytes, what.bytes);
+    EXPECT_EQ(taken->value, what.value);
   }
-  const std::string_view wrong[] = {"", std::string_view("\0abc", 4), "\x05key", "\x04k yz", "\x03k\ny", "\xff"};
+  const std::string_view wrong[] = {"",
+                                    std::string_view("\0\1", 2),
+                                    std::string_view("\0\0\0abc", 6),
+                                    std::string_view("\0\5\0key", 6),
+                                    std::string_view("\0\4\0k yz", 7),
+                                    std::string_view("\0\3\0k\ny", 6),
+                                    std::string_view("\2\1\0k", 4),
+                                    std::string_view("\1\1\0k", 4),
+                                    std::string_view("\1\1\0kxyz", 7),
+                                    "\xff\xff\xff"};
   for (const std::string_view text : wrong) EXPECT_FALSE(unpack_set(std::as_bytes(std::span(text)))) << text;
-  const std::string large = "\x01k" + std::string(longest_value + 1, 'v');
-  EXPECT_FALSE(unpack_set(std::as_bytes(std::span(large))));
+  const mr::remote_region write_only(7, 4096, 100, mr::usage::write_dst);
+  const std::size_t size = pack(set_request{.key = "a", .value = write_only}, room);
+  EXPECT_FALSE(unpack_set(bytes.first(size)));
 }
 
 TEST(kv_protocol, a_hello_that_is_no_tables_is_refused) {
   std::array<std::byte, message_bytes> room{};
-  const auto unpack = [&](std::uint64_t size, mr::usage usage) {
+  const auto unpack = [&](std::uint64_t size, std::uint64_t buckets, mr::usage usage) {
     const mr::remote_region memory(7, 4096, size, usage);
-    return unpack_hello(std::span(room).first(pack(hello{.memory = memory, .server = 7, .now = 5}, room)));
+    const hello said{.memory = memory, .buckets = buckets, .server = 7, .now = 5};
+    return unpack_hello(std::span(room).first(pack(said, room)));
   };
-  EXPECT_EQ(unpack(3 * bucket_bytes, mr::usage::read_src).memory.size(), 3 * bucket_bytes);
-  EXPECT_EQ(unpack(3 * bucket_bytes, mr::usage::read_src).now, 5u);
-  EXPECT_THROW(static_cast<void>(unpack(3 * bucket_bytes + 1, mr::usage::read_src)), error);
-  EXPECT_THROW(static_cast<void>(unpack(3 * bucket_bytes, mr::usage::write_dst)), error);
-  EXPECT_THROW(static_cast<void>(unpack(bucket_bytes << 33, mr::usage::read_src)), error);
+  const hello taken = unpack(3 * bucket_bytes + 100, 3, mr::usage::read_src);
+  EXPECT_EQ(taken.memory.size(), 3 * bucket_bytes + 100);
+  EXPECT_EQ(taken.buckets, 3u);
+  EXPECT_EQ(taken.server, 7u);
+  EXPECT_EQ(taken.now, 5u);
+  EXPECT_THROW(static_cast<void>(unpack(3 * bucket_bytes - 1, 3, mr::usage::read_src)), error);
+  EXPECT_THROW(static_cast<void>(unpack(3 * bucket_bytes, 0, mr::usage::read_src)), error);
+  EXPECT_THROW(static_cast<void>(unpack(3 * bucket_bytes, 3, mr::usage::write_dst)), error);
+  EXPECT_THROW(static_cast<void>(unpack(bucket_bytes << 33, std::uint64_t{1} << 33, mr::usage::read_src)), error);
+  EXPECT_THROW(static_cast<void>(unpack(bucket_bytes, (std::uint64_t{1} << 54) + 1, mr::usage::read_src)), error);
   EXPECT_THROW(static_cast<void>(unpack_hello({})), error);
 }
 
@@ -213,7 +272,7 @@ class kv_text : public kv_table {
       const auto taken = session.execute(input, all.answers);
       all.understood = taken.has_value();
       input.erase(0, taken.value_or(0));
-      EXPECT_LE(input.size(), text_session::longest_command + longest_value + 2);
+      EXPECT_LE(input.size(), text_session::longest_command + table_.longest_value() + 2);
     }
     all.left = input.size();
     return all;
@@ -230,6 +289,17 @@ TEST_F(kv_text, commands_are_answered_however_they_are_cut) {
     std::fill(words_.begin(), words_.end(), 0);
     const heard all = say(words, piece);
     EXPECT_EQ(all.answers, answers) << piece;
+    EXPECT_EQ(all.left, 0u);
+  }
+}
+
+TEST_F(kv_text, a_long_value_comes_back_however_it_is_cut) {
+  const std::string text(table_.longest_value(), 'v');
+  const std::string size = std::to_string(text.size());
+  const std::string words = "set a 7 0 " + size + "\r\n" + text + "\r\nget a\r\n";
+  for (const std::size_t piece : {std::size_t{97}, std::size_t{4096}, words.size()}) {
+    const heard all = say(words, piece);
+    EXPECT_EQ(all.answers, "STORED\r\nVALUE a 7 " + size + "\r\n" + text + "\r\nEND\r\n") << piece;
     EXPECT_EQ(all.left, 0u);
   }
 }
@@ -283,7 +353,7 @@ TEST_F(kv_text, what_cannot_be_followed_ends_the_session) {
                                     "set a 4294967296 0 0\r\n\r\n",
                                     "set a 0 soon 0\r\n\r\n",
                                     "set a 0 0 x\r\n",
-                                    "set a 0 0 65\r\n",
+                                    "set a 0 0 1048577\r\n",
                                     "set a 0 0\r\n",
                                     "set a 0 0 1 2 3\r\n",
                                     "set a 0 0 -1\r\n",
@@ -318,7 +388,7 @@ TEST_F(kv_table, keys_that_are_removed_are_gone_for_the_server_and_for_clients_a
   while (all.go_on(3)) {
   }
   EXPECT_EQ(table_.size(), 0u);
-  EXPECT_FALSE(table_.get("a", got, now_));
+  EXPECT_FALSE(get("a", got, now_));
   EXPECT_EQ(look("b", got, now_), outcome::absent);
 }
 
@@ -329,15 +399,15 @@ TEST_F(kv_table, values_that_have_expired_make_room_before_those_that_have_not) 
   value got;
   const std::uint64_t few = all / 4;
   for (std::uint64_t i = 0; i < few; ++i) table_.set(bench_key(i), "new", {}, later);
-  for (std::uint64_t i = 0; i < few; ++i) EXPECT_TRUE(table_.get(bench_key(i), got, later)) << i;
+  for (std::uint64_t i = 0; i < few; ++i) EXPECT_TRUE(get(bench_key(i), got, later)) << i;
 }
 
 TEST_F(kv_table, a_key_of_no_bytes_is_one_like_others) {
   value got;
-  EXPECT_FALSE(table_.get("", got, now_));
+  EXPECT_FALSE(get("", got, now_));
   EXPECT_EQ(look("", got, now_), outcome::absent);
   table_.set("", "x", {}, now_);
-  EXPECT_TRUE(table_.get("", got, now_));
+  EXPECT_TRUE(get("", got, now_));
   EXPECT_EQ(look("", got, now_), outcome::found);
   EXPECT_EQ(table_.size(), 1u);
   table::entry(table_, "", now_).erase();
@@ -366,13 +436,233 @@ TEST(kv_clock, a_client_never_takes_the_server_to_be_earlier_than_it_is) {
 TEST_F(kv_table, nothing_is_left_of_what_was_removed) {
   table_.set("secret", "of somebody", {}, now_);
   table::entry(table_, "secret", now_).erase();
-  EXPECT_TRUE(std::ranges::all_of(memory(), [](std::byte each) { return each == std::byte{0}; }));
+  EXPECT_TRUE(is_zero());
 }
 
 TEST_F(kv_table, nothing_is_left_of_a_longer_value_behind_a_shorter_one) {
-  table_.set("key", std::string(longest_value, 's'), {}, now_);
-  table_.set("key", "x", {}, now_);
-  EXPECT_TRUE(std::ranges::none_of(memory(), [](std::byte each) { return each == std::byte{'s'}; }));
+  for (const std::size_t bytes : {room_in_slot - 3, table_.longest_value()}) {
+    table_.set("key", std::string(bytes, 's'), {}, now_);
+    table_.set("key", "x", {}, now_);
+    EXPECT_TRUE(has_nothing_of('s')) << bytes;
+    table_.set("key", std::string(bytes, 's'), {}, now_);
+    table_.set("key", std::string(room_in_slot, 'x'), {}, now_);
+    EXPECT_TRUE(has_nothing_of('s')) << bytes;
+  }
+}
+
+// The bytes of a key with another text whose hash is the same: these differ by the polynomial of the CRC.
+std::string with_the_hash_of(std::string key) {
+  constexpr std::uint64_t polynomial = 0xc96c5795d7870f42;
+  const auto change = [&](std::size_t at, std::uint64_t bits) {
+    key[at] = static_cast<char>(static_cast<unsigned char>(key[at]) ^ (bits & 0xff));
+  };
+  for (std::size_t i = 0; i < 8; ++i) change(i, (polynomial << 1 | 1) >> (8 * i));
+  change(8, polynomial >> 63);
+  return key;
+}
+
+TEST_F(kv_table, keys_of_one_hash_are_two_keys) {
+  const std::string one(room_in_slot + 1, 'k');
+  const std::string other = with_the_hash_of(one);
+  ASSERT_NE(one, other);
+  ASSERT_EQ(places_of(one, UINT32_MAX).first, places_of(other, UINT32_MAX).first);
+  ASSERT_EQ(places_of(one, UINT32_MAX).second, places_of(other, UINT32_MAX).second);
+  value got;
+  table_.set(one, "first", {}, now_);
+  EXPECT_FALSE(get(other, got, now_));
+  EXPECT_EQ(look(other, got, now_), outcome::absent);
+  table_.set(other, "second", {}, now_);
+  EXPECT_EQ(table_.size(), 2u);
+  for (const auto& [key, text] : {std::pair(one, "first"), std::pair(other, "second")}) {
+    EXPECT_TRUE(get(key, got, now_));
+    EXPECT_EQ(got.view(), text);
+    EXPECT_EQ(look(key, got, now_), outcome::found);
+    EXPECT_EQ(got.view(), text);
+  }
+}
+
+TEST_F(kv_table, who_comes_late_to_a_record_finds_nothing_of_another_one) {
+  const auto place_of = [&](std::string_view key) {
+    record_place place;
+    value none;
+    const std::uint64_t number = places_of(key, buckets).first;
+    EXPECT_EQ(bucket_search(bucket(number), number, key, now_).next(none, place), outcome::in_record);
+    return place;
+  };
+  const std::string text(1000, 'a');
+  for (const bool changed : {false, true}) {
+    table_.set("key", text, {}, now_);
+    const record_place place = place_of("key");
+    const auto late = [&] {
+      value got;
+      return read_record(memory().subspan(place.offset, place.bytes()), place, "key", got);
+    };
+    EXPECT_EQ(late(), outcome::found);
+    if (changed) {
+      table_.set("key", std::string(1000, 'b'), {}, now_);
+    } else {
+      table::entry(table_, "key", now_).erase();
+    }
+    EXPECT_EQ(late(), outcome::torn);
+    // The ring comes round, also with records of that size, for that key.
+    for (std::size_t i = 0; i < 2 * record_memory / text.size(); ++i) {
+      table_.set("key", std::string(1000, static_cast<char>('c' + i % 20)), {}, now_);
+      ASSERT_EQ(late(), outcome::torn) << i;
+    }
+  }
+}
+
+TEST_F(kv_table, any_byte_of_another_record_is_noticed) {
+  const std::string key(longest_key, 'k');
+  table_.set(key, std::string(40, 'x'), {}, now_);
+  record_place place;
+  value got;
+  const std::uint64_t number = places_of(key, buckets).first;
+  ASSERT_EQ(bucket_search(bucket(number), number, key, now_).next(got, place), outcome::in_record);
+  std::vector<std::byte> read(place.bytes());
+  std::ranges::copy(memory().subspan(place.offset, read.size()), read.begin());
+  for (std::byte& each : read) {
+    each ^= std::byte{1};
+    EXPECT_EQ(read_record(read, place, key, got), outcome::torn);
+    each ^= std::byte{1};
+  }
+  EXPECT_EQ(read_record(read, place, key, got), outcome::found);
+  EXPECT_EQ(read_record(std::span(read).first(read.size() - 1), place, key, got), outcome::torn);
+}
+
+TEST_F(kv_table, records_that_were_set_longest_ago_make_room) {
+  const std::string text(1000, 'v');
+  constexpr std::uint64_t fit = record_memory / 1040;
+  for (std::uint64_t i = 0; i < 3 * fit; ++i) {
+    table_.set(bench_key(i), text, {}, now_);
+    EXPECT_LE(table_.record_bytes(), table_.record_memory());
+  }
+  EXPECT_EQ(table_.evicted(), 3 * fit - table_.size());
+  EXPECT_GE(table_.size(), fit * 9 / 10);
+  for (std::uint64_t i = 0; i < 3 * fit; ++i) {
+    value got;
+    EXPECT_EQ(look(bench_key(i), got, now_), i >= 3 * fit - table_.size() ? outcome::found : outcome::absent) << i;
+  }
+  table_.set("long", std::string(table_.longest_value(), 'v'), {}, now_);
+  value got;
+  EXPECT_EQ(look("long", got, now_), outcome::found);
+}
+
+TEST_F(kv_table, records_that_are_seldom_set_stay_while_others_are_set_again_and_again) {
+  const std::string text(500, 'v');
+  constexpr std::uint64_t kept = record_memory / 2 / 530;
+  for (std::uint64_t i = 0; i < kept; ++i) table_.set(bench_key(i), text, {.expires = now_ + 10 + i % 2}, now_);
+  for (int i = 0; i < 20'000; ++i) {
+    table_.set("hot", std::string(static_cast<std::size_t>(97 + i % 3000), 'h'), {}, now_);
+  }
+  EXPECT_EQ(table_.evicted(), 0u);
+  value got;
+  for (std::uint64_t i = 0; i < kept; ++i) {
+    EXPECT_EQ(look(bench_key(i), got, now_), outcome::found) << i;
+    EXPECT_EQ(got.view(), text);
+  }
+  // What has expired is not carried along.
+  const moment later = now_ + 10;
+  for (int i = 0; i < 5'000; ++i) table_.set("hot", text, {}, later);
+  EXPECT_EQ(table_.evicted(), 0u);
+  EXPECT_EQ(table_.size(), 1 + kept / 2);
+}
+
+TEST_F(kv_table, what_is_beside_a_long_value_changes_without_it) {
+  const std::string text(5000, 'v');
+  table_.set("key", text, {.flags = 3}, now_);
+  {
+    table::entry place(table_, "key", now_);
+    place.change({.flags = 4, .expires = now_ + 10});
+    EXPECT_EQ(place.view(), text);
+  }
+  value got;
+  EXPECT_EQ(look("key", got, now_ + 9), outcome::found);
+  EXPECT_EQ(got.view(), text);
+  EXPECT_EQ(got.flags(), 4u);
+  EXPECT_EQ(look("key", got, now_ + 10), outcome::absent);
+  EXPECT_EQ(table_.expiring(), 1u);
+}
+
+// Whatever is done: what is found is what was set last, for the server as for clients, and nothing is left behind.
+TEST_F(kv_table, agrees_with_a_map_but_for_what_has_made_room) {
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    std::mt19937_64 random(seed);
+    std::map<std::string, std::string> model;
+    const auto key_of = [](std::uint64_t i) { return std::string(i % 3 == 0 ? 200 : 2, 'k') + std::to_string(i); };
+    const std::uint64_t keys = seed * 100;
+    for (int round = 0; round < 10'000; ++round) {
+      const std::string key = key_of(random() % keys);
+      const auto what = random() % 10;
+      if (what < 6) {
+        const std::size_t longest = random() % 50 == 0 ? table_.longest_value() : 600;
+        model[key] = std::string(random() % (longest + 1), static_cast<char>('a' + random() % 26));
+        table_.set(key, model[key], {}, now_);
+      } else if (what == 6) {
+        table::entry(table_, key, now_).erase();
+        model.erase(key);
+      } else if (what == 7) {
+        table::entry place(table_, key, now_);
+        if (place.there()) place.change({.flags = 1});
+      }
+      const std::string asked = key_of(random() % keys);
+      value here;
+      value there;
+      const bool found = get(asked, here, now_);
+      ASSERT_EQ(look(asked, there, now_), found ? outcome::found : outcome::absent);
+      ASSERT_EQ(here.view(), there.view());
+      if (found) {
+        ASSERT_TRUE(model.contains(asked) && model[asked] == here.view()) << asked << " in round " << round;
+      }
+    }
+    EXPECT_GE(table_.size(), model.size() / 2);
+    table::clearing all(table_);
+    while (all.go_on(1)) {
+    }
+    EXPECT_EQ(table_.record_bytes(), 0u);
+    EXPECT_TRUE(is_zero());
+  }
+}
+
+// A text that says of itself whether it is whole.
+std::string telling(std::uint64_t number, std::size_t bytes) {
+  const std::string word = std::to_string(number) + ' ';
+  std::string made;
+  while (made.size() < bytes) made += word;
+  return made;
+}
+
+bool is_whole(std::string_view text) {
+  const std::string_view word = text.substr(0, text.find(' ') + 1);
+  while (!word.empty() && text.starts_with(word)) text.remove_prefix(word.size());
+  return text.empty();
+}
+
+TEST_F(kv_table, many_threads_set_and_find_values_of_any_size) {
+  std::atomic<int> found = 0;
+  const auto work = [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (int i = 0; i < 3'000; ++i) {
+      const std::string key = bench_key(random() % 200);
+      if (random() % 2 == 0) {
+        table_.set(key, telling(random() % 1000, 1 + random() % 4000), {}, now_);
+      } else if (const auto here = table_.find(key, now_)) {
+        EXPECT_TRUE(is_whole(here->view()));
+        ++found;
+      }
+      if (i % 100 == 0) table::entry(table_, key, now_).erase();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::uint64_t i = 1; i <= 3; ++i) threads.emplace_back(work, i);
+  }
+  EXPECT_GT(found, 0);
+  table::clearing all(table_);
+  while (all.go_on(buckets)) {
+  }
+  EXPECT_EQ(table_.size(), 0u);
+  EXPECT_TRUE(is_zero());
 }
 
 TEST_F(kv_table, what_is_set_while_a_table_is_cleared_stays) {
@@ -383,7 +673,7 @@ TEST_F(kv_table, what_is_set_while_a_table_is_cleared_stays) {
   EXPECT_FALSE(all.go_on(buckets));
   EXPECT_EQ(table_.size(), 8u);
   value got;
-  for (std::uint64_t i = 0; i < buckets; ++i) EXPECT_EQ(table_.get(bench_key(i), got, now_), i < 8) << i;
+  for (std::uint64_t i = 0; i < buckets; ++i) EXPECT_EQ(get(bench_key(i), got, now_), i < 8) << i;
 }
 
 // Whoever was told that a key is gone may tell others, who then read the table by themselves.
@@ -391,7 +681,7 @@ TEST_F(kv_table, what_the_server_finds_no_more_while_a_table_is_cleared_clients_
   for (const char* key : {"got", "looked at", "set", "left"}) table_.set(key, "old", {}, now_);
   table::clearing all(table_);
   value found;
-  EXPECT_FALSE(table_.get("got", found, now_));
+  EXPECT_FALSE(get("got", found, now_));
   EXPECT_EQ(look("got", found, now_), outcome::absent);
   EXPECT_FALSE(table::entry(table_, "looked at", now_).there());
   EXPECT_EQ(look("looked at", found, now_), outcome::absent);
@@ -431,12 +721,57 @@ TEST_F(kv_table, expiries_are_counted_whatever_becomes_of_their_keys) {
   EXPECT_EQ(table_.mean_time_left(now_), 10u);
 }
 
-// A server that answers when it is told to.
-TEST(kv_client, a_set_that_is_stopped_costs_no_connection_and_its_answer_is_nobody_elses) {
+// While a thread sets values of all sizes, in memory that is used anew all the time.
+TEST(kv_client, finds_whole_values_or_none_while_they_are_overwritten_moved_and_evicted) {
+  constexpr std::uint64_t buckets = 8;
+  constexpr std::uint64_t keys = 40;
+  constexpr int enough = 1500;
   auto device = net::device::open("iwarp");
   const auto body = [&]() -> task<> {
-    std::vector<std::uint64_t> zeroed(bucket_bytes / 8);
-    auto region = co_await device.register_memory(std::move(zeroed), {.usage = mr::usage::read_src});
+    auto region = co_await device.register_memory(words_for(buckets), {.usage = mr::usage::read_src});
+    table data(region.bytes(), buckets);
+    auto listener = co_await device.listen("127.0.0.1:0");
+    const auto serve = [&]() -> task<> {
+      auto request = co_await listener.next();
+      auto peer = co_await request->accept({.receive_size = message_bytes});
+      std::array<std::byte, message_bytes> room;
+      const hello said{.memory = region.remote(), .buckets = buckets, .now = server_now()};
+      co_await peer.send_bytes(std::span(room).first(pack(said, room)));
+      while (co_await peer.recv()) {
+      }
+    };
+    const auto ask = [&]() -> task<> {
+      auto asking = co_await client::connect(device, std::string(listener.address()));
+      std::jthread writer([&](const std::stop_token& over) {
+        std::mt19937_64 random(1);
+        while (!over.stop_requested()) {
+          data.set(bench_key(random() % keys), telling(random() % 1000, 1 + random() % 20'000), {}, server_now());
+        }
+      });
+      int found = 0;
+      for (std::uint64_t i = 0; found < enough; ++i) {
+        value got;
+        if (!co_await asking.get(bench_key(i % keys), got)) continue;
+        EXPECT_TRUE(is_whole(got.view())) << got.view().substr(0, 100);
+        ++found;
+      }
+      writer.request_stop();
+      writer.join();
+      co_await asking.close();
+    };
+    co_await when_all(serve(), ask());
+  };
+  executor().run(with_timeout(std::chrono::seconds(100), body()));
+}
+
+// A server that answers when it is told to.
+class kv_client_that_stops : public testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(sets, kv_client_that_stops, testing::Values(1, 50'000));
+
+TEST_P(kv_client_that_stops, loses_no_connection_and_its_answer_is_nobody_elses) {
+  auto device = net::device::open("iwarp");
+  const auto body = [&]() -> task<> {
+    auto region = co_await device.register_memory(words_for(1), {.usage = mr::usage::read_src});
     auto listener = co_await device.listen("127.0.0.1:0");
     event first_came;
     event answer_first;
@@ -445,7 +780,7 @@ TEST(kv_client, a_set_that_is_stopped_costs_no_connection_and_its_answer_is_nobo
       auto request = co_await listener.next();
       auto peer = co_await request->accept({.receive_size = message_bytes});
       auto words = co_await device.allocate(message_bytes);
-      const hello said{.memory = region.remote(), .now = server_now()};
+      const hello said{.memory = region.remote(), .buckets = 1, .now = server_now()};
       words.resize(pack(said, words.bytes()));
       co_await peer.send(std::move(words));
       while (auto message = co_await peer.recv()) {
@@ -457,10 +792,11 @@ TEST(kv_client, a_set_that_is_stopped_costs_no_connection_and_its_answer_is_nobo
         co_await peer.send(std::move(answer));
       }
     };
+    const std::string text(GetParam(), '1');
     const auto ask = [&]() -> task<> {
       auto asking = co_await client::connect(device, std::string(listener.address()));
       const auto stopping = [&](scope& tasks) -> task<> {
-        tasks.spawn(asking.set("a", "1"));
+        tasks.spawn(asking.set("a", text));
         co_await first_came.wait();
         tasks.request_stop();
       };
@@ -537,7 +873,8 @@ TEST_F(kv_resp, commands_are_answered_however_they_are_cut) {
 
 TEST_F(kv_resp, keys_and_values_may_have_any_bytes_and_as_many_as_the_table_takes) {
   const std::string key("\0 \r\n\xff", 5);
-  const std::string bytes(longest_value, '\0');
+  const std::string bytes(table_.longest_value(), '\0');
+  const std::string most = std::to_string(bytes.size());
   const auto bulk = [](const std::string& text) { return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n"; };
   const auto command = [&](const std::vector<std::string>& all) {
     std::string made = "*" + std::to_string(all.size()) + "\r\n";
@@ -552,8 +889,8 @@ TEST_F(kv_resp, keys_and_values_may_have_any_bytes_and_as_many_as_the_table_take
   EXPECT_EQ(ask({"GET", key}), bulk(bytes));
   EXPECT_EQ(ask({"SET", std::string(longest_key, 'k'), ""}), "+OK\r\n");
   EXPECT_EQ(ask({"GET", std::string(longest_key, 'k')}), bulk(""));
-  EXPECT_EQ(ask({"SET", std::string(longest_key + 1, 'k'), ""}), "-ERR a key has at most 36 bytes here\r\n");
-  EXPECT_EQ(ask({"SET", "k", bytes + "x"}), "-ERR a value has at most 64 bytes here\r\n");
+  EXPECT_EQ(ask({"SET", std::string(longest_key + 1, 'k'), ""}), "-ERR a key has at most 512 bytes here\r\n");
+  EXPECT_EQ(ask({"SET", "k", bytes + "x"}), "-ERR a value has at most " + most + " bytes here\r\n");
   EXPECT_EQ(ask({"GET", std::string(longest_key + 1, 'k')}), "$-1\r\n");
   EXPECT_EQ(ask({"DEL", "", std::string(1000, 'k')}), ":0\r\n");
   EXPECT_EQ(ask({"SET", "", "x"}), "+OK\r\n");
@@ -563,8 +900,29 @@ TEST_F(kv_resp, keys_and_values_may_have_any_bytes_and_as_many_as_the_table_take
   EXPECT_EQ(ask({"PERSIST", ""}), ":1\r\n");
   EXPECT_EQ(ask({"INCR", ""}), "-ERR value is not an integer or out of range\r\n");
   EXPECT_EQ(ask({"DEL", ""}), ":1\r\n");
-  EXPECT_EQ(ask({"MSET", "k", "x", "l", bytes + "x"}), "-ERR a value has at most 64 bytes here\r\n");
+  EXPECT_EQ(ask({"MSET", "k", "x", "l", bytes + "x"}), "-ERR a value has at most " + most + " bytes here\r\n");
   EXPECT_EQ(ask({"EXISTS", "k", "l"}), ":0\r\n");
+  const std::string text = bytes.substr(1) + "x";
+  EXPECT_EQ(ask({"SET", "k", text, "PX", "100", "GET"}), "$-1\r\n");
+  EXPECT_EQ(ask({"PEXPIRE", "k", "50"}), ":1\r\n");
+  EXPECT_EQ(ask({"GET", "k"}), bulk(text));
+  EXPECT_EQ(ask({"SET", "k", "short", "GET", "KEEPTTL"}), bulk(text));
+  EXPECT_EQ(ask({"PTTL", "k"}), ":50\r\n");
+  EXPECT_EQ(ask({"INCR", std::string(longest_key, 'n')}), ":1\r\n");
+  EXPECT_EQ(ask({"INCRBY", std::string(longest_key, 'n'), "9223372036854775806"}), ":9223372036854775807\r\n");
+}
+
+TEST_F(kv_resp, an_answer_of_many_long_values_has_a_limit) {
+  const std::string text(table_.longest_value(), 'v');
+  table_.set("a", text, {}, now_);
+  const auto ask = [&](std::size_t count) {
+    std::string words = "mget";
+    for (std::size_t i = 0; i < count; ++i) words += " a";
+    return say(words);
+  };
+  const std::size_t most = resp_session::longest_answer / (text.size() + 20);
+  EXPECT_GT(ask(most).size(), most * text.size());
+  EXPECT_EQ(ask(most + 10), "-ERR the values have more than 8388608 bytes together\r\n");
 }
 
 TEST_F(kv_resp, set_does_what_its_options_say) {
@@ -636,7 +994,7 @@ TEST_F(kv_table, keys_are_counted_where_they_are_whatever_takes_their_places) {
   std::vector<std::uint64_t> found(databases);
   for (std::uint64_t i = 0; i < 10 * buckets * slots_in_bucket; ++i) {
     value got;
-    found[i % databases] += table_.get({bench_key(i), i % databases}, got, 0);
+    found[i % databases] += get({bench_key(i), i % databases}, got, 0);
   }
   for (std::size_t i = 0; i < databases; ++i) {
     EXPECT_EQ(table_.size(i), found[i]) << i;
@@ -777,14 +1135,14 @@ TEST_F(kv_resp, what_cannot_be_followed_ends_the_session_with_words) {
       {"*1\r\n!", "expected '$', got '!'"},
       {"*1\r\n*1\r\n", "expected '$', got '*'"},
       {"*1\r\n$-1\r\n", "invalid bulk length"},
-      {"*1\r\n$65537\r\n", "invalid bulk length"},
+      {"*1\r\n$2097153\r\n", "invalid bulk length"},
       {"*1\r\n$4294967296\r\n", "invalid bulk length"},
       {"*1\r\n$x\r\n", "invalid bulk length"},
-      {"*2\r\n$65000\r\n" + std::string(65000, 'x') + "\r\n$1000\r\n", "the command is too long"},
+      {"*2\r\n$2097000\r\n" + std::string(2'097'000, 'x') + "\r\n$1000\r\n", "the command is too long"},
       {"*1\r\n$4\r\nPINGPING", "a bulk string does not end where it should"},
       {std::string(65537, 'x'), "too big inline request"}};
   for (const auto& [words, why] : wrong) {
-    for (const std::size_t piece : {std::size_t{1}, std::size_t{1000}, words.size()}) {
+    for (const std::size_t piece : {words.size() / 100'000 + 1, std::size_t{1000}, words.size()}) {
       const heard all = say_in_pieces(words, piece);
       EXPECT_FALSE(all.goes_on) << words.substr(0, 50);
       EXPECT_EQ(all.answers, "-ERR Protocol error: " + why + "\r\n");
@@ -803,7 +1161,7 @@ TEST_F(kv_resp, a_request_of_a_browser_ends_the_session_before_its_body_is_read)
     EXPECT_FALSE(say_in_pieces(words, words.size()).goes_on) << head;
   }
   value got;
-  EXPECT_FALSE(table_.get("browsed", got, now_));
+  EXPECT_FALSE(get("browsed", got, now_));
 }
 
 TEST_F(kv_resp, an_error_is_one_line_whatever_the_client_has_said) {
@@ -832,8 +1190,8 @@ TEST_F(kv_resp, commands_that_are_asked_for_most_allocate_nothing) {
 
 TEST(kv_resp_flush, one_of_a_large_table_and_many_of_a_small_one_let_others_have_their_turn) {
   for (const std::uint64_t buckets : {std::uint64_t{2}, std::uint64_t{5000}}) {
-    std::vector<std::uint64_t> words_of(buckets * bucket_bytes / 8);
-    table data(std::as_writable_bytes(std::span(words_of)));
+    std::vector<std::uint64_t> words_of = words_for(buckets);
+    table data(std::as_writable_bytes(std::span(words_of)), buckets);
     resp_service service(data);
     resp_session flushing(service, "here");
     resp_session other(service, "there");
@@ -859,8 +1217,8 @@ TEST(kv_resp_flush, one_of_a_large_table_and_many_of_a_small_one_let_others_have
 
 TEST(kv_resp_flush, others_find_nothing_of_what_is_being_removed_and_keep_what_they_set) {
   constexpr std::uint64_t buckets = 5000;
-  std::vector<std::uint64_t> words_of(buckets * bucket_bytes / 8);
-  table data(std::as_writable_bytes(std::span(words_of)));
+  std::vector<std::uint64_t> words_of = words_for(buckets);
+  table data(std::as_writable_bytes(std::span(words_of)), buckets);
   resp_service service(data);
   resp_session other(service, "there");
   std::string answers;
@@ -878,8 +1236,7 @@ TEST(kv_resp_flush, others_find_nothing_of_what_is_being_removed_and_keep_what_t
       ASSERT_TRUE(other.execute("expire " + key + " 1000\r\nget " + key + "\r\nincr " + key + "\r\n", heard));
       EXPECT_EQ(heard, ":0\r\n$-1\r\n:1\r\n") << key;
     }
-    value found;
-    EXPECT_FALSE(data.get("nothing", found, 0));
+    EXPECT_FALSE(data.find("nothing", 0));
   }  // the client goes in the middle, and what it has begun is done
   EXPECT_EQ(data.size(), 100U);
   std::string heard;
@@ -900,13 +1257,18 @@ TEST_F(kv_resp, answers_are_handed_over_before_they_grow_without_end) {
 }
 
 TEST(kv_bench, values_tell_their_key_and_whether_they_are_whole) {
-  const value one = bench_value(7, {.server = 3, .number = 1});
-  const auto which = version_in(one.view(), 7);
-  EXPECT_TRUE(which && which->server == 3 && which->number == 1);
-  EXPECT_FALSE(version_in(one.view(), 8).has_value());
-  std::string mixed(one.view());
-  mixed.replace(32, 32, bench_value(7, {.server = 3, .number = 2}).view().substr(32));
-  EXPECT_FALSE(version_in(mixed, 7).has_value());
+  for (const std::size_t bytes : {least_bench_value, std::size_t{64}, std::size_t{4099}}) {
+    const std::string one = bench_value(7, {.server = 3, .number = 1}, bytes);
+    ASSERT_EQ(one.size(), bytes);
+    const auto which = version_in(one, 7);
+    EXPECT_TRUE(which && which->server == 3 && which->number == 1);
+    EXPECT_FALSE(version_in(one, 8).has_value());
+    EXPECT_FALSE(version_in(std::string_view(one).substr(0, bytes - 1), 7).has_value());
+    if (bytes == least_bench_value) continue;
+    std::string mixed = one;
+    mixed.replace(32, bytes, bench_value(7, {.server = 3, .number = 2}, bytes).substr(32));
+    EXPECT_FALSE(version_in(mixed, 7).has_value());
+  }
 }
 
 }  // namespace

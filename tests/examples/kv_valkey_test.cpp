@@ -8,6 +8,7 @@
 #include <random>
 
 #include "kit/test.hpp"
+#include "kv_reader.hpp"
 #include "rdma.hpp"
 #include <kv/resp_client.hpp>
 #include <kv/resp_server.hpp>
@@ -401,8 +402,8 @@ TEST_P(kv_valkey, a_client_may_ask_much_before_it_takes_the_first_answer) {
   std::string asked;
   std::string expected;
   for (std::size_t i = 0; i < questions; ++i) asked += question, expected += answer;
-  std::vector<std::uint64_t> memory(bucket_bytes / sizeof(std::uint64_t));
-  table data(std::as_writable_bytes(std::span(memory)));
+  auto memory = looking::words_for(1);
+  table data(std::as_writable_bytes(std::span(memory)), 1);
   std::string heard;
   const auto both = [&](scope& tasks) -> task<> {
     tasks.spawn(serve_resp(*device_, data, {.valkey_address = "127.0.0.1:7471", .max_connections = 1}));

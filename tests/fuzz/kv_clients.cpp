@@ -4,6 +4,7 @@
 // pieces the words come, and the second one whether they are RESP or memcached's text.
 #include <weft/runtime/error.hpp>
 
+#include "../examples/kv_reader.hpp"
 #include "input.hpp"
 #include "kit/standard.hpp"
 #include <kv/protocol.hpp>
@@ -23,9 +24,7 @@ constexpr std::uint64_t buckets = 2;
 class server {
  public:
   table& data() noexcept { return data_; }
-  [[nodiscard]] std::span<const std::byte, bucket_bytes> bucket(std::uint64_t number) const noexcept {
-    return std::as_bytes(std::span(words_)).subspan(number * bucket_bytes).first<bucket_bytes>();
-  }
+  [[nodiscard]] std::span<const std::byte> memory() const noexcept { return std::as_bytes(std::span(words_)); }
   std::string answers;
   bool ended = false;
 
@@ -49,7 +48,8 @@ class server {
       const auto count = session.execute(input, answers);
       ended = !count;
       input.erase(0, count.value_or(0));
-      require(ended || input.size() <= text_session::longest_command, "a command is not kept without end");
+      require(ended || input.size() <= text_session::longest_command + data_.longest_value() + 2,
+              "a command is not kept without end");
     };
     hear(said, piece, take);
   }
@@ -66,24 +66,23 @@ class server {
     }
   }
 
-  std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(buckets * bucket_bytes / sizeof(std::uint64_t));
-  table data_{std::as_writable_bytes(std::span(words_))};
+  std::vector<std::uint64_t> words_ =
+      std::vector<std::uint64_t>((buckets * bucket_bytes + least_record_memory) / sizeof(std::uint64_t));
+  table data_{std::as_writable_bytes(std::span(words_)), buckets};
 };
 
 // What is in the table is whole, and found by those who read it by themselves as by the server.
 void compare_readers(server& at) {
   for (std::uint64_t number = 0; number < buckets; ++number) {
     value none;
-    require(find_in(at.bucket(number), number, std::string(longest_key, '\1'), none, noon()) != outcome::torn,
+    require(looking::look_in(at.memory(), number, std::string(longest_key, '\1'), none, noon()) != outcome::torn,
             "nothing is torn that nobody writes");
   }
   for (const std::string_view key : {"a", "b", "key"}) {
     value here;
     value there;
-    const bool found = at.data().get(key, here, noon());
-    const places where = places_of(key, buckets);
-    const bool seen = find_in(at.bucket(where.first), where.first, key, there, noon()) == outcome::found ||
-                      find_in(at.bucket(where.second), where.second, key, there, noon()) == outcome::found;
+    const bool found = looking::get(at.data(), key, here, noon());
+    const bool seen = looking::look(at.memory(), buckets, key, there, noon()) == outcome::found;
     require(found == seen && here.view() == there.view() && here.flags() == there.flags(), "all readers find the same");
   }
 }
