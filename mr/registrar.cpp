@@ -126,7 +126,7 @@ void registrar::register_now(memory_record& target, const registration_options& 
                                       [&] { return fmt::format("register {} bytes", bytes); });
   counted(bytes, [&] {
     if (options.device != nullptr) target.allocation = options.device->find(target.bytes).id;
-    if (overlaps(options.usage, usage::flush_persistent)) check_persistent(target.bytes);
+    check_persistent(target.bytes, options);
     do_register_all(target, without_peers(options));
     try {
       open_by_owner(target, options);
@@ -285,7 +285,13 @@ void registrar::check_device(const registration_options& options) const {
   exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
 }
 
-void registrar::check_persistent(std::span<const std::byte> memory) const {
+// An owner cannot make pinned pages persistent, because what a device writes there does not make them dirty.
+bool registrar::is_flushed_by_device(const registration_options& options) const noexcept {
+  return capabilities_.device_flush && !options.on_demand && overlaps(options.usage, usage::flush_persistent);
+}
+
+void registrar::check_persistent(std::span<const std::byte> memory, const registration_options& options) const {
+  if (!overlaps(options.usage, usage::flush_persistent) || is_flushed_by_device(options)) return;
   const std::string why_not = detail::why_not_persistent(memory);
   if (why_not.empty()) return;
   throw error(errc::not_supported,
@@ -294,9 +300,10 @@ void registrar::check_persistent(std::span<const std::byte> memory) const {
                           memory.size(), name_, why_not));
 }
 
-// Peers ask this process to copy where a fabric does not reach the memory, and to make it persistent anywhere.
+// Peers ask this process to copy where a fabric does not reach the memory, and to make it persistent where no device
+// does that.
 void registrar::open_by_owner(memory_record& target, const registration_options& options) const {
-  usage open = options.usage & usage::flush_persistent;
+  usage open = is_flushed_by_device(options) ? usage::none : options.usage & usage::flush_persistent;
   std::shared_ptr<memory_device> device;
   if (options.device != nullptr) {
     open = do_reach_all(target) ? usage::none : options.usage & peer_usages;
@@ -331,6 +338,7 @@ void registrar::check_supported(const registration_options& options) const {
   const usage beyond = options.usage & ~usages_for(options);
   if (beyond != usage::none) need(false, true, "usage " + to_string(beyond));
   if (!capabilities_.pins || options.on_demand || !overlaps(options.usage, usage::flush_persistent)) return;
+  if (is_flushed_by_device(options)) return;
   throw error(errc::not_supported,
               fmt::format("register memory on {} with usage flush_persistent: this needs on_demand, because what a "
                           "device writes to pinned pages does not make them dirty",

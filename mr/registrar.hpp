@@ -63,8 +63,10 @@ class registrar {
   /// Ends all registrations of a record in the same way.
   void deregister_now(memory_record& target) noexcept;
 
-  /// Throws errc::not_supported unless usage::flush_persistent can be kept for `memory`. For workers.
-  void check_persistent(std::span<const std::byte> memory) const;
+  /// Whether the fabric's device makes memory that is registered so persistent; else its owner does.
+  [[nodiscard]] bool is_flushed_by_device(const registration_options& options) const noexcept;
+  /// Throws errc::not_supported if the owner of `memory` cannot keep usage::flush_persistent. For workers.
+  void check_persistent(std::span<const std::byte> memory, const registration_options& options) const;
   /// The descriptor with which peers use the first `size` bytes of `target` for `open`.
   [[nodiscard]] remote_region describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
 

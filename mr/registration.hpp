@@ -102,6 +102,8 @@ struct domain_capabilities {
   bool device_memory = false;  ///< the fabric may reach device memory: registration_options::device
   int numa_node = -1;          ///< the device's NUMA node; -1: none, or unknown
   bool pins = false;           ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
+  /// The device makes persistent what peers write to persistent memory: usage::flush_persistent without on_demand.
+  bool device_flush = false;
 };
 
 /// One fabric's registration of memory. Opaque to all others, except the remote key and the address, which go to peers

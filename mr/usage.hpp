@@ -68,7 +68,8 @@ constexpr access& operator|=(access& a, access b) noexcept { return a = a | b; }
 [[nodiscard]] constexpr bool includes(access set, access wanted) noexcept { return (set & wanted) == wanted; }
 
 /// The rights that a usage needs with InfiniBand and RoCE: remote writes and atomics do not work without local_write,
-/// and a flush is a read at the peer, unless it is persistent, which the owner carries out. See ibv_reg_mr(3).
+/// and a flush is a read at the peer, unless it is persistent, which the owner or its device carries out. See
+/// ibv_reg_mr(3).
 [[nodiscard]] constexpr access rights_for(usage purpose) noexcept {
   access rights = access::none;
   if (overlaps(purpose, usage::recv | usage::read_dst)) rights |= access::local_write;

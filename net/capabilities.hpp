@@ -20,6 +20,7 @@ struct capabilities {
   bool resumes = false;          ///< both ends wait for a new link once all are lost: connection_options::resume_within
   bool device_memory = false;    ///< both ends copy for fabrics that cannot reach it: connection_options::device_memory
   bool persistent_flush = false;  ///< flush_type::persistent: both ends have set connection_options::persistent_flush
+  bool device_flush = false;      ///< likewise, of memory that the peer's device flushes: docs/persistence.md
   bool sees_writes = false;       ///< fabrics see the peer's writes; else the writer notifies a counter's owner
   bool same_machine = false;      ///< the peer is a process of this machine, reached by shared memory
   bool atomics = false;           ///< fetch_add and compare_swap

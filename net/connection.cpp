@@ -122,7 +122,7 @@ prepared_memory connection::prepare(const mr::remote_slice& where) { return {cor
 transfer connection::flush(const mr::remote_slice& where, flush_type how) {
   const bool persists = how == flush_type::persistent;
   transfer item(core(), persists ? transfer_kind::persist : transfer_kind::flush);
-  persists ? item.aim_at_owner(where) : item.aim(where);
+  persists ? item.aim_to_persist(where) : item.aim(where);
   return item;
 }
 

@@ -124,7 +124,8 @@ class connection {
   /// must allow reading and is at least one byte long. See rpma_flush(3).
   ///
   /// A persistent one completes once all of `where`, which must allow mr::usage::flush_persistent, survives a power cut
-  /// of the peer: a worker of the peer writes it to the storage of its file (msync(2)). It needs
+  /// of the peer: a worker of the peer writes it to the storage of its file (msync(2)), or the peer's device flushes
+  /// persistent memory (ibv_wr_flush(3)), which needs capabilities().device_flush as well. Either needs
   /// capabilities().persistent_flush. EIO of system_category means that the storage has not taken it.
   transfer flush(const mr::remote_slice& where, flush_type how = flush_type::visibility);
 

@@ -205,6 +205,7 @@ link::outcome link::step(work_request& work) noexcept {
       return read(work);
     case work_kind::fetch_add:
     case work_kind::compare_swap:
+    case work_kind::flush:  // without capabilities::device_flush there are none
       break;
   }
   return change(work);

@@ -42,7 +42,7 @@ task<> refresh_all(region& target) {
   std::optional<registration> item(state.registration);
   const auto work = [&item, &state] {
     state.end_last_uses();
-    if (overlaps(state.options.usage, usage::flush_persistent)) state.domain->check_persistent(state.bytes);
+    state.domain->check_persistent(state.bytes, state.options);
     state.domain->refresh_now(*item, state);
   };
   co_await mr::detail::work_on(state, item, state.all_ranges(), state.options, work);

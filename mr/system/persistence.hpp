@@ -11,6 +11,10 @@ namespace weft::mr::detail {
 /// file system other than one in memory. Empty if it can survive one. Blocks: for workers.
 [[nodiscard]] std::string why_not_persistent(std::span<const std::byte> memory);
 
+/// Likewise, why an RDMA device cannot make pinned memory persistent: it is no shared mapping of a DAX device, such as
+/// /dev/dax0.0. Empty if it is one. Blocks: for workers.
+[[nodiscard]] std::string why_not_dax(std::span<const std::byte> memory);
+
 /// Writes what has changed in `memory` to the storage of its file, and waits for that: msync(2), MS_SYNC. Returns 0 or
 /// -errno. Blocks, for as long as the storage takes: for workers.
 [[nodiscard]] int make_persistent(std::span<std::byte> memory) noexcept;

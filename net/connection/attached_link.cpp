@@ -26,6 +26,7 @@ attached_link::attached_link(new_link established, transport& carrier, const con
   properties.resumes = agreed.resumes;
   properties.device_memory = agreed.device_memory;
   properties.persistent_flush = agreed.persistent_flush;
+  properties.device_flush &= agreed.persistent_flush;
   properties.sees_writes = properties.sees_writes && !agreed.cuts_writes();
   properties.heartbeats = peer_greeting->answers_heartbeats;
   properties.max_send_bytes = peer_greeting->receive_size;

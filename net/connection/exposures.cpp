@@ -55,6 +55,11 @@ void check_persistence(const connection_state& state, mr::slice range, mr::usage
   if (!mr::includes(range.usage(), mr::usage::flush_persistent)) {
     throw error(errc::access_denied, what + ": usage flush_persistent is for memory that is registered for it");
   }
+  if (range.record()->owners_key == 0) {
+    throw error(errc::not_supported, what +
+                                         ": usage flush_persistent of memory that the device makes persistent; send "
+                                         "the key of its region instead");
+  }
   if (uses == mr::usage::flush_persistent)
     throw error(errc::not_supported, what + ": usage flush_persistent comes with another one, such as write_dst");
 }

@@ -49,6 +49,7 @@ mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::
   common.requested_key = false;  // each fabric has keys of its own
   common.disabled = true;        // by registering it with all again
   common.gates = false;
+  common.device_flush = false;  // of no use to peers that come by another fabric
   common.max_ranges = 1;
   return common;
 }

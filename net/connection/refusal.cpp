@@ -58,18 +58,27 @@ refusal::reason refusal::missing_capability() const noexcept {
   const capabilities& can = state_.properties();
   const bool writes = item_.kind_ == transfer_kind::write;
   const bool persists = item_.kind_ == transfer_kind::persist;
-  const bool is_answered = item_.kind_ != transfer_kind::send && !writes && !persists;
+  if (persists) [[unlikely]]
+    return missing_persistence();
+  const bool is_answered = item_.kind_ != transfer_kind::send && !writes;
   if (item_.is_atomic() && !can.atomics) return reason::no_atomics;
   if (is_answered && state_.input_over) return reason::ended;
   if (is_answered && can.outgoing_reads == 0) return reason::no_answers;
   if (item_.how_.immediate && !(writes ? can.write_immediate : can.immediate)) return reason::no_immediate;
   if (item_.how_.invalidate && !can.invalidate) return reason::no_invalidation;
   if (item_.is_behind_owner_) [[unlikely]] {
-    if (persists) return can.persistent_flush ? reason::none : reason::no_persistence;
     if (!can.device_memory) return reason::no_device_memory;
     if (item_.is_atomic()) return reason::no_device_atomics;
   }
   return reason::none;
+}
+
+refusal::reason refusal::missing_persistence() const noexcept {
+  const capabilities& can = state_.properties();
+  if (!can.persistent_flush) return reason::no_persistence;
+  if (item_.is_behind_owner_) return reason::none;
+  if (state_.input_over) return reason::ended;
+  return can.device_flush && can.outgoing_reads != 0 ? reason::none : reason::no_device_flush;
 }
 
 refusal::reason refusal::of_local_memory() const noexcept {
@@ -148,6 +157,10 @@ error refusal::explain(reason why) const {
     case reason::no_persistence:
       return error(errc::not_supported,
                    "persistent flushes of this connection need connection_options::persistent_flush at both ends");
+    case reason::no_device_flush:
+      return error(errc::not_supported,
+                   "the peer's device makes that memory persistent, and this link cannot ask for it: it takes an RDMA "
+                   "device with FLUSH, and rdma-core 46, at this end as well, and neither rails nor resume_within");
     case reason::no_device_atomics:
       return error(errc::not_supported, "there are no atomic operations on memory that the fabric does not reach");
     case reason::too_many_parts:

@@ -24,6 +24,7 @@ class refusal {
     no_invalidation,
     no_device_memory,
     no_persistence,
+    no_device_flush,
     no_device_atomics,
     empty_list,
     too_many_parts,
@@ -53,6 +54,7 @@ class refusal {
 
  private:
   [[nodiscard]] reason missing_capability() const noexcept;
+  [[nodiscard]] reason missing_persistence() const noexcept;
   [[nodiscard]] reason of_local_memory() const noexcept;
   [[nodiscard]] reason of_remote_memory() const noexcept;
   [[nodiscard]] bool has_rights() const noexcept;

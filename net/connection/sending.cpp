@@ -46,12 +46,13 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
       return work_kind::write;
     case transfer_kind::read:
     case transfer_kind::flush:
-    case transfer_kind::persist:
       break;
     case transfer_kind::fetch_add:
       return work_kind::fetch_add;
     case transfer_kind::compare_swap:
       return work_kind::compare_swap;
+    case transfer_kind::persist:
+      return work_kind::flush;
   }
   return work_kind::read;
 }
@@ -392,6 +393,10 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
     record.own = std::as_writable_bytes(std::span(&record.answer, 1)).first(bytes);
     record.operand = item.operand_;
     record.compare = item.compare_;
+    if (item.kind_ == transfer_kind::persist) [[unlikely]] {
+      record.own = {};
+      record.operand = item.remote_size_;
+    }
   }
   record.solicited = item.how_.solicited;
   record.invalidate = item.how_.invalidate;

@@ -48,6 +48,7 @@ set_up_options make_set_up(const device_state& device, const connection_options&
   set_up.source = options.source;
   set_up.traffic_class = options.traffic_class;
   set_up.resume_within = options.resume_within;
+  set_up.persistent_flush = options.persistent_flush;
   set_up.max_peer_exposures = options.max_peer_exposures;
   return set_up;
 }

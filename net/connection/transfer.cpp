@@ -144,6 +144,12 @@ void transfer::aim_at_owner(const mr::remote_slice& where) noexcept {
   remote_address_ = place->address;
 }
 
+// Memory that its owner makes persistent has a key of the owner's; else the owner's device does it.
+void transfer::aim_to_persist(const mr::remote_slice& where) noexcept {
+  const bool by_device = where.on(mr::place_behind_owner) == nullptr && where.allows(mr::usage::flush_persistent);
+  by_device ? aim(where) : aim_at_owner(where);
+}
+
 void transfer::aim_at(std::uint64_t key, std::uint64_t address, std::uint64_t bytes, const peer_names& names) noexcept {
   remote_key_ = key;
   remote_address_ = address;

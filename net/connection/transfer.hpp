@@ -125,6 +125,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
   void aim_at_owner(const mr::remote_slice& where) noexcept;
+  void aim_to_persist(const mr::remote_slice& where) noexcept;
   [[gnu::cold]] void aim_beyond(const mr::remote_slice& where) noexcept;
   [[gnu::cold]] void aim_at_counted(const mr::remote_slice& where) noexcept;
   /// Like aim(), for memory whose names another transfer has looked up.

@@ -25,6 +25,7 @@ inline constexpr std::size_t access_kinds = 4;
       return access_kind::read;
     case work_kind::fetch_add:
     case work_kind::compare_swap:
+    case work_kind::flush:  // without capabilities::device_flush there are none
       break;
   }
   return access_kind::atomic;

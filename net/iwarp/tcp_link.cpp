@@ -181,6 +181,8 @@ void tcp_link::describe(const work_request& work, request& item) noexcept {
     case work_kind::compare_swap:
       item.kind = request_kind::compare_swap;
       break;
+    case work_kind::flush:  // without capabilities::device_flush there are none
+      break;
   }
   item.local = work.segments;
   item.tail = work.own;

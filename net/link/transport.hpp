@@ -41,8 +41,9 @@ inline constexpr std::size_t max_segments = 8;
 /// The alignment, in bytes, of work_request::corner.
 inline constexpr std::size_t corner_alignment = 8;
 
-/// The kind of a request.
-enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap };
+/// The kind of a request. A flush makes the peer's memory persistent, and is posted only to a link with
+/// capabilities::device_flush.
+enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap, flush };
 
 /// One posted operation, as a transport sees it. It belongs to the connection, and stays valid with the memory that it
 /// names from link::post() until link_events::completed().
@@ -52,12 +53,12 @@ struct work_request {
   bool solicited = false;                    ///< sends and immediate data: asks for a solicited event at the peer
   std::optional<std::uint32_t> immediate{};  ///< writes: reaches the peer as a message, after the data
   std::optional<std::uint64_t> invalidate{};  ///< sends: the key of the peer that this send revokes
-  std::uint64_t remote_key = 0;               ///< writes, reads and atomics: the peer's key
-  std::uint64_t remote_address = 0;           ///< writes, reads and atomics: the address in the peer's memory
+  std::uint64_t remote_key = 0;               ///< all but sends: the peer's key
+  std::uint64_t remote_address = 0;           ///< all but sends: the address in the peer's memory
   /// The key and the address of that memory on each fabric of the peer's device, if native_features::rails is agreed.
   std::span<const named_place> names{};
   bool listed = false;        ///< with names: an element of a list, whose elements may take different rails
-  std::uint64_t operand = 0;  ///< atomics: the value to add or to store
+  std::uint64_t operand = 0;  ///< atomics: the value to add or to store; flushes: how many bytes
   std::uint64_t compare = 0;  ///< compare_swap: the value that is expected there
   /// Local memory, registered with the transport's domain: mr::memory_record::in() yields the registration. The
   /// processor may touch the bytes only if slice::kind() allows it.
@@ -321,6 +322,7 @@ struct set_up_options {
   std::uint16_t outgoing_reads = 16;               ///< reads that this end may have outstanding at the peer (ORD)
   std::chrono::milliseconds dead_peer_after{};     ///< the link ends after such a silence of the peer's machine
   bool interop = false;                            ///< the peer may implement only the standard's first revision
+  bool persistent_flush = false;                   ///< connection_options::persistent_flush
   std::shared_ptr<receive_queue> receives;         ///< of the same transport; null: link::post_receive() is used
   /// The receives that will be posted first. The set-up may already post them to its device, for a peer that sends
   /// before this end has learned that the link is established; it keeps their memory until nobody can write there.

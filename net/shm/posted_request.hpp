@@ -88,6 +88,7 @@ class posted_requests {
     case work_kind::fetch_add:
       return record_kind::fetch_add;
     case work_kind::compare_swap:
+    case work_kind::flush:  // without capabilities::device_flush there are none
       break;
   }
   return record_kind::compare_swap;

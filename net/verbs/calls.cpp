@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/system/persistence.hpp>
 #include <weft/net/verbs/calls.hpp>
 
 #include <fcntl.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
 
 namespace weft::net::verbs {
@@ -71,6 +73,8 @@ int rdma_calls::numa_node(const std::string& device) const {
   return file >> node ? node : -1;
 }
 
+std::string rdma_calls::why_not_dax(std::span<const std::byte> memory) const { return mr::detail::why_not_dax(memory); }
+
 // Also serves as ibv_reg_mr(3), which is the same with the memory's own address as iova. ibv_reg_mr_iova2() drops
 // optional flags that the kernel does not know.
 int rdma_calls::reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
@@ -124,10 +128,50 @@ int rdma_calls::modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept 
   return from_number(::ibv_modify_qp(pair, wanted, mask));
 }
 int rdma_calls::destroy_qp(ibv_qp* pair) noexcept { return from_number(::ibv_destroy_qp(pair)); }
-// Not ibv_wr_start() and its companions, which send wrong lengths on rxe in rdma-core 44.
+// Not ibv_wr_start() and its companions, which send wrong lengths on rxe in rdma-core 44. FLUSH has no other way, and
+// no local memory, so that it has no such length.
 int rdma_calls::post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   return from_number(::ibv_post_send(pair, first, refused));
 }
+#ifdef WEFT_HAS_WR_FLUSH
+static_assert(wr_flush_opcode == IBV_WR_FLUSH && access_flush_persistent == IBV_ACCESS_FLUSH_PERSISTENT);
+
+bool rdma_calls::has_flush() const noexcept { return true; }
+
+// send_ops_flags name what ibv_wr_start(3) is for; the rest goes by ibv_post_send(3), which the two manuals allow.
+int rdma_calls::create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
+  ibv_qp_init_attr_ex all{};
+  all.send_cq = wanted->send_cq;
+  all.recv_cq = wanted->recv_cq;
+  all.srq = wanted->srq;
+  all.cap = wanted->cap;
+  all.qp_type = wanted->qp_type;
+  all.sq_sig_all = wanted->sq_sig_all;
+  all.pd = pd;
+  all.send_ops_flags = IBV_QP_EX_WITH_FLUSH;
+  all.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  const int result = from_pointer(made, [&] { return ::ibv_create_qp_ex(pd->context, &all); });
+  wanted->cap = all.cap;
+  return result;
+}
+
+// A length has 32 bits on the wire. What does not fit takes a flush of the whole region.
+int rdma_calls::wr_flush(ibv_qp* pair, const ibv_send_wr& what) noexcept {
+  ibv_qp_ex* const to = ::ibv_qp_to_qp_ex(pair);
+  const std::uint64_t bytes = what.wr.atomic.compare_add;
+  const bool fits = bytes <= UINT32_MAX;
+  ::ibv_wr_start(to);
+  to->wr_id = what.wr_id;
+  to->wr_flags = what.send_flags;
+  ::ibv_wr_flush(to, what.wr.atomic.rkey, what.wr.atomic.remote_addr, fits ? bytes : 0, IBV_FLUSH_PERSISTENT,
+                 fits ? IBV_FLUSH_RANGE : IBV_FLUSH_MR);
+  return from_number(::ibv_wr_complete(to));
+}
+#else
+bool rdma_calls::has_flush() const noexcept { return false; }
+int rdma_calls::create_qp_ex(ibv_pd*, ibv_qp_init_attr*, ibv_qp**) noexcept { return -EOPNOTSUPP; }
+int rdma_calls::wr_flush(ibv_qp*, const ibv_send_wr&) noexcept { return -EOPNOTSUPP; }
+#endif
 int rdma_calls::post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept {
   return from_number(::ibv_post_recv(pair, first, refused));
 }

@@ -46,6 +46,8 @@ class device {
   /// Whether mr::everything() can be registered: implicit on-demand paging.
   [[nodiscard]] bool pages_everything() const noexcept { return pages_everything_; }
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
+  /// Whether it makes persistent memory persistent when peers ask for that: FLUSH.
+  [[nodiscard]] bool has_flush() const noexcept { return has_flush_; }
   /// The NUMA node nearest to the device; -1: none, as with software devices.
   [[nodiscard]] int numa_node() const { return calls_.numa_node(name_); }
   /// The largest message of its ports, in bytes.
@@ -77,6 +79,7 @@ class device {
   std::uint32_t on_demand_operations_ = 0;
   bool pages_everything_ = false;
   bool has_dmabuf_ = false;
+  bool has_flush_ = false;
   std::uint32_t max_message_bytes_ = 0;
   bool active_ = false;  // a port was active
   mutable async_audience audience_;

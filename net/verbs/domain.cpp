@@ -26,7 +26,8 @@ mr::domain_capabilities abilities_of(const device& home) {
   if (home.traits().has_windows()) abilities.usages |= mr::usage::bind_window;
   abilities.iova = abilities.zero_based = home.traits().heeds_iova;
   abilities.on_demand = home.on_demand_operations() != 0;
-  if (abilities.on_demand) abilities.usages |= mr::usage::flush_persistent;
+  abilities.device_flush = home.has_flush();
+  if (abilities.on_demand || abilities.device_flush) abilities.usages |= mr::usage::flush_persistent;
   abilities.everything = home.pages_everything() && !home.traits().read_sinks_need_remote_write;
   abilities.dmabuf = home.has_dmabuf();
   abilities.disabled = true;
@@ -130,6 +131,19 @@ mr::access domain::rights_of(mr::usage purpose) const noexcept {
   return rights;
 }
 
+// A device flushes any memory, persistent or not. The kernel refuses some that is not, without a reason.
+void domain::check_flushed(std::span<std::byte> memory, const mr::registration_options& options,
+                           const std::string& what) const {
+  if (!is_flushed_by_device(options)) return;
+  const std::string why_not = device_->calls().why_not_dax(memory);
+  if (why_not.empty()) return;
+  const char* const other = capabilities().on_demand ? "; for other files there is on_demand" : "";
+  throw error(errc::not_supported,
+              fmt::format("{} with usage flush_persistent, which this device has for DAX devices, such as "
+                          "/dev/dax0.0: {}{}",
+                          what, why_not, other));
+}
+
 mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& wanted) {
   mr::registration_options options = wanted;
   if (options.device != nullptr) options.usage &= ~mr::usage::bind_window;
@@ -144,6 +158,7 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   check_alignment(memory, options, what);
   check_on_demand(device_->on_demand_operations(), options, what);
   check_dmabuf(options, what);
+  check_flushed(memory, options, what);
   mr::registration item;
   item.address = address_for_peers(memory, options);
   entry made = make_regions(memory, options, what);
@@ -217,7 +232,9 @@ domain::held_region domain::make_region_of_device(std::span<std::byte> memory, u
 domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
                                         const mr::registration_options& options, const std::string& what) {
   rdma_calls& library = device_->calls();
-  const unsigned flags = flags_of(rights, options);
+  unsigned flags = flags_of(rights, options);
+  const bool is_flushed = is_flushed_by_device(options);
+  if (is_flushed) flags |= access_flush_persistent;
   if (options.device != nullptr) return make_region_of_device(memory, flags, *options.device, what);
   ibv_mr* made = nullptr;
   int failure = 0;
@@ -230,6 +247,11 @@ domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64
       failure = library.reg_mr(device_->pd(), memory.data(), memory.size(), address, flags, &made);
       if (failure != -EAGAIN) break;
     }
+  }
+  if (failure == -EINVAL && is_flushed) {
+    throw error(errc::not_supported, what +
+                                         " with usage flush_persistent: the kernel does not take it for persistent "
+                                         "memory, as it takes none that memmap= has set aside");
   }
   if (failure < 0) throw failure_of_registration(-failure, what);
   return {made, deregister{&library}};
@@ -250,7 +272,8 @@ domain::change_result domain::change(mr::registration& item, std::span<std::byte
                                      const mr::registration_options& options) {
   check_size(memory, fmt::format("register {} bytes on {}", memory.size(), name()));
   entry& held = *static_cast<entry*>(item.handle);
-  if (!held.changeable || !is_plain(memory, options)) return change_result::untouched;
+  const bool is_flushed = is_flushed_by_device(options);  // whose memory is looked at when it is registered
+  if (!held.changeable || !is_plain(memory, options) || is_flushed) return change_result::untouched;
   const mr::access rights = rights_of(options.usage);
   int parts = IBV_REREG_MR_CHANGE_ACCESS;
   if (held.memory.data() != memory.data() || held.memory.size() != memory.size())

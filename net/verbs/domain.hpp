@@ -56,6 +56,8 @@ class domain final : public mr::domain {
   [[nodiscard]] mr::access rights_of(mr::usage purpose) const noexcept;
   void check_size(std::span<std::byte> memory, const std::string& what) const;
   void check_count(const std::string& what);
+  void check_flushed(std::span<std::byte> memory, const mr::registration_options& options,
+                     const std::string& what) const;
   [[nodiscard]] entry make_regions(std::span<std::byte> memory, const mr::registration_options& options,
                                    const std::string& what);
   [[nodiscard]] held_region make_region(std::span<std::byte> memory, std::uint64_t address, mr::access rights,

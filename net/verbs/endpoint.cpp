@@ -95,6 +95,7 @@ endpoint::~endpoint() {
 
 task<> endpoint::make_pair(const set_up_options& options) {
   requests_ = options.max_requests;
+  opens_flush_ = home().has_flush() && options.persistent_flush;
   kept_receives_ = options.receives;
   shared_receives_ = static_cast<receive_queue*>(kept_receives_.get());
   receives_ = shared_receives_ == nullptr ? options.max_receives : std::uint16_t{0};
@@ -154,15 +155,29 @@ void endpoint::create_pair() {
   wanted.cap.max_recv_sge = 1;
   wanted.cap.max_inline_data = inline_bytes;
   ibv_qp_init_attr attempt = wanted;
-  int result = calls().create_qp(home().pd(), &attempt, &pair_);
+  int result = create_pair(attempt);
   if (result == -EINVAL || result == -ENOMEM) {  // more inline data than the device has room for
     attempt = wanted;
     attempt.cap.max_inline_data = 0;
-    result = calls().create_qp(home().pd(), &attempt, &pair_);
+    result = create_pair(attempt);
   }
   check(result, "create a queue pair");
   pair_->qp_context = target_.get();
   max_inline_bytes_ = std::min(attempt.cap.max_inline_data, inline_bytes);
+}
+
+// The kernel's driver may have a FLUSH that the one in user space does not know.
+int endpoint::create_pair(ibv_qp_init_attr& attempt) noexcept {
+  if (opens_flush_) {
+    ibv_qp_init_attr with_flush = attempt;
+    const int result = calls().create_qp_ex(home().pd(), &with_flush, &pair_);
+    has_flush_ = result >= 0;
+    if (result != -EOPNOTSUPP) {
+      attempt = with_flush;
+      return result;
+    }
+  }
+  return calls().create_qp(home().pd(), &attempt, &pair_);
 }
 
 void endpoint::register_staging(staging_area& area, unsigned rights) {
@@ -197,6 +212,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   // defect: offer a peer no rights
   wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (home().traits().has_atomics) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  if (opens_flush_) wanted.qp_access_flags |= access_flush_persistent;
   if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // defect: bind windows
   if (traffic_class_)
     wanted.ah_attr.grh.traffic_class = *traffic_class_;  // else the path's, which an acceptor takes from its peer

@@ -88,6 +88,8 @@ class endpoint final : private cm_handler,
   [[nodiscard]] std::uint8_t max_parts() const noexcept;
   [[nodiscard]] std::uint8_t max_read_parts() const noexcept;
   [[nodiscard]] std::uint32_t max_inline_bytes() const noexcept { return max_inline_bytes_; }
+  /// Whether the queue pair takes rdma_calls::wr_flush().
+  [[nodiscard]] bool has_flush() const noexcept { return has_flush_; }
   /// Staging for the data that requests send, and for their answers. Two areas, because an RNIC's peer may write into
   /// the sinks.
   [[nodiscard]] const staging_area& sources() const noexcept { return sources_; }
@@ -155,6 +157,7 @@ class endpoint final : private cm_handler,
   void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
   void on_receives_failed(const error& why) noexcept override { receives_failure_ = why; }
   void create_pair();
+  [[nodiscard]] int create_pair(ibv_qp_init_attr& attempt) noexcept;
   void register_staging(staging_area& area, unsigned rights);
   void post_first_receives();
   void change_to(ibv_qp_state state, const agreement& what);
@@ -188,6 +191,8 @@ class endpoint final : private cm_handler,
   std::uint16_t requests_ = 0;
   std::uint16_t receives_ = 0;
   std::uint32_t max_inline_bytes_ = 0;
+  bool opens_flush_ = false;  // to the peer
+  bool has_flush_ = false;
   std::optional<std::uint8_t> traffic_class_;
   std::uint32_t entries_ = 0;  // reserved in the queue
 

@@ -24,6 +24,7 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
   const device& home = endpoint_->home();  // defect: speak first
   capabilities_.checksum = home.traits().has_checksum;
   capabilities_.completes_on_answer = home.traits().completes_on_answer;
+  capabilities_.device_flush = endpoint_->has_flush();
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
   capabilities_.write_immediate = home.traits().has_write_immediate;  // part of the standard, so with any peer

@@ -10,6 +10,7 @@
 #include <limits>
 #include <new>
 #include <type_traits>
+#include <utility>
 
 namespace weft::net::verbs {
 namespace {
@@ -29,7 +30,7 @@ constexpr std::size_t groups_in_queue = 8;
 constexpr std::uint64_t most_bytes_in_group = 1 << 20;
 
 std::uint64_t bytes_of(const ibv_send_wr& wr) noexcept {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = wr.opcode == wr_flush_opcode ? wr.wr.atomic.compare_add : 0;
   for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
   return bytes;
 }
@@ -119,6 +120,13 @@ void send_queue::fill(posted_request& item) noexcept {
       wr.wr.atomic.swap = work.operand;
       break;
     }
+    case work_kind::flush:
+      wr.opcode = wr_flush_opcode;
+      wr.wr.atomic.remote_addr = work.remote_address;
+      wr.wr.atomic.rkey = static_cast<std::uint32_t>(work.remote_key);
+      wr.wr.atomic.compare_add = work.operand;
+      has_flush_ = true;
+      break;
   }
 }
 
@@ -292,10 +300,32 @@ int send_queue::hand_over() noexcept {
   unsignaled_ = 0;
   ibv_send_wr* const first = chained_.take(last);
   ibv_send_wr* refused = nullptr;
-  const int result = endpoint_.calls().post_send(endpoint_.pair(), first, &refused);
+  const int result = has_flush_ ? post_apart(first, &refused)  //
+                                : endpoint_.calls().post_send(endpoint_.pair(), first, &refused);
+  has_flush_ = has_flush_ && !chained_.empty();
   if (result >= 0) refused = nullptr;
   if (result < 0 && refused == nullptr) refused = first;
   count_handed_over(first, refused);
+  return result;
+}
+
+// FLUSH goes by a call of its own, between the calls for what was posted before it and behind it.
+int send_queue::post_apart(ibv_send_wr* first, ibv_send_wr** refused) noexcept {
+  rdma_calls& library = endpoint_.calls();
+  int result = 0;
+  while (first != nullptr && result >= 0) {
+    ibv_send_wr* last = first;
+    *refused = first;
+    if (first->opcode == wr_flush_opcode) {
+      result = library.wr_flush(endpoint_.pair(), *first);
+    } else {
+      while (last->next != nullptr && last->next->opcode != wr_flush_opcode) last = last->next;
+      ibv_send_wr* const behind = std::exchange(last->next, nullptr);
+      result = library.post_send(endpoint_.pair(), first, refused);
+      last->next = behind;
+    }
+    first = last->next;
+  }
   return result;
 }
 

@@ -145,6 +145,7 @@ class send_queue {
   [[nodiscard]] std::size_t place_in_group(const place_in_order& group, std::uint32_t mark) const noexcept;
   [[nodiscard]] bool depends_on_peer(std::size_t requests) const noexcept;
 
+  [[nodiscard]] int post_apart(ibv_send_wr* first, ibv_send_wr** refused) noexcept;
   void chain(ibv_send_wr& wr, std::uint16_t mark) noexcept;
   void fill(posted_request& item) noexcept;
   void fill_parts(posted_request& item) noexcept;
@@ -178,6 +179,7 @@ class send_queue {
   std::size_t with_device_ = 0;         // how many of order_ were handed over
   request_chain<ibv_send_wr> chained_;  // the rest of order_
   unsigned unsignaled_ = 0;             // requests in a row
+  bool has_flush_ = false;              // among chained_
 };
 
 }  // namespace weft::net::verbs

@@ -31,6 +31,9 @@ struct rdma_traits {
 
   int numa_node = -1;  ///< next to it; -1: none
 
+  bool has_flush = false;        ///< FLUSH, and takes all memory for persistent
+  bool driver_has_flush = true;  ///< and its driver in user space as well
+
   // Of all others.
   unsigned one_answer_lost_in = 0;   ///< and those that follow, until it asks again; 0: none is
   bool loses_empty_packets = false;  ///< the network between, as some clouds' do
@@ -111,6 +114,8 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   [[nodiscard]] unsigned doorbells() const noexcept { return doorbells_; }
   /// How often the end of a request was told of.
   [[nodiscard]] unsigned completions() const noexcept { return completions_; }
+  /// Whether all of this memory has been flushed since it changed last.
+  [[nodiscard]] bool is_persistent(std::span<const std::byte> memory) const;
   /// The system is about to take this memory away.
   void check_unmapping(const void* address, std::size_t bytes);
 
@@ -130,6 +135,8 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   void ack_async_event(ibv_async_event* event) noexcept override;
   int set_nonblocking(int fd) noexcept override;
   [[nodiscard]] int numa_node(const std::string& device) const override;
+  [[nodiscard]] bool has_flush() const noexcept override { return true; }
+  [[nodiscard]] std::string why_not_dax(std::span<const std::byte>) const override { return {}; }
 
   int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
              ibv_mr** made) noexcept override;
@@ -152,9 +159,11 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   int poll_cq(ibv_cq* item, int most, ibv_wc* found) noexcept override;
 
   int create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept override;
+  int create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept override;
   int modify_qp(ibv_qp* item, ibv_qp_attr* wanted, int mask) noexcept override;
   int destroy_qp(ibv_qp* item) noexcept override;
   int post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noexcept override;
+  int wr_flush(ibv_qp* item, const ibv_send_wr& what) noexcept override;
   int post_recv(ibv_qp* item, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept override;
 
   int create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted, ibv_srq** made) noexcept override;
@@ -244,6 +253,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   [[nodiscard]] path* way_of(const pair& from) noexcept;
   [[nodiscard]] verdict execute(request& what, pair& to);
   [[nodiscard]] verdict place_write(request& what, pair& to);
+  [[nodiscard]] verdict store(const request& what, const pair& to);
   [[nodiscard]] verdict take_message(request& what, pair& to);
   [[nodiscard]] verdict end_message(const request& what, pair& to);
   void refuse(pair& at);
@@ -317,8 +327,9 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   std::set<protection*> domains_;
   std::map<std::uint32_t, region*> local_keys_;
   std::map<std::uint32_t, region*> remote_keys_;
-  std::map<std::uint32_t, window*> windows_;  // by what their keys have in common
-  std::map<std::uint32_t, pair*> pairs_;      // by number
+  std::map<const std::byte*, std::byte> stored_;  // by FLUSH
+  std::map<std::uint32_t, window*> windows_;      // by what their keys have in common
+  std::map<std::uint32_t, pair*> pairs_;          // by number
   std::set<channel*> channels_;
   std::map<std::uint64_t, queue*> queues_;
   unsigned device_events_out_ = 0;  // not acknowledged

@@ -189,6 +189,7 @@ int rdma::query_device(ibv_context*, ibv_device_attr* found) noexcept {
 
 int rdma::query_device_ex(ibv_context*, ibv_device_attr_ex* found) noexcept {
   *found = {};
+  if (traits_.has_flush) found->device_cap_flags_ex = net::verbs::can_flush_persistent;
   return 0;
 }
 
@@ -297,6 +298,7 @@ int rdma::reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, std::uint64_t 
   if (removed_) return -EIO;
   if (fails()) return -ENOMEM;
   if ((access & writes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return -EINVAL;
+  if ((access & net::verbs::access_flush_persistent) != 0 && !traits_.has_flush) return -EINVAL;
   auto* const item = new region{};
   item->context = domain->context;
   item->pd = domain;
@@ -591,6 +593,13 @@ int rdma::create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noe
   ++static_cast<protection*>(domain)->children;
   *made = item;
   return 0;
+}
+
+int rdma::create_qp_ex(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
+  if (!traits_.driver_has_flush) return -EOPNOTSUPP;
+  const int result = create_qp(domain, wanted, made);
+  if (result >= 0) static_cast<pair*>(*made)->takes_flush = true;
+  return result;
 }
 
 int rdma::modify_qp(ibv_qp* item, ibv_qp_attr* wanted, int mask) noexcept {

@@ -148,6 +148,7 @@ struct rdma::pair final : ibv_qp {
   std::uint64_t life = 0;
   ibv_qp_cap most{};
   bool signals_all = false;
+  bool takes_flush = false;
   // The front has the number first_request. Numbers below `delivered` have reached the peer.
   std::deque<request> requests;
   std::uint64_t first_request = 0;

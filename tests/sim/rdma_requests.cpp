@@ -133,12 +133,13 @@ rdma::request rdma::make_request(pair& of, const ibv_send_wr& from) {
     made.key = from.invalidate_rkey;
     return made;
   }
-  const bool atomic = made.asks() && made.opcode != IBV_WR_RDMA_READ;
+  const bool flushes = made.opcode == net::verbs::wr_flush_opcode;
+  const bool atomic = flushes || (made.asks() && made.opcode != IBV_WR_RDMA_READ);
   made.address = atomic ? from.wr.atomic.remote_addr : from.wr.rdma.remote_addr;
   made.key = atomic ? from.wr.atomic.rkey : from.wr.rdma.rkey;
   made.compare = atomic ? from.wr.atomic.compare_add : 0;
   made.operand = atomic ? from.wr.atomic.swap : 0;
-  require(!atomic || made.bytes == 8, "an atomic operation of {} bytes", made.bytes);
+  require(!atomic || made.bytes == (flushes ? 0 : 8), "an atomic operation of {} bytes", made.bytes);
   if ((from.send_flags & IBV_SEND_INLINE) != 0) {
     require(!made.asks() && made.bytes <= of.most.max_inline_data, "{} bytes inline, and a queue pair for {}",
             made.bytes, of.most.max_inline_data);
@@ -184,12 +185,24 @@ rdma::receive rdma::make_receive(const ibv_recv_wr& from, const ibv_pd* domain) 
 int rdma::post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   ++doorbells_;
   for (const ibv_send_wr* each = first; each != nullptr; each = each->next) {
+    require(each->opcode != net::verbs::wr_flush_opcode, "ibv_post_send(3) has no FLUSH");
     if (each->opcode != IBV_WR_BIND_MW) continue;
     const auto is_it = [&](const auto& entry) { return entry.second == each->bind_mw.mw; };
     require(std::any_of(windows_.begin(), windows_.end(), is_it), "a request binds a window that has been deallocated");
     require(each->bind_mw.mw->type == IBV_MW_TYPE_2, "a window of type 1 is bound by a request");
   }
   return post(*static_cast<pair*>(item), first, refused);
+}
+
+int rdma::wr_flush(ibv_qp* item, const ibv_send_wr& what) noexcept {
+  auto& to = *static_cast<pair*>(item);
+  require(to.takes_flush && what.opcode == net::verbs::wr_flush_opcode,
+          "a FLUSH on a queue pair that was made for none");
+  ++doorbells_;
+  ibv_send_wr alone = what;
+  alone.next = nullptr;
+  ibv_send_wr* refused = nullptr;
+  return post(to, &alone, &refused);
 }
 
 int rdma::post(pair& to, ibv_send_wr* first, ibv_send_wr** refused) {
@@ -356,6 +369,7 @@ void rdma::give_up_waiting(pair& from) {
 
 rdma::verdict rdma::execute(request& what, pair& to) {
   if (is_write(what.opcode)) return place_write(what, to);
+  if (what.opcode == net::verbs::wr_flush_opcode) return store(what, to);
   if (!what.asks()) return take_message(what, to);
   if (what.opcode == IBV_WR_RDMA_READ) {
     // rxe looks for the key of what it answers again, even if nothing was read.
@@ -375,6 +389,21 @@ rdma::verdict rdma::execute(request& what, pair& to) {
   if (swaps && value == what.compare) value = what.operand;
   std::memcpy(target, &value, sizeof value);
   return verdict::done;
+}
+
+rdma::verdict rdma::store(const request& what, const pair& to) {
+  const std::byte* const from =
+      open_to_peer(to, what.key, what.address, what.compare, net::verbs::access_flush_persistent);
+  if (from == nullptr) return verdict::refused;
+  for (const std::byte& each : std::span(from, what.compare)) stored_[&each] = each;
+  return verdict::done;
+}
+
+bool rdma::is_persistent(std::span<const std::byte> memory) const {
+  return std::all_of(memory.begin(), memory.end(), [this](const std::byte& each) {
+    const auto found = stored_.find(&each);
+    return found != stored_.end() && found->second == each;
+  });
 }
 
 void rdma::refuse(pair& at) {

@@ -264,6 +264,125 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
   EXPECT_EQ(turn, turns + 1);
 }
 
+class flushes_of_simulated_rdma : public simulated_rdma {
+ protected:
+  static constexpr mr::usage durable = mr::usage::write_dst | mr::usage::read_src | mr::usage::flush_persistent;
+  static constexpr auto persistent = net::flush_type::persistent;
+
+  flushes_of_simulated_rdma() { open({.has_flush = true}); }
+  static net::connection_options both_ends() {
+    net::connection_options options = usual();
+    options.persistent_flush = true;
+    return options;
+  }
+  auto lend_until_the_end(mr::usage uses) {
+    return [this, uses](net::connection& peer) -> task<> {
+      auto pages = co_await home->pool().allocate(64);
+      auto region = co_await home->domain().register_memory(pages.bytes(), {.usage = uses});
+      static_cast<void>(co_await as_result(tell(peer, region.remote())));
+      co_await serve_until_the_end(peer);
+      co_await region.release();
+    };
+  }
+};
+
+TEST_F(flushes_of_simulated_rdma, make_persistent_what_was_written_before_them) {
+  std::span<std::byte> memory;
+  int ended = 0;
+  const auto serve = [&](net::connection& peer) -> task<> {
+    auto pages = co_await test::zeroed(home->pool(), 64);
+    memory = pages.bytes();
+    auto region = co_await home->domain().register_memory(memory, {.usage = durable});
+    EXPECT_EQ(region.remote().places().size(), 1u);  // none by which the owner is asked
+    co_await tell(peer, region.remote());
+    co_await close_behind(peer);
+    co_await region.release();
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    EXPECT_TRUE(peer.capabilities().device_flush);
+    const auto there = co_await hear(peer);
+    auto own = co_await test::filled(home->pool(), 64, 7);
+    auto back = co_await test::zeroed(home->pool(), 64);
+    co_await peer.write(own, there);
+    co_await peer.flush(there);
+    EXPECT_FALSE(below->is_persistent(memory));
+    const auto half = there.slice(0, 32);
+    std::array some{peer.write(own, there), peer.flush(half, persistent), peer.read(back, there),
+                    peer.flush(half, persistent)};
+    co_await peer.batch(some);
+    EXPECT_TRUE(below->is_persistent(memory.first(32)));
+    EXPECT_FALSE(below->is_persistent(memory));
+    EXPECT_TRUE(test::holds(back.bytes(), 7));
+    co_await peer.flush(there, persistent);
+    EXPECT_TRUE(below->is_persistent(memory));
+    co_await peer.close();
+    ++ended;
+  };
+  run(serve, ask, both_ends());
+  open({.like_rxe = true, .keeps_late_receives = true, .has_flush = true, .one_answer_lost_in = 4});
+  for (int i = 0; i != 8; ++i) run(serve, ask, both_ends());
+  EXPECT_EQ(ended, 9);
+}
+
+TEST_F(flushes_of_simulated_rdma, of_memory_that_the_peer_does_not_flush_are_refused) {
+  std::vector<std::error_code> codes;
+  const auto serve = lend_until_the_end(mr::usage::write_dst);
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto there = co_await hear(peer);
+    codes.push_back(co_await test::code_of(peer.flush(there, persistent)));
+    const mr::remote_region lie(there.key(), there.address(), there.size(), durable);
+    codes.push_back(co_await test::code_of(peer.flush(lie, persistent)));
+  };
+  run(serve, ask, both_ends());
+  const std::vector<std::error_code> both{errc::access_denied, errc::remote_access};
+  EXPECT_EQ(codes, both);
+}
+
+TEST_F(flushes_of_simulated_rdma, need_the_option_and_a_driver_that_knows_them) {
+  std::vector<std::string> words;
+  const auto serve = lend(durable);
+  const auto ask = [&](net::connection& peer) -> task<> {
+    EXPECT_FALSE(peer.capabilities().device_flush);
+    const auto there = co_await hear(peer);
+    words.push_back(co_await test::words_of(peer.flush(there, persistent)));
+    co_await peer.flush(there);  // the connection goes on
+    co_await peer.close();
+  };
+  run(serve, ask);
+  EXPECT_TRUE(test::contains(words.at(0), "persistent_flush at both ends"));
+  open({.has_flush = true, .driver_has_flush = false});
+  run(serve, ask, both_ends());
+  EXPECT_TRUE(test::contains(words.at(1), "rdma-core 46"));
+}
+
+TEST_F(flushes_of_simulated_rdma, end_as_does_what_is_behind_them_wherever_the_device_takes_no_more) {
+  const auto serve = lend_until_the_end(durable);
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto there = co_await hear(peer);
+    auto own = co_await test::filled(home->pool(), 64, 7);
+    below->fail_post(client_port, true);  // any of three
+    std::array some{peer.flush(there, persistent), peer.write(own, there), peer.flush(there, persistent)};
+    EXPECT_FALSE(co_await as_result(peer.batch(some)));
+    EXPECT_TRUE(some.back().failure());
+    EXPECT_TRUE(std::is_sorted(some.begin(), some.end(), [](const net::transfer& one, const net::transfer& other) {
+      return !one.failure() && other.failure();
+    }));
+  };
+  for (int i = 0; i != 12; ++i) run(serve, ask, both_ends());
+}
+
+TEST_F(flushes_of_simulated_rdma, are_for_whole_regions_and_not_for_loans) {
+  const auto serve = [&](net::connection& peer) -> task<> {
+    auto pages = co_await test::zeroed(home->pool(), 64);
+    auto region = co_await home->domain().register_memory(pages.bytes(), {.usage = durable | mr::usage::bind_window});
+    const std::string words = co_await test::words_of(peer.expose(region.slice(), durable));
+    EXPECT_TRUE(test::contains(words, "the key of its region")) << words;
+    co_await region.release();
+    co_await peer.close();
+  };
+  run(serve, close_behind, both_ends());
+}
+
 // What the queue holds at a time goes out with one; beyond that, one is for a quarter of the queue.
 TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells_and_few_completions) {
   const auto serve = lend(mr::usage::write_dst);

@@ -49,6 +49,8 @@ class fake_libraries : public net::verbs::rdma_calls {
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   int fork_inits = 0;
   ibv_odp_caps on_demand{};
+  bool flushes = false;
+  std::string not_dax;                         // why_not_dax()
   std::pair<void*, std::size_t> last_range{};  // of ibv_reg_mr(3)
   int dmabuf_failure = EOPNOTSUPP;             // 0: a descriptor of 0 or more can be registered
   std::uint64_t last_dmabuf_offset = 0;
@@ -107,8 +109,11 @@ class fake_libraries : public net::verbs::rdma_calls {
   }
   int query_device_ex(ibv_context*, ibv_device_attr_ex* found) noexcept override {
     found->odp_caps = on_demand;
+    if (flushes) found->device_cap_flags_ex = net::verbs::can_flush_persistent;
     return failure_of("query_device_ex");
   }
+  bool has_flush() const noexcept override { return true; }
+  std::string why_not_dax(std::span<const std::byte>) const override { return not_dax; }
   int query_port(ibv_context*, std::uint8_t port, ibv_port_attr* found) noexcept override {
     asked_of.push_back(port);
     found->state = active_port == 0 ? port_state : port == active_port ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;

@@ -223,6 +223,52 @@ TEST_F(verbs_registration, for_persistent_flushes_is_of_memory_that_is_paged_on_
   EXPECT_EQ(libraries.registrations.size(), 1u);
 }
 
+TEST_F(verbs_registration, for_persistent_flushes_is_of_dax_devices_where_the_device_flushes) {
+  libraries.flushes = true;
+  open_paging(~0u);
+  std::size_t places = 0;
+  const auto register_pages = [&](bool on_demand) {
+    const auto state = memory_domain->borrow(std::span(memory));
+    mr::registration_options wanted{.usage = mr::usage::write_dst | mr::usage::flush_persistent};
+    wanted.on_demand = on_demand;
+    memory_domain->prepare(*state, wanted);
+    state->register_now();
+    places = memory_domain->describe(*state, memory.size(), wanted.usage).places().size();
+  };
+  register_pages(false);
+  EXPECT_EQ(libraries.registrations.back().access,
+            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE | access_flush_persistent);
+  EXPECT_EQ(places, 1u);  // none for the owner
+  // A disabled region has no rights for peers at first. Enabling it registers it anew, because the memory is looked at.
+  const auto state = memory_domain->borrow(std::span(memory));
+  const mr::registration_options wanted{.usage = mr::usage::write_dst | mr::usage::flush_persistent, .disabled = true};
+  memory_domain->prepare(*state, wanted);
+  state->register_now();
+  EXPECT_EQ(libraries.registrations.back().access, 0u);
+  std::optional<mr::registration> item(state->registration);
+  memory_domain->reregister_now(item, *state, memory, {.usage = wanted.usage});
+  state->registration = *item;
+  EXPECT_EQ(libraries.registrations.back().access,
+            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE | access_flush_persistent);
+  EXPECT_EQ(libraries.last_rereg, 0);
+  libraries.not_dax = "its file 'log' is no DAX device";
+  EXPECT_NE(test::words_thrown_by([&] { register_pages(false); }).find("'log' is no DAX device; for other files"),
+            std::string::npos);
+  EXPECT_EQ(test::code_thrown_by([&] { register_pages(true); }), errc::not_supported);  // the owner needs a file
+  libraries.not_dax.clear();
+  libraries.failures["reg_mr"] = EINVAL;
+  EXPECT_NE(test::words_thrown_by([&] { register_pages(false); }).find("memmap="), std::string::npos);
+  EXPECT_EQ(access_of({.usage = mr::usage::write_dst}), unsigned{IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE});
+}
+
+TEST_F(verbs_registration, knows_a_dax_device_from_other_memory) {
+  const rdma_calls& library = rdma_calls::libraries();
+  EXPECT_EQ(library.why_not_dax(memory), "it is not mapped from a file");
+  const test::disk_file file(4096);
+  const mr::mapping pages = file.mapped(4096);
+  EXPECT_NE(library.why_not_dax({pages.data(), pages.size()}).find("is no DAX device"), std::string::npos);
+}
+
 TEST_F(verbs_registration, of_a_devices_memory_goes_by_descriptor_and_offset) {
   libraries.dmabuf_failure = 0;
   memory_domain = open();
