@@ -2,9 +2,11 @@
 // What librpma's examples do (read, write, flush to persistent), with the calls that each line replaces: a log in a
 // file, which clients append to and read by themselves.
 //
-//   from_rpma serve FILE [HOST:PORT]      the file is made if there is none
-//   from_rpma append HOST:PORT TEXT       the text survives a power cut of the server once this has ended
-//   from_rpma show HOST:PORT
+//   from_rpma serve FILE [HOST:PORT [DEVICE]]    the file is made if there is none
+//   from_rpma append HOST:PORT TEXT [DEVICE]     the text survives a power cut of the server once this has ended
+//   from_rpma show HOST:PORT [DEVICE]
+//
+// With an RDMA device that has FLUSH, as verbs:mlx5_0, the file is a DAX device: /dev/dax0.0. See docs/persistence.md.
 //
 // The file is a row of records: how many bytes of text follow (8 bytes), their checksum (8), the text. It ends where no
 // record is: a write that a power cut has torn is none. One client appends at a time.
@@ -25,7 +27,7 @@ using namespace weft;
 
 namespace {
 
-constexpr std::size_t log_bytes = std::size_t{1} << 20;
+constexpr std::size_t log_bytes = std::size_t{2} << 20;  // DAX devices are mapped in multiples of that
 
 // RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_WRITE_DST | RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT
 constexpr mr::usage of_log = mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_persistent;
@@ -86,12 +88,14 @@ mr::mapping map(const std::string& path) {
   const int file = open_file(path, O_RDWR | O_CREAT);
   struct stat found {};
   check(::fstat(file, &found) == 0);
-  if (found.st_size < static_cast<off_t>(log_bytes)) check(::ftruncate(file, log_bytes) == 0);
-  check(::fsync(file) == 0);
-  const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
-  const int directory = open_file(parent, O_RDONLY | O_DIRECTORY);
-  check(::fsync(directory) == 0);
-  ::close(directory);
+  if (!S_ISCHR(found.st_mode)) {  // a DAX device is there, and as large as it is
+    if (found.st_size < static_cast<off_t>(log_bytes)) check(::ftruncate(file, log_bytes) == 0);
+    check(::fsync(file) == 0);
+    const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
+    const int directory = open_file(parent, O_RDONLY | O_DIRECTORY);
+    check(::fsync(directory) == 0);
+    ::close(directory);
+  }
   auto mapped = mr::mapping::of_file({.descriptor = file}, log_bytes, system_calls::kernel());
   ::close(file);
   return mapped;
@@ -162,18 +166,20 @@ task<> show(net::device& device, std::string address) {
 
 int main(int argc, char** argv) try {
   const std::string verb = argc > 1 ? argv[1] : "";
-  auto device = net::device::open("shm,iwarp");  // rpma_utils_get_ibv_context(), rpma_peer_new()
+  const bool names_device = argc == (verb == "show" ? 4 : 5);
+  const int words = names_device ? argc - 1 : argc;
+  auto device = net::device::open(names_device ? argv[words] : "shm,iwarp");  // rpma_peer_new()
   executor ex;
-  if (verb == "serve" && (argc == 3 || argc == 4)) {
-    ex.run(serve(device, argv[2], argc == 4 ? argv[3] : "127.0.0.1:7471"));
-  } else if (verb == "append" && argc == 4 && argv[3][0] != '\0') {
+  if (verb == "serve" && (words == 3 || words == 4)) {
+    ex.run(serve(device, argv[2], words == 4 ? argv[3] : "127.0.0.1:7471"));
+  } else if (verb == "append" && words == 4 && argv[3][0] != '\0') {
     ex.run(append(device, argv[2], argv[3]));
-  } else if (verb == "show" && argc == 3) {
+  } else if (verb == "show" && words == 3) {
     ex.run(show(device, argv[2]));
   } else {
     std::fputs(
-        "usage: from_rpma serve FILE [HOST:PORT]\n       from_rpma append HOST:PORT TEXT\n"
-        "       from_rpma show HOST:PORT\n",
+        "usage: from_rpma serve FILE [HOST:PORT [DEVICE]]\n       from_rpma append HOST:PORT TEXT [DEVICE]\n"
+        "       from_rpma show HOST:PORT [DEVICE]\n",
         stderr);
     return 2;
   }

@@ -321,7 +321,7 @@ class Porting(ProgramTest):
             torn.seek(16 + 6 + 16)
             torn.write(b"T")
         self.fine(self.run_program("from_rpma", "show", server.address), "hello \n")
-        for _ in range(10):
+        for _ in range(20):
             self.fine(self.run_program("from_rpma", "append", server.address, "x" * 100000))
         self.assert_one_line("from_rpma", self.run_program("from_rpma", "append", server.address, "x" * 100000), "full")
 
@@ -346,7 +346,7 @@ class Porting(ProgramTest):
 
     def test_wrong_usage_exits_with_2(self):
         for program in ("from_rdmacm", "from_libfabric", "from_rpma", "from_tcp", "from_ucx"):
-            for arguments in ([], ["serve", "a", "b", "c"], ["put", "x"], ["sing"]):
+            for arguments in ([], ["serve", "a", "b", "c", "d"], ["put", "x"], ["sing"]):
                 self.assertEqual(self.run_program(program, *arguments).code, 2, (program, arguments))
 
 
