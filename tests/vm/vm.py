@@ -104,14 +104,14 @@ class Packages:
         return self.ask(*command, **options)
 
     def newest_kernel(self):
-        """The release of the kernel that linux-image-amd64 stands for, such as 6.1.0-56-amd64."""
+        """The release of the kernel that linux-image-amd64 stands for: 6.1.0-56-amd64, or 6.12.117+deb13-amd64."""
         known = self.folder / "release"
         if known.exists() and time.time() - known.stat().st_mtime < 24 * 3600:
             return known.read_text()
         try:
-            found = re.search(r"Depends: linux-image-(6\.1\.\S+-amd64)", self.ask("apt-cache", "depends", "linux-image-amd64"))
+            found = re.search(r"Depends: linux-image-(6\.12?\.\S+-amd64)", self.ask("apt-cache", "depends", "linux-image-amd64"))
             if not found:
-                raise Unavailable("linux-image-amd64 stands for no kernel 6.1 here; is this Debian 12?")
+                raise Unavailable("linux-image-amd64 stands for no kernel 6.1 or 6.12 here; is this Debian 12 or 13?")
         except Unavailable:
             if known.exists():
                 return known.read_text()
@@ -127,7 +127,7 @@ class Packages:
 
 
 class Kernel:
-    """Debian's kernel package, unpacked: an ELF image that QEMU boots at once, and the modules."""
+    """Debian's kernel package, unpacked: an image that QEMU boots, and the modules."""
 
     def __init__(self, packages):
         self.release = packages.newest_kernel()
@@ -135,10 +135,13 @@ class Kernel:
         with built_once(self.folder) as folder:
             if folder:
                 packages.unpack(f"linux-image-{self.release}", folder)
+                if not (folder / "lib").exists():  # Debian 13 has the modules in /usr
+                    (folder / "lib").symlink_to("usr/lib")
                 (folder / "vmlinux").write_bytes(unpacked_image((folder / f"boot/vmlinuz-{self.release}").read_bytes()))
                 output_of("depmod", "-b", folder, self.release)
                 for module in files_of(folder, self.release, FIRST_MODULES + STRIPPED_MODULES):
-                    output_of("strip", "--strip-debug", module)
+                    output_of("strip", "--strip-debug", unpacked_module(Path(module)))
+                output_of("depmod", "-b", folder, self.release)  # knows them by their names
 
     def add_siw(self, packages):
         """Builds the module siw, which Debian's kernel leaves out, of Debian's sources for that kernel."""
@@ -205,11 +208,24 @@ def adapt_siw(siw):
 
 
 def unpacked_image(bzimage):
-    """The kernel inside a bzImage (the kernel's Documentation/arch/x86/boot.rst): saves the guest to unpack it."""
+    """The kernel inside a bzImage (the kernel's Documentation/arch/x86/boot.rst): saves the guest to unpack it.
+
+    The bzImage itself if the kernel is packed by Zstandard, as Debian 13's."""
     setup_sectors = bzimage[0x1F1] or 4
     offset, size = struct.unpack_from("<II", bzimage, 0x248)
     begin = (setup_sectors + 1) * 512 + offset
-    return lzma.LZMADecompressor().decompress(bzimage[begin:begin + size])
+    packed = bzimage[begin:begin + size]
+    return lzma.LZMADecompressor().decompress(packed) if packed.startswith(b"\xFD7zXZ") else bzimage
+
+
+def unpacked_module(file):
+    """Of Debian 13, which packs its modules, so that busybox's insmod does not know them."""
+    if file.suffix != ".xz":
+        return file
+    unpacked = file.with_suffix("")
+    unpacked.write_bytes(lzma.decompress(file.read_bytes()))
+    file.unlink()
+    return unpacked
 
 
 def files_of(root, release, modules):
@@ -314,8 +330,8 @@ class Guest:
         output, requests = Port("output", 1), Port("host", 2)
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL",  # a guest does not outlive this process
-             "qemu-system-x86_64", *accelerator(options.instructions), "-cpu", "max", "-smp", str(options.cpus), "-m",
-             str(options.memory), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
+             "qemu-system-x86_64", *accelerator(options.instructions), "-cpu", "max", "-smp", str(options.cpus),
+             *self.hardware_memory(options), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
              "-kernel", kernel.image, "-initrd", first_files,
              "-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check",
              "-serial", f"file:{self.console}", *share("root", "/", "readonly=on,multidevs=remap"),
@@ -326,6 +342,17 @@ class Guest:
                         for work, port in ((self.copy_output, output), (self.grant_requests, requests))]
         for thread in self.threads:
             thread.start()
+
+    def hardware_memory(self, options):
+        """With --persistent, an NVDIMM beside it."""
+        if not options.persistent:
+            return ["-m", str(options.memory)]
+        file = self.control / "nvdimm"
+        with open(file, "wb") as image:
+            image.truncate(options.persistent << 20)
+        return ["-m", f"{options.memory},slots=1,maxmem={options.memory + options.persistent}M", "-machine", "pc,nvdimm=on",
+                "-object", f"memory-backend-file,id=nvdimm,share=on,mem-path={file},size={options.persistent}M",
+                "-device", "nvdimm,memdev=nvdimm"]
 
     def write_command(self, kernel, options):
         environment = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
@@ -423,6 +450,8 @@ def parsed(arguments):
     parser = argparse.ArgumentParser(prog="vm", description=__doc__)
     parser.add_argument("--cpus", type=int, help="virtual processors; 2, or 4 for two devices")
     parser.add_argument("--memory", type=int, default=1024, metavar="MIB", help="1024")
+    parser.add_argument("--persistent", type=int, default=0, metavar="MIB",
+                        help="an NVDIMM: README.md; none")
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="after which the guest is killed; 120")
     parser.add_argument("--devices", choices=["none", "rxe", "siw"], default="none",
                         help="an RDMA device at each end of a cable")
