@@ -12,6 +12,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 
+import rdma_device
 from copier import MIB, Copier, memory_for
 from processes import Activity, Client, Server, median, print_table, run
 
@@ -26,14 +27,22 @@ class Extent:
 
     rounds: int = 3  # of GETs
     round_milliseconds: int = 1000
-    orders: tuple = ((0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0), (0, 2, 1))  # in which the file goes over each way
+    copies: int = 5  # of the file, over each way
     file_mib: int = 0  # 0: a file of the machine's
     pulled_after: float = 0.5  # seconds after the copy has begun
     pulled_for: float = 1.0
 
 
 WHOLE = Extent()
-QUICK = Extent(rounds=1, round_milliseconds=100, orders=((0, 1, 2),), file_mib=24, pulled_after=0.05, pulled_for=0.2)
+QUICK = Extent(rounds=1, round_milliseconds=100, copies=1, file_mib=24, pulled_after=0.05, pulled_for=0.2)
+
+
+def in_turn(ways, rounds):
+    """The ways, so many times, in an order that changes: none is always behind the same one."""
+    for number in range(rounds):
+        turn = number % len(ways)
+        order = ways[turn:] + ways[:turn]
+        yield order if number < len(ways) else order[::-1]
 
 
 def begin(title):
@@ -86,9 +95,14 @@ def ask_redis(server, port):
 
 def cache(programs, extent):
     begin(f"1. A cache that its clients read by themselves: {KEYS:,} keys of 64 bytes, {AT_A_TIME} GETs at a time")
-    serve = [f"{programs}/kv", "serve", "--listen", "127.0.0.1:0", "--tcp-port", "0", "--fill", str(KEYS), "--direct"]
+
+    def serve(device, address, *words):
+        command = [f"{programs}/kv", "--device", device, "serve", "--listen", f"{address}:0", "--tcp-port", "0", "--fill",
+                   str(KEYS), "--record-memory", "1"]
+        return Server([*command, *words], r"keys on (\S+) over .*, and on (\S+) over TCP")
+
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(Server(serve, r"keys on (\S+) over .*, and on (\S+) over TCP"))
+        server = stack.enter_context(serve("shm,iwarp", "127.0.0.1", "--direct"))
         address, tcp = server.said.groups()
         activity = stack.enter_context(Activity("cache"))
 
@@ -100,6 +114,10 @@ def cache(programs, extent):
             "weft, iWARP in user space": over("iwarp"),
             "requests over TCP": lambda: ask_kv(server, kv_client(programs, extent, "bench", f"tcp://{tcp}")),
         }
+        if (device := rdma_device.find()) is not None:
+            there = stack.enter_context(serve(*device))
+            asking = kv_client(programs, extent, "--device", device[0], "bench", there.said.group(1))
+            ways[f"weft, {device[0]}"] = lambda: ask_kv(there, asking)
         if has_redis():
             other, port = start_redis(stack)
             ways["redis-server, TCP"] = lambda: ask_redis(other, port)
@@ -149,21 +167,23 @@ def copies(programs, extent):
         size = os.path.getsize(file) / MIB
         begin(f"2. A file to another process that stores it, SHA-256 from end to end: {os.path.basename(file)}, {size:.0f} MiB")
         activity = stack.enter_context(Activity("file"))
-        names = ("weft, shared memory", "weft, iWARP in user space", "plain TCP")
-        copiers = [stack.enter_context(Copier(programs, place, device)) for device in ("shm", "iwarp", None)]
-        for copier in copiers:
+        ways = {"weft, shared memory": ("shm",), "weft, iWARP in user space": ("iwarp",), "plain TCP": (None,)}
+        if (device := rdma_device.find()) is not None:
+            ways[f"weft, {device[0]}"] = (device[0], f"{device[1]}:0")
+        copiers = {name: stack.enter_context(Copier(programs, place, *way)) for name, way in ways.items()}
+        for copier in copiers.values():
             copier.put(file)  # does not count
-        results = [[] for _ in names]
-        for order in extent.orders:
-            for number in order:
-                activity.step(names[number])
-                results[number].append(copiers[number].put(file))
+        results = {name: [] for name in ways}
+        for order in in_turn(list(ways), extent.copies):
+            for name in order:
+                activity.step(name)
+                results[name].append(copiers[name].put(file))
     rows = []
-    for name, found in zip(names, results):
+    for name, found in results.items():
         speeds = sorted(size / each.seconds for each in found)
         rows.append((name, f"{median(speeds):.0f} MiB/s", f"{speeds[0]:.0f} to {speeds[-1]:.0f}",
                      f"{median([each.processor for each in found]):.2f} s"))
-    print_table((f"median of {len(extent.orders)}", "speed", "of all", "processors, both ends"), rows)
+    print_table((f"median of {extent.copies}", "speed", "of all", "processors, both ends"), rows)
 
 
 # ---- 3: a cable is pulled ----
