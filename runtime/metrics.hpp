@@ -20,7 +20,8 @@ class executor_group;
 ///     const std::string page = all.text();
 class metrics {
  public:
-  /// Adds a value that only grows. `labels` is empty or in the format's form: `executor="main"` (see label()).
+  /// Adds a value that only grows. `labels` is empty or in the format's form: `executor="main"` (see label()). Of two
+  /// values with one name and the same labels Prometheus keeps one.
   void counter(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);
   /// Adds a value that goes up and down.
   void gauge(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);
@@ -28,7 +29,7 @@ class metrics {
   /// All that was added, in the text format.
   [[nodiscard]] std::string text() const;
 
-  /// One label, with special characters in its value escaped.
+  /// One label, with special characters in its value escaped, and U+FFFD for bytes that are not UTF-8.
   [[nodiscard]] static std::string label(std::string_view name, std::string_view value);
 
  private:

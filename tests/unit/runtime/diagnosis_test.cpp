@@ -479,6 +479,26 @@ TEST(metrics, are_grouped_by_name_with_help_and_type_once) {
       << text;
 }
 
+TEST(metrics, of_any_words_are_a_page_that_prometheus_takes) {
+  metrics all;
+  all.gauge("lent", "What C:\\tmp\nholds \xff", metrics::label("peer", "\xc3\xa9\xf0\x9f\x90\x99 \xff\xc3"), 1);
+  EXPECT_EQ(all.text(),
+            "# HELP lent What C:\\\\tmp\\nholds \xef\xbf\xbd\n"
+            "# TYPE lent gauge\n"
+            "lent{peer=\"\xc3\xa9\xf0\x9f\x90\x99 \xef\xbf\xbd\xef\xbf\xbd\"} 1\n");
+  const auto replaced = [](std::string_view bytes) {
+    return metrics::label("a", bytes).find("\xef\xbf\xbd") != std::string::npos;
+  };
+  for (const std::string_view wrong : {"\x80", "\xc0\xaf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
+                                       "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"}) {
+    EXPECT_TRUE(replaced(wrong)) << wrong;
+  }
+  for (const std::string_view right :
+       {"\xc2\x80", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_FALSE(replaced(right)) << right;
+  }
+}
+
 TEST(task_name, is_the_function_without_what_compilers_print_around_it) {
   EXPECT_EQ(detail::function_name("weft::task<> serve(weft::net::connection)"), "serve");
   EXPECT_EQ(detail::function_name("weft::task<T> a::read_all(T, int) [with T = std::vector<int>]"), "a::read_all");
