@@ -236,7 +236,8 @@ task<> serve_metrics(net::device& device, const table& data, const executors& th
     all.counter("kv_evicted_keys_total", "Keys that have made room for others before they had expired.", {},
                 data.evicted());
     all.gauge("kv_record_bytes", "Bytes of keys and values that do not fit a slot.", {}, data.record_bytes());
-    all.gauge("kv_record_memory_bytes", "Memory for them.", {}, data.record_memory());
+    all.gauge("kv_record_memory_bytes", "Bytes of memory for keys and values that do not fit a slot.", {},
+              data.record_memory());
   };
   co_await server.serve(collect);
 }

@@ -1761,6 +1761,14 @@ class Kv(StreamTest):
         queries = [query["expr"] for panel in dashboard["panels"] for query in panel.get("targets", [])]
         self.assertEqual(set(re.findall(r"\bweft_\w+", " ".join(queries))), served)
 
+    def test_the_metrics_are_named_and_explained_as_prometheus_wants_them(self):
+        if shutil.which("promtool") is None:
+            self.skipTest("there is no promtool (Debian: prometheus)")
+        self.device = "iwarp+iwarp"  # others have no rails to tell of
+        with urllib.request.urlopen(self.serve_watched().metrics, timeout=PATIENCE) as answer:
+            checked = subprocess.run(["promtool", "check", "metrics"], input=answer.read(), capture_output=True)
+        self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, b""))
+
     def test_signals_ask_a_running_server_for_its_tasks_and_for_a_trace(self):
         server = self.serve_watched()
         server.signal(signal.SIGUSR1)
