@@ -48,7 +48,7 @@ def main():
     body, y = [], 0
     for group in sorted(titles):
         y += ROW
-        body.append(f'<text x="{LEFT}" y="{y - 4}" font-weight="bold">{escape(titles[group])}</text>')
+        body.append(f'<text x="{LEFT}" y="{y - 4}" class="title">{escape(titles[group])}</text>')
         for row in rows_of([span for span in items if span[0] == group]):
             for _, name, begin, finish in row:
                 x, width = LEFT + (begin - start) * scale, max((finish - begin) * scale, 0.5)
@@ -59,8 +59,10 @@ def main():
                     body.append(f'<text x="{x + 2:.1f}" y="{y + ROW - 5}">{escape(short)}</text>')
             y += ROW
     y += ROW
-    body.append(f'<text x="{LEFT}" y="{y - 4}">{(end - start) / 1000:.1f} ms</text>')
+    body.append(f'<text x="{LEFT}" y="{y - 4}" class="title">{(end - start) / 1000:.1f} ms</text>')
     print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" font-family="monospace" font-size="10">')
+    print("<style>.title { font-weight: bold; fill: #1f2328 }"
+          " @media (prefers-color-scheme: dark) { .title { fill: #e6edf3 } }</style>")
     print("\n".join(body))
     print("</svg>")
 
