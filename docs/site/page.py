@@ -18,6 +18,13 @@ LEXERS = {"cpp": "cpp", "c++": "cpp", "c": "c", "hpp": "cpp", "h": "c", "py": "p
           "diff": "diff"}
 
 
+# Has the contents, which are longer than most screens, show the page that is open.
+SHOW_WHERE = """{
+  const nav = document.querySelector("nav"), here = nav.querySelector(".here");
+  if (here) nav.scrollTop = here.offsetTop - nav.clientHeight / 3;
+}"""
+
+
 def text_of(markup):
     """What a reader sees of HTML, in one line."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", markup)).split())
@@ -37,6 +44,7 @@ class Names:
         self.kinds = {}      # the same -> "class", "function", ...
         self.by_last = {}    # "send" -> {"weft::net::connection::send", ...}
         self.headers = {}    # "net/connection.hpp" -> "reference/net/connection.hpp.html"
+        self.files = {}      # "docs/shm.md" -> "docs/shm.html"
         self.scopes = {"weft", "weft::net", "weft::mr", "weft::mr::porting"}
 
     def add(self, name, kind, place):
@@ -51,6 +59,8 @@ class Names:
 
     def find(self, text, scope=""):
         """The place that `text`, a name as prose writes it, means in a scope; None if that is none or not certain."""
+        if text in self.files:
+            return self.files[text]
         path = re.fullmatch(r"<?(?:weft/)?([\w/]+\.hpp)>?", text)
         if path:
             fitting = [name for name in self.headers if name == path[1] or name.endswith("/" + path[1])]
@@ -210,6 +220,7 @@ class Site:
 <nav aria-label="Contents">
 {newline.join(menu)}
 </nav>
+<script>{SHOW_WHERE}</script>
 <main id="content">
 {body}
 </main>

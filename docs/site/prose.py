@@ -57,6 +57,7 @@ class Prose:
         for files in self.files.values():
             for path in files:
                 self.pages[path] = self.markdown.parse((root / path).read_text())
+                site.names.files[str(path)] = url_of(path)
 
     def title(self, path):
         tokens = self.pages[path]
@@ -68,7 +69,8 @@ class Prose:
 
     @staticmethod
     def plain(inline):
-        return "".join(child.content for child in inline.children if child.type in ("text", "code_inline"))
+        return "".join(" " if child.type == "softbreak" else child.content for child in inline.children
+                       if child.type in ("text", "code_inline", "softbreak"))
 
     def contents(self):
         """For the navigation: (heading, [(title, url)])."""
@@ -112,11 +114,28 @@ class Prose:
                     sections.append(section)
             elif token.type == "inline":
                 self.link_inline(path, url, token)
-                text.append(self.plain(token))
+                if tokens[number - 1].type != "heading_open":  # whose words are the title of what search finds
+                    text.append(self.plain(token))
             elif token.type == "fence":
                 text.append(token.content)
         note()
+        self.name_columns(tokens)
         self.site.write(url, title, self.render(url, tokens), sections)
+
+    def name_columns(self, tokens):
+        """Has the cells of a wide table of words name their columns: narrow screens show each row as a block."""
+        for number, token in enumerate(tokens):
+            if token.type == "table_open":
+                table, columns, has_numbers = token, [], False
+            elif token.type == "th_open":
+                columns.append(self.plain(tokens[number + 1]))
+                has_numbers |= token.attrGet("style") is not None
+            elif token.type == "tr_open":
+                cells = iter(columns)
+            elif token.type == "td_open":
+                token.attrSet("data-column", next(cells))
+            elif token.type == "table_close" and len(columns) > 2 and not has_numbers:
+                table.attrSet("class", "blocks")
 
     def link_inline(self, path, url, inline):
         for child in inline.children:
@@ -163,7 +182,8 @@ class Prose:
         renderer.rules["fence"] = lambda tokens, number, options, env: site.code(
             tokens[number].content, tokens[number].info.split()[0] if tokens[number].info.strip() else "", url)
         renderer.rules["code_block"] = lambda tokens, number, options, env: site.code(tokens[number].content, "", url)
-        renderer.rules["table_open"] = lambda *_: '<div class="table" tabindex="0"><table>\n'
+        renderer.rules["table_open"] = lambda tokens, number, options, env: (
+            f'<div class="table" tabindex="0"><table{renderer.renderAttrs(tokens[number])}>\n')
         renderer.rules["table_close"] = lambda *_: "</table></div>\n"
         renderer.rules["html_block"] = lambda tokens, number, options, env: (
             "" if tokens[number].content.startswith("<!--") else tokens[number].content)

@@ -262,10 +262,10 @@ class Reference:
         return html.escape(text or "", quote=False)
 
     def words(self, text, origin, scope):
-        """Running text, where Doxygen has left names without links that have a place."""
+        """Running text, where Doxygen has left names and files without links that have a place."""
         def name(found):
             return self.site.linked(found[0], origin, scope)
-        return re.sub(r"\b\w+(?:::\w+)+(?:\(\))?|\b[a-z_]+\(\)(?!\w)|\b[\w/]+\.hpp\b", name, self.escaped(text))
+        return re.sub(r"\b\w+(?:::\w+)+(?:\(\))?|\b[a-z_]+\(\)(?!\w)|\b[\w/]+\.hpp\b|\b[\w/-]+\.md\b", name, self.escaped(text))
 
     # Pages.
 
@@ -449,7 +449,9 @@ class Reference:
         self.site.write(url, header, "".join(body), sections)
 
     def index(self, name, place, kind, node):
-        self.site.index.append([re.sub(r"^weft::", "", name), place, kind, text_of_node(node)])
+        name, text = re.sub(r"^weft::", "", name), text_of_node(node)
+        if text or self.site.index[-1][0] != name:  # one line for all constructors without a comment
+            self.site.index.append([name, place, kind, text])
 
     def write_index(self):
         """All headers, those first that programs name."""

@@ -17,12 +17,15 @@ function score(row, words) {
 }
 
 function excerpt(text, words) {
-  const at = Math.max(0, Math.min(...words.map((word) => text.toLowerCase().indexOf(word)).filter((place) => place >= 0), text.length) - 60);
+  const places = words.map((word) => text.toLowerCase().indexOf(word)).filter((place) => place >= 0);
+  const first = Math.min(...places, text.length);
+  const at = first < 120 || first === text.length ? 0 : text.indexOf(" ", first - 60) + 1;
   return (at > 0 ? "… " : "") + text.slice(at, at + 180) + (text.length > at + 180 ? " …" : "");
 }
 
 function search() {
-  const words = query.value.toLowerCase().split(/[\s().]+/).filter(Boolean);
+  // As names stand in code and in errors: weft::net::connection, <weft/net/connection.hpp>, errc::closed:
+  const words = query.value.toLowerCase().replace(/weft(::|\/)/g, "").split(/[\s().,;<>"`]+|:(?=\s|$)/).filter(Boolean);
   const found = document.getElementById("found"), told = document.getElementById("told");
   found.textContent = "";
   if (words.length === 0) {
@@ -37,7 +40,8 @@ function search() {
     link.href = row[1];
     link.textContent = row[0];
     kind.textContent = " " + row[2];
-    item.append(link, kind, document.createElement("br"), excerpt(row[3], words));
+    const notInTitle = words.filter((word) => !row[0].toLowerCase().includes(word));
+    item.append(link, kind, document.createElement("br"), excerpt(row[3], notInTitle));
     found.append(item);
   }
 }
