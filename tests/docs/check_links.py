@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_links.py DIRECTORY: every link of the pages there leads to a page, a file or an anchor that exists; nothing is
-loaded from elsewhere; no anchor is there twice, and no page is left that the front page does not lead to. Links out of the
-site are looked at for their form alone.
+loaded from elsewhere; no anchor is there twice, and no page is left that the front page does not lead to; pictures have
+colours for dark pages too. Links out of the site are looked at for their form alone.
 """
 import os
 import re
@@ -79,6 +79,8 @@ def main(root):
             reached.add(path)
             ways.append(path)
     wrong += [f"{name}: no page leads here" for name in sorted(pages.keys() - reached)]
+    wrong += [f"{path.relative_to(root)}: has no colours for a dark page (@media (prefers-color-scheme: dark))"
+              for path in sorted(root.rglob("*.svg")) if "prefers-color-scheme: dark" not in path.read_text()]
     print("\n".join(wrong) or f"{len(pages)} pages, {links} links, and {outside} out of the site")
     return 1 if wrong or not pages else 0
 
