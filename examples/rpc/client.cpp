@@ -86,7 +86,7 @@ weft::task<weft::mr::buffer> client::fetch_now(request what, std::size_t most_by
                       fmt::format("take room for {} bytes: 1 to {} are possible{}{}", most_bytes, options_.room_bytes,
                                   why.empty() ? "" : ", because ", why));
   }
-  auto share = co_await permits::take(rooms_, most_bytes);
+  auto share = co_await common::permits::take(rooms_, most_bytes);
   auto memory = co_await device_.allocate(most_bytes, weft::mr::budget::receive);
   const auto inside = co_await enter();
   co_return co_await inside.link().fetch(what, std::move(memory), std::move(share));

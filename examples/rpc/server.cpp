@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <common/network.hpp>
-#include <rpc/permits.hpp>
+#include <common/permits.hpp>
 #include <rpc/server.hpp>
 #include <rpc/session.hpp>
 
@@ -54,7 +54,7 @@ class conversation {
   void hear_cancel(const cancel_message& what);
   weft::task<> hear_ending();
   weft::task<> let_end(weft::scope& calls);
-  weft::task<> attend(incoming_call& what, permits slot);
+  weft::task<> attend(incoming_call& what, common::permits slot);
   weft::task<std::string> invoke(incoming_call& what);
   weft::task<reply> reply_to(incoming_call& what);
   weft::task<> answer(const incoming_call& what, const reply& how);
@@ -99,7 +99,7 @@ weft::task<> conversation::hear_call(const call_message& what, weft::scope& call
     throw weft::error(weft::errc::protocol_error, fmt::format("call {} comes after call {}", what.id, last_id_));
   }
   last_id_ = what.id;
-  auto slot = co_await permits::take(slots_);
+  auto slot = co_await common::permits::take(slots_);
   incoming_call& call = calls_.try_emplace(what.id, device_, peer_, patience_, what).first->second;
   calls.spawn(attend(call, std::move(slot)));
 }
@@ -114,12 +114,12 @@ void conversation::hear_cancel(const cancel_message& what) {
 }
 
 // The slot goes back once the client has taken the answer, so that who takes none soon has no more calls.
-weft::task<> conversation::attend(incoming_call& what, permits slot) {
+weft::task<> conversation::attend(incoming_call& what, common::permits slot) {
   const std::uint64_t id = what.id_;
   const auto how = co_await reply_to(what);
   co_await answer(what, how);
   calls_.erase(id);
-  slot = permits();
+  slot = common::permits();
 }
 
 // What the method does ends before this does, also when it is canceled.

@@ -11,7 +11,7 @@ namespace rpc {
 /// The waiter's side of a call: enters it into the table before it is sent, and hands it over if the waiter leaves.
 class session::caller {
  public:
-  caller(session& of, permits slot, room* lent) noexcept : of_(of), slot_(std::move(slot)), lent_(lent) {}
+  caller(session& of, common::permits slot, room* lent) noexcept : of_(of), slot_(std::move(slot)), lent_(lent) {}
   caller(const caller&) = delete;
   caller& operator=(const caller&) = delete;
   ~caller() {
@@ -71,7 +71,7 @@ class session::caller {
   }
 
   session& of_;
-  permits slot_;
+  common::permits slot_;
   room* lent_;
   std::uint64_t id_ = 0;
   entry* entry_ = nullptr;  // while the call is in the table
@@ -91,7 +91,7 @@ session::session(weft::net::connection peer, weft::mr::pool& pool, weft::duratio
 // ---- the calls ----
 
 weft::task<session::reply> session::perform(const request& what, room* lent) {
-  auto slot = co_await permits::take(slots_);
+  auto slot = co_await common::permits::take(slots_);
   auto memory = co_await pool_.allocate(message_bytes);
   caller self(*this, std::move(slot), lent);
   if (over_) throw *over_;
@@ -120,7 +120,7 @@ weft::task<std::string> session::call(request what) {
   co_return std::move(got.text);
 }
 
-weft::task<weft::mr::buffer> session::fetch(request what, weft::mr::buffer memory, permits share) {
+weft::task<weft::mr::buffer> session::fetch(request what, weft::mr::buffer memory, common::permits share) {
   room lent;
   lent.share = std::move(share);
   lent.memory = co_await peer_.expose(std::move(memory), weft::mr::usage::write_dst);

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <unordered_map>
 
-#include <rpc/permits.hpp>
+#include <common/permits.hpp>
 #include <rpc/protocol.hpp>
 
 namespace rpc {
@@ -38,7 +38,7 @@ class call_failed : public std::runtime_error {
 
 /// Memory for a large answer, open to the server, and its part of what a client lends out in all.
 struct room {
-  permits share;
+  common::permits share;
   weft::net::exposure memory;
 };
 
@@ -60,7 +60,7 @@ class session {
   /// What the call yields. Throws call_failed, and weft::error, whose posted() says whether the server may have had it.
   [[nodiscard]] weft::task<std::string> call(request what);
   /// The same for a large answer: what the server has written to `memory`, a buffer of its length.
-  [[nodiscard]] weft::task<weft::mr::buffer> fetch(request what, weft::mr::buffer memory, permits share);
+  [[nodiscard]] weft::task<weft::mr::buffer> fetch(request what, weft::mr::buffer memory, common::permits share);
 
   /// Ends the calls under way with errc::closed, and closes in order.
   [[nodiscard]] weft::task<> close();
@@ -81,10 +81,10 @@ class session {
     caller* waiting = nullptr;  // null: it has given up
     weft::time_point given_up;
     bool cancel_due = false;
-    permits slot;
+    common::permits slot;
     std::uint64_t room_bytes = 0;
     std::optional<std::uint32_t> room_key;  // of a room that is retired
-    permits room_share;                     // of the same
+    common::permits room_share;             // of the same
   };
 
   weft::task<reply> perform(const request& what, room* lent);

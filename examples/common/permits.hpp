@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace rpc {
+namespace common {
 
 /// Permits of a semaphore, which go back when this goes. Move-only.
 class permits {
@@ -40,4 +40,4 @@ class permits {
   std::size_t count_ = 0;
 };
 
-}  // namespace rpc
+}  // namespace common
