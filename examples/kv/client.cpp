@@ -29,32 +29,37 @@ task<bool> client::get(std::string_view key, value& into) {
   const places where = places_of(key, buckets_);
   ++counters_.gets;
   if (clock_.is_old()) co_await ask_the_time();
-  auto room = co_await device_->allocate(bucket_bytes);
-  if (co_await get_from(where.first, key, room, into) == outcome::found) co_return true;
-  co_return co_await get_from(where.second, key, room, into) == outcome::found;
+  if (co_await get_from(where.first, key, into) == outcome::found) co_return true;
+  co_return co_await get_from(where.second, key, into) == outcome::found;
 }
 
-task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, mr::buffer& room, value& into) {
-  constexpr int patience = 1000;
-  for (int i = 0; i < patience; ++i) {
-    const outcome result = co_await read_bucket(bucket, key, room, into);
+task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, value& into) {
+  constexpr int most_reads = 1000;
+  constexpr int most_records = 100;
+  int records = 0;
+  mutex::lock_guard alone;
+  for (int i = 0; i < most_reads && records < most_records; ++i) {
+    auto room = co_await device_->allocate(bucket_bytes);
+    co_await memory_.read(room, bucket * bucket_bytes);
+    ++counters_.reads;
+    bucket_search search(room.bytes().first<bucket_bytes>(), bucket, key, clock_.latest());
+    room.reset();  // many GETs that each keep some memory while they wait for more would wait for each other
+    record_place place;
+    outcome result = search.next(into, place);
+    while (result == outcome::in_record) {
+      ++records;
+      result = co_await read_record_at(place, key, into);
+      if (result == outcome::absent) result = search.next(into, place);  // another key has the same hash
+    }
     if (result != outcome::torn) co_return result;
     ++counters_.torn;
+    // The record was overtaken: the next one is read faster if others do not share the network with it.
+    if (records != 0 && !alone) alone = co_await hurrying_->lock();
   }
-  throw error(errc::malformed, fmt::format("get {}: bucket {} of the server's table is not valid", key, bucket));
-}
-
-task<outcome> client::read_bucket(std::uint64_t bucket, std::string_view key, mr::buffer& room, value& into) {
-  co_await memory_.read(room, bucket * bucket_bytes);
-  ++counters_.reads;
-  bucket_search search(room.bytes().first<bucket_bytes>(), bucket, key, clock_.latest());
-  record_place place;
-  outcome result = search.next(into, place);
-  while (result == outcome::in_record) {
-    result = co_await read_record_at(place, key, into);
-    if (result == outcome::absent) result = search.next(into, place);  // another key has the same hash
+  if (records == 0) {
+    throw error(errc::malformed, fmt::format("get {}: bucket {} of the server's table is not valid", key, bucket));
   }
-  co_return result;
+  throw error(errc::busy, fmt::format("get {}: its value is overwritten faster than it is read", key));
 }
 
 task<outcome> client::read_record_at(record_place place, std::string_view key, value& into) {
@@ -70,10 +75,10 @@ task<> client::set(std::string_view key, std::string_view bytes) {
   if (!is_key(key))
     throw error(errc::invalid_argument,
                 fmt::format("set \"{}\": a key is 1 to {} printable characters", key, longest_key));
-  if (bytes.size() > longest_value) {
-    throw error(errc::message_too_large, fmt::format("set {}: a value has at most {} bytes", key, longest_value));
+  if (bytes.size() > longest_value_) {
+    throw error(errc::message_too_large, fmt::format("set {}: a value has at most {} bytes", key, longest_value_));
   }
-  const auto turn = co_await asking_->lock();
+  const auto turn = co_await take_turn();
   auto message = co_await device_->allocate(message_bytes);
   if (fits_message(key, bytes)) {
     message.resize(pack(set_request{.key = key, .value = bytes}, message.bytes()));
@@ -90,7 +95,7 @@ task<> client::set(std::string_view key, std::string_view bytes) {
 }
 
 task<> client::ask_the_time() {
-  const auto turn = co_await asking_->lock();
+  const auto turn = co_await take_turn();
   if (!clock_.is_old()) co_return;  // another has asked meanwhile
   auto message = co_await device_->allocate(message_bytes);
   message.resize(0);
@@ -98,20 +103,24 @@ task<> client::ask_the_time() {
 }
 
 // One at a time. Answers come in order: those to questions whose askers were stopped come first.
-task<> client::ask(mr::buffer message, std::optional<std::uint64_t> lent) {
+task<mutex::lock_guard> client::take_turn() {
+  auto turn = co_await asking_->lock();
   while (!owed_.empty()) co_await take_answer();
+  co_return turn;
+}
+
+task<> client::ask(mr::buffer message, std::optional<std::uint64_t> lent) {
   const auto asked = clock_bound::local::now();
+  owed_.push_back(lent);
   try {
     co_await peer_.send(std::move(message));
   } catch (const error& failure) {
-    if (failure.posted()) {
-      owed_.push_back(lent);  // it goes out all the same, unless the connection has ended
-    } else if (lent) {
-      peer_.confirm_retired(*lent);
+    if (!failure.posted()) {  // or else it goes out all the same, unless the connection has ended
+      owed_.pop_back();
+      if (lent) peer_.confirm_retired(*lent);
     }
     throw;
   }
-  owed_.push_back(lent);
   clock_ = clock_bound(co_await take_answer(), asked);
 }
 

@@ -32,10 +32,12 @@ class client {
   /// The value, or false if there is none, or it may have expired by the server's clock. One read brings it if it fits
   /// a slot, and two if it does not. While a FLUSHALL is under way, keys go one by one (table::clearing). Reads again
   /// whatever was being written meanwhile. Once a minute it asks the server for the time. Any number at a time. Throws
-  /// weft::error, also if the server's memory makes no sense for a thousand reads.
+  /// weft::error: errc::malformed if the server's memory makes no sense for a thousand reads, errc::busy if a long
+  /// value was gone a hundred times before it was read, because all memory for long values was set anew meanwhile.
   [[nodiscard]] weft::task<bool> get(std::string_view key, value& into);
   /// Stores; returns once the server has done so. A value that does not fit a message is lent to the server, which
-  /// reads it. One at a time: others wait. One that is stopped may have stored it all the same.
+  /// reads it. One at a time: others wait. One that is stopped may have stored it all the same. errc::message_too_large
+  /// for more than the server's longest value.
   [[nodiscard]] weft::task<> set(std::string_view key, std::string_view bytes);
   [[nodiscard]] weft::task<> close() { return peer_.close(); }
 
@@ -53,22 +55,25 @@ class client {
         device_(&device),
         memory_(peer_.prepare(said.memory)),
         buckets_(said.buckets),
+        longest_value_(said.longest_value),
         server_(said.server),
         clock_(said.now, asked) {}
+  weft::task<weft::mutex::lock_guard> take_turn();
   weft::task<> ask(weft::mr::buffer message, std::optional<std::uint64_t> lent = {});
   weft::task<moment> take_answer();
   weft::task<> ask_the_time();
-  weft::task<outcome> get_from(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
-  weft::task<outcome> read_bucket(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
+  weft::task<outcome> get_from(std::uint64_t bucket, std::string_view key, value& into);
   weft::task<outcome> read_record_at(record_place place, std::string_view key, value& into);
 
   weft::net::connection peer_;
   weft::net::device* device_;
   weft::net::prepared_memory memory_;
   std::uint64_t buckets_;
+  std::uint64_t longest_value_;
   generation server_;
   clock_bound clock_;
   std::unique_ptr<weft::mutex> asking_ = std::make_unique<weft::mutex>();
+  std::unique_ptr<weft::mutex> hurrying_ = std::make_unique<weft::mutex>();  // of GETs that came too late for a record
   // Of each answer that is to come, the oldest first: the key to the value that was lent for it.
   std::deque<std::optional<std::uint64_t>> owed_;
   counters counters_;

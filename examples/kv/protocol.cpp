@@ -57,26 +57,27 @@ moment expires_at(std::int64_t expiry, moment now) noexcept {
 std::size_t pack(const hello& what, std::span<std::byte> into) noexcept {
   const auto packed = what.memory.pack();
   std::copy(packed.begin(), packed.end(), into.begin());
-  const std::array<std::uint64_t, 2> beside{what.buckets, what.server};
+  const std::array<std::uint64_t, 3> beside{what.buckets, what.longest_value, what.server};
   std::memcpy(into.data() + packed.size(), beside.data(), sizeof beside);
   const std::size_t taken = packed.size() + sizeof beside;
   return taken + pack(what.now, into.subspan(taken));
 }
 
 hello unpack_hello(std::span<const std::byte> message) {
-  std::array<std::uint64_t, 2> beside{};
+  std::array<std::uint64_t, 3> beside{};
   constexpr std::size_t behind = sizeof beside + sizeof(moment);
   if (message.size() < behind) throw weft::error(weft::errc::malformed, "the server's first words are too few");
   const auto memory = weft::mr::remote_region::unpack(message.first(message.size() - behind));
   std::memcpy(beside.data(), message.last(behind).data(), sizeof beside);
-  const auto [buckets, server] = beside;
+  const auto [buckets, longest, server] = beside;
   if (buckets == 0 || buckets > UINT32_MAX || buckets * bucket_bytes > memory.size()) {
     throw weft::error(weft::errc::malformed, "the server's memory is not a table");
   }
+  if (longest > longest_value) throw weft::error(weft::errc::malformed, "the server's limit of a value is not valid");
   memory.require(weft::mr::usage::read_src, "get");
   const std::optional<moment> now = unpack_answer(message.last(sizeof(moment)));
   if (!now) throw weft::error(weft::errc::malformed, "the server's clock is not valid");
-  return {.memory = memory, .buckets = buckets, .server = server, .now = *now};
+  return {.memory = memory, .buckets = buckets, .longest_value = longest, .server = server, .now = *now};
 }
 
 // In the byte order of x86-64, like the table.

@@ -24,11 +24,12 @@ inline constexpr std::uint32_t message_bytes = 1024;
 /// Which process a server is: a number that each draws when it starts.
 using generation = std::uint64_t;
 
-/// What the server says first: where its table is and how many buckets it has, which process it is, and what its clock
-/// shows.
+/// What the server says first: where its table is, how many buckets it has and how long a value may be there, which
+/// process it is, and what its clock shows.
 struct hello {
   weft::mr::remote_region memory;
   std::uint64_t buckets = 0;
+  std::uint64_t longest_value = kv::longest_value;
   generation server{};
   moment now{};
 };

@@ -438,6 +438,10 @@ void resp_session::set(words said, resp_writer& out) {
   set_choice how;
   if (said.size() > 3 && !parse_set(said, how, out)) return;
   if (!fits(said[1], said[2], out)) return;
+  if (how.if_absent || how.if_there) {  // before anything makes room for what is not stored then
+    const auto found = service_.data_.find(in(said[1]), now_);
+    if (found.has_value() != how.if_there) return how.tell_old && found ? out.bulk(found->view()) : out.null();
+  }
   table::entry place(service_.data_, in(said[1]), now_, said[2].size());
   const bool there = place.there();
   const bool stores = there ? !how.if_absent : !how.if_there;
@@ -453,6 +457,7 @@ void resp_session::set(words said, resp_writer& out) {
 
 void resp_session::setnx(words said, resp_writer& out) {
   if (!fits(said[1], said[2], out)) return;
+  if (service_.data_.find(in(said[1]), now_)) return out.integer(0);  // as SET with NX
   table::entry place(service_.data_, in(said[1]), now_, said[2].size());
   if (place.there()) return out.integer(0);
   place.store(said[2], {});

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -24,6 +25,7 @@
 #include <variant>
 
 #include <common/network.hpp>
+#include <common/permits.hpp>
 #include <kv/bench.hpp>
 #include <kv/protocol.hpp>
 #include <kv/resp_server.hpp>
@@ -46,13 +48,19 @@ struct shared_table {
   std::chrono::milliseconds resume_within;
 };
 
+// Half of the memory that there is for sending, as permits for its bytes: values that are lent are read into that, so
+// that clients which do not let themselves be read from leave the rest for answers. An executor's.
+std::size_t room_for_lent(net::device& device, std::size_t executors) {
+  return std::max(device.pool().statistics().send.max_bytes / 2 / executors, longest_value);
+}
+
 generation draw_generation() {
   std::random_device source;
   return generation{source()} << 32 | source();
 }
 
 // A value that is lent is read into memory of this end's first, because the peer may change it at any moment.
-task<> store(shared_table shared, net::message message, net::connection& peer) {
+task<> store(shared_table shared, net::message message, net::connection& peer, semaphore& lent_room) {
   const auto what = unpack_set(message.bytes());
   if (!what) throw error(errc::malformed, fmt::format("{} sent a request that is not valid", peer.peer()));
   const auto* const lent = std::get_if<mr::remote_region>(&what->value);
@@ -65,25 +73,30 @@ task<> store(shared_table shared, net::message message, net::connection& peer) {
     shared.data.set(what->key, std::get<std::string_view>(what->value), {}, server_now());
     co_return;
   }
-  // A client that does not let itself be read from would keep the room, for which others wait.
-  constexpr auto patience = std::chrono::seconds(10);
+  const auto share = co_await common::permits::take(lent_room, size);
+  // A client that does not let itself be read from keeps the room, for which others may wait.
+  const bool enough = lent_room.available() >= longest_value;
+  const auto patience = std::chrono::seconds(enough ? 10 : 1) + shared.resume_within;
   auto room = co_await shared.device.allocate(size);
   co_await with_timeout(patience, peer.read(room, lent->slice(0, size)));
   shared.data.set(what->key, {reinterpret_cast<const char*>(room.data()), size}, {}, server_now());
 }
 
 // One peer's whole life. Its GETs need nobody here: they read the table while this waits for a SET.
-task<> serve_peer(net::connection_request request, shared_table shared) {
+task<> serve_peer(net::connection_request request, shared_table shared, semaphore& lent_room) {
   net::connection_options options;
   options.receive_size = message_bytes;
   options.resume_within = shared.resume_within;
   auto peer = co_await request.accept(options);
   std::array<std::byte, message_bytes> room;
-  const hello said{
-      .memory = shared.memory, .buckets = shared.data.buckets(), .server = shared.server, .now = server_now()};
+  const hello said{.memory = shared.memory,
+                   .buckets = shared.data.buckets(),
+                   .longest_value = shared.data.longest_value(),
+                   .server = shared.server,
+                   .now = server_now()};
   co_await peer.send_bytes(std::span(room).first(pack(said, room)));
   while (auto message = co_await peer.recv()) {
-    if (message->size() != 0) co_await store(shared, std::move(*message), peer);
+    if (message->size() != 0) co_await store(shared, std::move(*message), peer, lent_room);
     co_await peer.send_bytes(std::span(room).first(pack(server_now(), room)));
   }
 }
@@ -91,11 +104,15 @@ task<> serve_peer(net::connection_request request, shared_table shared) {
 task<> serve_there(executor& where, task<> peer) { co_await run_on(where, std::move(peer)); }
 
 task<> serve_weft(net::listener& listener, shared_table shared, executor_group* others) {
+  const std::size_t executors = others != nullptr ? others->size() : 1;
+  std::deque<semaphore> lent_rooms;
+  for (std::size_t i = 0; i < executors; ++i) lent_rooms.emplace_back(room_for_lent(shared.device, executors));
   std::size_t count = 0;
   auto accept_all = [&](scope& peers) -> task<> {
     while (auto request = co_await listener.next()) {
-      auto peer = serve_peer(std::move(*request), shared);
-      if (others != nullptr) peer = serve_there((*others)[count++ % others->size()], std::move(peer));
+      const std::size_t which = count++ % executors;
+      auto peer = serve_peer(std::move(*request), shared, lent_rooms[which]);
+      if (others != nullptr) peer = serve_there((*others)[which], std::move(peer));
       peers.spawn(std::move(peer));
     }
   };
@@ -274,6 +291,10 @@ table_size size_of_table(net::device& device, const serve_options& options) {
   const std::uint64_t keys = options.keys.value_or(std::clamp<std::uint64_t>(share / (2 * slot_bytes), 1, usual_keys));
   const std::uint64_t memory =
       options.record_memory.value_or(std::clamp<std::uint64_t>(share, least_record_memory, usual_memory));
+  if (memory < least_record_memory) {
+    throw error(errc::invalid_argument,
+                fmt::format("{} bytes for long values: at least {}", memory, least_record_memory));
+  }
   if ((!options.keys && keys < usual_keys) || (!options.record_memory && memory < usual_memory)) {
     fmt::print(
         stderr,

@@ -195,7 +195,7 @@ table::table(std::span<std::byte> memory, std::uint64_t buckets)
       ring_(memory.size() - buckets * bucket_bytes) {
   assert(buckets_ != 0 && reinterpret_cast<std::uintptr_t>(slots_) % alignof(slot) == 0);
   assert(memory.size() >= buckets * bucket_bytes + least_record_memory);
-  longest_value_ = std::min(kv::longest_value, ring_.capacity() / 4 - record_head_bytes - longest_key);
+  longest_value_ = std::min(kv::longest_value, ring_.capacity() / 8 - record_head_bytes - longest_key);
 }
 
 table::bucket_locks::bucket_locks(table& of, const places& where) {
@@ -240,8 +240,10 @@ void table::put(slot& where, slot_image& made, std::size_t database, const attri
   count_expiry(gone.database(), gone.expires(), false);
   count_expiry(database, beside.expires, true);
   where.store(made);
-  const bool stays = gone.names_record() && made.names_record() && gone.record().stamp == made.record().stamp;
-  if (gone.names_record() && !stays) forget_record(gone.record());
+  if (!gone.names_record()) return;
+  if (!made.names_record()) return forget_record(gone.record());
+  const bool stays = gone.record().stamp == made.record().stamp;  // or the ring comes round to it
+  if (!stays) record_bytes_.fetch_sub(gone.record().bytes(), std::memory_order_relaxed);
 }
 
 std::size_t table::empty(slot& where) noexcept {
@@ -258,13 +260,18 @@ std::size_t table::empty(slot& where) noexcept {
 
 // No slot names it any more, and nothing of it is left. Its place is free once the ring has come round.
 void table::forget_record(const record_place& gone) noexcept {
+  fill_with_zeroes(gone.offset, gone.bytes());
+  record_bytes_.fetch_sub(gone.bytes(), std::memory_order_relaxed);
+}
+
+void table::fill_with_zeroes(std::uint64_t offset, std::uint64_t bytes) noexcept {
   static constexpr std::array<std::byte, 4096> zeroes{};
-  std::span<std::byte> rest(memory_ + gone.offset, gone.bytes());
-  for (; !rest.empty(); rest = rest.subspan(std::min(rest.size(), zeroes.size()))) {
+  std::span<std::byte> rest(memory_ + offset, bytes);
+  while (!rest.empty()) {
     const std::size_t count = std::min(rest.size(), zeroes.size());
     weft::mr::store_shared(rest.first(count), std::span(zeroes).first(count));
+    rest = rest.subspan(count);
   }
-  record_bytes_.fetch_sub(gone.bytes(), std::memory_order_relaxed);
 }
 
 // One key's, of a slot that is written; 0 if it does not expire.
@@ -319,35 +326,82 @@ std::optional<table::reading> table::find(key_in key, moment now) noexcept {
 
 // ---- records ----
 
-// The book of records is locked, and no bucket.
-void table::make_room(std::uint64_t bytes, moment now) {
-  const std::uint64_t capacity = ring_.capacity();
-  // Before there is need, and a few times as much as is taken, so that no one has much to move that is in his way.
-  constexpr std::uint64_t ahead = 4;
-  const auto is_sparse = [&] { return record_bytes() <= capacity / 4 * 3; };
-  for (std::uint64_t passed = 0; passed < ahead * bytes && ring_.free_bytes() < capacity / 4 && is_sparse();) {
-    passed += pass_oldest(now, true);
+// The book of records is locked, and no bucket. Yields the record of `own`, if that is one of those that make room: it
+// is not in the ring any more, and its slot still names it.
+std::optional<record_ring::record> table::make_room(std::uint64_t bytes, key_in own, moment now) {
+  move_ahead(bytes, now);
+  std::optional<record_ring::record> passed;
+  while (!ring_.fits(bytes)) {
+    const record_ring::record oldest = ring_.oldest();
+    if (forget_oldest(own, now)) passed = oldest;
   }
-  while (!ring_.fits(bytes)) pass_oldest(now, false);
+  return passed;
 }
 
-// Yields how many bytes it had. One that is named by a slot stays, if it may and there is room, or else goes.
-std::uint64_t table::pass_oldest(moment now, bool may_stay) {
+// Before there is need, and a few times as much as is set, so that nobody has much to move that is in his way: one
+// record more at most, and none more on the average.
+void table::move_ahead(std::uint64_t bytes, moment now) {
+  const std::uint64_t capacity = ring_.capacity();
+  const std::uint64_t share = 4 * bytes;
+  credit_ = std::min(credit_ + share, capacity / 2);
+  const auto may_go_on = [&] {
+    return ring_.free_bytes() < capacity / 4 && record_bytes() <= capacity / 4 * 3 && ring_.oldest().bytes <= credit_;
+  };
+  for (std::uint64_t passed = 0; passed < share && may_go_on();) {
+    const std::uint64_t next = ring_.oldest().bytes;
+    if (!move_oldest(now)) return;
+    credit_ -= next;
+    passed += next;
+  }
+}
+
+// False if there is no room for it.
+bool table::move_oldest(moment now) {
   const record_ring::record oldest = ring_.oldest();
   const bucket_locks held(*this, places_of(oldest.hash, buckets_));
   slot* const named_by = slot_of(oldest);
-  if (named_by != nullptr) {
-    const slot_head what = named_by->head();
-    const bool is_wanted = !is_cleared(what.version) && !what.has_expired(now);
-    if (is_wanted && may_stay && ring_.fits(oldest.bytes)) {
-      move_record(*named_by, oldest);
-    } else {
-      evicted_.fetch_add(is_wanted, std::memory_order_relaxed);
-      empty(*named_by);
-    }
+  if (!is_wanted(named_by, now)) {
+    drop_oldest(named_by);
+    return true;
   }
+  if (!ring_.fits(oldest.bytes)) return false;
+  move_record(*named_by, oldest);
   ring_.drop_oldest();
-  return oldest.bytes;
+  return true;
+}
+
+// True if it is that of `own`, which is left as it is.
+bool table::forget_oldest(key_in own, moment now) {
+  const record_ring::record oldest = ring_.oldest();
+  const bucket_locks held(*this, places_of(oldest.hash, buckets_));
+  slot* const named_by = slot_of(oldest);
+  if (named_by != nullptr && has(*named_by, named_by->head(), own)) {
+    ring_.drop_oldest();
+    return true;
+  }
+  evicted_.fetch_add(is_wanted(named_by, now), std::memory_order_relaxed);
+  drop_oldest(named_by);
+  return false;
+}
+
+// With all that is left of it.
+void table::drop_oldest(slot* named_by) noexcept {
+  const record_ring::record oldest = ring_.oldest();
+  ring_.drop_oldest();
+  if (named_by != nullptr) {
+    empty(*named_by);
+    return;
+  }
+  const std::uint64_t offset = slots_bytes() + oldest.offset;
+  record_head head;
+  std::memcpy(&head, memory_ + offset, sizeof head);
+  if (head.stamp == oldest.stamp) fill_with_zeroes(offset, oldest.bytes);
+}
+
+bool table::is_wanted(const slot* named_by, moment now) const noexcept {
+  if (named_by == nullptr) return false;
+  const slot_head what = named_by->head();
+  return !is_cleared(what.version) && !what.has_expired(now);
 }
 
 table::slot* table::slot_of(const record_ring::record& which) const noexcept {
@@ -426,17 +480,32 @@ table::entry::entry(table& of, key_in key, moment now, std::size_t will_store)
       key_(key),
       hash_(hash_of(key)),
       where_(places_of(hash_, of.buckets_)),
-      records_(lock_records(of, key, will_store, now)),
+      records_(lock_records(of, key, will_store)),
+      passed_(make_room(will_store, now)),
       locks_(of, where_) {
-  assert(fits_key(key.text));
   find_place(now);
+  if (!passed_) return;
+  const slot_image found = place_->image();
+  const bool is_there = mine_ && found.names_record() && found.record().stamp == passed_->stamp;
+  if (!is_there) passed_.reset();  // another thread has removed it meanwhile
 }
 
-std::unique_lock<std::mutex> table::entry::lock_records(table& of, key_in key, std::size_t will_store, moment now) {
+// What has made room for a value that was not stored goes all the same.
+table::entry::~entry() {
+  if (!passed_) return;
+  of_.evicted_.fetch_add(there_, std::memory_order_relaxed);
+  of_.empty(*place_);
+}
+
+std::unique_lock<std::mutex> table::entry::lock_records(table& of, key_in key, std::size_t will_store) {
+  assert(fits_key(key.text) && will_store <= of.longest_value());
   if (key.text.size() + will_store <= room_in_slot) return {};
-  std::unique_lock lock(of.records_);
-  of.make_room(record_head_bytes + key.text.size() + will_store, now);
-  return lock;
+  return std::unique_lock(of.records_);
+}
+
+std::optional<record_ring::record> table::entry::make_room(std::size_t will_store, moment now) {
+  if (!records_) return std::nullopt;
+  return of_.make_room(record_head_bytes + key_.text.size() + will_store, key_, now);
 }
 
 // Where it is; else, of what is empty or has expired, in the emptier bucket; else what is oldest.
@@ -492,6 +561,7 @@ void table::entry::store(std::string_view bytes, const attributes& beside) {
     made.set_bytes(key_.text, bytes);
   } else {
     assert(records_.owns_lock() && "a value of so many bytes was not announced");
+    if (passed_) of_.fill_with_zeroes(of_.slots_bytes() + passed_->offset, passed_->bytes);
     made.set_record(of_.append_record(key_, hash_, bytes));
   }
   if (!mine_) {
@@ -501,6 +571,7 @@ void table::entry::store(std::string_view bytes, const attributes& beside) {
     of_.evicted_.fetch_add(evicts_, std::memory_order_relaxed);
   }
   of_.put(*place_, made, key_.database, beside);
+  passed_.reset();
 }
 
 void table::entry::change(const attributes& beside) noexcept {
@@ -510,6 +581,7 @@ void table::entry::change(const attributes& beside) noexcept {
 
 void table::entry::erase() noexcept {
   if (mine_) of_.empty(*place_);
+  passed_.reset();
 }
 
 }  // namespace kv

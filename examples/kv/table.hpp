@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <concepts>
@@ -35,10 +36,12 @@
 //   check (8)             CRC-64 of all that follows
 //   stamp (8)             no two records ever have the same
 //   key, value
-// The place of a record that is not named any more is filled with zeroes, and used anew when the ring has come round. A
-// reader that has been overtaken finds another stamp there, or a check that is wrong, and begins anew with the bucket.
-// The oldest record makes room for the newest: it is moved, if three quarters of the memory are enough for all that are
-// named, and forgotten otherwise.
+// What is removed, or overwritten by a value that fits its slot, is filled with zeroes. A record that another one
+// overwrites stays as it is until the ring has come round, so that who is reading it meanwhile gets a whole value. A
+// reader that has been overtaken finds zeroes, another stamp, or a check that is wrong, and begins anew with the
+// bucket. The oldest record makes room for the newest. If three quarters of the memory are enough for all that are
+// named, it is moved, as a rule: not where there is no room of its size between the newest and the oldest, which values
+// of nearly longest_value() may come to. Otherwise it is forgotten.
 //
 // A table that is cleared is emptied slot by slot, while peers read it: see table::clearing for what they find
 // meanwhile. Neither devices nor processors read 128 bytes at once: a reader may get parts of two versions, which the
@@ -128,20 +131,22 @@ enum class outcome : std::uint8_t {
   in_record,  ///< of a bucket: its record is to be read
 };
 
-/// Looks for a key in the bytes of a bucket as they were read, which nobody writes any more. Trusts nothing in them.
-/// One that has expired at `now` is absent, as are keys of other databases than the first.
+/// Looks for a key in the bytes of a bucket as they were read, of which it makes a copy. Trusts nothing in them. One
+/// that has expired at `now` is absent, as are keys of other databases than the first.
 class bucket_search {
  public:
   bucket_search(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t number, std::string_view key,
                 moment now) noexcept
-      : bucket_(bucket), number_(number), key_(key), now_(now) {}
+      : number_(number), key_(key), now_(now) {
+    std::copy(bucket.begin(), bucket.end(), bucket_.begin());
+  }
 
   /// Fills `into` where it is found, and `record` where it is in one. If that turns out to be another key's, of the
   /// same hash, the search goes on: call again.
   [[nodiscard]] outcome next(value& into, record_place& record);
 
  private:
-  std::span<const std::byte, bucket_bytes> bucket_;
+  std::array<std::byte, bucket_bytes> bucket_;
   std::uint64_t number_;
   std::string_view key_;
   moment now_;
@@ -168,7 +173,7 @@ class table {
   table(std::span<std::byte> memory, std::uint64_t buckets);
 
   [[nodiscard]] std::uint64_t buckets() const noexcept { return buckets_; }
-  /// A quarter of the memory for records, at most.
+  /// An eighth of the memory for records, at most.
   [[nodiscard]] std::size_t longest_value() const noexcept { return longest_value_; }
   /// How many keys it has, with those that have expired and were not overwritten, or are still to be cleared.
   [[nodiscard]] std::uint64_t size() const noexcept;
@@ -222,6 +227,7 @@ class table {
   /// Yields how many bytes its record had.
   std::size_t empty(slot& where) noexcept;
   void forget_record(const record_place& gone) noexcept;
+  void fill_with_zeroes(std::uint64_t offset, std::uint64_t bytes) noexcept;
   void count_expiry(std::size_t database, moment when, bool comes) noexcept;
   [[nodiscard]] bool is_cleared(std::uint64_t version) const noexcept {
     return version / databases <= counts_[version % databases].cleared.load(std::memory_order_relaxed);
@@ -230,8 +236,12 @@ class table {
     return (version_.fetch_add(1, std::memory_order_relaxed) + 1) * databases + database;
   }
 
-  void make_room(std::uint64_t bytes, moment now);
-  std::uint64_t pass_oldest(moment now, bool may_stay);
+  void move_ahead(std::uint64_t bytes, moment now);
+  [[nodiscard]] std::optional<record_ring::record> make_room(std::uint64_t bytes, key_in own, moment now);
+  [[nodiscard]] bool move_oldest(moment now);
+  [[nodiscard]] bool forget_oldest(key_in own, moment now);
+  void drop_oldest(slot* named_by) noexcept;
+  [[nodiscard]] bool is_wanted(const slot* named_by, moment now) const noexcept;
   [[nodiscard]] slot* slot_of(const record_ring::record& which) const noexcept;
   void move_record(slot& named_by, const record_ring::record& from);
   [[nodiscard]] record_place append_record(key_in key, std::uint64_t hash, std::string_view bytes);
@@ -242,8 +252,9 @@ class table {
   slot* slots_;
   std::uint64_t buckets_;
   std::size_t longest_value_;
-  std::mutex records_;  // for ring_; taken before those of buckets
+  std::mutex records_;  // for the next two; taken before those of buckets
   record_ring ring_;
+  std::uint64_t credit_ = 0;                       // bytes of old records that may be moved: what is set pays for it
   mutable std::array<std::mutex, locks> mutexes_;  // writers and local readers of a bucket; peers take none
   std::atomic<std::uint64_t> version_ = 0;
   std::atomic<std::uint64_t> record_bytes_ = 0;
@@ -304,10 +315,11 @@ class table::clearing {
 class table::entry {
  public:
   /// The key fits (fits_key()), and is needed for as long. What has expired at `now` is not there. One that is to store
-  /// a value says how many bytes that has at most: what does not fit a slot makes older records go now.
+  /// a value says how many bytes that has at most: what does not fit a slot makes older records of other keys go now.
   entry(table& of, key_in key, moment now, std::size_t will_store = 0);
   entry(const entry&) = delete;
   entry& operator=(const entry&) = delete;
+  ~entry();
 
   [[nodiscard]] bool there() const noexcept { return there_; }
   /// Of one that is there, until it is changed.
@@ -322,8 +334,8 @@ class table::entry {
   void erase() noexcept;
 
  private:
-  [[nodiscard]] static std::unique_lock<std::mutex> lock_records(table& of, key_in key, std::size_t will_store,
-                                                                 moment now);
+  [[nodiscard]] static std::unique_lock<std::mutex> lock_records(table& of, key_in key, std::size_t will_store);
+  [[nodiscard]] std::optional<record_ring::record> make_room(std::size_t will_store, moment now);
   void find_place(moment now) noexcept;
 
   table& of_;
@@ -331,6 +343,8 @@ class table::entry {
   std::uint64_t hash_;
   places where_;
   std::unique_lock<std::mutex> records_;  // of one that may store a record
+  // The key's own record, if it has made room: its bytes are there until the next one is appended.
+  std::optional<record_ring::record> passed_;
   bucket_locks locks_;
   slot* place_ = nullptr;  // of the key, or else for it
   bool mine_ = false;      // the key is in its place, be it expired
