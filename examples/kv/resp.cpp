@@ -783,9 +783,13 @@ void resp_session::command_about(words said, resp_writer& out) {
 
 // What redis-benchmark asks for: whether anything is written to a disk.
 void resp_session::config(words said, resp_writer& out) {
-  constexpr std::pair<std::string_view, std::string_view> all[] = {
-      {"save", ""}, {"appendonly", "no"}, {"databases", "16"}, {"proto-max-bulk-len", "1048576"}};
-  static_assert(longest_value == 1048576 && databases == 16);
+  const fmt::format_int longest(service_.data_.longest_value());
+  const std::pair<std::string_view, std::string_view> all[] = {
+      {"save", ""},
+      {"appendonly", "no"},
+      {"databases", "16"},
+      {"proto-max-bulk-len", {longest.data(), longest.size()}}};
+  static_assert(databases == 16);
   if (!is(said[1], "get") || said.size() < 3) {
     return out.error(
         fmt::format("ERR unknown subcommand or wrong number of arguments for '{}'", said[1].substr(0, 128)));

@@ -1337,6 +1337,12 @@ TEST_F(kv_resp, clients_are_told_of_the_server_and_of_each_other) {
   EXPECT_EQ(say("command count").substr(0, 1), ":");
 }
 
+TEST_F(kv_resp, clients_are_told_how_long_a_value_may_be_in_this_table) {
+  const std::string longest = std::to_string(table_.longest_value());
+  EXPECT_EQ(say("config get proto-max-bulk-len"),
+            "*2\r\n$18\r\nproto-max-bulk-len\r\n$" + std::to_string(longest.size()) + "\r\n" + longest + "\r\n");
+}
+
 TEST_F(kv_resp, what_cannot_be_followed_ends_the_session_with_words) {
   const std::pair<std::string, std::string> wrong[] = {
       {"*1025\r\n", "invalid multibulk length"},
