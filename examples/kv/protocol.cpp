@@ -131,8 +131,9 @@ std::optional<set_request> unpack_set(std::span<const std::byte> message) {
 }
 
 std::optional<std::size_t> text_session::execute(std::string_view input, std::string& output) {
+  const std::size_t before = output.size();
   std::size_t taken = 0;
-  while (taken != input.size()) {
+  while (taken != input.size() && output.size() - before < enough_answers) {
     const auto count = execute_one(input.substr(taken), output);
     if (!count) return std::nullopt;
     if (*count == 0) break;

@@ -66,11 +66,14 @@ class text_session {
   using clock = moment (*)() noexcept;
   explicit text_session(table& data, clock now = server_now) noexcept : data_(data), now_(now) {}
 
-  /// Executes the commands that `input` holds whole, appends their answers to `output`, and yields how many bytes they
-  /// took. What is left is at most longest_command bytes and a value. Empty if the peer's words mean nothing: the last
-  /// answer says so, and nothing more is to be read.
+  /// Executes the commands that `input` holds whole, until there are enough answers, appends these to `output`, and
+  /// yields how many bytes the commands took. Called anew with what is left until it takes nothing: that is at most
+  /// longest_command bytes and a value. Empty if the peer's words mean nothing: the last answer says so, and nothing
+  /// more is to be read.
   [[nodiscard]] std::optional<std::size_t> execute(std::string_view input, std::string& output);
   static constexpr std::size_t longest_command = 1024;
+  /// Answers that are made before somebody takes them: one more, at most.
+  static constexpr std::size_t enough_answers = std::size_t{64} << 10;
 
  private:
   std::optional<std::size_t> execute_one(std::string_view input, std::string& output);

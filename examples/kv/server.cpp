@@ -138,27 +138,34 @@ std::string name_of(const tcp::socket& peer) {
   return gone ? "a TCP client" : fmt::format("{}:{}", where.address().to_string(), where.port());
 }
 
+// Writes the answers to the commands that `input` holds whole, as they are made, and yields how many bytes these took.
+awaitable<std::size_t> answer(tcp::socket& peer, text_session& session, std::string_view input, std::string& output) {
+  for (std::size_t taken = 0;;) {
+    output.clear();
+    const auto more = session.execute(input.substr(taken), output);
+    co_await asio::async_write(peer, asio::buffer(output), use_awaitable);
+    if (!more) throw std::runtime_error(fmt::format("it breaks the protocol ({})", last_line(output)));
+    taken += *more;
+    if (*more == 0 || taken == input.size()) co_return taken;
+  }
+}
+
 awaitable<void> serve_socket(tcp::socket peer, table& data) {
   text_session session(data);
   std::array<char, 16384> room;
   constexpr std::size_t much = std::size_t{1} << 20;  // for a client that asks for little again
   std::string input;
   std::string output;
-  for (bool understood = true; understood;) {
+  for (;;) {
     std::error_code end;
     const std::size_t count =
         co_await peer.async_read_some(asio::buffer(room), asio::redirect_error(use_awaitable, end));
     if (end == asio::error::eof) co_return;
     if (end) throw std::system_error(end);
     input.append(room.data(), count);
-    output.clear();
-    const auto taken = session.execute(input, output);
-    input.erase(0, taken.value_or(0));
+    input.erase(0, co_await answer(peer, session, input, output));
     if (input.empty() && input.capacity() > much) input = {};
-    co_await asio::async_write(peer, asio::buffer(output), use_awaitable);
     if (output.capacity() > much) output = {};
-    understood = taken.has_value();
-    if (!understood) throw std::runtime_error(fmt::format("it breaks the protocol ({})", last_line(output)));
   }
 }
 

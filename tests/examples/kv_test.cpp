@@ -282,9 +282,12 @@ class kv_text : public kv_table {
     while (!words.empty() && all.understood) {
       input += words.substr(0, piece);
       words.remove_prefix(std::min(piece, words.size()));
-      const auto taken = session.execute(input, all.answers);
-      all.understood = taken.has_value();
-      input.erase(0, taken.value_or(0));
+      for (std::size_t taken = 1; taken != 0 && !input.empty() && all.understood;) {
+        const auto count = session.execute(input, all.answers);
+        all.understood = count.has_value();
+        taken = count.value_or(0);
+        input.erase(0, taken);
+      }
       EXPECT_LE(input.size(), text_session::longest_command + table_.longest_value() + 2);
     }
     all.left = input.size();
@@ -315,6 +318,20 @@ TEST_F(kv_text, a_long_value_comes_back_however_it_is_cut) {
     EXPECT_EQ(all.answers, "STORED\r\nVALUE a 7 " + size + "\r\n" + text + "\r\nEND\r\n") << piece;
     EXPECT_EQ(all.left, 0u);
   }
+}
+
+TEST_F(kv_text, answers_are_handed_over_before_they_grow_without_end) {
+  const std::string text(table_.longest_value(), 'v');
+  table_.set("a", text, {}, now_);
+  std::string words;
+  for (int i = 0; i < 1000; ++i) words += "get a\n";
+  text_session session(table_, clock);
+  std::string answers;
+  const auto taken = session.execute(words, answers);
+  ASSERT_TRUE(taken);
+  EXPECT_LT(*taken, words.size());
+  EXPECT_GE(answers.size(), text_session::enough_answers);
+  EXPECT_LE(answers.size(), text_session::enough_answers + text.size() + 100);
 }
 
 TEST_F(kv_text, flags_come_back_as_they_were_set) {

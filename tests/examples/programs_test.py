@@ -1664,6 +1664,13 @@ class Kv(StreamTest):
         self.assertEqual(self.speak(server.tcp, b"set a 7 -1 2\r\nhi\r\nget a\r\n"), b"STORED\r\nEND\r\n")
         self.assertEqual(self.run_program(self.name, "get", server.weft, "a").code, 1)
 
+    def test_all_that_a_client_asks_for_in_a_few_words_is_answered(self):
+        server = self.serve_table("--keys", "1000")
+        value = b"x" * 60_000 + b"\r\n"
+        self.assertEqual(self.speak(server.tcp, b"set a 0 0 60000\r\n" + value), b"STORED\r\n")
+        self.assertEqual(self.speak(server.tcp, b"get a\n" * 100 + b"get b\nx\n"),
+                         (b"VALUE a 0 60000\r\n" + value + b"END\r\n") * 100 + b"END\r\nERROR\r\n")
+
     def test_a_server_without_descriptors_goes_on(self):
         server = self.serve_table("--keys", "1000")
         self.run_out_of_descriptors(server, server.tcp, b"get nothing\r\n", b"END\r\n")
