@@ -150,10 +150,15 @@ awaitable<std::size_t> answer(tcp::socket& peer, text_session& session, std::str
   }
 }
 
+// The room of an empty one, where that is much for a client that asks for little again. Assigning `{}` would keep it.
+void give_back(std::string& from) {
+  constexpr std::size_t much = std::size_t{1} << 20;
+  if (from.empty() && from.capacity() > much) from.shrink_to_fit();
+}
+
 awaitable<void> serve_socket(tcp::socket peer, table& data) {
   text_session session(data);
   std::array<char, 16384> room;
-  constexpr std::size_t much = std::size_t{1} << 20;  // for a client that asks for little again
   std::string input;
   std::string output;
   for (;;) {
@@ -164,8 +169,9 @@ awaitable<void> serve_socket(tcp::socket peer, table& data) {
     if (end) throw std::system_error(end);
     input.append(room.data(), count);
     input.erase(0, co_await answer(peer, session, input, output));
-    if (input.empty() && input.capacity() > much) input = {};
-    if (output.capacity() > much) output = {};
+    output.clear();
+    give_back(input);
+    give_back(output);
   }
 }
 
