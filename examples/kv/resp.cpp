@@ -111,6 +111,7 @@ void resp_writer::error(std::string_view text) {
 }
 
 void resp_writer::bulk(std::string_view text) {
+  expect(longest_number_line + text.size() + line_end.size());
   number_line('$', static_cast<std::int64_t>(text.size()));
   into_.append(text).append(line_end);
 }
@@ -521,14 +522,27 @@ void resp_session::decrby(words said, resp_writer& out) {
   add(said[1], -*what, out);
 }
 
+// The sizes come first, so that there is room for the values, and none for those of an answer that would be too long.
 void resp_session::mget(words said, resp_writer& out) {
+  const words keys = said.subspan(1);
+  const auto refuse = [&] {
+    out.error(fmt::format("ERR the values have more than {} bytes together", longest_answer));
+  };
+  std::size_t bytes = 0;
+  for (const std::string_view key : keys) {
+    if (const auto found = service_.data_.find(in(key), now_)) bytes += found->view().size();
+  }
+  if (bytes > longest_answer) return refuse();
   const std::size_t before = out.size();
-  out.array(said.size() - 1);
-  for (const std::string_view key : said.subspan(1)) {
+  out.expect(bytes + (1 + keys.size()) * (longest_number_line + line_end.size()));
+  out.array(keys.size());
+  bytes = 0;
+  for (const std::string_view key : keys) {
     const auto found = service_.data_.find(in(key), now_);
-    if (found && out.size() - before + found->view().size() > longest_answer) {
+    bytes += found ? found->view().size() : 0;
+    if (bytes > longest_answer) {  // another thread has set a longer value meanwhile
       out.take_back(before);
-      return out.error(fmt::format("ERR the values have more than {} bytes together", longest_answer));
+      return refuse();
     }
     found ? out.bulk(found->view()) : out.null();
   }

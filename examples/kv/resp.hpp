@@ -40,6 +40,8 @@ class resp_writer {
 
   /// How long the answers are that have been made.
   [[nodiscard]] std::size_t size() const noexcept { return into_.size(); }
+  /// Makes room for so many bytes more, so that it is not doubled for them.
+  void expect(std::size_t bytes) { into_.reserve(into_.size() + bytes); }
   /// Forgets those behind that size.
   void take_back(std::size_t size) { into_.resize(size); }
 
@@ -77,8 +79,8 @@ class resp_session {
   static constexpr std::size_t most_words = 1024;
   /// Answers that are made before somebody takes them: one more, at most.
   static constexpr std::size_t enough_answers = std::size_t{64} << 10;
-  /// Of the values of one answer, together.
-  static constexpr std::size_t longest_answer = 8 * longest_value;
+  /// Of the values of one answer, together. (CLIENT LIST has more if there are 8,000 clients.)
+  static constexpr std::size_t longest_answer = longest_command;
 
   resp_session(resp_service& of, std::string_view peer);
   resp_session(const resp_session&) = delete;

@@ -1114,7 +1114,23 @@ TEST_F(kv_resp, an_answer_of_many_long_values_has_a_limit) {
   };
   const std::size_t most = resp_session::longest_answer / (text.size() + 20);
   EXPECT_GT(ask(most).size(), most * text.size());
-  EXPECT_EQ(ask(most + 10), "-ERR the values have more than 8388608 bytes together\r\n");
+  EXPECT_EQ(ask(most + 10), "-ERR the values have more than 2097152 bytes together\r\n");
+}
+
+TEST_F(kv_resp, an_answer_takes_room_for_its_bytes_and_one_that_is_too_long_takes_none) {
+  const std::string text(table_.longest_value(), 'v');
+  table_.set("a", text, {}, now_);
+  const auto ask = [&](std::size_t count) {
+    std::string words = "mget";
+    for (std::size_t i = 0; i < count; ++i) words += " a";
+    std::string answers;
+    EXPECT_TRUE(lasting_.execute(words + "\r\n", answers));
+    return answers;
+  };
+  const std::string whole = ask(20);
+  EXPECT_GT(whole.size(), 20 * text.size());
+  EXPECT_LT(whole.capacity(), whole.size() + 1000);
+  EXPECT_LT(ask(1000).capacity(), 1000u);
 }
 
 TEST_F(kv_resp, set_does_what_its_options_say) {
@@ -1420,6 +1436,7 @@ TEST_F(kv_resp, commands_that_are_asked_for_most_allocate_nothing) {
         "*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000000\r\n$3\r\nxxx\r\n*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000000\r\n"
         "*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n*3\r\n$4\r\nMGET\r\n$1\r\nn\r\n$1\r\nm\r\nPING\r\n";
   }
+  EXPECT_EQ(say("set n 1000"), "+OK\r\n");  // so that no round has longer answers than the first
   std::string answers;
   std::size_t before = 0;
   for (int round = 0; round < 100; ++round) {
