@@ -2,13 +2,9 @@
 // What a hostile peer can make this side hold: for every kind of stream a bound, measured in the bytes of the heap.
 #include <weft/net/iwarp/executor_state.hpp>
 
-#include <malloc.h>
-
+#include "live_heap.hpp"
 #include "net/support.hpp"
 #include "stag_of.hpp"
-
-// Of the sanitizers' own allocator; GCC ships no header that declares it.
-extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
 
 namespace weft::test {
 namespace {
@@ -18,27 +14,6 @@ using namespace net::iwarp;
 constexpr std::size_t kib = 1024;
 // Frames of coroutines, nodes of containers, words of errors.
 constexpr std::size_t small_change = 16 * kib;
-
-/// Bytes that this process has allocated and not freed.
-std::size_t live_heap_bytes() {
-  if constexpr (sanitized) {
-    return __sanitizer_get_current_allocated_bytes();
-  } else {
-    const auto heap = ::mallinfo2();
-    return heap.uordblks + heap.hblkhd;
-  }
-}
-
-/// What has been added to the heap at most, over what was there in the beginning.
-class high_water {
- public:
-  void look() { highest_ = std::max(highest_, live_heap_bytes()); }
-  [[nodiscard]] std::size_t added() const { return highest_ - before_; }
-
- private:
-  std::size_t before_ = live_heap_bytes();
-  std::size_t highest_ = before_;
-};
 
 class bounded_memory : public net_test {
  protected:
