@@ -268,7 +268,8 @@ resp_session::parsed resp_session::parse_inline(std::string_view input, resp_wri
 
 // Quotes hold a word together, and double ones know escapes, as sdssplitargs() of Redis has it. False: they do not fit.
 bool resp_session::unquote(std::string_view line) {
-  for (std::size_t at = line.find_first_not_of(spaces); at < line.size(); at = line.find_first_not_of(spaces, at)) {
+  for (std::size_t at = line.find_first_not_of(spaces); at < line.size() && pieces_.size() <= most_words;
+       at = line.find_first_not_of(spaces, at)) {
     const std::size_t begin = unquoted_.size();
     while (at < line.size() && spaces.find(line[at]) == std::string_view::npos) {
       if (line[at] != '"' && line[at] != '\'') {
@@ -669,8 +670,8 @@ void resp_session::info(words said, resp_writer& out) {
   }
   const table& data = service_.data_;
   if (wanted("memory")) {
-    fmt::format_to(put, "# Memory\r\nrecord_bytes:{}\r\nrecord_memory:{}\r\n\r\n", data.record_bytes(),
-                   data.record_memory());
+    fmt::format_to(put, "# Memory\r\nmem_clients_normal:{}\r\nrecord_bytes:{}\r\nrecord_memory:{}\r\n\r\n",
+                   service_.held(), data.record_bytes(), data.record_memory());
   }
   if (wanted("stats")) {
     fmt::format_to(put, "# Stats\r\ntotal_connections_received:{}\r\ntotal_commands_processed:{}\r\n",

@@ -59,12 +59,23 @@ class resp_session;
 class resp_service {
  public:
   using clock = moment (*)() noexcept;
-  explicit resp_service(table& data, clock now = server_now) noexcept : data_(data), now_(now), began_(now()) {}
+  static constexpr std::size_t usual_room = std::size_t{256} << 20;
+  explicit resp_service(table& data, clock now = server_now, std::size_t room = usual_room) noexcept
+      : data_(data), now_(now), room_(room), began_(now()) {}
+
+  /// Memory that is held for clients: what they have sent of commands that are not whole, and answers that wait.
+  [[nodiscard]] std::size_t held() const noexcept { return held_; }
+  /// Whether more may be held for a client that something is held for already.
+  [[nodiscard]] bool has_room() const noexcept { return held_ < room_; }
+  /// For one of them `now` bytes are held, instead of `before`.
+  void count(std::size_t before, std::size_t now) noexcept { held_ = held_ - before + now; }
 
  private:
   friend class resp_session;
   table& data_;
   clock now_;
+  std::size_t room_;
+  std::size_t held_ = 0;
   moment began_;
   std::uint64_t last_id_ = 0;
   std::uint64_t commands_ = 0;

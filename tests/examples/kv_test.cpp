@@ -6,6 +6,8 @@
 #include <random>
 
 #include "../unit/failing_calls.hpp"
+#include "../unit/live_heap.hpp"
+#include "kit/settle.hpp"
 #include "kit/test.hpp"
 #include "kv_reader.hpp"
 #include <kv/bench.hpp>
@@ -13,6 +15,7 @@
 #include <kv/clock.hpp>
 #include <kv/protocol.hpp>
 #include <kv/resp.hpp>
+#include <kv/resp_conversation.hpp>
 #include <kv/table.hpp>
 
 namespace kv {
@@ -1514,6 +1517,126 @@ TEST_F(kv_resp, answers_are_handed_over_before_they_grow_without_end) {
   EXPECT_LT(*taken, words.size());
   EXPECT_GE(answers.size(), resp_session::enough_answers);
   EXPECT_LE(answers.size(), 2 * resp_session::enough_answers);
+}
+
+/// A client that asks the same again and again, and takes no answer before it is told to: a server's stream to it.
+class silent_client {
+ public:
+  silent_client(std::string question, std::string answer, test::high_water& heap)
+      : question_(std::move(question)), answer_(std::move(answer)), heap_(heap) {}
+
+  task<std::size_t> read_some(std::span<std::byte> where) {
+    heap_.look();
+    if (said_ == repeats * question_.size()) {
+      co_await leaves_.wait();
+      co_return 0;
+    }
+    const std::string_view part = std::string_view(question_).substr(said_ % question_.size(), where.size());
+    std::ranges::copy(std::as_bytes(std::span(part)), where.begin());
+    said_ += part.size();
+    co_return part.size();
+  }
+  task<> write(std::span<const std::byte> what) {
+    heap_.look();
+    co_await takes_.wait();
+    std::string_view left(reinterpret_cast<const char*>(what.data()), what.size());
+    while (!left.empty()) {
+      const std::string_view part = std::string_view(answer_).substr(heard_ % answer_.size(), left.size());
+      understood_ &= left.starts_with(part);
+      heard_ += part.size();
+      left.remove_prefix(part.size());
+    }
+  }
+  task<> close() { co_return; }
+  [[nodiscard]] static std::string_view peer() noexcept { return "here:1"; }
+
+  void take_answers() { takes_.set(); }
+  /// Once it has said all.
+  void leave() { leaves_.set(); }
+  [[nodiscard]] bool has_all_answers() const noexcept { return understood_ && heard_ == repeats * answer_.size(); }
+
+ private:
+  static constexpr std::size_t repeats = 8;
+
+  std::string question_;
+  std::string answer_;
+  test::high_water& heap_;
+  std::size_t said_ = 0;
+  std::size_t heard_ = 0;
+  bool understood_ = true;
+  event takes_;
+  event leaves_;
+};
+
+class kv_resp_clients : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto bulk = [](const std::string& text) {
+      return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n";
+    };
+    const std::string text(longest_value, 'a');
+    data_.set("a", text, {}, server_now());
+    const std::string most = bulk(std::string(resp_session::longest_command - 100, 'e'));
+    for (int i = 0; i < 4; ++i) {
+      clients_.emplace_back("get a\r\n", bulk(text), heap_);
+      clients_.emplace_back("mget a a\r\n", "*2\r\n" + bulk(text) + bulk(text), heap_);
+      clients_.emplace_back("*2\r\n$4\r\necho\r\n" + most, most, heap_);
+      clients_.emplace_back("get b\r\n", "$-1\r\n", heap_);
+    }
+    heap_ = {};
+  }
+  task<> serve(silent_client& client) {
+    resp_conversation<silent_client> talk(client, service_);
+    co_await talk.run();
+  }
+  void run(const std::function<task<>(scope&)>& body) {
+    executor().run(with_timeout(std::chrono::seconds(60), with_scope(on_failure::stop_siblings, body)));
+    EXPECT_EQ(service_.held(), 0u);
+  }
+
+  static constexpr std::uint64_t buckets = 8;
+  static constexpr std::size_t room = std::size_t{4} << 20;
+
+  std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>((buckets * bucket_bytes + 9 * longest_value) / 8);
+  table data_{std::as_writable_bytes(std::span(words_)), buckets};
+  resp_service service_{data_, server_now, room};
+  std::deque<silent_client> clients_;
+  test::high_water heap_;
+};
+
+TEST_F(kv_resp_clients, that_do_not_read_make_the_server_hold_no_more_than_it_says) {
+  constexpr std::size_t little = std::size_t{256} << 10;  // of each: what its session has parsed, and short buffers
+  const std::size_t most = room + clients_.size() * resp_conversation<silent_client>::share;
+  const std::size_t before = test::live_heap_bytes();
+  run([&](scope& tasks) -> task<> {
+    for (silent_client& each : clients_) tasks.spawn(serve(each));
+    co_await test::settle();
+    EXPECT_GE(service_.held(), room);
+    EXPECT_LE(service_.held(), most);
+    EXPECT_LE(test::live_heap_bytes() - before, service_.held() + clients_.size() * little);
+    for (silent_client& each : clients_) each.take_answers();
+    while (!std::ranges::all_of(clients_, &silent_client::has_all_answers)) co_await yield();
+    co_await test::settle();
+    EXPECT_LE(service_.held(), clients_.size() * little);
+    for (silent_client& each : clients_) each.leave();
+  });
+  EXPECT_LE(heap_.added(), most);
+}
+
+TEST_F(kv_resp_clients, that_read_go_on_while_others_hold_all_that_there_is_room_for) {
+  const std::size_t kinds = 4;
+  run([&](scope& tasks) -> task<> {
+    for (std::size_t i = kinds; i < clients_.size(); ++i) tasks.spawn(serve(clients_[i]));
+    co_await test::settle();
+    for (std::size_t i = 0; i < kinds; ++i) {
+      EXPECT_GE(service_.held(), room);
+      clients_[i].take_answers();
+      clients_[i].leave();
+      co_await serve(clients_[i]);
+      EXPECT_TRUE(clients_[i].has_all_answers());
+    }
+    tasks.request_stop();
+  });
 }
 
 TEST(kv_bench, values_tell_their_key_and_whether_they_are_whole) {
