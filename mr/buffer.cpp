@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/buffer.hpp>
-#include <weft/mr/pool/depot.hpp>
 
 #include <fmt/core.h>
 
 namespace weft::mr {
-namespace {
-
-slice slice_of(const detail::block& item, std::size_t offset, std::size_t length) noexcept {
-  return item.home->home().memory().slice(item.data + offset, length);
-}
-
-}  // namespace
 
 void buffer::throw_too_large(std::size_t bytes) const {
   throw error(errc::out_of_range, fmt::format("resize a buffer of {} bytes to {} bytes", capacity(), bytes));
@@ -29,13 +21,7 @@ slice buffer::slice(std::size_t offset, std::size_t length) const {
   detail::check_range(offset, length, size_);
   if (block_ == nullptr) return {};
   check_only();
-  return slice_of(*block_, offset, length);
-}
-
-slice buffer::slice() const noexcept {
-  if (block_ == nullptr) return {};
-  check_only();
-  return slice_of(*block_, 0, size_);
+  return {bytes().subspan(offset, length), block_->record};
 }
 
 result<pin> pin::share(const buffer& target) {
@@ -53,12 +39,6 @@ result<pin> pin::exclusive(buffer& target) {
 error pin::why_not(const buffer& target) {
   if (!target) return {errc::invalid_argument, "use a buffer that was moved from"};
   return {errc::buffer_in_use, fmt::format("use a buffer of {} bytes", target.size())};
-}
-
-slice pin::slice() const noexcept {
-  if (block_ == nullptr) return {};
-  check_only();
-  return slice_of(*block_, static_cast<std::size_t>(bytes_.data() - block_->data), bytes_.size());
 }
 
 }  // namespace weft::mr

@@ -70,7 +70,11 @@ class buffer {
   /// A borrowed view of `length` bytes from `offset` on. Throws errc::out_of_range.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
   /// A borrowed view of all of it.
-  [[nodiscard]] mr::slice slice() const noexcept;
+  [[nodiscard]] mr::slice slice() const noexcept {
+    if (block_ == nullptr) return {};
+    check_only();
+    return {{block_->data, size_}, block_->record};
+  }
 
   /// Whether an operation uses it.
   [[nodiscard]] bool in_use() const noexcept { return block_ != nullptr && block_->use_in(life_) != 0; }
@@ -163,7 +167,11 @@ class pin {
   /// The buffer's bytes() when it was pinned.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
   /// bytes() as a slice.
-  [[nodiscard]] mr::slice slice() const noexcept;
+  [[nodiscard]] mr::slice slice() const noexcept {
+    if (block_ == nullptr) return {};
+    check_only();
+    return {bytes_, block_->record};
+  }
 
   /// Lets go of the buffer. Does nothing the second time.
   void reset() noexcept {

@@ -27,10 +27,8 @@ class arena {
   /// The mapping behind it.
   [[nodiscard]] const mapping& memory() const noexcept { return memory_; }
 
-  /// A view of a part of it, unchecked.
-  [[nodiscard]] mr::slice slice(std::byte* from, std::size_t length) const noexcept {
-    return {{from, length}, &record_};
-  }
+  /// Of all slices of it.
+  [[nodiscard]] const memory_record& record() const noexcept { return record_; }
 
  private:
   std::shared_ptr<mr::domain> domain_;

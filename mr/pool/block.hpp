@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/memory_record.hpp>
 #include <weft/mr/pool/block_stack.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 
@@ -32,6 +33,7 @@ struct block {
   block_stack* stack = nullptr;  // where it is pushed when it is freed, if the running executor owns that stack
   std::byte* data = nullptr;
   std::size_t capacity = 0;
+  const memory_record* record = nullptr;  // of the arena
   // Atomic, because an operation that was stopped may still pin a buffer that has been moved to another thread. Taking
   // and freeing a block that is not pinned needs no atomic read-modify-write.
   std::atomic<std::uint64_t> state{0};

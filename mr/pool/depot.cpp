@@ -200,6 +200,7 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
     piece.home = item.get();
     piece.data = from + i * block_bytes;
     piece.capacity = block_bytes;
+    piece.record = &home.memory_->record();
     piece.state.store(next_life(), std::memory_order_relaxed);
     piece.next = item->free_;
     item->free_ = &piece;
