@@ -3,10 +3,8 @@
 
 namespace weft::net {
 
-taken completion_order::go_on(weft::detail::promise_base& waiter) noexcept {
-  // defect: go on ahead of tasks whose operations have completed
-  if (home_.has_resumed(last_) && home_.may_go_on()) return taken::ended;
-  home_.ready(waiter);
+taken completion_order::wait_for_turn(weft::detail::promise_base& waiter) noexcept {
+  home_.ready(waiter);  // defect: go on ahead of tasks whose operations have completed
   note();
   return taken::in_turn;
 }

@@ -25,9 +25,15 @@ class completion_order {
   /// The task of a completed operation has become ready.
   void note() noexcept { last_ = home_.readied(); }
   /// The operation of the running task has ended where it began: never taken::no.
-  [[nodiscard]] taken go_on(weft::detail::promise_base& waiter) noexcept;
+  [[nodiscard]] taken go_on(weft::detail::promise_base& waiter) noexcept {
+    if (home_.has_resumed(last_) && home_.may_go_on()) [[likely]]
+      return taken::ended;
+    return wait_for_turn(waiter);
+  }
 
  private:
+  [[nodiscard]] taken wait_for_turn(weft::detail::promise_base& waiter) noexcept;
+
   executor_core& home_;
   std::uint64_t last_ = 0;  // executor_core::readied() when an operation last completed
 };

@@ -209,7 +209,8 @@ forget a write that was sent at once, and use memory directly ahead of it: skip
     by unit/shm_link_tests *direct_order.waits_for_what_the_owner_has_been_asked_for_before*
 use memory directly at once, ahead of what the owner has yet to do: never
     by unit/shm_link_tests *direct_order.waits_for_what_the_owner_has_been_asked_for_before*
-go on ahead of tasks whose operations have completed before: home_.has_resumed(last_) -> true
+go on ahead of tasks whose operations have completed before: instead return taken::ended
+    when !home_.has_resumed(last_)
     by --sim --transport shm --seeds 400
 use prepared memory ahead of what the owner has been asked for: gate.is_behind -> false
     by unit/shm_link_tests *direct_order.of_prepared_memory_is_that_of_all_operations*
