@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/link/little_endian.hpp>
 #include <weft/net/link/native_features.hpp>
 #include <weft/net/link/owner_message.hpp>
 #include <weft/net/options.hpp>
@@ -10,7 +11,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 
@@ -130,43 +130,25 @@ struct trailer {
   [[nodiscard]] std::span<std::byte> pack(storage& out) const noexcept;
   /// Empty if the trailer is invalid. Reads each byte once, because the peer may change them meanwhile.
   [[nodiscard]] static std::optional<trailer> unpack(std::span<const std::byte> message) noexcept;
-
- private:
-  // Unrolled by hand, so that compilers make one instruction of each.
-  static void put(std::byte* where, std::uint32_t value) noexcept {
-    where[0] = static_cast<std::byte>(value);
-    where[1] = static_cast<std::byte>(value >> 8);
-    where[2] = static_cast<std::byte>(value >> 16);
-    where[3] = static_cast<std::byte>(value >> 24);
-  }
-  [[nodiscard]] static std::uint32_t get(const std::byte* where) noexcept {
-    return std::to_integer<std::uint32_t>(where[0]) | std::to_integer<std::uint32_t>(where[1]) << 8 |
-           std::to_integer<std::uint32_t>(where[2]) << 16 | std::to_integer<std::uint32_t>(where[3]) << 24;
-  }
 };
 
 inline std::span<std::byte> trailer::pack(storage& out) const noexcept {
-  std::byte* const packed = out.data() + immediate_bytes;
-  put(packed, static_cast<std::uint32_t>(kind) | writes << 8);
-  put(packed + 4, credits);
+  const std::uint32_t first = writes << 8 | static_cast<std::uint32_t>(kind);
+  little_endian::put(out, immediate_bytes, std::uint64_t{credits} << 32 | first);
   if (size() != max_bytes) return std::span(out).subspan(immediate_bytes);
-  put(out.data(), immediate);
+  little_endian::put(out, 0, immediate);
   return out;
 }
 
 inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message) noexcept {
   if (message.size() < bytes) return std::nullopt;
-  storage end{};
-  if (message.size() >= max_bytes) [[likely]] {
-    std::memcpy(end.data(), message.data() + message.size() - max_bytes, max_bytes);
-  } else {
-    std::memcpy(end.data() + immediate_bytes, message.data() + message.size() - bytes, bytes);
-  }
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
-  const std::byte* const packed = end.data() + immediate_bytes;
+  const auto packed = little_endian::get<std::uint64_t>(message.last(bytes), 0);
   trailer said;
-  said.kind = static_cast<message_kind>(packed[0]);
-  said.credits = get(packed + 4);
+  said.kind = static_cast<message_kind>(packed & 0xff);
+  said.credits = static_cast<std::uint32_t>(packed >> 32);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
+  if (said.kind == message_kind::data) [[likely]]
+    return said;
   switch (said.kind) {
     case message_kind::data:
     case message_kind::device_memory:
@@ -179,13 +161,13 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
       break;
     case message_kind::written:
       if (message.size() != max_bytes) break;
-      said.immediate = get(packed - immediate_bytes);
-      said.writes = get(packed) >> 8;
+      said.immediate = little_endian::get<std::uint32_t>(message.last(max_bytes), 0);
+      said.writes = static_cast<std::uint32_t>(packed) >> 8;
       if (said.writes != 0) return said;
       break;
     case message_kind::data_with_immediate:
       if (message.size() < max_bytes) break;
-      said.immediate = get(packed - immediate_bytes);
+      said.immediate = little_endian::get<std::uint32_t>(message.last(max_bytes), 0);
       return said;
   }
   return std::nullopt;
