@@ -73,6 +73,7 @@ sending::~sending() { assert(waiting_.empty() && state_.statistics.in_flight.get
 
 void sending::attach() {
   at_once_ = state_.link().takes_at_once();
+  most_at_once_ = state_.link().most_at_once();
   operations_.emplace(state_.link(), depth());
   free_ = nullptr;  // its records belonged to the previous link
 }
@@ -127,7 +128,9 @@ bool sending::try_send(transfer& item) {
   const work_kind kind = work_kind_of(item.kind_);
   const bool is_new = !item.spent_ && item.batch_ == nullptr;
   const bool is_plain = item.has_memory() && !item.is_list_ && item.role_ == transfer::role::usual;
-  if (!is_new || !is_plain || !is_clear() || !state_.link().may_take_now(kind, item.one_.size())) return false;
+  if (!is_new || !is_plain || !is_clear()) return false;
+  if (item.one_.size() > most_at_once_) return false;
+  if (kind == work_kind::read && !state_.link().may_read_at_once()) return false;
   if (item.is_message() && !has_credit()) return false;  // defect: at once without a credit
   if (item.is_behind_owner_ || refusal(item, state_).find() != refusal::reason::none) return false;
   if (!may_use(item) || is_beyond(item.one_)) return false;

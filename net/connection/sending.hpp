@@ -205,6 +205,7 @@ class sending final : private write_notices::outlet {
   bool control_busy_[control_requests] = {};  // the slot is with the link
   completion_order order_;
   bool at_once_ = false;
+  std::size_t most_at_once_ = 0;  // link::most_at_once()
   work_request now_;  // what take_now() gives to the link; kept, because most of it stays the same
   std::optional<std::uint64_t> refused_key_;  // the key of the access that the peer refused, once a request tells
 };

@@ -48,6 +48,8 @@ using software::words;
 /// engine_terminate.cpp (the end, whoever causes it).
 class engine {
  public:
+  /// Payload up to this size is copied, which costs less than one more segment in the sendmsg(2).
+  static constexpr std::size_t inline_bytes = 256;
   static constexpr std::uint64_t max_message_bytes = std::numeric_limits<std::uint32_t>::max();
 
   /// Throws std::bad_alloc. The host outlives the engine.

@@ -14,13 +14,11 @@
 namespace weft::net::iwarp {
 namespace {
 
-// Payload up to this size is copied, which costs less than one more segment in the sendmsg(2).
-constexpr std::size_t inline_bytes = 256;
 constexpr std::size_t trailer_bytes = early_segment::max_trailer_bytes;
 constexpr std::size_t word_bytes = sizeof(std::uint64_t);
 // A batch with so much room can take a part of any request, and at least one word of a write.
 constexpr std::size_t message_room_bytes =
-    mpa::length_bytes + untagged_header::bytes + word_bytes + inline_bytes + trailer_bytes;
+    mpa::length_bytes + untagged_header::bytes + word_bytes + engine::inline_bytes + trailer_bytes;
 constexpr std::size_t message_room_segments = 3;
 
 /// The largest payload of an FPDU that is not the last of its message: a multiple of eight, which keeps copies aligned.

@@ -202,15 +202,11 @@ void tcp_link::post(work_request& work) noexcept {
   static_cast<void>(accepted);
 }
 
-bool tcp_link::may_take_now(work_kind kind, std::size_t bytes) const noexcept {
-  const bool is_posted = kind == work_kind::send || kind == work_kind::write;
-  if (!is_posted || send_.in_progress() || life_.is_ending()) return false;
-  return engine_->may_take_now(output_.get(), bytes + trailer::max_bytes);
-}
-
 // The next sendmsg carries it, with what else the executor's tasks send in this turn.
 bool tcp_link::take_now(const work_request& work) noexcept {
   if (work.kind == work_kind::write && work.immediate) return false;
+  const std::size_t bytes = work.segments.front().size() + trailer::max_bytes;
+  if (send_.in_progress() || life_.is_ending() || !engine_->may_take_now(output_.get(), bytes)) return false;
   if (output_ == nullptr) output_ = shared_.lend_batch();
   if (output_ == nullptr) return false;
   request item;

@@ -5,6 +5,7 @@
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
 #include <weft/net/link/link_life.hpp>
+#include <weft/net/link/native_protocol.hpp>
 #include <weft/net/link/tcp_window_watch.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/software/exposed_keys.hpp>
@@ -15,6 +16,7 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -53,7 +55,7 @@ class tcp_link final : public net::link,
   [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
   [[nodiscard]] bool furnish(work_request& work) noexcept override;
   [[nodiscard]] bool takes_at_once() const noexcept override { return true; }
-  [[nodiscard]] bool may_take_now(work_kind kind, std::size_t bytes) const noexcept override;
+  [[nodiscard]] std::size_t most_at_once() const noexcept override { return engine::inline_bytes - trailer::max_bytes; }
   [[nodiscard]] bool take_now(const work_request& work) noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;

@@ -221,15 +221,14 @@ class link {
   virtual void post(work_request& work) noexcept = 0;
   /// Whether it ever takes requests by take_now(), or messages by take_peeked() or take_arrived(); constant.
   [[nodiscard]] virtual bool takes_at_once() const noexcept { return false; }
-  /// Whether take_now() may be called with a send, write or read of so many bytes, its trailer left out. Asked while no
-  /// request is posted, but for messages of the connection's own.
-  [[nodiscard]] virtual bool may_take_now([[maybe_unused]] work_kind kind,
-                                          [[maybe_unused]] std::size_t bytes) const noexcept {
-    return false;
-  }
-  /// Carries a request out at once, without an event, behind all that was posted before. True: it is done, and its
-  /// memory is not used any more; the link may have ended inside the call. False: nothing has happened, and the
-  /// request is to be posted. `work` has no slot and no corner.
+  /// The longest request, its trailer left out, for which take_now() is called; constant.
+  [[nodiscard]] virtual std::size_t most_at_once() const noexcept { return 0; }
+  /// Whether take_now() may be called with a read; else only with a send or write.
+  [[nodiscard]] virtual bool may_read_at_once() const noexcept { return false; }
+  /// Carries a request of one segment out at once, without an event, behind all that was posted before. True: it is
+  /// done, and its memory is not used any more; the link may have ended inside the call. False: nothing has happened,
+  /// and the request is to be posted. Called while no request is posted, but for messages of the connection's own.
+  /// `work` has no slot and no corner.
   [[nodiscard]] virtual bool take_now([[maybe_unused]] const work_request& work) noexcept { return false; }
   /// Where the peer's memory is mapped in this process, for direct_gate::version and as long as the peer lends it. The
   /// link copies nothing: whoever uses the place keeps the order of operations.

@@ -109,22 +109,19 @@ void shm_link::post(work_request& work) noexcept {
   if (life_.has_ended()) unsettled_ = true;
 }
 
-bool shm_link::may_take_now(work_kind kind, std::size_t bytes) const noexcept {
-  if (kind == work_kind::read && !direct_.are_possible()) return false;
-  const bool is_clear = depth_ == 0 && !unsettled_ && !has_unsent() && !notices_.are_owed() && !life_.has_ended();
-  return is_clear && bytes <= whole_bytes - trailer::max_bytes;
-}
-
 // Memory that a file backs, which may become shorter, is copied in a way that takes more time.
 bool shm_link::take_now(const work_request& work) noexcept {
+  const bool is_clear = depth_ == 0 && !unsettled_ && !has_unsent() && !notices_.are_owed() && !life_.has_ended();
+  if (!is_clear) return false;
   const mr::slice& memory = work.segments.front();
   const std::size_t bytes = memory.size() + work.own.size();
-  if (direct_.are_possible() && work.kind != work_kind::send) {
+  if (work.kind != work_kind::send) {
     using step = direct_requests::step;
-    const step taken = direct_.execute_now(work, bytes);
+    const step taken = direct_.are_possible() ? direct_.execute_now(work, bytes) : step::by_request;
     if (taken != step::by_request) return taken == step::done;
+    if (work.kind == work_kind::read) return false;
   }
-  if (is_query(work) || domain_->may_shrink(*memory.record())) return false;
+  if (domain_->may_shrink(*memory.record())) return false;
   const std::span<std::byte> room = output_.room_at_once(bytes);
   if (room.empty()) return false;
   std::byte* const place = room.data() + sizeof(record);

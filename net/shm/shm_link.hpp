@@ -58,7 +58,8 @@ class shm_link final : public net::link,
   [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
   [[nodiscard]] bool furnish(work_request& work) noexcept override;
   [[nodiscard]] bool takes_at_once() const noexcept override { return true; }
-  [[nodiscard]] bool may_take_now(work_kind kind, std::size_t bytes) const noexcept override;
+  [[nodiscard]] std::size_t most_at_once() const noexcept override { return whole_bytes - trailer::max_bytes; }
+  [[nodiscard]] bool may_read_at_once() const noexcept override { return direct_.are_possible(); }
   [[nodiscard]] bool take_now(const work_request& work) noexcept override;
   [[nodiscard]] direct_place find_direct(std::uint64_t key, std::uint64_t address,
                                          std::uint64_t bytes) noexcept override {
