@@ -125,27 +125,32 @@ bool sending::try_send(transfer& item) {
 
 // What is refused or has to wait is left to start().
 [[gnu::flatten]] bool sending::take(transfer& item) noexcept {
-  const work_kind kind = work_kind_of(item.kind_);
   const bool is_new = !item.spent_ && item.batch_ == nullptr;
+  if (!is_new || !is_clear() || !may_use(item)) return false;
+  // Written twice, so that a send goes without the questions that only the others need.
+  return item.kind_ == transfer_kind::send ? take_one(item) : take_one(item);
+}
+
+bool sending::take_one(transfer& item) noexcept {
+  const transfer_kind kind = item.kind_;
   const bool is_plain = item.has_memory() && !item.is_list_ && item.role_ == transfer::role::usual;
-  if (!is_new || !is_plain || !is_clear()) return false;
-  if (item.one_.size() > most_at_once_) return false;
-  if (kind == work_kind::read && !state_.link().may_read_at_once()) return false;
-  if (item.is_message() && !has_credit()) return false;  // defect: at once without a credit
+  if (!is_plain || item.one_.size() > most_at_once_) return false;
+  if (kind == transfer_kind::read && !state_.link().may_read_at_once()) return false;
+  const bool is_message = item.is_message();
+  if (is_message && !has_credit()) return false;  // defect: at once without a credit
   if (item.is_behind_owner_ || refusal(item, state_).find() != refusal::reason::none) return false;
-  if (!may_use(item) || is_beyond(item.one_)) return false;
+  if (is_beyond(item.one_)) return false;
   work_request& work = now_;
   trailer::storage end;
-  work.kind = kind;
+  work.kind = work_kind_of(kind);
   work.segments = {&item.one_, 1};
   work.solicited = item.how_.solicited;
   work.invalidate = item.how_.invalidate;
   work.immediate.reset();
-  work.own = {};
-  if (item.kind_ == transfer_kind::send) {
-    if (state_.properties().native)
-      work.own = pack_trailer(end, data_kind(item.how_.immediate), item.how_.immediate.value_or(0));
-  } else {
+  const bool has_trailer = kind == transfer_kind::send && state_.properties().native;
+  work.own = has_trailer ? pack_trailer(end, data_kind(item.how_.immediate), item.how_.immediate.value_or(0))
+                         : std::span<std::byte>();
+  if (kind != transfer_kind::send) {
     work.immediate = item.how_.immediate;
     work.remote_key = item.remote_key_;
     work.remote_address = item.remote_address_;
@@ -153,17 +158,12 @@ bool sending::try_send(transfer& item) {
   if (!state_.link().take_now(work)) return false;
   item.spent_ = true;
   item.let_go();
-  count_taken(item);
-  return true;
-}
-
-void sending::count_taken(const transfer& item) noexcept {
-  if (item.is_message()) ++state_.sent;
-  if (item.kind_ == transfer_kind::send) state_.offered = state_.receivable;
-  live_statistics::operations& counted = counters_of(item.kind_);
+  if (is_message) ++state_.sent;
+  if (kind == transfer_kind::send) state_.offered = state_.receivable;
+  live_statistics::operations& counted = counters_of(kind);
   counted.posted.add(1);
   counted.bytes.add(item.one_.size());
-  if (state_.statistics.has_work()) state_.statistics.completed(state_.home.coarse_now());
+  return true;
 }
 
 // The connection's own operations go ahead of those that wait.

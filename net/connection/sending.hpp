@@ -140,6 +140,7 @@ class sending final : private write_notices::outlet {
 
   [[nodiscard]] static std::size_t slot_of(message_kind kind) noexcept;
   [[nodiscard]] bool take(transfer& item) noexcept;
+  [[nodiscard]] bool take_one(transfer& item) noexcept;
   [[nodiscard]] bool prepare(transfer& item) const;
   [[nodiscard]] static bool take_pin(transfer& item) noexcept;
   [[nodiscard]] static bool may_use(const transfer& item) noexcept;
@@ -182,7 +183,6 @@ class sending final : private write_notices::outlet {
                    std::uint32_t writes = 0) noexcept;
   [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
   void count_wait(const transfer& item) noexcept;
-  void count_taken(const transfer& item) noexcept;
   void reuse(operation_record& record) noexcept;
   [[gnu::cold]] void failed(operation_record& record, transfer* waiter, work_status status) noexcept;
 
@@ -206,7 +206,7 @@ class sending final : private write_notices::outlet {
   completion_order order_;
   bool at_once_ = false;
   std::size_t most_at_once_ = 0;  // link::most_at_once()
-  work_request now_;  // what take_now() gives to the link; kept, because most of it stays the same
+  work_request now_;              // what take_now() gives to the link; kept, because most of it stays the same
   std::optional<std::uint64_t> refused_key_;  // the key of the access that the peer refused, once a request tells
 };
 
