@@ -78,10 +78,8 @@ void executor_state::run_on_executor() noexcept {
   sockets_.close();
 }
 
-void executor_state::heat(polled_end& item) noexcept {
-  item.quiet_ = 0;
-  if (item.state_ != polled_end::state::cold) return;  // defect: leave an end that went cold
-  link(item);
+void executor_state::warm_up(polled_end& item) noexcept {
+  link(item);  // defect: leave an end that went cold
   if (!armed_) item.wake_up();
 }
 

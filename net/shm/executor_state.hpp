@@ -66,7 +66,11 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   void add(polled_end& item, int socket);
   void remove(polled_end& item, int socket) noexcept;
   /// There is work for the end: polls it in the coming turns.
-  void heat(polled_end& item) noexcept;
+  void heat(polled_end& item) noexcept {
+    item.quiet_ = 0;
+    if (item.state_ != polled_end::state::cold) return;
+    warm_up(item);
+  }
 
  private:
   std::size_t poll(std::size_t budget) noexcept override;
@@ -79,6 +83,7 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   void run_on_executor() noexcept override;
 
   void leave() noexcept;
+  void warm_up(polled_end& item) noexcept;
   void cool(polled_end& item) noexcept;
   void hear() noexcept;
   void link(polled_end& item) noexcept;

@@ -57,12 +57,8 @@ void output_ring::publish_now() noexcept {
   wake_other();
 }
 
-// This end's store and its load of `attention` are seq_cst, and so is the other end's store when it falls asleep; a
-// seq_cst fence separates that from its load. So either the other end sees what was published, or this end sees that
-// the other sleeps.
-void output_ring::wake_other() noexcept {
+void output_ring::wake_sleeper() noexcept {
   std::atomic<std::uint32_t>& attention = memory_.other().attention;
-  if (attention.load(std::memory_order_seq_cst) == end_words::awake) return;
   if (attention.exchange(end_words::awake, std::memory_order_seq_cst) == end_words::awake) return;
   // This never blocks, because the socket shares no open file description with the peer, which could change its flags.
   // If there is no room for the packet, other wake-ups are in flight.

@@ -8,7 +8,7 @@
 #include <weft/runtime/system/descriptor.hpp>
 
 #include <cstddef>
-#include <cstring>
+#include <new>
 #include <optional>
 #include <span>
 
@@ -33,7 +33,7 @@ class output_ring {
   }
   /// Writes the header in front of a payload that is already in the room from find_room().
   void put(const record& header) noexcept {
-    std::memcpy(writer_.place(), &header, sizeof header);
+    ::new (static_cast<void*>(writer_.place())) record(header);
     writer_.advance(ring_bytes_of(header.bytes));
   }
   /// A whole record. False if there is not enough room yet.
@@ -41,8 +41,13 @@ class output_ring {
   void publish() noexcept {
     if (writer_.has_unpublished()) publish_now();
   }
-  /// Called after a publication or a release.
-  void wake_other() noexcept;
+  /// Called after a publication or a release. This end's store and its load of `attention` are seq_cst, and so is the
+  /// other end's store when it falls asleep; a seq_cst fence separates that from its load. So either the other end sees
+  /// what was published, or this end sees that the other sleeps.
+  void wake_other() noexcept {
+    if (!writer_.other_is_awake()) [[unlikely]]
+      wake_sleeper();
+  }
 
   /// Output is tried again.
   void begin() noexcept { blocked_room_.reset(); }
@@ -56,6 +61,7 @@ class output_ring {
 
  private:
   void publish_now() noexcept;
+  void wake_sleeper() noexcept;
 
   channel& memory_;
   descriptor& socket_;

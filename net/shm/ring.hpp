@@ -72,6 +72,9 @@ class ring_writer {
     own_->written.store(written_, std::memory_order_seq_cst);
   }
   [[nodiscard]] bool has_unpublished() const noexcept { return published_ != written_; }
+  [[nodiscard]] bool other_is_awake() const noexcept {
+    return other_->attention.load(std::memory_order_seq_cst) == end_words::awake;
+  }
 
  private:
   [[nodiscard]] std::size_t position() const noexcept { return written_ & (capacity() - 1); }

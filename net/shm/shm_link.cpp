@@ -126,7 +126,11 @@ bool shm_link::take_now(const work_request& work) noexcept {
   if (room.empty()) return false;
   std::byte* const place = room.data() + sizeof(record);
   std::memcpy(place, memory.data(), memory.size());  // defect: send at once
-  std::copy(work.own.begin(), work.own.end(), place + memory.size());
+  if (work.own.size() == trailer::bytes) {           // most messages: one instruction
+    std::memcpy(place + memory.size(), work.own.data(), trailer::bytes);
+  } else {
+    std::copy(work.own.begin(), work.own.end(), place + memory.size());
+  }
   const turn outer(*this);
   if (work.invalidate) direct_.forget(static_cast<std::uint32_t>(*work.invalidate));
   if (work.kind == work_kind::write) direct_.wrote();  // defect: forget a write that was sent at once
@@ -276,19 +280,21 @@ std::size_t shm_link::poll() noexcept {
 
 // What is not as it should be is left to take_record().
 untaken_message shm_link::peek_message() noexcept {
-  const bool is_next = depth_ == 0 && has_input() && !incoming_.is_continued() && !life_.peer_has_finished();
-  if (!is_next || far_.is_copying()) return {};
+  // defect: behind the last message of a peer that has left
+  if (life_.is_ending()) return {};
+  if (depth_ != 0 || receives_.is_stalled() || far_.is_copying() || incoming_.is_continued()) return {};
   bool sane = true;
   const std::size_t available = reader_.available(&sane);
   const std::size_t here = std::min(available, reader_.until_wrap());
   if (!sane || available % cache_line != 0 || here < cache_line) return {};
+  const std::byte* const place = reader_.place();
   record header;
-  std::memcpy(&header, reader_.place(), sizeof header);
+  std::memcpy(&header, place, sizeof header);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
-  // defect: before all of it is there
-  const bool is_here = header.bytes <= here - sizeof header && ring_bytes_of(header.bytes) <= here;
+  // As `here` is a multiple of a cache line, there is room for ring_bytes_of() them, too.
+  const bool is_here = header.bytes <= here - sizeof header;  // defect: before all of it is there
   if (!is_here || !is_whole_message(header)) return {};
-  return {.bytes = std::span(reader_.place() + sizeof header, header.bytes),
+  return {.bytes = std::span(place + sizeof header, header.bytes),
           .solicited = (header.flags & record::solicited) != 0};
 }
 
@@ -298,7 +304,6 @@ void shm_link::take_peeked(const untaken_message& peeked) noexcept {
   quiet_polls_ = 0;
   ++peer_requests_;
   took_record(ring_bytes_of(peeked.bytes.size()));
-  unsettled_ = unsettled_ || life_.is_ending();  // defect: behind the last message of a peer that has left
 }
 
 void shm_link::take_arrived() noexcept {

@@ -126,7 +126,7 @@ publish after looking whether the peer sleeps: instead wake_other(); $; return
 wake nobody who waits for room: skip
 let an executor sleep without telling the peers of its connections: skip
 leave an idle end to its socket without telling its peer: skip
-leave an end that went cold out when its socket says something: always
+leave an end that went cold out when its socket says something: instead return
 leave a message that waited for a receive where it is: skip
 go on at the beginning of the ring without a word: skip
 count one line more in the ring than there is: -> $ + cache_line
