@@ -209,12 +209,16 @@ error receiving::why_not_stored(const recv_operation& receiver, std::size_t byte
 // Takes the oldest message; the caller refills its slot.
 receive_slot& receiving::hand_over(recv_operation& receiver) noexcept {
   receive_slot& oldest = inbox_.pop();
-  oldest.memory.resize(oldest.what.bytes);
-  message& content = receiver.message_.emplace(std::move(oldest.memory));
-  content.immediate = oldest.what.immediate;
-  content.invalidated_key = oldest.what.invalidated_key;
-  content.solicited = oldest.what.solicited;
+  hand_over(receiver, std::move(oldest.memory), oldest.what);
   return oldest;
+}
+
+void receiving::hand_over(recv_operation& receiver, mr::buffer&& memory, const arrival& what) noexcept {
+  memory.resize(what.bytes);
+  message& content = receiver.message_.emplace(std::move(memory));
+  content.immediate = what.immediate;
+  content.invalidated_key = what.invalidated_key;
+  content.solicited = what.solicited;
 }
 
 [[gnu::noinline]] void receiving::end_receivers() noexcept {
@@ -305,6 +309,14 @@ bool receiving::take_from_link(recv_operation& item) noexcept {
   return false;
 }
 
+// False if there is no memory at hand for its payload, which is left to the caller.
+bool receiving::make_message(recv_operation& item, const arrival& what) noexcept {
+  auto memory = refill_.try_take();
+  if (!memory) return false;
+  hand_over(item, *std::move(memory), what);
+  return true;
+}
+
 // Everything here comes from the peer: what is wrong is found again, and refused, when the link takes it.
 bool receiving::take_peeked(recv_operation& item, const untaken_message& next) noexcept {
   if (shared_ != nullptr || state_.has_ended()) return false;
@@ -327,13 +339,8 @@ bool receiving::take_peeked(recv_operation& item, const untaken_message& next) n
   if (item.target_ != nullptr) {
     if (!store(item, what, content)) return false;
   } else {
-    auto memory = refill_.try_take();
-    if (!memory) return false;
-    std::memcpy(memory->data(), content.data(), content.size());
-    memory->resize(content.size());
-    message& whole = item.message_.emplace(*std::move(memory));
-    whole.immediate = what.immediate;
-    whole.solicited = what.solicited;
+    if (!make_message(item, what)) return false;
+    std::memcpy(item.message_->payload.data(), content.data(), content.size());
   }
   if (said) {
     state_.sendable = said->credits;

@@ -94,12 +94,14 @@ class receiving final : private receive_refill::client, private shared_receive_s
   [[nodiscard, gnu::cold]] meaning refuse_size() noexcept;
   [[nodiscard]] meaning keep(const arrival& what) noexcept;
   [[nodiscard]] receive_slot& hand_over(recv_operation& receiver) noexcept;
+  static void hand_over(recv_operation& receiver, mr::buffer&& memory, const arrival& what) noexcept;
   void put_in_place(receive_slot& slot) noexcept;
   [[nodiscard]] bool take(recv_operation& item) noexcept;
   [[nodiscard]] taken take_into(recv_operation& item, weft::detail::promise_base& waiter) noexcept;
   [[nodiscard]] bool hold(recv_operation& item);
   [[nodiscard]] bool store(recv_operation& receiver, const arrival& what, std::span<const std::byte> content) noexcept;
   [[nodiscard]] bool take_from_link(recv_operation& item) noexcept;
+  [[nodiscard]] bool make_message(recv_operation& item, const arrival& what) noexcept;
   [[nodiscard]] bool take_peeked(recv_operation& item, const untaken_message& next) noexcept;
   [[nodiscard]] bool has_sense(const trailer& said) const noexcept;
   [[gnu::cold]] [[nodiscard]] static error why_not_stored(const recv_operation& receiver, std::size_t bytes) noexcept;
