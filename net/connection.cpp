@@ -49,7 +49,32 @@ connection_core& connection::checked() const {
   return *core_;
 }
 
-transfer connection::send(const payload& what, const send_options& how) {
+// Beside those who make operations, so that it becomes a part of them.
+void transfer::use(const sink& memory) {
+  struct visitor {
+    transfer& self;
+    void operator()(const mr::slice& part) const noexcept {
+      self.one_ = part;
+      self.borrowed_ = true;
+    }
+    void operator()(mr::buffer* held) const noexcept {
+      self.one_ = held->slice();
+      self.shared_ = held;
+    }
+    void operator()(const sink::consumed& taken) const noexcept {
+      self.one_ = taken.from->slice();
+      self.owned_.swap(*taken.from);  // empty so far
+    }
+    void operator()(const mr::shared_buffer* held) const noexcept { self.share(*held); }
+    void operator()(std::span<const mr::slice> list) const noexcept {
+      self.several_ = list;
+      self.is_list_ = self.borrowed_ = true;
+    }
+  };
+  std::visit(visitor{*this}, memory.memory_);
+}
+
+[[gnu::flatten]] transfer connection::send(const payload& what, const send_options& how) {
   transfer item(core(), transfer_kind::send);
   item.use(what);
   item.how_ = how;

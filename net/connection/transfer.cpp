@@ -64,30 +64,6 @@ void transfer::destroy_early() noexcept {
   owner_->abandon(*this);
 }
 
-void transfer::use(const sink& memory) {
-  struct visitor {
-    transfer& self;
-    void operator()(const mr::slice& part) const noexcept {
-      self.one_ = part;
-      self.borrowed_ = true;
-    }
-    void operator()(mr::buffer* held) const noexcept {
-      self.one_ = held->slice();
-      self.shared_ = held;
-    }
-    void operator()(const sink::consumed& taken) const noexcept {
-      self.one_ = taken.from->slice();
-      self.owned_ = std::move(*taken.from);
-    }
-    void operator()(const mr::shared_buffer* held) const noexcept { self.share(*held); }
-    void operator()(std::span<const mr::slice> list) const noexcept {
-      self.several_ = list;
-      self.is_list_ = self.borrowed_ = true;
-    }
-  };
-  std::visit(visitor{*this}, memory.memory_);
-}
-
 void transfer::give_back(const sink& memory) noexcept {
   if (const auto* const taken = std::get_if<sink::consumed>(&memory.memory_)) *taken->from = std::move(owned_);
 }
