@@ -1596,6 +1596,7 @@ class kv_resp_clients : public testing::Test {
 
   static constexpr std::uint64_t buckets = 8;
   static constexpr std::size_t room = std::size_t{4} << 20;
+  static constexpr std::size_t little = std::size_t{256} << 10;  // what a session has parsed, and short buffers
 
   std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>((buckets * bucket_bytes + 9 * longest_value) / 8);
   table data_{std::as_writable_bytes(std::span(words_)), buckets};
@@ -1605,7 +1606,6 @@ class kv_resp_clients : public testing::Test {
 };
 
 TEST_F(kv_resp_clients, that_do_not_read_make_the_server_hold_no_more_than_it_says) {
-  constexpr std::size_t little = std::size_t{256} << 10;  // of each: what its session has parsed, and short buffers
   const std::size_t most = room + clients_.size() * resp_conversation<silent_client>::share;
   const std::size_t before = test::live_heap_bytes();
   run([&](scope& tasks) -> task<> {
@@ -1621,6 +1621,18 @@ TEST_F(kv_resp_clients, that_do_not_read_make_the_server_hold_no_more_than_it_sa
     for (silent_client& each : clients_) each.leave();
   });
   EXPECT_LE(heap_.added(), most);
+}
+
+TEST_F(kv_resp_clients, that_do_not_end_a_command_are_counted_with_it_and_it_takes_no_room_for_two) {
+  silent_client slow("*2\r\n$4\r\necho\r\n$2000000\r\n" + std::string(200'000, 'e'), "", heap_);
+  heap_ = {};
+  run([&](scope& tasks) -> task<> {
+    tasks.spawn(serve(slow));
+    co_await test::settle();
+    EXPECT_GE(service_.held(), 1'600'000u);
+    slow.leave();
+  });
+  EXPECT_LE(heap_.added(), resp_session::longest_command + little);
 }
 
 TEST_F(kv_resp_clients, that_read_go_on_while_others_hold_all_that_there_is_room_for) {
