@@ -49,7 +49,8 @@ struct shared_table {
 };
 
 // Half of the memory that there is for sending, as permits for its bytes: values that are lent are read into that, so
-// that clients which do not let themselves be read from leave the rest for answers. An executor's.
+// that clients which do not let themselves be read from leave the rest for answers. An executor's share of it, in which
+// one value fits at least.
 std::size_t room_for_lent(net::device& device, std::size_t executors) {
   return std::max(device.pool().statistics().send.max_bytes / 2 / executors, longest_value);
 }
