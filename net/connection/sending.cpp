@@ -85,7 +85,7 @@ void sending::link_started() noexcept {
 
 // Flattened, with rare cases kept out of line, because each operation runs through it.
 [[gnu::flatten]] void sending::start(transfer& item) {
-  if (item.batch_ != nullptr || item.spent_) [[unlikely]]
+  if (!is_new(item)) [[unlikely]]
     return refuse_again(item);
   item.spent_ = true;
   if (!prepare(item)) [[unlikely]]
@@ -97,7 +97,7 @@ void sending::link_started() noexcept {
 }
 
 [[gnu::flatten]] taken sending::take_now(transfer& item, weft::detail::promise_base& waiter) noexcept {
-  if (!item.may_end_at_once(waiter) || !take(item)) return taken::no;
+  if (!is_new(item) || !item.may_end_at_once(waiter) || !take(item)) return taken::no;
   return order_.go_on(waiter);
 }
 
@@ -106,7 +106,7 @@ bool sending::try_send(transfer& item) {
     const error why(errc::invalid_argument, "try_send() takes buffers, because nobody waits until memory is let go");
     throw describe(item, why, false);
   }
-  if (at_once_ && take(item)) return true;
+  if (at_once_ && is_new(item) && take(item)) return true;
   if (!prepare(item)) throw *item.failure_;
   if (item.is_staged_) {
     throw describe(item, error(errc::not_supported, "the memory of a device is sent by send()"), false);
@@ -123,10 +123,12 @@ bool sending::try_send(transfer& item) {
   return true;
 }
 
+// False if it is awaited, or has been.
+bool sending::is_new(const transfer& item) noexcept { return item.batch_ == nullptr && !item.spent_; }
+
 // What is refused or has to wait is left to start().
 [[gnu::flatten]] bool sending::take(transfer& item) noexcept {
-  const bool is_new = !item.spent_ && item.batch_ == nullptr;
-  if (!is_new || !is_clear() || !may_use(item)) return false;
+  if (!is_clear() || !may_use(item)) return false;
   // Written twice, so that a send goes without the questions that only the others need.
   return item.kind_ == transfer_kind::send ? take_one(item) : take_one(item);
 }

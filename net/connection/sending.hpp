@@ -139,6 +139,7 @@ class sending final : private write_notices::outlet {
   }
 
   [[nodiscard]] static std::size_t slot_of(message_kind kind) noexcept;
+  [[nodiscard]] static bool is_new(const transfer& item) noexcept;
   [[nodiscard]] bool take(transfer& item) noexcept;
   [[nodiscard]] bool take_one(transfer& item) noexcept;
   [[nodiscard]] bool prepare(transfer& item) const;

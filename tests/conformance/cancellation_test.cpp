@@ -197,6 +197,22 @@ TEST_P_WINDOWS(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connec
   EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
 }
 
+TEST_P_WINDOWS(cancellation, an_operation_that_is_stopped_says_so_though_another_task_has_awaited_it_as_well) {
+  const mr::registration_options purpose{.usage = mr::usage::write_src};
+  auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+  const auto there = co_await expose_zeros(server, long_transfer);
+  auto operation = client.write(region.slice(), there.remote());
+  const auto await_it = [&]() -> task<> { co_await std::move(operation); };
+  attempt writing(tasks, await_it());
+  co_await yield();
+  writing.stop();
+  const auto another = co_await code_of(await_it());
+  EXPECT_EQ(another, errc::busy);
+  co_await writing.end();
+  EXPECT_EQ(writing.code(), errc::canceled);
+  co_await region.release();
+}
+
 TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_until_the_transport_lets_go) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   for (const bool reads : {false, true}) {
