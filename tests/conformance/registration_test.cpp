@@ -318,7 +318,7 @@ TEST_P(registrations, of_everything_are_for_this_side_alone) {
     }
     for (const mr::usage open : {mr::usage::read_src, mr::usage::write_dst, mr::usage::bind_window})
       EXPECT_EQ(co_await refusal({.usage = local_uses | open}), errc::invalid_argument) << to_string(open);
-    EXPECT_EQ(co_await refusal({.usage = local_uses, .zero_based = true}), errc::invalid_argument);
+    EXPECT_EQ(co_await refusal({.usage = local_uses, .huge_pages = true}), errc::invalid_argument);
   });
 }
 

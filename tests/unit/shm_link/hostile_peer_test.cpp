@@ -590,11 +590,14 @@ class hostile_changes : public against_manual_end {
 WEFT_ON_BOTH_ENDS(hostile_changes);
 
 // Memory around what is exposed stays as it was, whatever a header says when it is looked at.
-TEST_P(hostile_changes, of_headers_and_payloads_under_our_eyes_do_not_lead_out_of_bounds) {
+TEST_P(hostile_changes, of_headers_trailers_and_payloads_under_our_eyes_do_not_lead_out_of_bounds) {
   if (with_thread_sanitizer) GTEST_SKIP() << "these are races, on purpose";
   bytes memory(3000, std::byte{'m'});
+  std::uint64_t received = 0;
+  std::uint64_t received_with_trailers = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const bool is_native = seed % 2 != 0;  // its messages have trailers
+    const auto script = [&](manual_end& hand, net::connection& victim) -> task<> {
       auto region = co_await device().register_memory(std::span(memory), {.usage = open_wide | mr::usage::bind_window});
       const auto open = co_await victim.expose(region.slice(1000, 1000), open_wide);
       const std::uint32_t key = stag_of(open.remote());
@@ -602,7 +605,11 @@ TEST_P(hostile_changes, of_headers_and_payloads_under_our_eyes_do_not_lead_out_o
       const auto receive = [&]() -> task<> { failure = co_await end_of(victim); };
       const auto attack = [&]() -> task<> {
         const flipping_thread changing(hand.out().place(), seed);
-        const bytes content(100, std::byte{'c'});
+        net::trailer::storage room;
+        const net::trailer end{.kind = net::message_kind::data_with_immediate, .credits = 1, .immediate = 7};
+        const auto trailer = end.pack(room);
+        bytes content(100, std::byte{'c'});
+        if (is_native) std::ranges::copy(trailer, content.end() - trailer.size());
         while (!failure && hand.out().until_wrap() > 8192) {
           for (int i = 0; i < 8; ++i) {
             hand.put_whole(send_of(100, 0), content);
@@ -616,11 +623,16 @@ TEST_P(hostile_changes, of_headers_and_payloads_under_our_eyes_do_not_lead_out_o
       };
       co_await when_all(attack(), receive());
       EXPECT_TRUE(failure);
-    });
+      (is_native ? received_with_trailers : received) += victim.statistics().messages_received;
+    };
+    const auto greeting = net::greeting().pack();
+    against(script, is_native ? bytes(greeting.begin(), greeting.end()) : bytes());
     const auto is_old = [](std::byte one) { return one == std::byte{'m'}; };
     EXPECT_TRUE(std::ranges::all_of(std::span(memory).first(1000), is_old));
     EXPECT_TRUE(std::ranges::all_of(std::span(memory).last(1000), is_old));
   }
+  EXPECT_GT(received, 0u);
+  EXPECT_GT(received_with_trailers, 0u);
 }
 
 // ---- set-ups
