@@ -76,7 +76,7 @@ constexpr const char* chosen =
     "*violations.*/verbs_verbs_and_iwarp:"
     // They fill the pool to the last byte that a connection of one link needs.
     "*credits.a_connection_that_waits_for_receive_memory*:*messages.larger_than_a_tcp_segment*:"
-    "*set_up.that_wait_for_receives_at_once*:"
+    "*those_that_wait_for_receives_at_once*:"
     // A listener of two devices that goes turns away who comes in that moment.
     "*set_up.a_port_where_nobody_listens*/verbs*:"
     // They name memory by the key of one link.

@@ -43,7 +43,7 @@ constexpr const char* promises =
     "*exposures.that_a_peer_uses_too_late*:*exposures.no_key_ever_opens*:"
     // They fill the pool to the last byte that a connection of one link needs.
     "*credits.a_connection_that_waits_for_receive_memory*:*messages.larger_than_a_tcp_segment*:"
-    "*set_up.that_wait_for_receives_at_once*";
+    "*those_that_wait_for_receives_at_once*";
 
 }  // namespace
 
