@@ -91,7 +91,8 @@ class stream {
   task<std::size_t> write_some(std::span<const std::span<const std::byte>> what);
   /// Writes from several pieces of memory, whose list the operation keeps.
   task<std::size_t> write_some(readable_ranges what);
-  /// Writes registered memory without a copy. The memory is borrowed: stopping the write aborts the connection.
+  /// Writes registered memory without a copy. The memory is borrowed: stopping the write while the transport uses it
+  /// aborts the connection, and is errc::canceled whatever was sent before.
   task<std::size_t> write_some(mr::slice what);
   /// Writes all bytes. If it fails or is stopped, it is not known how many have arrived.
   task<> write(std::span<const std::byte> what);

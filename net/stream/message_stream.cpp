@@ -120,7 +120,7 @@ task<std::size_t> message_stream::write_some(stream_ref, mr::slice what) {
   static_cast<void>(open_for_sending(words));
   if (what.size() == 0) co_return 0;
   turn mine(co_await weft::detail::current_promise(), writing_, words);
-  outgoing messages;
+  outgoing messages(outgoing::memory::borrowed);
   for (std::size_t done = 0; done < what.size() && messages.all().size() < outgoing::most;) {
     const std::size_t size = std::min(largest_, what.size() - done);
     messages.add(connection_->send(what.subslice(done, size)), size);
@@ -146,12 +146,13 @@ task<> message_stream::write(stream_ref self, mr::buffer what) {
   static_cast<void>(co_await send(messages));
 }
 
-// The bytes of the leading messages that will arrive. A stop takes messages back from the last one on, and those that
-// were posted by then arrive, because their memory is the connection's.
+// The bytes of the leading messages that will arrive. A stop takes messages back from the last one on. Those that were
+// posted by then arrive if the connection owns their memory; if it is borrowed, the stop has aborted the connection.
 std::size_t message_stream::outgoing::on_their_way() noexcept {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < count_; ++i) {
     const auto& failure = all()[i].failure();
+    if (failure && failure->posted() && whose_ == memory::borrowed) return 0;
     if (failure && !(failure->code() == errc::canceled && failure->posted())) break;
     bytes += sizes_[i];
   }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 namespace weft::net {
@@ -33,7 +34,9 @@ class message_stream final : public stream_core {
    public:
     static constexpr std::size_t most = 8;
 
-    outgoing() = default;
+    enum class memory : std::uint8_t { owned, borrowed };
+
+    explicit outgoing(memory whose = memory::owned) noexcept : whose_(whose) {}
     outgoing(const outgoing&) = delete;
     outgoing& operator=(const outgoing&) = delete;
     ~outgoing() { std::destroy_n(all().data(), count_); }
@@ -50,6 +53,7 @@ class message_stream final : public stream_core {
     alignas(transfer) std::array<std::byte, most * sizeof(transfer)> room_;
     std::array<std::size_t, most> sizes_{};
     std::size_t count_ = 0;
+    const memory whose_;
   };
 
   [[nodiscard]] connection& open_for(const char* what);

@@ -10,7 +10,7 @@ trap 'rm -rf "$scratch"' EXIT
 configure() {
   cmake -G Ninja -S "$source" -B "$scratch/build" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Debug \
     -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_INSTALL_PREFIX="$scratch/prefix" -DWEFT_BUILD_TESTS=OFF \
-    -DWEFT_BUILD_EXAMPLES=OFF "$@"
+    -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_UNITY=ON -DWEFT_PRECOMPILED_HEADERS=all "$@"
 }
 
 if [[ -z $transport ]]; then

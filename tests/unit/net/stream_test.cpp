@@ -574,13 +574,16 @@ TEST_F_AGAINST_CONNECTION(stream_and_messages_test, a_message_with_immediate_dat
   EXPECT_TRUE((co_await failure_of(peer.recv())).has_value());
 }
 
-// A peer that offers room for much and takes nothing from its socket: what was posted stays on its way.
-TEST_F(stream_and_messages_test, a_write_that_is_stopped_on_its_way_arrives_and_says_so) {
+// Of a peer that offers room for much. It takes nothing from its socket: what was posted stays on its way.
+bytes roomy_greeting() {
   net::greeting roomy;
   roomy.receive_depth = 1000;
   roomy.receive_size = 1 << 16;
   const auto packed = roomy.pack();
-  const bytes greeting(packed.begin(), packed.end());
+  return {packed.begin(), packed.end()};
+}
+
+TEST_F(stream_and_messages_test, a_write_that_is_stopped_on_its_way_arrives_and_says_so) {
   const auto script = [&](raw_peer& raw, net::connection& connection) -> task<> {
     net::stream ours(std::move(connection));
     std::size_t told = 0;
@@ -629,7 +632,34 @@ TEST_F(stream_and_messages_test, a_write_that_is_stopped_on_its_way_arrives_and_
     };
     co_await when_all(end(), read());
   };
-  against_raw_client(script, false, greeting);
+  against_raw_client(script, false, roomy_greeting());
+}
+
+// The messages before those that were stopped have left memory that may be used again, but the connection has ended.
+TEST_F(stream_and_messages_test, a_write_of_borrowed_memory_that_is_stopped_on_its_way_fails) {
+  const auto script = [&](raw_peer& raw, net::connection& connection) -> task<> {
+    net::stream ours(std::move(connection));
+    const auto memory = co_await pool().allocate(300'000);
+    std::error_code code;
+    std::size_t told = 0;
+    const auto write_for_ever = [&]() -> task<> {
+      for (;;) told += co_await ours.write_some(memory.slice());
+    };
+    const auto write = [&]() -> task<> { code = co_await code_of(write_for_ever()); };
+    const auto stop = [&]() -> task<> {
+      std::size_t before = 0;
+      do {  // until the socket takes no more
+        before = told;
+        co_await settle();
+      } while (told != before || told == 0);
+      ours.cancel();
+    };
+    co_await when_all(write(), stop());
+    EXPECT_EQ(code, errc::canceled);
+    EXPECT_TRUE(co_await code_of(ours.write_some(memory.slice())));
+    raw.close();
+  };
+  against_raw_client(script, false, roomy_greeting());
 }
 
 TEST_F(stream_and_messages_test, a_stream_belongs_to_the_connections_executor) {
