@@ -33,9 +33,10 @@ NOT_CAPTURED = {
 }
 LARGEST_FPDU = 2 + 64768 + 2 + 4
 # Streams are told by their set-up frames and not by their ports, which are anybody's; two processors put packets on the
-# loopback in any order; and what weft sends inside RDMAP is no RPC and no SMB, though their heuristics take it for that.
+# loopback in any order; what weft sends inside RDMAP is no RPC and no SMB, though their heuristics take it for that; and
+# a segment may have hundreds of FPDUs, each of which is several levels of what tshark takes for a tree.
 TSHARK = ["tshark", "-n", "-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.reassemble_out_of_order:TRUE",
-          "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]
+          "-o", "gui.max_tree_depth:100000", "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]
 FIELDS = ["tcp.stream", "tcp.srcport", "tcp.seq", "tcp.len", "tcp.flags.reset", "iwarp_mpa.pdlength",
           "iwarp_mpa.crc_flag", "iwarp_mpa.ulpdulength", "iwarp_rdma.opcode", "_ws.malformed", "_ws.expert.severity"]
 # Where the dissector shows a Terminate's layer, type and code, which it names anew for each layer.
