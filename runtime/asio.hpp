@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// @file
-/// weft inside a program that is built on Asio (standalone, 1.22 or newer) or Boost.Asio (1.81 or newer). The only
-/// header of the runtime that needs either; it takes the one that the program has included before, and `asio::` below
-/// is that one. With Boost.Asio a handler's std::error_code below is a boost::system::error_code, and the weft::error
-/// that a token throws is a boost::system::system_error with the same message.
+/// Integrates weft into a program that is built on Asio (standalone, 1.22 or newer) or Boost.Asio (1.81 or newer). Only
+/// this header of the runtime needs either; it uses the library that the program has included before, called `asio::`
+/// below. With Boost.Asio a handler gets a boost::system::error_code instead of a std::error_code, and async() throws a
+/// boost::system::system_error instead of a weft::error, with the same message.
 
 #pragma once
 
@@ -36,9 +36,9 @@ namespace weft {
 ///
 /// Destroying the host, or the io_context before it, stops everything that has not ended and waits for it, at most as
 /// long as connections take to close; the handlers are queued in the io_context. Destroy it on the io_context's thread,
-/// outside of tasks; on another only once there is no work. Destroy connections and listeners first, as before any
-/// executor, except those that handlers of the io_context hold, such as coroutines of Asio: these go with the handlers,
-/// at the latest with the io_context, on that same thread.
+/// outside of tasks; on another thread only once there is no work. Destroy connections and listeners first, as before
+/// any executor, except those that the io_context's handlers hold, such as Asio's coroutines: these are destroyed with
+/// the handlers, at the latest with the io_context, on that same thread.
 class asio_host {
  public:
   /// Throws weft::error if there is no event driver.
@@ -56,16 +56,16 @@ class asio_host {
 
   /// Awaits anything that a task could (`peer.recv()`, `device.connect(...)`, a task) on the executor, and completes
   /// the token with the value: void(std::error_code, T), or void(std::error_code) if there is none. T is std::optional
-  /// of the value if that has no default.
+  /// of the value if its type has no default constructor.
   ///
   ///     auto message = co_await host.async(peer.recv(), asio::use_awaitable);
   ///     host.async(peer.send(buffer), [](std::error_code failure) { ... });
   ///
   /// The handler runs on its associated executor, never inside this call; its state is in memory of its associated
-  /// allocator. Its cancellation slot, on the io_context's thread, stops the operation, which then ends with
-  /// asio::error::operation_aborted or with what happened first. An exception without an error code leaves
-  /// io_context::run(), and the handler is destroyed uncalled. From any thread for a task; on the io_context's thread
-  /// for operations of a connection.
+  /// allocator. A signal to its cancellation slot, on the io_context's thread, stops the operation, which then ends
+  /// with asio::error::operation_aborted or with what happened first. An exception without an error code propagates
+  /// from io_context::run(), and the handler is destroyed uncalled. Call from any thread for a task; on the
+  /// io_context's thread for an operation of a connection.
   ///
   /// asio::use_awaitable and asio::use_future, also bound to a slot or an executor, are completed with an
   /// std::exception_ptr: they throw the weft::error with its message, or any other exception as it is. A
@@ -75,8 +75,8 @@ class asio_host {
     return detail::start_asio_operation(std::shared_ptr(loop_), std::move(operation), token);
   }
 
-  /// Like async(), with the exception as it was thrown: void(std::exception_ptr, T), like asio::co_spawn. A stop is
-  /// errc::canceled.
+  /// Like async(), but completes the token with the exception as it was thrown: void(std::exception_ptr, T), as
+  /// asio::co_spawn does. A stop is errc::canceled.
   template <class Operation, class CompletionToken>
   auto spawn(Operation work, CompletionToken&& token) {
     return detail::start_asio_call<std::exception_ptr>(std::shared_ptr(loop_), std::move(work), token);
@@ -102,7 +102,7 @@ inline constexpr use_weft_t use_weft;  ///< the token: `co_await socket.async_re
 }  // namespace weft
 
 /// @cond
-/// What Asio's initiating functions return for weft::use_weft.
+/// Makes Asio's initiating functions return an awaitable operation for weft::use_weft.
 template <class... Values>
 class weft::asio::async_result<weft::use_weft_t, void(Values...)> {
  public:

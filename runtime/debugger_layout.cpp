@@ -40,7 +40,7 @@ static_assert(sizeof(std::source_location) == sizeof(void*), "weft-gdb.py takes 
 
 }  // namespace weft::detail
 
-// Has C linkage, so that debuggers find it without knowing C++; in every program with an executor.
+// Has C linkage, so that debuggers find it without knowing C++. Every program with an executor has it.
 extern "C" {
 extern const weft::detail::debugger_layout weft_debugger_layout;
 [[gnu::used]] constinit const weft::detail::debugger_layout weft_debugger_layout{};

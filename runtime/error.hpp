@@ -13,7 +13,7 @@
 
 namespace weft {
 
-/// What can go wrong in weft itself. Errors of the system keep std::system_category.
+/// The errors of weft itself. Errors of the system keep std::system_category.
 enum class errc {
   canceled = 1,       ///< stopped before it took effect; with error::posted(), its effect at the peer is unknown
   timed_out,          ///< with_timeout, with_deadline or a set-up deadline
@@ -41,11 +41,11 @@ enum class errc {
   protocol_error,     ///< the peer broke the protocol
   remote_access,      ///< the peer refused access to its memory
   connection_failed,  ///< an earlier error ended the connection
-  not_receiving,      ///< messages that no recv() here takes hold back an overdue answer; or the peer posts no receive
-  wrong_device,       ///< the address is not reachable through this device, or an object belongs to another device
-  executor_stopped,   ///< the executor ended before the operation did
-  peer_restarted,     ///< the peer no longer knows the connection: its process was replaced, or gave it up
-  outcome_unknown,    ///< a rail was lost, and the operation may or may not have been executed; the connection goes on
+  not_receiving,  ///< an overdue answer waits behind messages that no recv() here takes; or the peer posts no receive
+  wrong_device,   ///< the address is not reachable through this device, or an object belongs to another device
+  executor_stopped,  ///< the executor ended before the operation did
+  peer_restarted,    ///< the peer no longer knows the connection: its process was replaced, or gave it up
+  outcome_unknown,   ///< a rail was lost, and the operation may or may not have been executed; the connection goes on
 };
 
 /// The category of errc.
@@ -73,10 +73,10 @@ class [[gnu::visibility("default")]] error : public std::system_error {
   /// A copy whose what() has `context` in front.
   [[nodiscard]] error within(const std::string& context) const;
 
-  /// Whether the operation had been handed to the transport, so that it may have taken effect at the peer.
+  /// Whether the operation had been handed to the transport; if so, it may have taken effect at the peer.
   [[nodiscard]] bool posted() const noexcept { return posted_; }
 
-  /// The same error, marked as posted.
+  /// A copy with posted() set to `posted`.
   [[nodiscard]] error as_posted(bool posted = true) const {
     error copy = *this;
     copy.posted_ = posted;
@@ -100,14 +100,14 @@ namespace detail {
 [[nodiscard]] error make_error(errc code, std::string_view context = {}) noexcept;
 /// Makes an error of the system without throwing: errc::no_memory if there is no memory for its text.
 [[nodiscard]] error make_system_error(int number, std::string_view context) noexcept;
-/// Allocates what make_error() and make_system_error() return without memory. Called before the first executor runs.
+/// Allocates the errors that both functions return if there is no memory. Called before the first executor runs.
 void reserve_errors();
 
 /// Reports `words` (report_kind::fatal), then ends the program, because going on would corrupt memory.
 [[noreturn, gnu::cold]] void terminate_because(const char* words) noexcept;
 /// Ends the program because two objects have owned one resource; `what` names such an object: "a lock of a mutex".
 [[noreturn, gnu::cold]] void terminate_because_duplicated(const char* what) noexcept;
-/// Throws an error about the use of an empty handle. Out of line, so that checks stay small.
+/// Throws an error about a misuse, such as of an empty handle. Out of line, so that checks stay small.
 [[noreturn, gnu::cold]] void throw_misuse(errc code, const char* words);
 
 }  // namespace detail

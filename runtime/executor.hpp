@@ -35,7 +35,7 @@ class executor : private executor_core {
   /// that called it.
   template <class T>
   T run(task<T> root);
-  /// Likewise, and stops the task when a stop of `token` is requested, from any thread.
+  /// run() that also stops the task when a stop of `token` is requested, from any thread.
   template <class T>
   T run(task<T> root, std::stop_token token);
 
@@ -50,22 +50,21 @@ class executor : private executor_core {
   [[nodiscard]] static executor* current() noexcept { return static_cast<executor*>(executor_core::current()); }
   /// From any thread: whether this executor runs on the calling thread.
   [[nodiscard]] bool on_own_thread() const noexcept { return executor_core::on_own_thread(); }
-  /// From any thread: whether the calling thread may call run(): no thread has called it yet, or this one was the
-  /// first.
+  /// From any thread: whether this thread may call run(): it was the first to do so, or no thread has done so yet.
   [[nodiscard]] bool belongs_to_this_thread() const noexcept { return executor_core::belongs_to_this_thread(); }
 
   /// The time of executor_options::clock, read anew.
   [[nodiscard]] time_point now() const noexcept { return executor_core::now(); }
 
   /// Polls `source` in every turn from now on; it may be added before the first run(), and must stay until it is
-  /// removed. errc::wrong_thread on another thread than that of run().
+  /// removed. errc::wrong_thread on any thread but that of run().
   void add_poller(poller& source) { executor_core::add_poller(source); }
-  /// Removes what add_poller() has added. A poller that was not added ends the program.
+  /// Removes a poller that add_poller() has added; any other ends the program.
   void remove_poller(poller& source) noexcept { executor_core::remove_poller(source); }
 
   /// The event driver in use: "io_uring" or "epoll".
   [[nodiscard]] std::string_view driver() const noexcept { return io().name(); }
-  /// Why the driver is not io_uring, in words; empty if it is, or if another was asked for.
+  /// The reason why the driver is not io_uring, as text; empty if it is, or if another driver was asked for.
   [[nodiscard]] const std::string& driver_reason() const noexcept { return driver_reason_; }
 
   /// The work that the executor has done so far. From any thread.
@@ -77,10 +76,10 @@ class executor : private executor_core {
   /// finding a task that is stuck; the format may change.
   [[nodiscard]] std::string dump() const { return executor_core::dump(); }
 
-  /// The interface for the parts of weft that are built on the runtime, with what users do not need: ready coroutines,
-  /// timers, I/O, work from other threads, other libraries' loops. See core/executor_core.hpp.
+  /// The interface for the parts of weft that are built on the runtime, with functions that users do not need: ready
+  /// coroutines, timers, I/O, work from other threads, other libraries' loops. See core/executor_core.hpp.
   [[nodiscard]] friend executor_core& core_of(executor& self) noexcept { return self; }
-  /// The same interface for reading.
+  /// The interface of a const executor, for reading.
   [[nodiscard]] friend const executor_core& core_of(const executor& self) noexcept { return self; }
   friend executor& executor_of(executor_core& core) noexcept;
 

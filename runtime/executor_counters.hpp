@@ -7,8 +7,8 @@
 
 namespace weft {
 
-/// A snapshot of the work that an executor has done since it was made. While the executor is idle, neither turns nor
-/// sleeps grow.
+/// A snapshot of the work that an executor has done since it was made. While it is idle and asleep, `turns` and
+/// `sleeps` grow only for timers, and twice a second for pollers that may lose events.
 struct executor_counters {
   std::uint64_t turns = 0;    ///< rounds of its loop
   std::uint64_t sleeps = 0;   ///< waits in the kernel

@@ -35,7 +35,7 @@ std::vector<int> usable_processors() {
 
 class executor_group::member final : private detail::remote_work {
  public:
-  /// Returns once the executor runs; throws if it cannot run.
+  /// Starts the thread; returns once the executor runs, and throws if it cannot run.
   member(const executor_options& options, std::size_t index)
       : home(options), thread_(detail::owned_thread::run<&member::run>(*this)) {
     try {
@@ -68,7 +68,7 @@ class executor_group::member final : private detail::remote_work {
       command_.wait(now, std::memory_order_acquire);
     }
   }
-  /// While all members rest: runs what others have posted to this executor. False if there was nothing.
+  /// Runs the work that others have posted to this executor; false if there was none. Call while all members rest.
   [[nodiscard]] bool serve_mail() noexcept {
     if (!core_of(home).work_waits()) return false;
     command_.store(command::serve, std::memory_order_release);
@@ -85,8 +85,8 @@ class executor_group::member final : private detail::remote_work {
     if (failure != 0) throw system_error(failure, fmt::format("keep a thread on processor {}", processor));
   }
 
-  /// In a child of fork(2) the thread does not exist, so its work cannot end. The member is left as it is, reachable
-  /// for leak checkers.
+  /// Leaves a member as it is in a child of fork(2), where its thread does not exist, so its work cannot end. The
+  /// member stays reachable for leak checkers.
   static void leave_if_parents(std::unique_ptr<member>& item) noexcept {
     static constinit member* left = nullptr;
     if (item->thread_.joinable()) return;

@@ -39,7 +39,7 @@ class executor_group {
 
   /// How many executors it has.
   [[nodiscard]] std::size_t size() const noexcept { return members_.size(); }
-  /// The executor of this number; errc::out_of_range if there is none.
+  /// The executor with this index; errc::out_of_range if there is none.
   [[nodiscard]] executor& operator[](std::size_t index) const;
 
  private:

@@ -15,7 +15,7 @@ class worker_pool;
 
 /// How an executor waits for completions.
 enum class poll_policy : std::uint8_t {
-  adaptive,  ///< spin about as long as recent completions took to come, then sleep
+  adaptive,  ///< spin about twice as long as recent completions took to come, then sleep
   spin,      ///< never sleep: the lowest latency, a whole core
   sleep,     ///< sleep at once: the fewest cycles
 };
@@ -27,8 +27,8 @@ struct executor_options {
   duration max_spin = std::chrono::microseconds(50);  ///< the longest that `adaptive` spins
   worker_pool* workers = nullptr;                     ///< for offload(); null: worker_pool::shared()
 
-  /// Turns that take longer are reported with the task's name (report_kind::stall); zero: none are. Costs a reading of
-  /// the clock for each task that is resumed.
+  /// Reports turns that take longer, with the name of the task that ran longest (report_kind::stall); zero: reports
+  /// none. Costs two readings of the clock for each task that is resumed.
   duration stall_limit = duration::zero();
   /// A signal, such as SIGUSR1; 0: none. When it comes, each running executor that names it reports its dump()
   /// (report_kind::dump). Make such an executor before threads without one start, because these would take the signal.

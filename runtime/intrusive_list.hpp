@@ -8,7 +8,7 @@ namespace weft::detail {
 template <class T, class Which>
 class intrusive_list;
 
-/// A base of T: the links that put it into an intrusive_list<T, Which>. A copy is in no list. Which tells apart the
+/// A base of T: the links that put it into an intrusive_list<T, Which>. A copy is in no list. `Which` distinguishes the
 /// lists of a T that may be in several at a time.
 template <class T, class Which = T>
 class list_hook {
@@ -45,9 +45,9 @@ class intrusive_list {
   }
 
   [[nodiscard]] bool empty() const noexcept { return ends_.next_ == &ends_; }
-  /// The first one, of a list that is not empty.
+  /// The first item; only if not empty().
   [[nodiscard]] T& front() const noexcept { return of(*ends_.next_); }
-  /// The first one, or null.
+  /// The first item, or null.
   [[nodiscard]] T* first() const noexcept { return empty() ? nullptr : &front(); }
   /// Whether `item` is in any list of this type.
   [[nodiscard]] static bool contains(const T& item) noexcept { return hook_of(item).next_ != nullptr; }
@@ -63,7 +63,7 @@ class intrusive_list {
     links.next_->previous_ = links.previous_;
     links.next_ = nullptr;
   }
-  /// Removes and returns the first one, of a list that is not empty.
+  /// Removes and returns the first item; only if not empty().
   T& pop_front() noexcept {
     T& item = front();
     remove(item);
@@ -88,7 +88,7 @@ class intrusive_list {
   };
 
  public:
-  /// Goes from first to last. Only the item at which it stands may leave the list meanwhile.
+  /// Iterates from the first item to the last. Only the current item may be removed meanwhile.
   class iterator {
    public:
     explicit iterator(hook* at) noexcept : at_(at), next_(at->next_) {}

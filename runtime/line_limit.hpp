@@ -17,7 +17,7 @@ class line_limit {
  public:
   static constexpr unsigned lines_a_second = 20;  ///< the lines that are written
 
-  /// Empty if the line is to be left out, otherwise how many lines were left out since the last one that was written.
+  /// Counts a line. Empty if it must be left out, else the number of lines left out since the last one written.
   [[nodiscard]] std::optional<std::uint64_t> next(time_point now) noexcept {
     const std::lock_guard lock(mutex_);
     if (now - begun_ >= std::chrono::seconds(1)) {

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// How many bytes the character at the front of `text` has in UTF-8; 0 if these bytes are no character.
+// The size in UTF-8 of the character at the front of `text`; 0 if these bytes are no character.
 std::size_t character_size(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   const unsigned first = byte(0);
@@ -26,8 +26,8 @@ std::size_t character_size(std::string_view text) noexcept {
   return has_shorter_form || is_surrogate || is_beyond_unicode ? 0 : size;
 }
 
-// `text` with a backslash before each of `special`. Prometheus refuses a whole page for one byte that is not UTF-8, so
-// U+FFFD stands for such a byte.
+// Puts a backslash before each of `special` in `text`, and writes newlines as \n. Prometheus refuses a whole page for
+// one byte that is not UTF-8, so U+FFFD stands for such a byte.
 std::string escaped(std::string_view text, std::string_view special) {
   std::string made;
   while (!text.empty()) {

@@ -20,8 +20,8 @@ class executor_group;
 ///     const std::string page = all.text();
 class metrics {
  public:
-  /// Adds a value that only grows. `labels` is empty or in the format's form: `executor="main"` (see label()). Of two
-  /// values with one name and the same labels Prometheus keeps one.
+  /// Adds a value that only grows. `labels` is empty or in the format's form: `executor="main"` (see label()).
+  /// Prometheus keeps only one of two values with the same name and labels.
   void counter(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);
   /// Adds a value that goes up and down.
   void gauge(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);

@@ -28,8 +28,8 @@ class offload_base : public operation_base, private worker_job, private remote_w
   ~offload_base() = default;
 
   void throw_if_canceled() const;
-  /// For a destructor, before the function goes. One that has begun for the library's own sake is waited for, because
-  /// it uses what goes with the frame that awaits it; a user's own ends the program.
+  /// Withdraws the function before its destruction. If it has begun, waits for the library's own, which uses the frame
+  /// that awaits it, but ends the program for a user's.
   void leave() noexcept {
     if (waiting()) withdraw();
   }
@@ -105,8 +105,8 @@ template <class Function>
 
 namespace detail {
 
-/// Like offload(), but on worker_pool::for_resources(): the end of a connection or a region must not wait behind
-/// other jobs. A frame that is destroyed meanwhile waits for the function: what may take long is for apart().
+/// offload() on resource_workers(), because the end of a connection or a region must not wait behind other jobs. A
+/// frame that is destroyed meanwhile waits for the function, so a function that may take long is for apart().
 template <class Function>
 [[nodiscard]] auto offload_for_resources(Function&& function) {
   require_pinned<Function>();

@@ -73,7 +73,7 @@ bool is_wanted(report_kind kind) noexcept {
 
 constinit line_limit failures;
 
-// Peers cause failures at will.
+// Limits the lines about failures, because peers cause failures at will.
 bool is_left_out(report_kind kind) noexcept {
   if (kind != report_kind::failure) return false;
   const auto left_out = failures.next(clock::steady().now());

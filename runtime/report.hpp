@@ -12,7 +12,7 @@
 
 namespace weft {
 
-/// What a report is about.
+/// The kind of event that a report is about.
 enum class report_kind : std::uint8_t {
   failure,  ///< a task of a scope with on_failure::report, or a peer's set-up, has failed
   stall,    ///< a turn of an executor took longer than executor_options::stall_limit
@@ -28,11 +28,11 @@ struct stall {
   duration longest;  ///< the longest that one task ran at a stretch
 };
 
-/// An event for whoever runs the program, reported because no caller learns of it. What it refers to lives until the
-/// handler returns.
+/// An event for whoever runs the program, reported because no caller learns of it. The objects that it refers to live
+/// until the handler returns.
 struct report {
   report_kind kind = report_kind::warning;  ///< what kind of event it is
-  /// What has happened, without the task: the exception's what(), or a sentence.
+  /// The event, without the task: the exception's what(), or a sentence.
   std::string_view text{};
   /// The name of the task that it concerns, given to spawn(); empty if it has no name, or there is no task.
   std::string_view task{};

@@ -16,8 +16,8 @@ namespace detail {
 
 /// The part of run_on() that does not depend on the task's type: the answer's way back, and the stop.
 ///
-/// outstanding_ counts the work on the other executor: the call is one, a stop another. Whichever ends last sends the
-/// answer home. So none of this object's mail is in a mailbox when the waiter resumes.
+/// outstanding_ counts the work on the other executor: the call, and a stop. Whichever ends last sends the answer home,
+/// so none of this object's mail is in a mailbox when the waiter resumes.
 class run_on_base : public operation_base, private remote_call_base::caller {
  public:
   [[nodiscard]] std::string describe() const override { return "a task on another executor"; }
@@ -56,8 +56,8 @@ class run_on_base : public operation_base, private remote_call_base::caller {
   remote_call_base& call_;
   mail stop_{*this, &run_on_base::stop};
   mail home_mail_{*this, &run_on_base::come_home};
-  /// How many of the call and the stop are still to be dealt with. 0: the answer is on its way home, and no more mail
-  /// may be sent to where_.
+  /// How many of the call and the stop have not ended on where_. 0: the answer is on its way home, and no more mail may
+  /// be sent to where_.
   std::atomic<unsigned> outstanding_{0};
 };
 
@@ -89,7 +89,7 @@ class run_on_operation final : public run_on_base {
 ///
 /// A stop here stops the task there; run_on() still waits until it has ended. So the objects that the task refers to
 /// stay alive, but the other executor's thread uses them. The run() of that executor does not return before the task
-/// has ended. A task that comes before the first run() waits for it; errc::executor_stopped if the last one has
+/// has ended. A task that is sent before the first run() waits for it; errc::executor_stopped if the last run() has
 /// returned.
 template <class T>
 [[nodiscard]] detail::run_on_operation<T> run_on(executor& where, task<T> what) noexcept {

@@ -18,8 +18,8 @@ namespace weft {
 /// The outcome of run_until_signal().
 template <class T>
 struct [[nodiscard]] until_signal {
-  weft::result<T> result;  ///< of the task; of a stopped one, as a rule, errc::canceled
-  int signal = 0;          ///< the first that came; 0: none, and the result is a value
+  weft::result<T> result;  ///< the task's result; if it was stopped, usually errc::canceled
+  int signal = 0;          ///< the first signal that came; 0: none, and the result is a value
 };
 
 namespace detail {
@@ -99,8 +99,8 @@ until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> wo
   return detail::run_until_signal(home, watch, std::move(work));
 }
 
-/// Ends a server in two steps: the first signal calls `drain` on the executor, which should take no new work and let
-/// what is under way finish (`[&] { listener.close(); }`); the second asks the task to stop; a third does what it did
+/// Ends a server in two steps. The first signal calls `drain` on the executor: it should take no new work and let the
+/// work under way finish (`[&] { listener.close(); }`). The second asks the task to stop; a third does what it did
 /// before `signals` was made.
 template <class T, std::invocable Function>
 until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> work, Function drain) {

@@ -18,7 +18,7 @@
 
 namespace weft {
 
-/// What a scope does when one of its children fails.
+/// The reaction of a scope to the failure of a child.
 enum class on_failure : std::uint8_t {
   stop_siblings,  ///< stop all other children and the body; the first failure is rethrown where the scope is awaited
   report,         ///< report the failure by name (report.hpp) and go on: one client's trouble is not a server's
@@ -88,7 +88,7 @@ class scope final : private detail::root_observer {
     return spawn(detail::await_call<std::decay_t<Function>, std::decay_t<Arguments>...>(
         std::forward<Function>(function), std::forward<Arguments>(arguments)...));
   }
-  /// Starts the task that `function()` makes, as `name`; for functions that take no string themselves.
+  /// Starts the task that `function()` makes, under the name `name`; for functions that take no string themselves.
   template <class Function>
     requires std::constructible_from<std::decay_t<Function>, Function> && detail::makes_task<std::decay_t<Function>&> &&
              (!detail::makes_task<std::decay_t<Function>&, const char*>)

@@ -12,10 +12,10 @@ namespace detail {
 
 class promise_base;
 
-/// A coroutine that was given a stop token, and those that it awaits and that inherit the token. A stop finds the
-/// operation on which the innermost of them is suspended, so that operations need not register themselves.
+/// A coroutine that was given a stop token, with the coroutines that it awaits and that inherit the token. A stop finds
+/// the operation on which the innermost of them is suspended, so operations need not register themselves.
 ///
-/// It leaves its source when it is destroyed or given another token. A source that is destroyed first lets go of it.
+/// Leaves its source when the coroutine is destroyed or given another token, or the source stops or is destroyed.
 class stop_chain {
  public:
   stop_chain() = default;
@@ -36,7 +36,7 @@ class stop_chain {
  private:
   friend class weft::stop_source;
 
-  stop_chain* next_;              // of the source's; set while place_ is
+  stop_chain* next_;              // the next chain of the source; set while place_ is
   stop_chain** place_ = nullptr;  // the pointer that leads here; null: in no list
 };
 

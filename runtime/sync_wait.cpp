@@ -19,7 +19,7 @@ class blocked_caller final : public remote_call_base::caller {
   void call_ended() noexcept override {
     const std::lock_guard lock(mutex_);
     ended_ = true;
-    changed_.notify_one();  // under the lock, because the waiting thread destroys us after that
+    changed_.notify_one();  // under the lock, because the waiting thread destroys this object then
   }
 
   std::mutex mutex_;

@@ -23,7 +23,7 @@ void block_until_ended(remote_call_base& call, executor_core& where);
 ///
 /// Returns the task's value or throws its exception. errc::wrong_thread on a thread that runs an executor or an
 /// asio_host's io_context, because it must not block. errc::executor_stopped if the run() of `where` has returned.
-/// Blocks for ever if that is never called.
+/// Blocks for ever if run() is never called.
 template <class T>
 T sync_wait(executor& where, task<T> what) {
   detail::remote_call<T> call(std::move(what));

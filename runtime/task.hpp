@@ -26,10 +26,10 @@ template <class T>
 class root_of;
 
 /// The part of a promise that all coroutines of weft share: the place in the tree of tasks, the stop token, and the
-/// link by which it waits in a ready queue. An awaiter keeps a promise_base* and hands it to executor::ready().
+/// link by which it waits in a ready queue. An awaiter keeps a promise_base* and hands it to executor_core::ready().
 ///
-/// No coroutine resumes another directly: it leaves its successor in the thread's `next` slot and returns to the loop.
-/// Symmetric transfer would overflow the stack below -O2 and under sanitizers.
+/// No coroutine resumes another directly: it leaves its successor in the thread's next_to_resume and returns to the
+/// loop, because symmetric transfer would overflow the stack below -O2 and under sanitizers.
 class promise_base : private stop_chain {
  public:
   promise_base() = default;
@@ -42,17 +42,17 @@ class promise_base : private stop_chain {
 
   [[nodiscard]] std::coroutine_handle<> handle() const noexcept { return handle_; }
   [[nodiscard]] stop_token get_stop_token() const noexcept { return stop_; }
-  /// Gives the coroutine a token, which those that it awaits from now on inherit.
+  /// Gives the coroutine a token, which the coroutines that it awaits from now on inherit.
   void set_stop_token(stop_token token) noexcept {
     leave();
     stop_ = token;
     if (parent_ != nullptr && parent_->stop_.source_ == token.source_) return;  // a stop finds it through the parent
     if (token.stop_possible() && !token.stop_requested()) join(*token.source_);
   }
-  /// Gives it a token whose stop somebody passes on to stoppable().
+  /// Gives the coroutine a token without joining its source, whose owner stops stoppable() itself (see root_task).
   void inherit_stop_token(stop_token token) noexcept { stop_ = token; }
-  /// The operation on which the innermost coroutine waits of those that inherit this one's token; null if that is not
-  /// suspended on one, or has a token of its own.
+  /// The operation on which the innermost coroutine with this one's token is suspended. Null if that coroutine is not
+  /// suspended on an operation, or awaits a coroutine with a token of its own.
   [[nodiscard]] operation_base* stoppable() const noexcept;
 
   /// Makes `child` the task that this one awaits; `owner` is the handle that owns the child.
@@ -64,7 +64,7 @@ class promise_base : private stop_chain {
   }
   void child_done() noexcept { child_ = nullptr; }
   [[nodiscard]] promise_base* parent() const noexcept { return parent_; }
-  /// The root of a spawned task, which has no parent; null for any other.
+  /// The root_task of a coroutine without a parent; null for any other.
   [[nodiscard]] root_task* root() const noexcept { return parent_ == nullptr ? root_ : nullptr; }
   void set_root(root_task& root) noexcept { root_ = &root; }
   void unhandled_exception() noexcept { failure_ = std::current_exception(); }
@@ -83,7 +83,7 @@ class promise_base : private stop_chain {
   static void destroy_chain(promise_base& outermost) noexcept {
     promise_base* innermost = &outermost;
     while (innermost->child_ != nullptr) innermost = innermost->child_;
-    innermost->operation_ = nullptr;  // a stop that the frame's end causes must not find it
+    innermost->operation_ = nullptr;  // a stop while the frame is destroyed must not find it
     while (innermost != &outermost) {
       promise_base* const parent = innermost->parent_;
       std::exchange(*innermost->owner_, nullptr).destroy();
@@ -207,7 +207,7 @@ template <class T = void>
 class [[nodiscard("co_await it")]] task {
  public:
   using promise_type = detail::task_promise<T>;
-  using value_type = T;  ///< what `co_await` yields
+  using value_type = T;  ///< the type that `co_await` yields
 
   task() noexcept = default;
   task(task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

@@ -13,7 +13,7 @@ namespace weft::detail {
 /// The name within a compiler's description of a function: of "weft::task<T> f(int) [with T = int]" it is "f".
 [[nodiscard]] std::string function_name(std::string_view pretty);
 
-/// "serve (server.cpp:20)".
+/// The function's name and its place: "serve (server.cpp:20)".
 [[nodiscard]] std::string name_and_place(std::source_location origin);
 
 /// Whether the function is one of the runtime's wrapper coroutines, which mean nothing to a user.

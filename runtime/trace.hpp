@@ -12,9 +12,9 @@ namespace weft {
 
 /// The tracks of a trace.
 enum class trace_track : std::uint8_t {
-  tasks,          ///< from their start, in a scope for instance, to their end
-  operations,     ///< what tasks are suspended on: a receive, a write, a sleep
-  registrations,  ///< of memory, in progress
+  tasks,          ///< tasks, from their start, in a scope for instance, to their end
+  operations,     ///< operations that tasks are suspended on: a receive, a write, a sleep
+  registrations,  ///< registrations of memory, in progress
   connections,    ///< events of connections: a rail is lost, or is back
 };
 
@@ -29,7 +29,7 @@ class trace_sink {
   virtual void ended(trace_track track, const void* item) noexcept = 0;
   /// The calling thread was busy with a task from `start` to `end`.
   virtual void ran(std::string_view name, time_point start, time_point end) noexcept = 0;
-  /// An event of no duration has happened now; events of one thing have the same `item`.
+  /// An event of no duration has happened now; events of one object have the same `item`.
   virtual void happened([[maybe_unused]] trace_track track, [[maybe_unused]] const void* item,
                         [[maybe_unused]] std::string_view name) noexcept {}
 
@@ -71,7 +71,7 @@ class trace_span {
 
 }  // namespace detail
 
-/// From now on `sink` observes all executors and workers of this process; null ends that. The sink must live until
+/// Makes `sink` observe all executors and workers of this process from now on; null ends that. The sink must live until
 /// every executor and worker that may have seen it has stopped.
 inline void set_trace(trace_sink* sink) noexcept { detail::active_trace.store(sink, std::memory_order_release); }
 

@@ -11,7 +11,7 @@ namespace weft {
 
 namespace detail {
 
-/// What when_all yields for a task<void>.
+/// The value that when_all() yields for a task<void>.
 struct nothing {};
 
 template <class T>

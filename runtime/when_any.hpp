@@ -13,10 +13,10 @@
 
 namespace weft {
 
-/// What when_any() yields.
+/// The outcome of when_any().
 template <class Values>
 struct when_any_result {
-  /// The one that ended first. If that one failed: the first of the others that yielded a value.
+  /// The index of the one that ended first; if it failed, of the first of the others that yielded a value.
   std::size_t index;
   /// In the order of the arguments: the value of the first to end, and the values of others that completed before the
   /// stop reached them, so that nothing received is lost. Empty for the rest.
@@ -31,7 +31,7 @@ class race {
  public:
   explicit race(scope& racers) noexcept : racers_(racers) {}
 
-  /// After a failure only a value counts, because it would be lost.
+  /// Notes that a racer has ended without failure. After a failure only a value counts, because it would be lost.
   void yielded(std::size_t index, bool is_value) noexcept {
     if (!first_ && (!failure_ || is_value)) first_ = index;
     racers_.request_stop();

@@ -62,7 +62,7 @@ worker_pool::worker_pool(std::size_t threads)
   all_pools::add(*this);
 }
 
-// In a child: the pool has no threads there, and nobody waits for the parent's jobs.
+// Called in a child of fork(2): the pool has no threads there, and nobody waits for the parent's jobs.
 void worker_pool::start_anew() noexcept {
   for (detail::owned_thread& thread : threads_) thread.join();
   threads_.clear();
@@ -136,8 +136,8 @@ bool worker_pool::withdraw(detail::worker_job& job) noexcept {
 }
 
 void worker_pool::work() noexcept {
-  // Inherited from the thread that called submit(), which may be pinned. If the processors cannot be changed, keep
-  // those.
+  // A new thread inherits the processors of the thread that called submit(), which may be pinned. If they cannot be
+  // changed, it keeps them.
   const cpu_set_t& usable = processors_->set;
   if (CPU_COUNT(&usable) != 0) ::sched_setaffinity(0, sizeof usable, &usable);
   std::unique_lock lock(mutex_);

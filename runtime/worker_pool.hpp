@@ -53,7 +53,7 @@ class worker_pool : private detail::list_hook<worker_pool> {
   worker_pool& operator=(const worker_pool&) = delete;
   virtual ~worker_pool();
 
-  /// From any thread. Jobs start in the order in which they were submitted.
+  /// Queues a job, from any thread. Jobs start in the order in which they were submitted.
   virtual void submit(detail::worker_job& job);
 
   /// From any thread: withdraws a job that has not begun; false if it has.
@@ -63,11 +63,11 @@ class worker_pool : private detail::list_hook<worker_pool> {
   [[nodiscard]] static worker_pool& shared();
 
   /// The process's pool for jobs that register and deregister memory, or make and destroy the resources of connections.
-  /// They do not wait behind name servers and functions of users, which may take their time on shared().
+  /// They do not wait behind name look-ups and functions of users, which may take long on shared().
   [[nodiscard]] static worker_pool& for_resources();
 
  protected:
-  /// For a simulated pool, which decides when its jobs run.
+  /// Runs a job, for a simulated pool, which decides when its jobs run.
   static void run(detail::worker_job& job) noexcept { job.run(); }
 
  private:

@@ -21,7 +21,7 @@ namespace weft::net {
 
 /// The link that carries a connection, and what both ends have agreed on.
 struct attached_link {
-  /// Over `carrier`. `peer_private_data` has no greeting if the peer is not weft.
+  /// `carrier` is the link's transport. The peer's private data have no greeting if the peer is not weft.
   attached_link(new_link established, transport& carrier, const connection_options& options);
 
   /// The name of the peer's memory on this link's fabric: see operation_owner::find().
@@ -34,7 +34,7 @@ struct attached_link {
     return std::nullopt;
   }
 
-  /// For links over several fabrics.
+  /// The names of the peer's memory on all fabrics, for a connection with rails.
   [[nodiscard]] static peer_names names_of(const mr::remote_slice& where) noexcept;
 
   transport* fabric;
@@ -42,7 +42,7 @@ struct attached_link {
   std::uint8_t fabric_number;  ///< number of its domain among the device's domains
   std::unique_ptr<net::link> link;
   std::vector<std::byte> peer_private_data;
-  std::optional<greeting> peer_greeting;  ///< of a peer that is weft
+  std::optional<greeting> peer_greeting;  ///< empty if the peer is not weft, or with profile::interop
   native_features agreed;
   capabilities properties;
   std::uint64_t largest_key;

@@ -11,20 +11,21 @@ namespace weft::net {
 /// Whether an operation has ended where it began.
 enum class taken : std::uint8_t {
   no,       ///< it has not begun
-  ended,    ///< it has, and its task goes on
-  in_turn,  ///< it has, and its task goes on once it is its turn
+  ended,    ///< it has ended, and its task goes on without suspending
+  in_turn,  ///< it has ended, and its task is suspended until its turn
 };
 
-/// Lets tasks go on in the order in which their operations have completed, also those whose operations end where they
+/// Lets tasks go on in the order in which their operations have completed, including operations that end where they
 /// begin.
 class completion_order {
  public:
-  /// Of the tasks of `home`.
+  /// For the tasks of `home`.
   explicit completion_order(executor_core& home) noexcept : home_(home) {}
 
-  /// The task of a completed operation has become ready.
+  /// Called when the task of a completed operation has become ready.
   void note() noexcept { last_ = home_.readied(); }
-  /// The operation of the running task has ended where it began: never taken::no.
+  /// Called when the operation of the running task has ended where it began: lets the task go on, or makes it ready
+  /// behind all tasks that are ready. Never taken::no.
   [[nodiscard]] taken go_on(weft::detail::promise_base& waiter) noexcept {
     if (home_.has_resumed(last_) && home_.may_go_on()) [[likely]]
       return taken::ended;

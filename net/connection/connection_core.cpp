@@ -40,7 +40,7 @@ connection_core::~connection_core() {
   state_.device->connection_ended(state_.statistics);
 }
 
-// Starts the link that has been attached. Nothing fails once it has started.
+// Starts the link, after which nothing more can fail.
 void connection_core::start_link() {
   attached_link& carrier = state_.carrier;
   const connection_options& options = state_.options;
@@ -73,7 +73,7 @@ void connection_core::confirm_retired(std::uint64_t key) {
 
 // ---- operations ----
 
-// An operation that was not posted may have held up an orderly close.
+// Continues an orderly close, which an operation that was not posted may have held up.
 void connection_core::stop(transfer& item) noexcept {
   sending_.stop(item);
   end_.advance();
@@ -183,7 +183,7 @@ void connection_core::closed() noexcept {
   end_.link_closed();
 }
 
-// The memory may be one that the program has long forgotten.
+// Sends a report, because the program may have given up the memory long ago.
 [[gnu::noinline]] void connection_core::came_late(std::uint64_t key, exposure_end how) noexcept try {
   state_.statistics.late_accesses.add(1);
   const std::string text =
@@ -225,7 +225,7 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexce
   if (is_done) return;
   executor_core& home = core->home();
   auto reaper = std::move(core->reaper_);
-  static_cast<void>(core.release());  // it is the reaper's
+  static_cast<void>(core.release());  // the reaper owns it
   if (home.on_own_thread()) return run_in_background(home, std::move(reaper));
   const auto run_to_end = [](weft::detail::root_handle<void> work) -> task<> {
     run_in_background(*executor_core::current(), std::move(work));

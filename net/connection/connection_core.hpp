@@ -26,11 +26,11 @@
 
 namespace weft::net {
 
-/// A connection without its handle: it lives until its link has released everything.
+/// The state behind a connection's handle. It outlives the handle until its link has released everything.
 ///
-/// Its parts implement the connection's contract on top of a link, rule by rule, and each knows only those before it:
-/// the shared state; sending; receiving; the heartbeat; closing. This class passes each event of the link to the parts
-/// concerned. On one executor only.
+/// Its parts implement the connection's contract on top of a link, rule by rule, and each knows only the parts before
+/// it: the shared state; sending; receiving; the heartbeat; closing. This class passes each event of the link to the
+/// parts concerned. On one executor only.
 class connection_core final : public operation_owner,
                               private link_events,
                               private sending::carrier_maker,
@@ -42,9 +42,9 @@ class connection_core final : public operation_owner,
   connection_core(const connection_core&) = delete;
   connection_core& operator=(const connection_core&) = delete;
   ~connection_core();
-  /// Keeps its place at the listener that accepted it, until it has closed.
+  /// Keeps the connection's place at the listener that accepted it, until the link has closed.
   void keep_place(std::unique_ptr<connection_place> place) noexcept { place_ = std::move(place); }
-  /// The handle is gone: closes or aborts in the background, and then frees the core. From any thread.
+  /// Called when the handle is destroyed, on any thread: closes or aborts in the background, then frees the core.
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
   [[nodiscard]] connection_state& state() noexcept { return state_; }
@@ -61,7 +61,7 @@ class connection_core final : public operation_owner,
     return state_.statistics.snapshot(state_.home.now());
   }
   [[nodiscard]] std::vector<rail_statistics> rails() const { return state_.carrier.link->rails(); }
-  /// The fabric that it runs on.
+  /// The fabric that carries the connection.
   [[nodiscard]] const transport& fabric() const noexcept { return *state_.carrier.fabric; }
   [[nodiscard]] std::string_view passed_over() const noexcept { return state_.carrier.passed_over; }
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
@@ -134,9 +134,9 @@ class connection_core final : public operation_owner,
   receiving receiving_;
   heartbeat heartbeat_;
   connection_end end_;
-  std::unique_ptr<staging> staging_;  // null until there is device memory
+  std::unique_ptr<staging> staging_;  // null until device memory or a persistent flush needs it
   bool reaped_abruptly_ = false;
-  weft::detail::root_handle<void> reaper_;  // end_in_background(), made while there is memory for it
+  weft::detail::root_handle<void> reaper_;  // end_in_background(), made in advance, because memory may be short later
 };
 
 }  // namespace weft::net

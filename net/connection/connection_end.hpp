@@ -13,14 +13,14 @@
 
 namespace weft::net {
 
-/// How a connection ends: by an orderly close from either side, or otherwise.
+/// Ends a connection: by an orderly close from either side, or otherwise.
 class connection_end {
  public:
   connection_end(connection_state& state, sending& out, receiving& in) noexcept : state_(state), out_(out), in_(in) {}
   connection_end(const connection_end&) = delete;
   connection_end& operator=(const connection_end&) = delete;
 
-  /// Closes once everything posted has been sent.
+  /// Begins an orderly close, which first lets all operations complete that wait or are in flight.
   void begin() noexcept;
   /// Takes the next step of an orderly close, if it is due: wait for posted operations, send the close message, shut
   /// the link down. The peer's close is answered too, without a close message.
@@ -28,20 +28,20 @@ class connection_end {
     if (state_.closing || state_.peer_closed) [[unlikely]]
       take_step();
   }
-  /// The peer has sent its close message.
+  /// Called when the peer has sent its close message.
   void peer_has_closed() noexcept;
-  /// The peer, not weft, sends no more: see link_events::input_over().
+  /// Called when a peer that is not weft has finished sending: see link_events::input_over().
   void input_over() noexcept;
-  /// The link has ended, see link_events::ended().
+  /// Called when the link has ended: see link_events::ended().
   void link_ended(bool orderly, const error& why) noexcept;
-  /// The link has released everything, and there is no other.
+  /// Called when the link has released everything.
   void link_closed() noexcept { closed_.set(); }
   [[nodiscard]] bool is_closed() const noexcept { return closed_.is_set(); }
 
-  /// What connection::close() awaits; `state` belongs to `self`. Tasks begin when they are awaited, and both may be
-  /// gone by then: ask `keys`.
+  /// The task of connection::close(); `state` belongs to `self`. It begins when it is awaited, and both may be gone by
+  /// then, so it checks `keys` first.
   static task<> close(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
-  /// What connection::ended() awaits, likewise.
+  /// The task of connection::ended(), which checks `keys` first as well.
   static task<error> wait_until_over(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
   /// Returns once the link has released everything. Aborts the link after close_timeout. Throws std::bad_alloc if there
   /// is no memory for the coroutine.

@@ -12,7 +12,7 @@ using weft::detail::make_error;
 
 namespace {
 
-// The user's bytes may be gone once the connection is there.
+// Clears references to the user's memory, which may be gone once the connection is established.
 connection_options without_references(connection_options options) noexcept {
   options.private_data = {};
   options.source = {};

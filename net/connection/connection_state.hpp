@@ -22,8 +22,7 @@ namespace weft::net {
 
 class device_state;
 
-/// State shared by all parts of a connection: what lasts, the link that carries it now, and whether it has ended. On
-/// its executor.
+/// State shared by all parts of a connection, such as its link, its credits, and whether it has ended. On its executor.
 struct connection_state {
   /// On the executor that will own the connection.
   connection_state(std::shared_ptr<device_state> device, new_link established, const connection_options& options);
@@ -35,9 +34,9 @@ struct connection_state {
   [[nodiscard]] const capabilities& properties() const noexcept { return carrier.properties; }
 
   [[nodiscard]] bool has_ended() const noexcept { return failure || closing || peer_closed; }
-  /// True if nothing more will be received, or answered.
+  /// True if no further message will arrive for the program.
   [[nodiscard]] bool input_has_ended() const noexcept { return has_ended() || input_over; }
-  /// The cause alone: whoever passes it on says, once, what was tried and with whom.
+  /// Returns the cause alone; the caller adds the operation and the peer.
   [[nodiscard]] error why_ended() const noexcept;
   /// A number that no other connection of the process has, including ended ones with keys that are still open.
   [[nodiscard]] std::uint64_t number() const noexcept { return reinterpret_cast<std::uintptr_t>(keys.get()); }
@@ -46,7 +45,7 @@ struct connection_state {
   /// "`what` 10.0.0.7:7471 over iwarp"
   [[nodiscard]] std::string context(const char* what) const;
 
-  // They end the connection, unless it has ended. The link's events may come from inside of these calls.
+  // These end the connection, unless it has ended. The link may call its events from inside them.
   void give_up(const error& why) noexcept;
   void violation(const char* what, net::link::violation kind = net::link::violation::other) noexcept;
   void too_large() noexcept;
@@ -65,12 +64,12 @@ struct connection_state {
   std::uint32_t sendable = 0;  // messages that the peer lets us send
   std::uint32_t received = 0;
   std::uint32_t receivable = 0;  // messages that we let the peer send
-  std::uint32_t offered = 0;     // the part of `receivable` that the peer has been told
+  std::uint32_t offered = 0;     // `receivable` as it was last sent to the peer
 
   // The end of the connection.
   std::optional<error> failure;  // why the connection is over; set once
   bool closing = false;          // this end closes in order
-  bool input_over = false;       // the peer, not weft, sends no more, and takes what we send
+  bool input_over = false;       // a peer that is not weft sends no more, but takes what we send
   bool peer_closed = false;      // the peer has closed, and takes no more either
   bool shut_down = false;        // link::shut_down() was called
   bool close_sent = false;
@@ -81,7 +80,7 @@ struct connection_state {
   event unused;  // set when `calls` is 0
 };
 
-/// Keeps the connection from being destroyed.
+/// Keeps the connection from being destroyed, for as long as this object lives.
 class inside_call {
  public:
   explicit inside_call(connection_state& state) noexcept : state_(state) {
@@ -98,11 +97,11 @@ class inside_call {
   connection_state& state_;
 };
 
-/// What begin_task() checks, without the words.
+/// Makes the checks of begin_task() alone.
 void check_task(const connection_state& state, const link_keys& keys, const char* what);
 
-/// Returns the context for errors of a task of the connection: `what`, and with whom. Tasks begin when they are
-/// awaited, and `state` may be gone by then, which `keys` tells: errc::closed. errc::wrong_thread on any other
+/// Returns the context for errors of a task of the connection: `what`, and the peer. Throws errc::closed if `keys` says
+/// that the connection, and `state` with it, was destroyed before the task was awaited; errc::wrong_thread on any other
 /// executor.
 [[nodiscard]] std::string begin_task(const connection_state& state, const link_keys& keys, const char* what);
 

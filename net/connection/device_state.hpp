@@ -39,8 +39,8 @@ class device_state {
   [[nodiscard]] mr::domain& domain() const noexcept { return *domain_; }
   [[nodiscard]] mr::pool& pool() noexcept { return pool_; }
   [[nodiscard]] const std::string& passed_over() const noexcept { return passed_over_; }
-  /// True once, and only if the user has not chosen the pool's size: whether to warn that it has room for few
-  /// connections.
+  /// Whether to warn that the pool has room for few connections: true once, and only if the user has not chosen its
+  /// size.
   [[nodiscard]] bool may_warn_of_little_room() noexcept { return !pool_was_sized_ && !warned_.test_and_set(); }
 
   /// `counts` must live until connection_ended().
@@ -72,7 +72,7 @@ class device_state {
   }
 
  private:
-  /// Tells each domain its number, and joins several into one. Transports in software may share a domain.
+  /// Gives each domain its number, and joins several into one. Transports in software may share a domain.
   [[nodiscard]] static std::shared_ptr<mr::domain> join_domains(
       std::span<const std::unique_ptr<net::transport>> fabrics) {
     std::vector<std::shared_ptr<mr::domain>> domains;

@@ -13,7 +13,7 @@
 namespace weft::net {
 namespace {
 
-// If the connection ends meanwhile, the link does not know why, but the connection does.
+// If the connection ends meanwhile, throws the connection's reason, because the link does not know it.
 task<mr::remote_region> open_to_peer(connection_state& state, mr::slice memory, mr::usage uses,
                                      mr::detail::peer_gate* gate, const std::string& what) {
   try {
@@ -32,7 +32,7 @@ error too_late(const std::string& what) {
   return error(errc::timed_out, what + ": its deadline (expose_options::until) has passed");
 }
 
-// For persistent flushes, which the owner carries out.
+// Opens a key for persistent flushes, which the owner carries out.
 std::uint64_t open_owners_key(const connection_state& state, mr::slice range) {
   return mr::detail::owner_keys::of_process().open({.record = range.record(),
                                                     .device = nullptr,
@@ -66,7 +66,7 @@ void check_persistence(const connection_state& state, mr::slice range, mr::usage
 
 }  // namespace
 
-// RDMA devices have no windows of GPU memory, and other fabrics cannot reach it: so the owner checks and copies.
+// RDMA devices have no windows for GPU memory, and other fabrics do not reach it, so the owner checks and copies.
 exposure exposures::open_device_memory(connection_state& state, link_keys& keys, std::unique_ptr<lending> lent,
                                        mr::slice range, mr::usage uses, const std::string& what) {
   if (!state.properties().device_memory) {

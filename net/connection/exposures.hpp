@@ -13,7 +13,7 @@
 
 namespace weft::net {
 
-/// What connection::expose() awaits. Tasks begin when they are awaited, and `state` may be gone by then: ask `keys`.
+/// The tasks of connection::expose(). `state` may be gone when a task begins, so each checks `keys` first.
 class exposures {
  public:
   static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::buffer memory,

@@ -18,13 +18,13 @@ class heartbeat final : private weft::detail::timer {
   void start() noexcept;
   void stop() noexcept;
 
-  /// A message has come.
+  /// Called when a message has come.
   void heard() noexcept { heard_ = true; }
-  /// An operation of ours has completed.
+  /// Called when an operation of this end has completed.
   void moved() noexcept { moved_ = true; }
-  /// The peer asks. Any message is an answer; credits can always be sent.
+  /// Answers the peer's heartbeat. Any message is an answer; a credits message can always be sent.
   void answer() noexcept;
-  /// The slot of the connection's own messages is free: true if a message that was owed has taken it.
+  /// Called when the slot of the connection's own messages is free. True if a message that was owed has taken it.
   [[nodiscard]] bool take_slot() noexcept;
 
  private:

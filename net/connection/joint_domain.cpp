@@ -21,9 +21,8 @@ std::string joined_names(std::span<const std::shared_ptr<mr::domain>> parts) {
   return names;
 }
 
-// What all parts can do. Windows are an exception, so that the fabrics that have them keep them: a connection over
-// another fabric refuses to expose memory. Options for pinning ask nothing of a fabric that does not pin, as long as
-// another one does.
+// The capabilities of all parts together. One part suffices for memory windows, because connections over other fabrics
+// refuse to expose memory, and for device memory. Options for pinning need only the parts that pin, and at least one.
 mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::domain>> parts) {
   mr::domain_capabilities common = parts.front()->capabilities();
   mr::usage windows = common.usages & mr::usage::bind_window;
@@ -47,7 +46,7 @@ mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::
   common.on_demand = common.pins && every_on_demand;
   common.dmabuf = common.pins && every_dmabuf;
   common.requested_key = false;  // each fabric has keys of its own
-  common.disabled = true;        // by registering it with all again
+  common.disabled = true;        // enabling such a region registers it again
   common.gates = false;
   common.device_flush = false;  // of no use to peers that come by another fabric
   common.max_ranges = 1;
@@ -60,7 +59,7 @@ void drop_what_is_for_pinning(mr::registration_options& options) noexcept {
   options.dmabuf_offset = 0;
 }
 
-// A removed device has no memory, and no link that would need any: the others go on without it.
+// A removed device registers no memory, and has no link that needs any, so registration goes on without it.
 bool is_of_removed_device(const error& why) noexcept {
   return why.code() == std::errc::io_error || why.code() == std::errc::no_such_device;
 }
@@ -137,7 +136,7 @@ void joint_domain::do_share(mr::memory_record& target) {
   for (const auto& part : parts_) part->share(target);
 }
 
-// For a removed device, its part has nothing to count.
+// The part of a removed device has no gates, so its empty registration is not used here.
 void joint_domain::do_count_all(mr::memory_record& target, mr::detail::write_counter_core& counter) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i]->capabilities().gates) parts_[i]->count_writes(target.in(i), counter);

@@ -19,7 +19,7 @@ namespace weft::net {
 /// each GiB and would delay the first operation on that fabric, above all when it replaces one that has failed.
 class joint_domain final : public mr::domain {
  public:
-  /// Two to mr::max_fabrics, each of which knows its number: mr::domain::fabric().
+  /// `parts`: two to mr::max_fabrics domains, each of which knows its number, mr::domain::fabric().
   explicit joint_domain(std::vector<std::shared_ptr<mr::domain>> parts);
 
   [[nodiscard]] mr::mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) override;
@@ -38,16 +38,16 @@ class joint_domain final : public mr::domain {
   void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
   void do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
                      std::span<std::byte> memory, const mr::registration_options& options) override;
-  /// Both belong to a domain of one fabric, and are refused here.
+  /// Both are for a domain of one fabric: here the first throws, and the second ends the program.
   [[nodiscard]] mr::registration do_register(std::span<std::byte> memory,
                                              const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
 
   [[nodiscard]] std::vector<mr::registration> register_with_all(std::span<std::byte> memory,
                                                                 const mr::registration_options& options);
-  /// Deregisters what belongs to no record any more.
+  /// Deregisters registrations, one of each part, that belong to no record.
   void deregister(std::span<mr::registration> made) noexcept;
-  /// Puts `made` in place of the registrations of `item` and `target`, and ends those.
+  /// Puts `made` in place of the registrations in `item` and `target`, and deregisters the old ones.
   void replace(mr::registration& item, mr::memory_record& target, std::vector<mr::registration> made) noexcept;
 
   std::vector<std::shared_ptr<mr::domain>> parts_;

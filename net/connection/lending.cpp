@@ -164,7 +164,7 @@ void link_keys::attach(link& target) noexcept {
   link_.store(&target, std::memory_order_release);
 }
 
-// Exposures own the others, and may end them on other threads as soon as link_ is null.
+// Exposures own the lendings that are not retired, and may end them on other threads as soon as link_ is null.
 void link_keys::detach() noexcept {
   lending* retired = nullptr;
   while (!listed_.empty()) {

@@ -34,8 +34,8 @@ class recall;
 /// Once nobody owns it, it belongs to the link until the peer can no longer touch the memory.
 class lending final : private weft::detail::remote_work, private weft::detail::timer, private revocation {
  public:
-  /// On the thread of the link that will be asked for the key. The key is taken back at `until`, unless that is the end
-  /// of time. Throws std::bad_alloc.
+  /// On the thread of the link that will be asked for the key. The key is taken back at `until`, unless that is
+  /// time_point::max(). Throws std::bad_alloc.
   lending(std::shared_ptr<link_keys> keys, time_point until);
   ~lending();
 
@@ -43,14 +43,14 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   /// Holds the memory until the key has been revoked.
   void hold(mr::buffer memory) noexcept { buffer_ = std::move(memory); }
   void hold(mr::region_pin memory) noexcept { region_ = std::move(memory); }
-  /// The key is one of mr::detail::owner_keys, not a link's.
+  /// Sets a key of mr::detail::owner_keys, which takes the place of the link's.
   void be_of_device(std::uint64_t key) noexcept {
     owners_key_ = key;
     is_of_link_ = false;
   }
-  /// Beside the link's key there is one of mr::detail::owner_keys, for persistent flushes.
+  /// Adds a key of mr::detail::owner_keys to the link's, for persistent flushes.
   void add_owners_key(std::uint64_t key) noexcept { owners_key_ = key; }
-  /// On the thread of the link.
+  /// The reason why the loan is over; exposure_end::open before that. On the thread of the link.
   [[nodiscard]] exposure_end ended_by() const noexcept { return phase_ == phase::over ? end_ : exposure_end::open; }
 
  private:
@@ -98,14 +98,14 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   bool is_owned_ = true;                   // by an exposure, or handed over by one
   index::node_type unlisted_;              // empty while it is listed
   index::iterator listed_;
-  lending* next_ = nullptr;  // used while the link is detached
+  lending* next_ = nullptr;  // the next retired lending, in detach()
   bool retired_ = false;
   bool confirmed_ = false;  // the peer is done with it, but its owner has not let go yet
   loan_watch* watches_ = nullptr;
   recall* recall_ = nullptr;
 };
 
-/// Notified when the peer can no longer touch the memory, even if the lending is destroyed then. On the thread of the
+/// Waits until the peer can no longer touch the memory of a lending, which may be destroyed then. On the thread of the
 /// link.
 class loan_watch {
  public:
@@ -131,7 +131,7 @@ class loan_watch {
 };
 
 /// Takes lent memory back, and waits until the peer can no longer touch it. If this is destroyed before that, the
-/// memory goes the way of any ended lending.
+/// memory is released as after link_keys::end().
 class recall final : public loan_watch {
  public:
   /// Takes ownership of `what`.
@@ -147,8 +147,8 @@ class recall final : public loan_watch {
   mr::buffer buffer_;
 };
 
-/// The keys that a connection's link has given the peer. Exposures share it, because they may outlive the link and let
-/// go on any thread. The keys of a link end with it; a link that is attached later gives others.
+/// The keys that a connection's link has given the peer. Exposures share this object, because they may outlive the link
+/// and end on any thread. The keys of a link end with it; a link that is attached later gives others.
 class link_keys {
  public:
   /// On the executor of the connection. `counters` must live until detach().
@@ -156,10 +156,10 @@ class link_keys {
   link_keys(const link_keys&) = delete;
   link_keys& operator=(const link_keys&) = delete;
 
-  /// May be called on any thread; the lending is handed over to the link's thread. Its key is revoked, by a worker if
-  /// that blocks, before its memory is released, because the peer must not find memory that is about to be reused.
+  /// Ends a lending. On any thread; hands the lending over to the link's thread. Revokes the key, on a worker if that
+  /// blocks, before it releases the memory, because the peer must not reach memory that is about to be reused.
   static void end(lending* what) noexcept { hand_over(what, false); }
-  /// Likewise, but keeps the memory until the peer is confirmed to be done, or the link has closed.
+  /// Keeps key and memory until confirm() or invalidated(), the deadline, or the end of the link. On any thread.
   static void retire(lending* what) noexcept { hand_over(what, true); }
 
   /// May be called when the executor is gone.
@@ -170,26 +170,26 @@ class link_keys {
 
   /// Requires that there was no link, or that it has been detached.
   void attach(link& target) noexcept;
-  /// The link has given the peer this key to `bytes` bytes. Returns false if the deadline has passed: the caller ends
-  /// the lending.
+  /// Called when the link has given the peer this key to `bytes` bytes. Returns false if the deadline has passed: the
+  /// caller ends the lending.
   [[nodiscard]] bool opened(lending& what, std::uint64_t key, std::size_t bytes) noexcept;
-  /// The peer is done with a key: the memory is released now if it is retired, otherwise once it is to be.
+  /// Called when the peer is done with a key: releases the memory now if it is retired, otherwise once it is.
   void confirm(std::uint64_t key) noexcept;
-  /// The peer has revoked a key: the memory is released now.
+  /// Called when the peer has revoked a key: ends its lending now.
   void invalidated(std::uint64_t key) noexcept;
-  /// The link has closed, and none of its keys opens anything: retired memory is released.
+  /// Called when the link has closed, so its keys open nothing: ends all lendings, and releases retired memory.
   void detach() noexcept;
-  /// The connection is destroyed. A task that was made and has not begun must check this before it touches the
+  /// Called when the connection is destroyed. A task checks abandoned() when it begins, before it touches the
   /// connection.
   void abandon() noexcept { abandoned_.store(true, std::memory_order_release); }
 
  private:
   friend class lending;
   static void hand_over(lending* what, bool retiring) noexcept;
-  /// Returns false if the lending has to be taken on this thread.
+  /// Submits the lending to the executor's thread. False if the caller has to take() it on this thread.
   [[nodiscard]] bool mail(lending& what) noexcept;
   void take(lending* what) noexcept;
-  /// The link that has given its key, if it is still attached.
+  /// The link that has given the key; null if it is no longer attached.
   [[nodiscard]] link* opener_of(const lending& what) const noexcept;
   [[nodiscard]] lending* find(std::uint64_t key) noexcept;
   void take_back(lending* what, exposure_end why) noexcept;

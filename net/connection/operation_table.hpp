@@ -28,26 +28,26 @@ class transfer;
 struct operation_record : work_request {
   operation_record* next_free = nullptr;
   transfer* waiter = nullptr;  // null while free or orphaned
-  mr::buffer owned;            // of an orphan
-  mr::pin pin;                 // of an orphan
+  mr::buffer owned;            // an orphan's memory
+  mr::pin pin;                 // pins an orphan's memory
   // The memory of `segments`, copied because the user may change its list once the operation is posted.
   std::array<mr::slice, max_segments> parts{};
   std::array<named_place, mr::max_fabrics> all_names;  // the memory of `names`
   bool borrowed = false;                               // the regions of its segments are pinned
   trailer::storage trailer_bytes{};
-  live_statistics::operations* counted = nullptr;  // counts failures of its kind
-  std::uint64_t answer = 0;                        // of a flush, or the previous value of an atomic operation
-  std::uint32_t counter = 0;                       // of an orphan: transfer::counter_
+  live_statistics::operations* counted = nullptr;  // the counters of its kind
+  std::uint64_t answer = 0;                        // bytes read by a flush, or the previous value of an atomic
+  std::uint32_t counter = 0;                       // an orphan's transfer::counter_
 };
 
-/// The operations that a connection may have with its link at a time. They are made a few at a time, on demand, and
-/// never move. Most connections never use all they may have, and with many connections complete tables would be most of
-/// the cost of an idle one.
+/// The records of the operations that a connection may post to its link. They are made a few at a time, on demand, and
+/// never move. Most connections never use them all, and complete tables would be most of the cost of an idle
+/// connection.
 class operation_table {
  public:
   static constexpr std::size_t step = 6;
 
-  /// At most `limit`, each with a corner for `target`, which outlives the records. Throws std::bad_alloc.
+  /// For at most `limit` records, each with a corner for `target`, which outlives them. Throws std::bad_alloc.
   operation_table(link& target, std::size_t limit)
       : link_(&target), stride_(round_up(sizeof(operation_record) + target.corner_bytes())), limit_(limit) {
     blocks_.reserve((limit + step - 1) / step);
@@ -59,11 +59,11 @@ class operation_table {
     for (std::size_t i = 0; i < made_; ++i) (*this)[i].~operation_record();
   }
 
-  /// The most that there may be, and the number made so far.
+  /// The most records that there may be, and the number made so far.
   [[nodiscard]] std::size_t limit() const noexcept { return limit_; }
   [[nodiscard]] std::size_t made() const noexcept { return made_; }
 
-  /// Makes a few more. False if the limit is reached, or memory is short.
+  /// Makes a few more records. False if the limit is reached, or memory is short.
   [[nodiscard]] bool grow() noexcept {
     const std::size_t wanted = std::min(made_ + step, limit_);
     if (wanted == made_ || !provide()) return false;

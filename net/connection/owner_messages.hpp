@@ -12,8 +12,8 @@
 
 namespace weft::net {
 
-/// The messages of this end about what owners of memory do for their peers (owner_message). Each has a place of its
-/// own: one for each slot's request, and for each answer, and two for the set-up of slots.
+/// Sends this end's owner_messages. Each is packed at a place of its own in registered memory: one place for each
+/// slot's request, one for each slot's answer, and two for the set-up of slots.
 class owner_messages {
  public:
   static constexpr std::size_t ask_place = 2 * owner_message::slots;
@@ -23,12 +23,12 @@ class owner_messages {
 
   owner_messages(connection_state& state, operation_owner& owner) noexcept : state_(state), owner_(owner) {}
 
-  /// Makes the memory of the messages, unless it is there. Throws weft::error.
+  /// Makes the memory of the messages, unless it exists. Throws weft::error.
   task<> prepare();
   [[nodiscard]] bool are_prepared() const noexcept { return static_cast<bool>(memory_); }
-  /// Sends one, once they are prepared.
+  /// Sends a message from `place`. Requires prepare().
   task<> post(std::size_t place, owner_message what);
-  /// Registered memory of no bytes.
+  /// Zero bytes of registered memory.
   [[nodiscard]] mr::slice nothing() const { return memory_.slice(0, 0); }
 
  private:

@@ -32,7 +32,7 @@ using weft::detail::make_error;
 
 namespace {
 
-// How long to wait for a full pool. The connection does not end before that is over.
+// How long to wait for a full pool. The wait delays the end of the connection.
 constexpr std::chrono::milliseconds patience_for_pool{1000};
 
 constexpr mr::usage of_lent_slots = mr::usage::write_dst | mr::usage::read_src;
@@ -46,8 +46,8 @@ void report_no_slots(const std::exception& why) noexcept try {
 
 }  // namespace
 
-// Memory of the peer's device that is open here. Copies keep it open, whatever the peer says meanwhile. It is closed on
-// a worker, because drivers block for that.
+// Memory of the peer's device, opened in this process. Copies keep it open, even after an unshare. It is closed on a
+// worker, because drivers block for that.
 class owner_service::shared_memory final : public mr::detail::background_job {
  public:
   shared_memory(std::shared_ptr<mr::memory_device> device, const mr::device_share& what, std::size_t bytes)
@@ -113,7 +113,7 @@ task<> owner_service::lend_to_peer() {
     co_await messages_.prepare();
     co_await lend_slots();
     answer.region = lent_.remote();
-  } catch (const std::exception& why) {  // the peer is told that it failed, without the text
+  } catch (const std::exception& why) {  // an answer without a region reports the failure, but not why
     if (!state_.has_ended()) report_no_slots(why);
   }
   try {
@@ -185,7 +185,7 @@ task<owner_access> owner_service::carry_out(const owner_message& asked) {
   co_return co_await copy_for_peer(asked);
 }
 
-// Only for a peer process of this machine, and for memory whose owner has chosen it, because a peer that frees memory
+// Requires a peer process on this machine, and memory that is registered as `direct`, because a peer that frees memory
 // it has shared may damage this end's use of the device.
 task<owner_access> owner_service::open_share(const owner_message& asked) {
   if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return owner_access::not_allowed;
@@ -220,9 +220,9 @@ owner_access owner_service::begin(const owner_message& asked, mr::usage purpose,
                                         use);
 }
 
-// The key may be closed while a worker waits for the storage, and the memory unmapped. Then the peer is told that the
-// key is gone, because other memory may have been written in its place. After a failure nothing more is promised of the
-// region: the kernel takes pages that it could not write for clean, and reports that once for all peers.
+// Checks the key after the write too: while a worker waits for the storage, the key may be closed, the memory unmapped,
+// and other memory written in its place. After a failed write all later flushes of the region fail, because the kernel
+// takes pages that it could not write for clean, and reports that only once for all peers.
 task<owner_access> owner_service::persist(const owner_message& asked) {
   owner_key_use use;
   if (const owner_access status = begin(asked, mr::usage::flush_persistent, use); status != owner_access::done)

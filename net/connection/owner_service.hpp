@@ -19,7 +19,7 @@ namespace weft::net {
 
 class connection_end;
 
-/// Does for the peer what the fabric cannot with memory of this end: lends the peer slots, copies between them and
+/// Does for the peer what the fabric cannot do with this end's memory: lends the peer slots, copies between them and
 /// memory of devices, and makes memory of files persistent.
 class owner_service {
  public:
@@ -28,9 +28,9 @@ class owner_service {
   owner_service(const owner_service&) = delete;
   owner_service& operator=(const owner_service&) = delete;
 
-  /// The peer asks for slots. Returns false if it has them.
+  /// Lends the peer slots, as it has asked. Returns false if it has asked before.
   [[nodiscard]] bool lend() noexcept;
-  /// The peer asks for something to be done, in a slot. Returns false if that makes no sense.
+  /// Carries out a request of the peer in the request's slot. Returns false if the request breaks the protocol.
   [[nodiscard]] bool asked(const owner_message& said) noexcept;
   [[nodiscard]] bool is_busy() const noexcept { return serving_ != 0; }
 

@@ -27,7 +27,7 @@ class receive_refill {
    private:
     friend class receive_refill;
     virtual void refilled(receive_slot& slot, mr::buffer memory) noexcept = 0;
-    /// The pool cannot provide more memory; the next add() asks again.
+    /// Called when the pool cannot provide more memory; the next add() asks again.
     virtual void refill_failed(const error& why) noexcept = 0;
   };
 
@@ -37,11 +37,11 @@ class receive_refill {
   receive_refill& operator=(const receive_refill&) = delete;
   ~receive_refill() { assert(!running_); }
 
-  /// Memory for a receive; empty if the pool has none at hand, or if slots wait for it.
+  /// Takes memory for a receive; empty if the pool has none at hand, or if slots wait for it.
   [[nodiscard]] std::optional<mr::buffer> try_take() noexcept {
     return empty_.empty() ? pool_.try_allocate(bytes_, mr::budget::receive) : std::nullopt;
   }
-  /// False if there is no memory at hand.
+  /// Gives the slot memory from try_take(). False if there is none.
   [[nodiscard]] bool try_fill(receive_slot& slot) noexcept {
     auto memory = try_take();
     if (!memory) [[unlikely]]
@@ -49,7 +49,8 @@ class receive_refill {
     slot.memory = *std::move(memory);
     return true;
   }
-  /// Calls client::refilled() once there is memory. Keeps `owner` until then; without one, wait for ended().
+  /// Calls client::refilled() once there is memory. Keeps `owner` until then; without an owner, the caller waits for
+  /// ended() before it destroys this object.
   void add(receive_slot& slot, std::shared_ptr<void> owner = nullptr) noexcept;
   /// Tries again for slots that are left after a failure.
   void retry(std::shared_ptr<void> owner) noexcept;

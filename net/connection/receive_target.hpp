@@ -17,11 +17,11 @@ namespace weft::net {
 
 struct connection_state;
 
-/// Memory of the program's that a message is copied to: that of a recv_into_operation. Nobody else uses a buffer, and
-/// no region ends, from hold() until let_go().
+/// The program's memory for a recv_into_operation, to which a message is copied. From hold() until let_go() a buffer is
+/// in use, and the regions behind slices cannot be deregistered.
 class receive_target {
  public:
-  /// Of the sink that recv_into() was given.
+  /// Refers to the memory of recv_into()'s sink.
   explicit receive_target(const sink& memory) noexcept;
   receive_target(receive_target&& other) noexcept
       : whole_(other.whole_), one_(other.one_), several_(other.several_), is_list_(other.is_list_) {}
@@ -35,9 +35,9 @@ class receive_target {
   [[nodiscard]] bool may_hold(const connection_state& state) noexcept;
   /// Holds the memory for one message, or yields why this is not possible.
   [[nodiscard]] std::optional<error> hold(const connection_state& state);
-  /// Does nothing the second time.
+  /// Ends hold(). Does nothing if the memory is not held.
   void let_go() noexcept;
-  /// In bytes.
+  /// The size of all parts together, in bytes.
   [[nodiscard]] std::size_t size() const noexcept {
     std::size_t bytes = 0;
     for (const mr::slice& part : parts()) bytes += part.size();
@@ -55,13 +55,13 @@ class receive_target {
   }
 
   mr::buffer* whole_ = nullptr;
-  mr::slice one_;  // the memory, if it is no list; of a buffer, since it was asked for
+  mr::slice one_;  // the memory, unless it is a list; for a buffer, set by may_hold()
   std::span<const mr::slice> several_;
-  // Of a list, because the program may change it, or let it go, while its operation waits.
+  // A copy of the list, because the program may change or destroy the list while its operation waits.
   std::array<mr::slice, capabilities().max_parts> held_{};
   bool is_list_ = false;
   bool is_held_ = false;
-  mr::pin pin_;  // of a buffer
+  mr::pin pin_;  // pins the buffer while it is held
 };
 
 }  // namespace weft::net

@@ -138,7 +138,7 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
   deliver();
 }
 
-// The message goes to where it is wanted, or to the memory of its receive.
+// Copies the message into the memory of a waiting recv_into(), or else into that of its receive.
 void receiving::put_in_place(receive_slot& slot) noexcept {
   const std::span<const std::byte> content = std::exchange(slot.what.in_place, {}).first(slot.what.bytes);
   recv_operation* const receiver = receivers_.first();
@@ -153,7 +153,7 @@ void receiving::put_in_place(receive_slot& slot) noexcept {
   deliver();
 }
 
-// False if the message does not fit, or its place is gone; it is for the next receive then.
+// False if the message does not fit, or a file behind the memory has become shorter; the next receive gets it then.
 bool receiving::store(recv_operation& receiver, const arrival& what, std::span<const std::byte> content) noexcept {
   receive_target& target = *receiver.target_;
   // defect: beyond the end of the memory
@@ -170,7 +170,7 @@ void receiving::end(recv_operation& receiver) noexcept {
   receiver.finish();
 }
 
-// Flattened, with what is seldom needed kept out.
+// Flattened, with rare cases kept out of line.
 [[gnu::flatten]] void receiving::deliver() noexcept {
   while (!receivers_.empty() && !inbox_.empty()) {
     recv_operation& receiver = receivers_.pop_front();
@@ -254,8 +254,8 @@ bool receiving::hold(recv_operation& item) {
   return false;
 }
 
-// A task that receives one message after another goes on in the same turn, so that its posts for each of them leave
-// together. Whatever is not as it should be is left to start(), and to the events of the link.
+// Lets a task that receives one message after another go on in the same turn, so that the operations which it posts for
+// them leave together. Any unusual case is left to start(), and to the link's events.
 [[gnu::flatten]] taken receiving::take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept {
   if (!receivers_.empty() || executor_core::current() != &state_.home) return taken::no;
   if (item.target_ != nullptr) [[unlikely]]
@@ -293,7 +293,7 @@ std::optional<message> receiving::try_receive() {
   return order_.go_on(waiter);
 }
 
-// Without a message that can be taken as it is, the link takes what has come; then it is in the inbox.
+// Takes a message straight from the link's memory; if none can be taken so, has the link deliver messages to the inbox.
 bool receiving::take_from_link(recv_operation& item) noexcept {
   if (!out_.may_be_at_once()) return false;
   link& from = state_.link();
@@ -309,7 +309,7 @@ bool receiving::take_from_link(recv_operation& item) noexcept {
   return false;
 }
 
-// False if there is no memory at hand for its payload, which is left to the caller.
+// Makes a message with a payload for the caller to fill in. False if the pool has no memory for it at hand.
 bool receiving::make_message(recv_operation& item, const arrival& what) noexcept {
   auto memory = refill_.try_take();
   if (!memory) return false;
@@ -317,7 +317,7 @@ bool receiving::make_message(recv_operation& item, const arrival& what) noexcept
   return true;
 }
 
-// Everything here comes from the peer: what is wrong is found again, and refused, when the link takes it.
+// Everything here comes from the peer. An invalid message stays with the link, and examine() refuses it on delivery.
 bool receiving::take_peeked(recv_operation& item, const untaken_message& next) noexcept {
   if (shared_ != nullptr || state_.has_ended()) return false;
   std::optional<trailer> said;
@@ -402,7 +402,7 @@ void receiving::empty_inbox() noexcept {
   while (!inbox_.empty()) drop(inbox_.pop());
 }
 
-// Nobody waits for a message in this slot.
+// Reposts a shared receive; frees the memory of the connection's own. Any message in the slot is lost.
 void receiving::drop(receive_slot& slot) noexcept {
   if (shared_ != nullptr) return shared_->post(slot);
   slot.memory = mr::buffer();
@@ -415,8 +415,8 @@ void receiving::offer_credits() noexcept {
   out_.post_control(message_kind::credits);
 }
 
-// While this end waits for credits to send its close message, it also gives credits, because the peer may be closing
-// too and wait for ours.
+// Goes on giving credits until the close message has been sent, because operations ahead of it may wait for credits,
+// and those of a peer that is closing too may wait for ours.
 void receiving::discard_inbox() noexcept {
   if (state_.close_sent || state_.peer_closed || state_.failure) return empty_inbox();
   while (!inbox_.empty()) {

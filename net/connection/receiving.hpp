@@ -27,17 +27,17 @@ class receiving final : private receive_refill::client, private shared_receive_s
   receiving& operator=(const receiving&) = delete;
   ~receiving();
 
-  /// The most receives of the connection's own that the link has at a time.
+  /// The number of the connection's own receives, which may all be posted at a time; 0 if they are shared.
   [[nodiscard]] std::uint16_t depth() const noexcept {
     return static_cast<std::uint16_t>(own_ != nullptr ? own_->slots.size() : 0);
   }
-  /// The link has started.
+  /// Posts the connection's own receives, once the link has started.
   void link_started() noexcept;
 
   void start(recv_operation& item);
   /// As operation_owner::take_now().
   [[nodiscard]] taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept;
-  /// A message that is there, if no task waits for one. Throws what recv_or_throw() throws once no more can come.
+  /// Takes a message that has arrived, if no task waits for one. Throws as recv_or_throw() does once no more can come.
   [[nodiscard]] std::optional<message> try_receive();
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { receivers_.remove(item); }
@@ -48,22 +48,22 @@ class receiving final : private receive_refill::client, private shared_receive_s
 
   /// The kind of a message.
   enum class meaning : std::uint8_t {
-    nothing,  ///< nothing to pass on: credits, or a violation that has ended the connection
-    data,     ///< the program's, in its slot
+    nothing,  ///< nothing to pass on: credits, data after this end's close, or a violation that ended the connection
+    data,     ///< a message for the program, in its slot
     heartbeat,
     close,
-    device_memory,  ///< a owner_message, in its slot
-    notice,         ///< about the peer's writes, or the answer to one: see write_notices
+    device_memory,  ///< an owner_message, in its slot
+    notice,         ///< a write notice, or the answer to one: see write_notices
   };
   /// Checks the message in `slot`, and ends the connection if the message breaks the protocol.
   [[nodiscard]] meaning examine(receive_slot& slot, const arrival& what) noexcept;
   /// Called after examine(): keeps a message for the program, and posts the receive of any other again.
   void put(receive_slot& slot, meaning what) noexcept;
-  /// The link returns a receive without a message.
+  /// Called when the link returns a receive without a message.
   void flushed(const receive_work& work) noexcept { drop(slot_of(work)); }
 
-  /// Sends the peer new credits, unless a message that is about to leave will do so. Half a queue at a time, so that
-  /// credits cost little and the peer never waits for them.
+  /// Sends the peer new credits once they are half of receive_depth, so that they cost little and the peer never waits
+  /// for them. Does nothing while their slot is taken; it is called again when the slot is free.
   void offer_credits() noexcept;
 
   /// Hands messages to receivers, oldest to oldest, and refills the receives that this frees. If no more messages can
@@ -72,7 +72,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
   /// Called when this end closes: drops the messages that nobody has received.
   void discard_inbox() noexcept;
   void empty_inbox() noexcept;
-  /// No receive is refilled any more.
+  /// Refills no more receives.
   void stop_refilling() noexcept { refill_.stop(); }
   [[nodiscard]] bool is_refilling() const noexcept { return refill_.running(); }
   /// Call it only while is_refilling().
@@ -121,7 +121,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
   sending& out_;
   std::shared_ptr<shared_receive_state> shared_;  // null: the connection has its own receives
   std::shared_ptr<own_receives> own_;             // null: they are shared
-  receive_refill refill_;                         // of the connection's own
+  receive_refill refill_;                         // for the connection's own receives
   receive_slot_queue inbox_;
   weft::detail::intrusive_list<recv_operation> receivers_;
   completion_order order_;

@@ -69,7 +69,7 @@ class [[nodiscard("co_await it")]] recv_operation : public weft::detail::operati
 
   operation_owner* owner_;
   bool expects_message_;              // the peer's close is an error
-  receive_target* target_ = nullptr;  // of a recv_into_operation
+  receive_target* target_ = nullptr;  // the memory of a recv_into_operation; else null
   std::optional<message> message_;
   std::optional<error> failure_;
 };
@@ -100,7 +100,7 @@ class [[nodiscard("co_await it")]] recv_into_operation : public recv_operation {
     target_ = &memory_;
   }
 
-  /// Tells of the message; empty after the peer has closed in order. Throws weft::error.
+  /// The receipt of the message; empty after the peer has closed in order. Throws weft::error.
   std::optional<receipt> await_resume() {
     check();
     return std::exchange(memory_.said, std::nullopt);

@@ -9,8 +9,8 @@
 
 namespace weft::net {
 
-/// The reason why an operation is not posted, as far as it can be known beforehand. Every operation asks, and hardly
-/// any is refused, so the reason is found without its text.
+/// Finds out why an operation cannot be posted, as far as that is known beforehand. Every operation is checked, and
+/// hardly any is refused, so find() yields only the reason, and explain() its text.
 class refusal {
  public:
   enum class reason : std::uint8_t {

@@ -24,7 +24,7 @@ message_kind data_kind(const std::optional<std::uint32_t>& immediate) noexcept {
   return immediate ? message_kind::data_with_immediate : message_kind::data;
 }
 
-// Who waits for an operation that is left to the connection.
+// The group of an operation that is left to the connection: nobody waits for the operation.
 class nobody final : public transfer_group {
  public:
   void member_ended() noexcept override {}
@@ -68,7 +68,7 @@ sending::sending(connection_state& state, carrier_maker& maker)
   barrier_.role_ = transfer::role::barrier;
 }
 
-// The carrier has checked its own operations, and is gone by now.
+// The carrier, which has been destroyed by now, has asserted that it is idle.
 sending::~sending() { assert(waiting_.empty() && state_.statistics.in_flight.get() == 0); }
 
 void sending::attach() {
@@ -123,13 +123,13 @@ bool sending::try_send(transfer& item) {
   return true;
 }
 
-// False if it is awaited, or has been.
+// Returns false if the operation is awaited, or has been.
 bool sending::is_new(const transfer& item) noexcept { return item.batch_ == nullptr && !item.spent_; }
 
-// What is refused or has to wait is left to start().
+// Carries the operation out at once. Returns false, without effect, if that is impossible, or the operation is refused.
 [[gnu::flatten]] bool sending::take(transfer& item) noexcept {
   if (!is_clear() || !may_use(item)) return false;
-  // Written twice, so that a send goes without the questions that only the others need.
+  // Inlined twice, so that a send skips the checks that only other operations need.
   return item.kind_ == transfer_kind::send ? take_one(item) : take_one(item);
 }
 
@@ -168,7 +168,7 @@ bool sending::take_one(transfer& item) noexcept {
   return true;
 }
 
-// The connection's own operations go ahead of those that wait.
+// Operations of the connection's own overtake waiting operations.
 void sending::start_internal(transfer& item) {
   const bool is_over = state_.failure || state_.peer_closed;
   if (is_over) return item.fail(describe(item, state_.why_ended(), false));
@@ -176,7 +176,7 @@ void sending::start_internal(transfer& item) {
   pump();
 }
 
-// The failure does not reach a batch that is in progress.
+// Throws the error instead of setting failure(), because a batch in progress may have this operation as a member.
 [[gnu::noinline]] void sending::refuse_again(transfer& item) {
   if (item.is_internal()) return start_internal(item);
   const error why(errc::invalid_argument,
@@ -217,8 +217,8 @@ bool sending::is_beyond(const mr::slice& memory) const noexcept {
   return state_.carrier.agreed.rails || !record.is_within_reach_of(state_.carrier.fabric_number);
 }
 
-// A consumed buffer needs no pin, because nobody else can return it to the pool. But a read that was stopped may still
-// write to it.
+// A consumed buffer needs no pin, because nobody else can return it to the pool. But it is refused while a read that
+// was stopped may still write to it.
 bool sending::take_pin(transfer& item) noexcept {
   mr::buffer* const memory = item.shared_;
   if (memory == nullptr) return !item.owned_ || mr::pin::may_share(item.owned_);
@@ -226,7 +226,7 @@ bool sending::take_pin(transfer& item) noexcept {
   return static_cast<bool>(item.pin_);
 }
 
-// Whether take_pin() would pin the memory.
+// True if take_pin() would succeed.
 bool sending::may_use(const transfer& item) noexcept {
   if (item.shared_ == nullptr) return !item.owned_ || mr::pin::may_share(item.owned_);
   return item.kind_ == transfer_kind::read ? mr::pin::may_write(*item.shared_) : mr::pin::may_share(*item.shared_);
@@ -257,7 +257,7 @@ void sending::unlink(transfer& item) noexcept {
   item.state_ = transfer::state::idle;
 }
 
-// Makes a few more records. Returns false if all have been made, or memory is short: records in use will be free again.
+// Makes a few more records. Returns false if all have been made, or memory is short: then a record has to become free.
 [[gnu::noinline]] bool sending::make_operations() noexcept {
   const std::size_t before = operations_->made();
   if (!operations_->grow()) return false;
@@ -268,7 +268,7 @@ void sending::unlink(transfer& item) noexcept {
   return true;
 }
 
-// Elements of a run take room with the link, but no record.
+// A run's elements count toward send_depth, but use no records.
 bool sending::may_post(const transfer& item) noexcept {
   const bool has_room = state_.statistics.in_flight.get() < state_.options.send_depth;
   const bool has_record = free_ != nullptr || make_operations();
@@ -297,7 +297,7 @@ bool sending::may_post(const transfer& item) noexcept {
   if (posted) state_.link().ring();
 }
 
-// Carries the operation out once everything before it has completed.
+// Begins the operation if everything before it has completed; otherwise returns false.
 bool sending::try_to_carry(transfer& item) noexcept {
   if (state_.statistics.in_flight.get() != internal_in_flight_) return false;
   unlink(item);
@@ -425,7 +425,7 @@ live_statistics::operations& sending::counters_of(transfer_kind kind) noexcept {
   return state_.statistics.atomics;
 }
 
-// Called after the start, to count an operation that waits for the peer's credits.
+// Counts an operation that waits for the peer's credits. Called after its start.
 void sending::count_wait(const transfer& item) noexcept {
   const bool waits = item.state_ == transfer::state::waiting && item.is_message() && state_.properties().native;
   if (waits && state_.sent == state_.sendable) state_.statistics.waits_for_credits.add(1);
@@ -608,7 +608,7 @@ error sending::why_failed(const transfer& item, const work_request& work, work_s
   return item.stopped() ? make_error(errc::canceled, "stopped") : why_flushed(work, status);
 }
 
-// An access with another key is not this operation's.
+// If the peer refused an access by another key, this operation fails with errc::connection_failed.
 error sending::why_flushed(const work_request& work, work_status status) const noexcept try {
   const bool has_key = work.kind != work_kind::send;
   const bool beside = status == work_status::bystander || (has_key && refused_key_ && *refused_key_ != work.remote_key);

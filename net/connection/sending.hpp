@@ -29,20 +29,20 @@ namespace weft::net {
 /// their completion. Also sends the connection's own messages.
 class sending final : private write_notices::outlet {
  public:
-  /// Carries out operations on device memory that the fabric does not reach, one at a time: staging.
+  /// Carries out operations that the fabric cannot, one at a time: staging.
   class carrier {
    public:
     /// Carries out an operation that has left the queue; end_carrying() and carried_out() follow. Without memory for
     /// that, the operation ends with errc::no_memory.
     virtual void begin(transfer& item) noexcept = 0;
     virtual void begin(list_operation& all) noexcept = 0;
-    /// Lets the transfer end: pieces in flight complete, with its memory, and no more are begun.
+    /// Called when the transfer is abandoned: keeps its memory for the pieces in flight, and begins no more.
     virtual void leave(transfer& item) noexcept = 0;
-    /// Begins no further element. The list ends when those in progress have.
+    /// Begins no further element. The list ends when the elements in progress have ended.
     virtual void stop(list_operation& all) noexcept = 0;
     /// True while it carries out an operation, or a request of the peer's.
     [[nodiscard]] virtual bool is_busy() const noexcept = 0;
-    /// The peer will answer no more.
+    /// Ends requests to the peer with `why`, because the peer will answer no more.
     virtual void give_up(const error& why) noexcept = 0;
 
    protected:
@@ -63,24 +63,24 @@ class sending final : private write_notices::outlet {
   sending& operator=(const sending&) = delete;
   ~sending();
 
-  /// The most requests that the link has at a time.
+  /// The most requests posted at a time, including the connection's own messages.
   [[nodiscard]] std::uint16_t depth() const noexcept {
     return static_cast<std::uint16_t>(state_.options.send_depth + control_requests);
   }
-  /// Called when a link has been attached, before it is started. Throws std::bad_alloc.
+  /// Makes the table of records for the link, before the link is started. Throws std::bad_alloc.
   void attach();
-  /// Called when the link has been started.
+  /// Makes the first records, once the link has been started.
   void link_started() noexcept;
 
   void start(transfer& item);
   /// As operation_owner::take_now().
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept;
-  /// Sends without waiting. False: nothing has happened, and the memory is in the item still. Throws the error with
-  /// which the send is refused.
+  /// Sends without waiting. False if it would have to wait: nothing has happened, and the item still has its memory.
+  /// Throws the error of a send that is refused.
   [[nodiscard]] bool try_send(transfer& item);
-  /// True if nothing that was awaited before is in progress.
+  /// True if no operation waits or is in flight.
   [[nodiscard]] bool is_clear() const noexcept { return waiting_.empty() && state_.statistics.in_flight.get() == 0; }
-  /// Of operations that end where they begin.
+  /// The order in which the tasks of completed operations go on.
   [[nodiscard]] completion_order& order() noexcept { return order_; }
   /// link::takes_at_once()
   [[nodiscard]] bool may_be_at_once() const noexcept { return at_once_; }
@@ -89,19 +89,19 @@ class sending final : private write_notices::outlet {
   /// Ends the operation with errc::canceled, now or soon.
   void stop(transfer& item) noexcept;
   void stop(batch_operation& all) noexcept;
-  /// Posts no more elements; the list ends when those that were posted have.
+  /// Posts no more elements; the list ends when the posted ones have.
   void stop(list_operation& all) noexcept;
   void abandon(transfer& item) noexcept;
   void abandon(batch_operation& all) noexcept;
   void abandon(list_operation& all) noexcept;
   void fail_waiting(const error& why) noexcept;
-  /// Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
+  /// Posts waiting operations, strictly in order: an operation that cannot be posted yet holds back all behind it.
   void pump() noexcept {
     if (!waiting_.empty()) [[unlikely]]
       post_waiting();
   }
 
-  /// True if nothing waits, and the link has at most the connection's own messages.
+  /// True if no operation waits or is in flight, the carrier is idle, and no notice is due.
   [[nodiscard]] bool is_idle() const noexcept {
     return waiting_.empty() && state_.statistics.in_flight.get() == 0 &&
            (carrier_ == nullptr || !carrier_->is_busy()) && notices_.has_told_all();
@@ -111,24 +111,24 @@ class sending final : private write_notices::outlet {
   void set_carrier(carrier& made) noexcept { carrier_ = &made; }
   /// True if the link cannot reach this local memory.
   [[nodiscard]] bool is_beyond(const mr::slice& memory) const noexcept;
-  /// The carrier has carried out its operation, or given it up: the next ones may begin.
+  /// Called when the carrier has carried out its operation, or given it up: lets the operations behind it begin.
   void end_carrying() noexcept { unlink(barrier_); }
   /// Ends an operation that was given to the carrier; `failure` is empty if it succeeded.
   void carried_out(transfer& item, std::optional<error> failure) noexcept;
   void carried_out(list_operation& all, std::optional<error> failure) noexcept;
 
-  /// True while a message of the connection's own is with the link. There are two slots: one for the close message, one
-  /// for all others.
+  /// True while the slot for control messages of this kind is with the link. There are two slots: one for the close
+  /// message, one for all other control messages.
   [[nodiscard]] bool is_busy_with(message_kind kind) const noexcept { return control_busy_[slot_of(kind)]; }
-  /// `immediate` and `writes` as in the trailer.
+  /// Posts a message of the connection's own. `immediate` and `writes` are fields of the trailer.
   void post_control(message_kind kind, std::uint32_t immediate = 0, std::uint32_t writes = 0) noexcept;
   [[nodiscard]] write_notices& notices() noexcept { return notices_; }
 
   [[nodiscard]] static bool is_control(const work_request& work) noexcept { return work.slot < control_requests; }
   void completed(work_request& work, work_status status) noexcept;
-  /// The next `count` elements of a list that the link takes apart have ended.
+  /// Called when the next `count` elements of a run have ended: see link_events::run_advanced().
   void run_advanced(work_run& run, std::size_t count, work_status status) noexcept;
-  /// Returns true if the message had the slot that all but the close message share.
+  /// Frees the message's slot. True if that is the slot which all messages except the close message share.
   bool control_completed(const work_request& work) noexcept;
 
  private:
@@ -187,7 +187,7 @@ class sending final : private write_notices::outlet {
   void reuse(operation_record& record) noexcept;
   [[gnu::cold]] void failed(operation_record& record, transfer* waiter, work_status status) noexcept;
 
-  // Without memory for the text, the error has only that of its code.
+  // If memory is short, the error lacks the text about its operation.
   [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
   [[nodiscard]] error describe(list_operation& all, std::size_t place, const error& why, bool posted) const noexcept;
   [[nodiscard]] error why_failed(const transfer& item, const work_request& work, work_status status) const noexcept;
@@ -206,9 +206,9 @@ class sending final : private write_notices::outlet {
   bool control_busy_[control_requests] = {};  // the slot is with the link
   completion_order order_;
   bool at_once_ = false;
-  std::size_t most_at_once_ = 0;  // link::most_at_once()
-  work_request now_;              // what take_now() gives to the link; kept, because most of it stays the same
-  std::optional<std::uint64_t> refused_key_;  // the key of the access that the peer refused, once a request tells
+  std::size_t most_at_once_ = 0;              // link::most_at_once()
+  work_request now_;                          // the request of take_now(); kept, because most fields stay the same
+  std::optional<std::uint64_t> refused_key_;  // the key of the access that the peer refused, once that has completed
 };
 
 }  // namespace weft::net

@@ -114,8 +114,8 @@ void sending::set_room_for(list_operation& all) const noexcept {
   all.goes_on_at_ = depth - std::min({depth, all.size() - all.posted_, std::max<std::size_t>(depth / 4, 1)});
 }
 
-// Posts as many elements as there is room for. Returns true if there were any; the list stays first in the queue while
-// it has more.
+// Posts as many elements as there is room for. Returns true if it has posted any; the list stays first in the queue
+// while it has more.
 bool sending::post_elements(list_operation& all) noexcept {
   if (all.is_posting_ || state_.statistics.in_flight.get() > all.goes_on_at_) return false;
   all.is_posting_ = true;  // because the link may complete them at once
@@ -221,14 +221,14 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
   pump();
 }
 
-// Notifies the peer of completed elements, in order. Called once the list no longer counts them, because the link may
-// continue from inside a post. The waiter of the list is resumed later.
+// Notifies the peer of completed elements, in order. Called after the list has released them, because posting a notice
+// may complete more elements. The list still exists, because its waiter is resumed in a later turn.
 [[gnu::noinline]] void sending::tell(list_operation& all, std::size_t first, std::size_t count) noexcept {
   if (all.is_of_blocks_) return notices_.note(all.counter_of(first), count);
   for (std::size_t i = first; i != first + count; ++i) notices_.note(all.counter_of(i), 1);
 }
 
-// Does what failed() does. The oldest element in flight is the first that failed.
+// Like failed(), for elements of a run. The oldest element in flight is the first that failed.
 [[gnu::noinline]] void sending::elements_failed(list_operation& all, std::size_t count, work_status status) noexcept {
   const transfer& element = all.element_;
   counters_of(element.kind_).failed.add(count);
@@ -263,7 +263,7 @@ void sending::abandon(list_operation& all) noexcept {
   pump();
 }
 
-// The last first, because stopping the first would let those behind it be posted.
+// Begins with the last, because stopping the first would let the operations behind it be posted.
 void sending::stop(batch_operation& all) noexcept {
   for (std::size_t i = all.members_.size(); i > 0; --i) {
     transfer& item = all.members_[i - 1];

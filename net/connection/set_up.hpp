@@ -29,8 +29,8 @@ void check_sizes(const connection_options& options);
                                          const greeting_frame& hello,
                                          const std::shared_ptr<shared_receive_state>& shared);
 
-/// The receives of a connection with these options; unless they are `shared`, waits for the pool, until `deadline`.
-/// Throws errc::invalid_argument for depths and sizes that no connection can have.
+/// Finds the receives of a connection: `shared`, or if that is null, buffers of the pool, for which it waits until
+/// `deadline`. Throws errc::invalid_argument for depths and sizes that no connection can have.
 task<receive_memory> find_receives(device_state& device, const connection_options& options,
                                    std::shared_ptr<shared_receive_state> shared, time_point deadline);
 

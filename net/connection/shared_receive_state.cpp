@@ -12,7 +12,7 @@
 namespace weft::net {
 namespace {
 
-// `times` is the number of the device's domains, each of which has as many receives.
+// `times` is the number of the device's domains, because each has its own set of receives.
 void check(const shared_receive_options& options, const mr::pool& pool, std::size_t times) {
   if (options.depth == 0 || options.depth > max_depth) {
     throw error(errc::invalid_argument, fmt::format("the depth must be 1 to {}", max_depth));
@@ -45,7 +45,7 @@ shared_receive_state::shared_receive_state(std::shared_ptr<device_state> device,
   }
 }
 
-// Retry first: if there is no memory for that, the other users are told at once, and this one has no link to end yet.
+// Retries before it adds the user: a failure is reported to all users at once, and this one has no link to end yet.
 void shared_receive_state::join(user& one) {
   refill_.retry(shared_from_this());
   users_.push_back(&one);

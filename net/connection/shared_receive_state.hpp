@@ -19,19 +19,19 @@ namespace weft::net {
 
 class device_state;
 
-/// State behind shared_receives and the connections that use it: a transport's queue, and its memory.
+/// State that shared_receives and the connections using it share: a transport's receive queue, and its memory.
 class shared_receive_state final : public std::enable_shared_from_this<shared_receive_state>,
                                    private receive_refill::client,
                                    private weft::detail::remote_work {
  public:
-  /// A connection that uses them.
+  /// A connection that uses the receives.
   class user {
    protected:
     ~user() = default;
 
    private:
     friend class shared_receive_state;
-    /// The pool cannot provide more memory for the receives.
+    /// Called when the pool cannot provide more memory for the receives.
     virtual void receives_failed(const error& why) noexcept = 0;
   };
 
@@ -45,10 +45,10 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   [[nodiscard]] receive_queue& queue() noexcept { return *queue_; }
   [[nodiscard]] receive_slot& slot(const receive_work& work) noexcept { return slots_[work.slot]; }
 
-  /// A connection uses the receives until it leaves.
+  /// Adds a connection, which uses the receives until leave().
   void join(user& one);
   void leave(user& one) noexcept;
-  /// The user's handle is gone. From any thread.
+  /// Called when the program's handle is destroyed, on any thread.
   void close() noexcept;
 
   /// Posts a slot that has its memory.
@@ -76,7 +76,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
 };
 
-/// The receives behind shared_receives: one set for each domain of a device, which its fabrics share.
+/// The receives behind shared_receives: one set for each domain of a device. Fabrics with the same domain share a set.
 class shared_receive_group {
  public:
   static task<std::shared_ptr<shared_receive_group>> make(std::shared_ptr<device_state> device,
@@ -86,7 +86,7 @@ class shared_receive_group {
   [[nodiscard]] const std::shared_ptr<shared_receive_state>& on(std::size_t fabric) const noexcept {
     return of_fabrics_[fabric];
   }
-  /// The user's handle is gone. From any thread.
+  /// Called when the program's handle is destroyed, on any thread.
   void close() noexcept;
 
  private:

@@ -77,7 +77,7 @@ struct staging::element {
   peer_names names;
 };
 
-// A part of an element, at most as large as a slot.
+// A part of an element: at most slot_bytes, or most_direct_bytes if it is direct.
 struct staging::piece {
   transfer_kind kind = transfer_kind::write;
   bool peer_copies = false;
@@ -88,7 +88,7 @@ struct staging::piece {
   peer_names names;
 };
 
-// An operation in progress, with what it needs if its transfer is destroyed meanwhile.
+// An operation in progress, with all that it needs if its transfer is destroyed meanwhile.
 struct staging::job {
   transfer_kind kind = transfer_kind::write;
   bool peer_copies = false;  // the fabric cannot reach the peer's memory
@@ -456,13 +456,13 @@ task<> staging::send_message(job& mine) {
   co_await say;
 }
 
-// All earlier operations have completed, and the peer's answer comes after them.
+// The peer's answer confirms earlier writes, because they are in place before the peer reads the request.
 task<> staging::flush() {
   co_await request(
       0, {.what = owner_message::verb::get, .flushes = true, .bytes = 1, .key = job_->key, .offset = job_->address});
 }
 
-// Likewise: earlier writes are in place before the peer reads the request.
+// As in flush(), earlier writes are in place before the peer reads the request.
 task<> staging::persist(job& mine) {
   for (std::uint64_t done = 0; done != mine.remote_bytes && !mine.stopped;) {
     const std::uint64_t bytes = std::min<std::uint64_t>(mine.remote_bytes - done, owner_message::most_persistent_bytes);

@@ -26,13 +26,13 @@ namespace weft::net {
 
 class connection_end;
 
-/// Moves device memory over a fabric that does not reach it: see owner_message for the protocol. Part of a connection,
-/// made when it is first needed.
+/// Carries out operations on device memory that the fabric does not reach, and persistent flushes by the owner. See
+/// owner_message for the protocol. Part of a connection, made when it is first needed.
 ///
-/// Carries out one operation of this end at a time: it waits for those before it, and those behind it wait, so that all
-/// start, take effect and end in order. An operation is cut into pieces of a slot's size, of which as many are under
-/// way as there are slots, so that some are copied while others are transported. The peer's requests are served at the
-/// same time.
+/// Carries out one operation of this end at a time: it waits for earlier operations, and later ones wait for it, so
+/// that all start, take effect and end in order. An operation is cut into pieces of at most slot_bytes
+/// (most_direct_bytes if direct), of which as many are in flight as there are slots, so that some are copied while
+/// others are transported. The peer's requests are served at the same time.
 class staging final : public sending::carrier {
  public:
   staging(connection_state& state, sending& out, connection_end& end, operation_owner& owner);
@@ -48,7 +48,7 @@ class staging final : public sending::carrier {
   [[nodiscard]] bool is_busy() const noexcept override { return job_ != nullptr || service_.is_busy(); }
   void give_up(const error& why) noexcept override;
 
-  /// A message from the peer. Returns false if it makes no sense.
+  /// Handles a message from the peer. Returns false if it breaks the protocol.
   [[nodiscard]] bool heard(const owner_message& said) noexcept;
 
  private:
@@ -56,7 +56,7 @@ class staging final : public sending::carrier {
   struct element;
   struct piece;
 
-  // A piece of this end's operation, in the slot of the same number.
+  // A piece in flight of this end's operation, in the slot of the same number.
   struct lane {
     event ended;
     bool busy = false;

@@ -61,7 +61,7 @@ class staging_memory {
   [[nodiscard]] bool is_known_to(const mr::memory_device& device) const noexcept;
 
   mr::region region_;
-  pages* pages_ = nullptr;  // the region's
+  pages* pages_ = nullptr;  // owned by region_
   std::unique_ptr<mutex> pinning_;
   std::vector<std::shared_ptr<mr::memory_device>> known_to_;  // including devices for which others had pinned it
 };

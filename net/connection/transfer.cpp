@@ -97,16 +97,16 @@ void transfer::aim_at_counted(const mr::remote_slice& where) noexcept {
   if (!failure_) failure_ = std::move(why_not);
 }
 
-// Aims at memory that only its owner reaches, by copying; if it is not such memory, failure_ says why it has no name.
+// Aims at memory that only its owner reaches, by copying. For other memory, failure_ still says why it has no name.
 void transfer::aim_beyond(const mr::remote_slice& where) noexcept {
   const mr::remote_place* const place = where.on(mr::place_behind_owner);
-  if (place == nullptr || where.allows(mr::usage::flush_persistent)) return;  // for nothing else, with host memory
+  if (place == nullptr || where.allows(mr::usage::flush_persistent)) return;  // a key for persistent flushes only
   failure_.reset();
   names_.count = 0;
   aim_at_owner(where);
 }
 
-// Without a place the peer has not allowed it.
+// Without a place_behind_owner the transfer has no rights to the memory, and is refused for that reason.
 void transfer::aim_at_owner(const mr::remote_slice& where) noexcept {
   remote_size_ = where.size();
   remote_usage_ = where.usage();
@@ -120,7 +120,7 @@ void transfer::aim_at_owner(const mr::remote_slice& where) noexcept {
   remote_address_ = place->address;
 }
 
-// Memory that its owner makes persistent has a key of the owner's; else the owner's device does it.
+// Aims at the owner's key if the owner makes the memory persistent; otherwise the owner's device does so.
 void transfer::aim_to_persist(const mr::remote_slice& where) noexcept {
   const bool by_device = where.on(mr::place_behind_owner) == nullptr && where.allows(mr::usage::flush_persistent);
   by_device ? aim(where) : aim_at_owner(where);

@@ -26,9 +26,9 @@ class list_operation;
 class operation_owner;
 struct operation_record;
 
-/// The kind of a transfer: the function of connection that made it. A persistent flush is a persist.
+/// The kind of a transfer: the function of connection that made it; `persist` for a persistent flush.
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap, persist };
-/// Its name, for errors and dumps: "send".
+/// The kind's name, for errors and dumps: "send".
 [[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
 
 /// A group of transfers that are awaited together.
@@ -45,31 +45,31 @@ class transfer_group {
 
 /// Options of connection::send().
 struct send_options {
-  std::optional<std::uint32_t> immediate{};   ///< for message::immediate; with capabilities::immediate
+  std::optional<std::uint32_t> immediate{};   ///< sets message::immediate; needs capabilities::immediate
   std::optional<std::uint64_t> invalidate{};  ///< a key for the peer to revoke, opened for this connection alone
-  bool solicited = false;                     ///< for message::solicited; the peer may ignore it
+  bool solicited = false;                     ///< sets message::solicited, which the peer may ignore
 };
 static_assert(std::is_trivially_destructible_v<send_options>);
 
 /// Options of connection::write().
 struct write_options {
   /// Reaches the peer as a message of its own, with an empty payload, when the bytes are in place. It takes one of the
-  /// peer's receives, so the write waits for a credit like a send. With capabilities::write_immediate.
+  /// peer's receives, so the write waits for a credit like a send. Needs capabilities::write_immediate.
   std::optional<std::uint32_t> immediate{};
-  bool solicited = false;  ///< for message::solicited of that message
+  bool solicited = false;  ///< sets message::solicited of that message
 };
 static_assert(std::is_trivially_destructible_v<write_options>);
 
-/// How far the writes before a connection::flush() have come once it has completed.
+/// Where the writes before a connection::flush() are once it has completed.
 enum class flush_type : std::uint8_t {
   visibility,  ///< in the peer's memory: RPMA_FLUSH_TYPE_VISIBILITY of rpma_flush(3)
-  persistent,  ///< on the storage of its file, so that they survive a power cut: RPMA_FLUSH_TYPE_PERSISTENT
+  persistent,  ///< in the peer's persistent storage, where they survive a power cut: RPMA_FLUSH_TYPE_PERSISTENT
 };
 
 /// An operation of a connection: the result of connection::send(), write(), read() and flush(). It is posted when it is
 /// awaited, once (a second time is errc::invalid_argument) and before its connection is destroyed. A small one may end
-/// where it begins, without suspending its task: over shared memory or iWARP, when nothing of the connection's is in
-/// progress. Its bytes have been taken then, and the end of the connection is told to the next operation.
+/// where it begins, without suspending its task: over shared memory or iWARP, when no other operation of the connection
+/// is in progress. Its memory is then no longer used; if the connection has just ended, the next operation reports it.
 ///
 /// If it is stopped before it was posted, it throws errc::canceled, and nothing has happened. If it is stopped later,
 /// it returns at once if its memory is a pool buffer; with borrowed memory it aborts the connection, and returns when
@@ -130,7 +130,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   [[gnu::cold]] void aim_at_counted(const mr::remote_slice& where) noexcept;
   /// Like aim(), for memory whose names another transfer has looked up.
   void aim_at(std::uint64_t key, std::uint64_t address, std::uint64_t bytes, const peer_names& names) noexcept;
-  /// Makes it one of the connection's own, on memory that the connection keeps.
+  /// Makes this an operation of the connection's own, on memory that the connection keeps.
   void become_internal(const mr::slice& memory) noexcept {
     role_ = role::internal;
     spent_ = true;  // because sending looks at the role only of operations that are spent
@@ -144,12 +144,12 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   void destroy_early() noexcept;
   [[noreturn, gnu::cold]] void throw_failure() const;
   [[gnu::cold]] void fail_without_owner();
-  /// Releases the memory, which the transport does not use, or no longer uses.
+  /// Releases the memory, which the transport must not be using.
   void let_go() noexcept {
     pin_.reset();
     owned_.reset();
   }
-  /// Resumes the task that waits for it.
+  /// Releases the memory, and resumes the waiting task or notifies the group.
   void end() noexcept {
     let_go();
     batch_ != nullptr ? batch_->member_ended() : finish();
@@ -164,16 +164,16 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
     return is_list_ ? several_ : std::span<const mr::slice>(&one_, 1);
   }
-  /// True if it takes one of the peer's receives.
+  /// True if it takes a credit of the peer's.
   [[nodiscard]] bool is_message() const noexcept {
     if (kind_ == transfer_kind::send) return role_ != role::owner_message;
     return kind_ == transfer_kind::write && how_.immediate;
   }
-  /// True if it moves bytes between local memory and the peer's.
+  /// True if it has local memory, parts().
   [[nodiscard]] bool has_memory() const noexcept {
     return kind_ == transfer_kind::send || kind_ == transfer_kind::write || kind_ == transfer_kind::read;
   }
-  /// True if it is the connection's own.
+  /// True for an operation of the connection's own.
   [[nodiscard]] bool is_internal() const noexcept { return role_ == role::internal || role_ == role::owner_message; }
   [[nodiscard]] bool is_atomic() const noexcept {
     return kind_ == transfer_kind::fetch_add || kind_ == transfer_kind::compare_swap;
@@ -194,24 +194,24 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   enum class state : std::uint8_t { idle, waiting, posted, carried };
 
   // Origin of the transfer:
-  //   usual           the program
-  //   told            likewise; when it completes, the peer is notified of a write that counter_ counts
-  //   element         a list_operation, which is its batch
-  //   internal        staging; it goes ahead of waiting operations
-  //   owner_message  likewise, but takes no credit
-  //   barrier         sending; those behind it wait until staging has carried out those ahead
+  //   usual          the program
+  //   told           the program; when it completes, the peer is notified of a write that counter_ counts
+  //   element        a list_operation, which is its batch_
+  //   internal       staging; it overtakes waiting operations
+  //   owner_message  owner_messages; it overtakes waiting operations, and takes no credit
+  //   barrier        sending; operations behind it wait until staging has carried out the one ahead
   enum class role : std::uint8_t { usual, told, element, internal, owner_message, barrier };
 
   operation_owner* owner_;
   transfer_group* batch_ = nullptr;  // the group that it is awaited with, until that has ended
-  bool spent_ = false;               // awaited, alone or in a batch, or moved from: its memory is gone
+  bool spent_ = false;               // was awaited, alone or in a batch, or moved from: cannot be awaited again
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;
   bool is_list_ = false;
   role role_ = role::usual;
   bool is_behind_owner_ = false;        // the peer itself carries it out, because the fabric cannot
-  bool is_staged_ = false;              // for that reason, or because local memory is a device's
+  bool is_staged_ = false;              // for that reason, or because the fabric does not reach local memory
   operation_record* record_ = nullptr;  // while it is posted
 
   // Pool memory, held here until the operation has ended or was abandoned.
@@ -226,7 +226,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   peer_names names_;
   std::uint64_t remote_size_ = 0;
   mr::usage remote_usage_ = mr::usage::none;
-  std::uint32_t counter_ = 0;  // mr::remote_slice::counter(), if this writes there
+  std::uint32_t counter_ = 0;  // mr::remote_slice::counter(), if the peer has to be notified of this write
   send_options how_;
   std::uint64_t operand_ = 0;  // fetch_add: the addend; compare_swap: the new value
   std::uint64_t compare_ = 0;

@@ -10,8 +10,8 @@
 
 namespace weft::net {
 
-/// Notices that the ends of a connection send each other about writes, where a counter wants to know of them
-/// (mr/porting's write_counter) and the fabrics of its device do not see them. Part of sending.
+/// Notices by which the ends of a connection report writes to each other, for a counter (mr/porting's write_counter) of
+/// a device whose fabrics do not see them. Part of sending.
 ///
 /// The peer is notified once a write has completed and so is in place. One notice is in flight at a time, until the
 /// peer has answered, so that there is always a receive for it; meanwhile further writes add up.
@@ -20,7 +20,7 @@ class write_notices {
   /// Sends the connection's own messages: sending.
   class outlet {
    public:
-    /// True if the slot of such messages is taken.
+    /// True if the slot for notices is taken.
     [[nodiscard]] virtual bool is_taken() const noexcept = 0;
     /// `counter` and `writes` are fields of the trailer.
     virtual void post_notice(message_kind kind, std::uint32_t counter, std::uint32_t writes) noexcept = 0;
@@ -33,18 +33,18 @@ class write_notices {
   write_notices(const write_notices&) = delete;
   write_notices& operator=(const write_notices&) = delete;
 
-  /// `writes` more writes have completed; `counter` is that of the peer's memory, or 0. Without memory to note it in,
-  /// the connection ends.
+  /// Notes that `writes` more writes to memory with this `counter` have completed; 0: it has none. Ends the connection
+  /// if memory is short.
   void note(std::uint32_t counter, std::size_t writes) noexcept;
   /// True if there is nothing to send, or nobody to receive it.
   [[nodiscard]] bool has_told_all() const noexcept { return untold_.empty() || state_.peer_closed || state_.failure; }
-  /// Sends what is due, if the slot is free: true if that has taken the slot.
+  /// Sends the message that is due, if the slot is free. True if the message has taken the slot.
   [[nodiscard]] bool take_slot() noexcept;
 
-  /// A notice from the peer. False if it should have waited for the answer to its previous one. Here and below, call
-  /// take_slot() next, once there is a receive for the peer's next message.
+  /// Takes a notice from the peer. False if the peer should have waited for the answer to its previous one. After this
+  /// and after answered(), call take_slot() once there is a receive for the peer's next message.
   [[nodiscard]] bool heard(std::uint32_t counter, std::uint32_t writes) noexcept;
-  /// The peer has answered. False if no notice was in flight.
+  /// Called when the peer has answered. False if no notice was in flight.
   [[nodiscard]] bool answered() noexcept;
 
  private:

@@ -160,7 +160,7 @@ std::string hint_for(std::string_view kind) {
   return kind == "tcp" ? " (RDMA over TCP is iwarp)" : "";
 }
 
-// Throws why a name is refused: a transport that this build leaves out, or an unknown one.
+// Throws the reason why a name is refused: a transport that this build leaves out, or an unknown one.
 [[noreturn]] void refuse(std::string_view kind) {
 #ifndef WEFT_WITH_IWARP
   if (kind == "iwarp") {
@@ -205,7 +205,7 @@ std::vector<std::string_view> split(std::string_view names, char separator) {
   }
 }
 
-// A name of all RDMA devices that are ready, as rails. If none is, opening that name gives the reason.
+// Names all RDMA devices that are ready, as rails. If none is, names "verbs", because opening that gives the reason.
 std::string every_device(std::size_t at_most) {
 #ifdef WEFT_WITH_VERBS
   std::vector<std::string> names = verbs::ready_devices();
@@ -265,7 +265,7 @@ std::unique_ptr<transport> that_resumes(std::unique_ptr<transport> way) {
   return rails::open_transport(std::move(one));
 }
 
-// Opens the first transport that "auto" uses that way; null if there is none.
+// Opens the first transport whose use by "auto" is `use`; null if there is none.
 std::unique_ptr<transport> open_any(automatic_use use, const device_options& options, const software_home& home) {
   const auto found =
       std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.use == use; });

@@ -10,7 +10,7 @@
 
 namespace weft::net {
 
-/// The transports that "auto" finds, or those of a list of names: "verbs:mlx5_0,iwarp", each with its own part of
+/// Opens the transports that "auto" finds, or those of a list of names: "verbs:mlx5_0,iwarp", each with its own part of
 /// `options`. Throws weft::error.
 [[nodiscard]] std::vector<found_transport> open_transports(std::string_view names, const device_options& options);
 

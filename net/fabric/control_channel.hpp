@@ -22,7 +22,7 @@ class control_channel final : private io_operation {
  public:
   class reader {
    public:
-    /// There may be records, or -errno. Follows each await(), with -ECANCELED after cancel().
+    /// There may be records, or `result` is -errno. Called once after each await(), with -ECANCELED after cancel().
     virtual void on_readable(int result) noexcept = 0;
 
    protected:
@@ -34,7 +34,7 @@ class control_channel final : private io_operation {
     target = &socket_;
   }
 
-  /// The socket's buffer has room for the few records that a connection sends. False if the socket takes nothing.
+  /// Sends a record; the socket's buffer has room, because a connection sends few. False if the socket takes nothing.
   [[nodiscard]] bool send(const control_record& what) const noexcept {
     auto bytes = pack(what);
     iovec from{.iov_base = bytes.data(), .iov_len = bytes.size()};
@@ -44,7 +44,7 @@ class control_channel final : private io_operation {
     const ssize_t sent = socket_.calls().sendmsg(socket_.fd(), &contents, MSG_DONTWAIT | MSG_NOSIGNAL);
     return sent == static_cast<ssize_t>(bytes.size());
   }
-  /// Receives the next record: yields its length. 0 once the peer has closed the socket, or -errno: -EAGAIN if the
+  /// Receives the next record and returns its length, 0 once the peer has closed the socket, or -errno: -EAGAIN if the
   /// record is not here yet.
   [[nodiscard]] ssize_t receive(control_record& what) noexcept {
     while (input_bytes_ != input_.size()) {

@@ -34,8 +34,8 @@ device::info_ptr make_hints(fabric_calls& library, const std::string& provider, 
   hints->domain_attr->mr_mode = honoured_mr_modes;
   if (!provider.empty()) hints->domain_attr->mr_mode |= FI_MR_RAW;  // finds it, so that check_choice() can say why not
   if (ordered) hints->tx_attr->msg_order = wanted_order;
-  // With automatic progress some software providers work on threads of their own, which cannot be frozen. Without its
-  // thread, sockets does not wake a sleeping executor.
+  // With automatic progress some software providers work on threads of their own, which cannot be frozen. The sockets
+  // provider needs its thread, or it does not wake a sleeping executor.
   if (provider != "sockets") hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
   if (!provider.empty()) {
     hints->fabric_attr->prov_name = ::strdup(provider.c_str());  // freed with the hints
@@ -72,7 +72,7 @@ std::span<const std::byte> host_of(std::span<const std::byte> address) noexcept 
 // for one, writes by messages where its device cannot write.
 bool places_in_hardware(std::string_view provider) noexcept { return provider == "verbs;ofi_rxm" || provider == "cxi"; }
 
-// rxd of 1.17 ends the process at the first atomic operation that has an answer.
+// The rxd provider of libfabric 1.17 ends the process at the first atomic operation that has an answer.
 bool crashes_at_atomics(std::string_view provider) noexcept { return provider.ends_with(";ofi_rxd"); }
 
 }  // namespace
@@ -200,7 +200,7 @@ device::info_ptr device::info_at(const void* address, std::size_t length) const 
   return copy;
 }
 
-// An endpoint of the other family than the socket is where its provider has put it: info_at().
+// If the endpoint and the socket differ in address family, the endpoint's provider has chosen its address: info_at().
 bool device::may_be_at(std::span<const std::byte> endpoint, const socket_address& peer) const noexcept {
   if (!is_over_ip(provider())) return true;
   const auto there = host_of(endpoint);

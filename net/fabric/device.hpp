@@ -61,8 +61,8 @@ class fence_audience : public weft::detail::list_hook<fence_audience> {
   fence_audience(const fence_audience&) = delete;
   fence_audience& operator=(const fence_audience&) = delete;
 
-  /// The region with that key has been closed. The device stays frozen until thaw(), to be called once the peer does
-  /// not use the region any more. Called on any thread.
+  /// Called on any thread once the region with that key has been closed. The device is frozen: call thaw() once for
+  /// this call, when the peer no longer uses the region.
   virtual void fence(std::uint64_t key) noexcept = 0;
 
  protected:
@@ -76,7 +76,7 @@ class entry {
   entry() noexcept = default;
   entry(std::unique_lock<std::mutex> lock, bool may_move_bytes) noexcept
       : lock_(std::move(lock)), may_move_bytes_(may_move_bytes) {}
-  /// False while the device is frozen.
+  /// Whether calls that move bytes are allowed; false while the device is frozen.
   [[nodiscard]] bool may_move_bytes() const noexcept { return may_move_bytes_; }
 
  private:
@@ -108,22 +108,22 @@ class device {
   /// Whether regions may be open to every peer that has their key: not with FI_MR_ENDPOINT, and not with a provider in
   /// software that cannot be frozen, which would place the rest of a write after its region was closed.
   [[nodiscard]] bool opens_regions() const noexcept { return can_freeze() && !needs(FI_MR_ENDPOINT); }
-  /// Whether it is the processor that moves the bytes of peers.
+  /// Whether the processor, and not a device, moves the bytes of peers.
   [[nodiscard]] bool writes_by_processor() const noexcept { return keeps_regions_in_software_; }
-  /// For calls on an endpoint. Serializes those of software providers, because those of 1.17 may progress an endpoint
-  /// that another thread is closing, although they claim FI_THREAD_SAFE. With other providers it takes no lock.
+  /// For calls on an endpoint. Serializes those of software providers, because those of libfabric 1.17 may progress an
+  /// endpoint that another thread is closing, although they claim FI_THREAD_SAFE. Takes no lock with other providers.
   [[nodiscard]] entry enter() const {
     if (!in_software_) return {};
     std::unique_lock lock(mutex_);
     return {std::move(lock), freezes_ == 0};
   }
-  /// For calls on regions. The same as enter() if regions are only entries in a table of libfabric's, because net of
-  /// 1.17 looks keys up without a lock. Otherwise it takes no lock, because a call may take long to pin memory.
+  /// For calls on regions. Takes the lock of enter() if libfabric keeps regions in a table, because its net provider
+  /// (1.17) looks keys up without a lock. Otherwise takes none, because a call may take long to pin memory.
   [[nodiscard]] entry enter_for_region() const { return keeps_regions_in_software_ ? enter() : entry(); }
   /// Whether the provider moves bytes only inside calls, as freeze() requires, or leaves that to hardware.
   [[nodiscard]] bool can_freeze() const noexcept;
-  /// Stops a provider in software: inside enter(), no call that moves bytes is made until each freeze() has had its
-  /// thaw(). Hardware goes on, because it stops at a region that is closed.
+  /// Stops a provider in software: inside enter(), no call that moves bytes is made until there was a thaw() for each
+  /// freeze(). Hardware goes on, because it stops at a region that is closed.
   void freeze() const noexcept;
   void thaw() const noexcept;
   [[nodiscard]] bool is_frozen() const noexcept {
@@ -133,20 +133,20 @@ class device {
   /// From any thread. `which` must live until remove(), after which it is not called any more.
   void add(fence_audience& which) const noexcept;
   void remove(fence_audience& which) const noexcept;
-  /// A region that was open to every peer has been closed: notifies each audience, and freezes a software device once
-  /// for each of them.
+  /// Called when a region that was open to every peer has been closed. Freezes a software device once for each
+  /// audience, and notifies it; does nothing for hardware.
   void fence(std::uint64_t key) const noexcept;
 
-  /// The fi_info for an endpoint; at that address, if the provider is over IP. Throws std::bad_alloc.
   struct info_closer {
     fabric_calls* calls = nullptr;
     void operator()(fi_info* info) const noexcept { calls->freeinfo(info); }
   };
   using info_ptr = std::unique_ptr<fi_info, info_closer>;
+  /// Returns the fi_info for an endpoint; at that address, if the provider is over IP. Throws std::bad_alloc.
   [[nodiscard]] info_ptr info_at(const void* address, std::size_t length) const;
-  /// Whether a peer whose end of the socket is at `peer` may have its endpoint at that address: of a provider over IP
-  /// that is on the same host, so that no peer has this end send to a third party. Other providers' addresses do not
-  /// tell.
+  /// Whether a peer whose end of the socket is at `peer` may have its endpoint at `endpoint`: over IP, only on the same
+  /// host or in another address family, so that no peer makes this end send to a third party. Other providers'
+  /// addresses do not tell, so all are accepted.
   [[nodiscard]] bool may_be_at(std::span<const std::byte> endpoint, const socket_address& peer) const noexcept;
 
  private:
@@ -162,7 +162,7 @@ class device {
   bool in_software_ = false;
   bool keeps_regions_in_software_ = false;
   mutable std::mutex mutex_;
-  mutable unsigned freezes_ = 0;  // under the mutex
+  mutable unsigned freezes_ = 0;  // under mutex_
   mutable std::mutex audience_mutex_;
   mutable weft::detail::intrusive_list<fence_audience> audience_;  // under audience_mutex_
   fid_ptr<fid_fabric> fabric_;

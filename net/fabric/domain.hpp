@@ -12,7 +12,7 @@
 
 namespace weft::net::fabric {
 
-/// The rights of fi_mr(3) that peers need for such uses. Atomic operations have no right of their own.
+/// The rights of fi_mr(3) that peers need for `uses`. Atomic operations have no right of their own.
 [[nodiscard]] std::uint64_t rights_of_peers(mr::usage uses) noexcept;
 
 /// The memory that a key opens to peers, and their rights.

@@ -60,8 +60,8 @@ void endpoint::open(const void* address, std::size_t address_length, std::size_t
   if (length_ > address_.size()) throw error(errc::not_supported, "the addresses of this provider are too long");
 }
 
-// Reads the queue first, because a provider with connections underneath may have one to accept, and would do so once
-// the endpoint has gone: net of 1.17.
+// Reads the queue first: libfabric 1.17's net provider may have a connection to accept, and would do so after the
+// endpoint is closed.
 endpoint::~endpoint() {
   const auto inside = home_->enter();
   if (endpoint_ != nullptr && queue_ != nullptr && inside.may_move_bytes()) {
@@ -77,7 +77,7 @@ void endpoint::close() noexcept {
   vector_.reset();
 }
 
-// Some providers open a queue with FI_WAIT_FD and have no descriptor for it: rxd of 1.17.
+// Some providers open a queue with FI_WAIT_FD and have no descriptor for it, such as rxd of libfabric 1.17.
 void endpoint::open_queue(std::size_t entries) {
   fabric_calls& library = calls();
   fi_cq_attr wanted{};

@@ -22,11 +22,11 @@ namespace weft::net::fabric {
 /// objects.
 class endpoint {
  public:
-  /// Room for a request's own bytes: those that are sent behind its payload, and those of an answer.
+  /// The most bytes of work_request::own: they are sent behind the payload, or receive an answer.
   static constexpr std::size_t own_bytes = 16;
   static constexpr std::size_t source_bytes = own_bytes + message_trailer::bytes;
 
-  /// With room for so many requests and receives. `address` is that of this end of the TCP socket. Throws weft::error.
+  /// Makes room for `requests` and `receives` in flight. `address`: this end's, of the TCP socket. Throws weft::error.
   endpoint(std::shared_ptr<const device> home, const void* address, std::size_t address_length, std::uint16_t requests,
            std::uint16_t receives);
   endpoint(const endpoint&) = delete;

@@ -67,7 +67,7 @@ task<exposed_place> exposures::expose(mr::slice memory, mr::usage uses) {
 }
 
 exposures::exposure* exposures::find(std::uint64_t key) const noexcept {
-  // Without those that have been revoked, or were open to all: the provider may have used their key again.
+  // Skips exposures that were revoked, or were open to all, because the provider may have used their key again.
   const auto is_meant = [&](const auto& each) { return each->key == key && each->who == nullptr && !each->is_of_all; };
   const auto found = std::find_if(items_.begin(), items_.end(), is_meant);
   return found != items_.end() ? found->get() : nullptr;
@@ -88,7 +88,7 @@ void exposures::revoke(std::uint64_t key, revocation& who) noexcept {
     return who.revoked();
   }
   const bool is_open = item->state == exposure::open;
-  if (is_open) item->workers = find_workers();  // before the last use begins, because withdraw() asks them
+  if (is_open) item->workers = find_workers();  // before the last use begins, because withdraw() uses it
   {
     const std::lock_guard lock(end_mutex_);
     if (!endpoint_is_closed_) {
@@ -114,7 +114,7 @@ worker_pool* exposures::find_workers() const noexcept try {
   return nullptr;
 }
 
-// libfabric may block, so a worker closes the region, if the executor is there to be told afterwards.
+// libfabric may block, so a worker closes the region, if the executor is running and takes the result afterwards.
 void exposures::close(exposure& item) noexcept {
   item.state = exposure::closing;
   ++closing_;
@@ -145,7 +145,7 @@ bool exposures::exposure::withdraw() noexcept {
   return hurry.compare_exchange_strong(expected, hurried);
 }
 
-// The last use ends while a write may be in flight, so nothing moves until the peer has answered that none is.
+// Releases the memory while a write may be in flight, so it freezes the device until the peer answers.
 void exposures::exposure::run_here() noexcept {
   const bool was_queued = hurry != hurried;
   if (was_queued) {
@@ -224,8 +224,8 @@ bool exposures::take_answer(std::uint64_t key, bool under_way) noexcept {
   return true;
 }
 
-// The oldest exposure of that key about which the peer was asked, and which it has reported in use, or has not
-// answered yet.
+// Finds the oldest exposure of that key about which the peer was asked, and which it has reported in use (`in_use`), or
+// has not answered yet (otherwise).
 exposures::exposure* exposures::next_asked(std::uint64_t key, bool in_use) noexcept {
   exposure* oldest = nullptr;
   for (const auto& each : items_) {

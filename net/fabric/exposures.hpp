@@ -37,9 +37,9 @@ class exposures {
   /// The link.
   class owner {
    public:
-    /// next_question() may yield one.
+    /// Called when next_question() may yield a key.
     virtual void has_questions() noexcept = 0;
-    /// The peer touches the memory no more whose key it has revoked itself: invalidate().
+    /// The peer no longer touches the memory of the key that it has revoked itself: invalidate().
     virtual void invalidated() noexcept = 0;
 
    protected:
@@ -53,35 +53,35 @@ class exposures {
   exposures& operator=(const exposures&) = delete;
 
   void make_room() { items_.reserve(8); }
-  // As in link.
+  // See link::expose() and link::revoke().
   task<exposed_place> expose(mr::slice memory, mr::usage uses);
   void revoke(std::uint64_t key, revocation& who) noexcept;
 
-  /// Whether the peer may access so many bytes by that key, with those rights of fi_mr(3).
+  /// Whether the peer may access `length` bytes from address `first` by that key, with the rights `needed` of fi_mr(3).
   [[nodiscard]] bool allows(std::uint64_t key, std::uint64_t first, std::uint64_t length,
                             std::uint64_t needed) const noexcept;
-  /// The peer revokes a key. False if the key opens nothing; otherwise owner::invalidated() follows, unless the
+  /// Revokes a key for the peer. False if the key opens nothing; otherwise owner::invalidated() follows, unless the
   /// link ends.
   [[nodiscard]] bool invalidate(std::uint64_t key) noexcept;
-  /// A region that was open to every peer has been closed, and the device was frozen for that, which ends with the
-  /// peer's answer. False if there is no memory.
+  /// Asks the peer about a region that was open to every peer and has been closed. The device was frozen for that,
+  /// until the peer answers. False if there is no memory.
   [[nodiscard]] bool ask_about(std::uint64_t key) noexcept;
 
-  /// The key that the peer is to be asked about now.
+  /// Takes the next key that the peer is to be asked about; empty if there is none now.
   [[nodiscard]] std::optional<std::uint64_t> next_question() noexcept;
   /// Whether a region has been closed, and the peer has not answered that it does not use it.
   [[nodiscard]] bool is_asking() const noexcept { return asking_ != 0; }
-  /// The peer has answered whether accesses by that key are under way. False if it was not asked.
+  /// Takes the peer's answer whether accesses by that key are in flight. False if the peer was not asked.
   [[nodiscard]] bool take_answer(std::uint64_t key, bool under_way) noexcept;
   /// A key about which the peer should have answered by now.
   [[nodiscard]] std::optional<std::uint64_t> overdue() const noexcept;
-  /// The peer has left, and has no access in flight.
+  /// Settles all questions, because the peer has left, and has no access in flight.
   void peer_left() noexcept;
 
   /// Whether a worker, or a coroutine of expose(), refers to this object.
   [[nodiscard]] bool is_busy() const noexcept { return closing_ != 0 || exposing_ != 0; }
-  // The end, once it is not busy: first on the executor, then before and after a worker closes the endpoint, and on the
-  // executor again.
+  // The steps of the end, once is_busy() is false: first on the executor, then on a worker before and after it closes
+  // the endpoint, and on the executor again.
   void begin_end() noexcept;
   void close_regions() noexcept;
   void endpoint_closed() noexcept;
@@ -94,13 +94,14 @@ class exposures {
     explicit exposure(exposures& home) noexcept : all(home) {}
     void begin_last_use_of(revocation& whose) noexcept { begin_last_use(whose.take_pin()); }
     void close_region() noexcept;
-    void run() noexcept override;                                           // on a worker
-    void run_on_executor() noexcept override { all.region_closed(*this); }  // after that
-    // The peer touches the memory no more. On the executor, or on a worker that has closed the endpoint.
+    void run() noexcept override;                                           // on a worker or, without one, in close()
+    void run_on_executor() noexcept override { all.region_closed(*this); }  // after run()
+    // The peer no longer touches the memory: ends the last use or, if that has ended, thaws the device. On the
+    // executor, or on a worker that has closed the endpoint.
     void settle() noexcept;
     void go_with_endpoint() noexcept { state == asking ? settle() : end_last_use(); }
 
-    // last_use: ends it without waiting for a worker, or for the peer's answer.
+    // last_use: ends the last use without waiting for a worker, or for the peer's answer.
     [[nodiscard]] bool withdraw() noexcept override;
     void run_here() noexcept override;
 

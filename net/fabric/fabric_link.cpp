@@ -273,7 +273,7 @@ void fabric_link::deliver() noexcept {
   delivering_ = false;
 }
 
-// False if a worker has to close the region first, or the key was refused.
+// Invalidates a key. False if the key was refused, or if invalidated() is still to come.
 bool fabric_link::is_invalidated(std::uint64_t key) noexcept {
   if (invalidation_ == invalidation::under_way) return false;
   if (std::exchange(invalidation_, invalidation::none) == invalidation::done) return true;
@@ -407,7 +407,7 @@ void fabric_link::expired() noexcept {
   if (!made_.endpoint->can_wait() || requests_.is_with_provider() || doubt_ || exposures_.is_asking()) tick_later();
 }
 
-// ---- what the peer says ----
+// ---- the peer's records ----
 
 void fabric_link::await_input() noexcept {
   if (!life_.peer_has_left() && !life_.is_leaving()) control_.await();
@@ -436,7 +436,7 @@ void fabric_link::take_input() noexcept {
 
 void fabric_link::input_over(bool orderly) noexcept {
   life_.peer_left();
-  if (life_.peer_has_finished() && life_.has_finished() && orderly) peer_drained_ = true;  // a peer closes only then
+  if (life_.peer_has_finished() && life_.has_finished() && orderly) peer_drained_ = true;  // closed only after draining
   if (peer_drained_ && peer_messages_) return exposures_.peer_left();
   // A peer that has not finished may have died during a write, the rest of which is still to be placed here.
   lose_peer(orderly ? "it has closed the socket" : "the socket to it was reset");
@@ -472,7 +472,7 @@ void fabric_link::take(const control_record& what) noexcept {
 }
 
 void fabric_link::peer_broke_off(const control_record& what) noexcept {
-  read_queue(whole_queue);  // what the peer has sent before
+  read_queue(whole_queue);  // completions of what the peer did before
   if (life_.is_leaving()) return;
   const bool first = !life_.has_ended();
   if (what.reason == control_record::refused_you) {

@@ -31,7 +31,7 @@ namespace weft::net::fabric {
 
 /// A connection that has been set up, and is about to become a link.
 struct established {
-  std::unique_ptr<descriptor> socket{};          ///< TCP: carries control records, and shows the peer's end
+  std::unique_ptr<descriptor> socket{};          ///< TCP: carries control records, and shows the peer's close or death
   std::unique_ptr<fabric::endpoint> endpoint{};  ///< with the peer's in its address vector
   std::shared_ptr<fabric::domain> memory{};      ///< where regions are registered
   std::string peer{};                            ///< for link::peer()
@@ -42,14 +42,14 @@ struct established {
   std::chrono::milliseconds dead_peer_after{};   ///< set_up_options
 };
 
-/// One end of a connection over a libfabric endpoint, with a TCP socket beside it that shows the peer's end, which a
-/// connectionless endpoint does not. Requests and receives are handed over in a turn's poll.
+/// One end of a connection over a libfabric endpoint. A TCP socket beside it shows whether the peer has closed or died,
+/// which a connectionless endpoint does not. poll() hands requests and receives to the provider.
 ///
-/// Doubt: when an access has failed, or takes long, the peer is asked whether it is allowed, because providers do not
-/// agree upon how a refusal is told.
+/// Doubt: when an access has failed, or takes long, the peer is asked whether it is allowed, because providers report
+/// refusals in different ways, if at all.
 ///
-/// Closing: each end says over the socket how many messages it has sent, and when it has all of the other's. Then, or
-/// when something fails, a worker closes the endpoint. Only that guarantees that no memory is touched any more, so
+/// Closing: each end reports over the socket how many messages it has sent, and when it has all of the other's. Then,
+/// or when something fails, a worker closes the endpoint. Only that guarantees that no memory is touched any more, so
 /// closed() follows it.
 class fabric_link final : public net::link,
                           private exposures::owner,
@@ -58,7 +58,7 @@ class fabric_link final : public net::link,
                           private weft::detail::timer,
                           private weft::detail::remote_work {
  public:
-  /// If it throws, `made` is unchanged, so that the peer can still be told.
+  /// If it throws, `made` is unchanged, so the caller still has the endpoint to close.
   explicit fabric_link(established&& made);
   ~fabric_link() override;
 
@@ -66,7 +66,7 @@ class fabric_link final : public net::link,
   [[nodiscard]] descriptor& socket() const noexcept { return *made_.socket; }
   /// Called before the peer learns what it needs to use open regions over this endpoint. If such a region is closed
   /// before end_set_up(), the device is frozen until the link has started, and the peer has answered the question about
-  /// it. So the set-up has little time then; if it takes longer, the socket is shut down: was_late().
+  /// it. So the set-up then has only frozen_patience; if it takes longer, the socket is shut down: was_late().
   void begin_set_up() noexcept;
   /// To be followed by start() or give_up().
   void end_set_up() noexcept;
@@ -133,7 +133,7 @@ class fabric_link final : public net::link,
   void take_answer(const control_record& answer) noexcept;
   [[nodiscard]] bool stands_still() noexcept;
 
-  // What the peer says over the socket.
+  // The peer's records.
   void await_input() noexcept;
   void take_input() noexcept;
   void input_over(bool orderly) noexcept;
@@ -156,15 +156,15 @@ class fabric_link final : public net::link,
   executor_core& home_;
   established made_;
   capabilities capabilities_;
-  // Finished: the peer has been told so. The peer has finished: all of its messages are here, and it has been told so;
-  // it has left: nothing more comes over the socket. Leaving: finish() runs.
+  // has_finished(): `finished` was sent. peer_has_finished(): all messages of the peer are here, and `drained` was
+  // sent. peer_has_left(): nothing more comes over the socket. is_leaving(): finish() runs.
   link_life life_;
   bool native_ = false;
   bool is_setting_up_ = false;
   bool was_late_ = false;
   event quiet_;  // the exposures are not busy, or the wait for input has ended
 
-  // They refer to the endpoint, and do not use it once it is closed.
+  // These refer to the endpoint, and do not use it once it is closed.
   send_queue requests_;
   posted_receives receives_;
   exposures exposures_;
@@ -172,7 +172,7 @@ class fabric_link final : public net::link,
   control_channel control_;
 
   bool blocked_ = false;         // the provider takes no more requests for now
-  bool must_not_sleep_ = false;  // fi_trywait(3) has said so
+  bool must_not_sleep_ = false;  // fi_trywait(3) has returned -FI_EAGAIN
   bool delivering_ = false;
   enum class invalidation : std::uint8_t { none, under_way, done };
   invalidation invalidation_ = invalidation::none;  // of the key in the next message
@@ -182,7 +182,7 @@ class fabric_link final : public net::link,
   unsigned refusals_told_ = 0;             // questions of the peer's about accesses that it may not make
   std::optional<std::string_view> doubt_;  // something has failed: libfabric's text, which stays valid
 
-  weft::detail::root_handle<void> finisher_;    // finish(), made while there is memory
+  weft::detail::root_handle<void> finisher_;    // finish(), made by start(), because memory may be short later
   std::optional<std::uint32_t> peer_messages_;  // how many the peer has sent, once it has finished
   std::optional<refused_access> refusal_;
   bool failed_alone_ = false;

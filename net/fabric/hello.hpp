@@ -7,16 +7,16 @@
 #include <span>
 #include <string_view>
 
-// What the two ends of a connection tell each other over the TCP socket beside the fabric, without I/O.
+// The frames and records that the ends of a connection exchange over the TCP socket beside the fabric, without I/O.
 //
 //   connector                         acceptor
 //       hello  ------------------------->
 //              <-------------------------  accept, or reject
 //       ready  ------------------------->
 //
-// Each end has the other's endpoint in its address vector before it answers, because some providers let nobody else
-// in. The last frame makes an end of accept(): a connector that could not reach the acceptor's endpoint, or was stopped
-// before it had, has no link, and leaves none at its peer. Then both send records: control_record.
+// Each end has the other's endpoint in its address vector before it answers, because some providers let nobody else in.
+// accept() ends only with the last frame. So a connector that could not insert the acceptor's endpoint, or was stopped
+// before that, has no link, and leaves none at its peer. Then both send records: control_record.
 namespace weft::net::fabric {
 
 enum class frame_kind : std::uint8_t { hello = 1, accept = 2, reject = 3, ready = 4 };
@@ -30,18 +30,18 @@ enum class reject_reason : std::uint8_t {
 /// All numbers are little-endian:
 ///
 ///    0  "weft-fab"
-///    8  version, 2 bytes; what follows may be different in others
+///    8  version, 2 bytes; other versions may differ from here on
 ///   10  kind, 1 byte
-///   11  reason, 1 byte; 0 but in a reject
+///   11  reason, 1 byte; 0 except in a reject
 ///   12  bytes of the address of the sender's endpoint, of its provider's name, of the private data: 1 byte each
 ///   15  0
-///   16  the reads that the sender may be asked at a time, 2 bytes
-///   18  and that it wants to ask, 2 bytes
+///   16  the most reads that the peer may have outstanding at the sender (IRD), 2 bytes
+///   18  the most reads that the sender may have outstanding at the peer (ORD), 2 bytes
 ///   20  0, 4 bytes
 ///   24  the token that messages to the sender carry, 8 bytes
 ///   32  the address, the name, the private data
 ///
-/// What a kind has no use for is 0.
+/// Fields that a kind does not use are 0.
 struct frame {
   static constexpr std::uint16_t spoken_version = 1;
   static constexpr std::size_t header_bytes = 32;
@@ -70,10 +70,10 @@ struct frame {
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept {
     return std::span(private_memory).first(private_bytes);
   }
-  /// False if that is more than a frame carries.
+  /// Stores the field; false if it is longer than a frame allows.
   [[nodiscard]] bool set_address(std::span<const std::byte> address) noexcept;
   [[nodiscard]] bool set_private_data(std::span<const std::byte> data) noexcept;
-  /// Cut off if it is longer.
+  /// Stores the name, cut off after max_name_bytes.
   void set_name(std::string_view name) noexcept;
 };
 
@@ -82,47 +82,47 @@ std::size_t pack(const frame& what, std::span<std::byte, frame::max_bytes> out) 
 
 enum class frame_status : std::uint8_t {
   good,
-  foreign,        ///< none of ours
-  other_version,  ///< frame::version says which; nothing else of it is set
-  malformed,      ///< of our version, and yet nonsense
+  foreign,        ///< not a frame of weft's
+  other_version,  ///< frame::version has the number; no other field is set
+  malformed,      ///< of our version, but with invalid fields
 };
 
-/// Whether what has come of a frame may become one of ours.
+/// Whether these first bytes may begin a frame of ours.
 [[nodiscard]] bool may_be_ours(std::span<const std::byte> beginning) noexcept;
-/// Reads the header of a frame, every byte of which is the peer's, and all but what follows it.
+/// Parses a header, which is untrusted, into all of `out` except the address, the name and the private data.
 [[nodiscard]] frame_status unpack(std::span<const std::byte, frame::header_bytes> header, frame& out) noexcept;
-/// How many bytes follow that header.
+/// The number of bytes that follow that header.
 [[nodiscard]] std::size_t rest_of(const frame& header) noexcept;
-/// Takes them.
+/// Stores these bytes in the frame.
 void unpack_rest(std::span<const std::byte> rest, frame& out) noexcept;
 
-/// What one end of an established connection tells the other over the socket: 32 bytes, little-endian.
+/// A record from one end of an established connection to the other, over the socket: 32 bytes, little-endian.
 ///
-/// Providers do not agree upon how the refusal of an access is told, if it is told at all: some break off, some say
-/// nothing. So the end whose access has failed, or takes long, asks the owner of the memory.
+/// Providers report the refusal of an access in different ways, if at all: some break the connection off, some stay
+/// silent. So the end whose access has failed, or takes long, asks the owner of the memory.
 ///
-/// Nor does one say when an access ends that was under way when its region was closed: fi_mr(3) leaves that to the
-/// program. So the owner of memory that is taken back asks whoever may have accesses under way.
+/// No provider reports the end of an access that was in flight when its region was closed: fi_mr(3) leaves that to the
+/// program. So the owner of memory that is taken back asks each peer that may have accesses in flight.
 struct control_record {
   static constexpr std::size_t bytes = 32;
   enum kind_t : std::uint8_t {
     finished = 1,  ///< the sender sends no more messages: the next one would have this number
-    drained = 2,   ///< it has all messages of the other end, which has finished
-    broken = 3,    ///< it has broken the connection off
-    asks = 4,      ///< whether an access of its own to so many bytes, by that key, is allowed
-    answers = 5,   ///< whether it is
-    fences = 6,    ///< it has taken back what this key opened: whether accesses by it are under way
-    fenced = 7,    ///< whether they are; if so it says once more when they no longer are
+    drained = 2,   ///< the sender has all messages of the other end, which has finished
+    broken = 3,    ///< the sender has broken the connection off
+    asks = 4,      ///< asks whether an access of the sender's to `length` bytes, by `key`, is allowed
+    answers = 5,   ///< answers that question
+    fences = 6,    ///< the sender has revoked `key`, and asks whether accesses by it are in flight
+    fenced = 7,    ///< answers that question; if they are, a second one follows when they have ended
   };
   enum reason_t : std::uint8_t {
     aborted = 0,
     refused_you = 1,  ///< an access of the other end's, by this key
     refused_us = 2,   ///< the other end has refused an access of the sender's by this key
     rules = 3,        ///< the other end has broken the protocol
-    // Of asks, together; of answers, reading means that it is allowed.
+    // asks: combined by OR. answers: `reading` means that the access is allowed.
     reading = 1,
     writing = 2,
-    // Of fenced.
+    // fenced:
     under_way = 0,
     none_under_way = 1,
   };
@@ -131,28 +131,28 @@ struct control_record {
   std::uint8_t reason = aborted;  ///< byte 1
   std::uint32_t messages = 0;     ///< bytes 4 to 7
   std::uint64_t key = 0;          ///< bytes 8 to 15
-  std::uint64_t address = 0;      ///< bytes 16 to 23: of an access
-  std::uint64_t length = 0;       ///< bytes 24 to 31: and how many bytes it has
+  std::uint64_t address = 0;      ///< bytes 16 to 23: where an access begins
+  std::uint64_t length = 0;       ///< bytes 24 to 31: the length of that access
 
   friend bool operator==(const control_record&, const control_record&) = default;
 };
 [[nodiscard]] std::array<std::byte, control_record::bytes> pack(const control_record& what) noexcept;
 [[nodiscard]] control_record unpack(std::span<const std::byte, control_record::bytes> bytes) noexcept;
 
-/// What stands behind each message: 32 bytes, little-endian.
+/// The trailer of each message: 32 bytes, little-endian.
 struct message_trailer {
   static constexpr std::size_t bytes = 32;
   enum flags_t : std::uint8_t {
     solicited = 1,
     invalidates = 2,  ///< key is to be revoked
-    immediate = 4,    ///< comes in the wake of a write; there is no payload
+    immediate = 4,    ///< the immediate data of a write; there is no payload
   };
 
-  /// Of the first message: numbers wrap early, so that every test sees that.
+  /// The number of a sender's first message, close to the wrap, so that tests cover it.
   static constexpr std::uint32_t first_number = UINT32_MAX - 99;
 
   std::uint8_t flags = 0;    ///< byte 0
-  std::uint32_t number = 0;  ///< bytes 4 to 7: of all messages of its sender, modulo 2^32
+  std::uint32_t number = 0;  ///< bytes 4 to 7: counts the sender's messages, modulo 2^32
   std::uint64_t key = 0;     ///< bytes 8 to 15
   std::uint32_t value = 0;   ///< bytes 16 to 19: the immediate data
   std::uint64_t token = 0;   ///< bytes 24 to 31: the receiver's, which no stranger knows

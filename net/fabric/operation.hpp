@@ -16,7 +16,7 @@ namespace weft::net::fabric {
 
 /// The context of a completion. `room` belongs to the provider while the operation is in flight.
 struct operation {
-  enum kind_t : std::uint8_t { request, wake, receive };  ///< wake: the message behind a write
+  enum kind_t : std::uint8_t { request, wake, receive };  ///< wake: the message with a write's immediate data
   explicit operation(kind_t what) noexcept : kind(what) {}
   fi_context2 room{};
   kind_t kind;
@@ -44,7 +44,7 @@ struct pieces {
       if (part.size() != 0) add(part.data(), part.size(), desc_of(part, fabric));
     }
   }
-  /// As a message of this operation to or from that address.
+  /// Describes the pieces as a message to or from `address`, whose completion has `item` as its context.
   [[nodiscard]] fi_msg message(fi_addr_t address, operation& item) noexcept {
     fi_msg what{};
     what.msg_iov = ranges.data();

@@ -33,7 +33,7 @@ ssize_t posted_receives::hand_over() noexcept {
   return 0;
 }
 
-// A message's trailer follows its payload: in the receive's memory as far as there is room, and else in the staging
+// A message's trailer follows its payload: in the receive's memory as far as there is room, and the rest in the staging
 // memory.
 ssize_t posted_receives::hand_over(posted_receive& item) noexcept {
   const mr::slice& memory = item.work->memory;

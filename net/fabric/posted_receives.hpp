@@ -35,24 +35,24 @@ class posted_receives {
   posted_receives(const posted_receives&) = delete;
   posted_receives& operator=(const posted_receives&) = delete;
 
-  /// Makes room for so many at a time. Throws std::bad_alloc.
+  /// Makes room for `depth` receives at a time. Throws std::bad_alloc.
   void make_room(std::size_t depth);
   void post(receive_work& work) noexcept;
-  /// Whether the provider has not been handed all that were posted.
+  /// Whether posted receives wait for hand_over().
   [[nodiscard]] bool waits() const noexcept { return first_ != nullptr; }
-  /// Yields a negative errno of fi_errno(3) if the provider takes no more: -FI_EAGAIN for now.
+  /// Hands receives to the provider. Yields a negative errno of fi_errno(3) if it takes no more: -FI_EAGAIN for now.
   [[nodiscard]] ssize_t hand_over() noexcept;
 
-  /// The provider has completed that operation of a receive.
+  /// Takes the provider's completion of a receive, and yields the receive.
   [[nodiscard]] posted_receive& completed(operation& item) noexcept {
     --with_provider_;
     return static_cast<posted_receive&>(item);
   }
-  /// Enters the message, which has so many bytes. Returns what is wrong with it, or null.
+  /// Enters the message of `bytes`, with its trailer, that has filled `item`. Returns what is wrong with it, or null.
   [[nodiscard]] const char* enter(posted_receive& item, std::size_t bytes) noexcept;
-  /// The next message; null if it has not come.
+  /// The next message; null if it has not arrived.
   [[nodiscard]] const posted_receive* next() const noexcept { return depth_ != 0 ? arrived_[next_arrival_] : nullptr; }
-  /// Takes the next message out, which has come.
+  /// Takes the next message out, which must have arrived.
   [[nodiscard]] receive_work& take_next() noexcept;
   /// The number of the next message.
   [[nodiscard]] std::uint32_t next_number() const noexcept { return next_number_; }

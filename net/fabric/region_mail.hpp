@@ -18,7 +18,7 @@ namespace weft::net::fabric {
 /// about them. The device is frozen once for each. Calls come from the executor's thread.
 class region_mail final : private fence_audience {
  public:
-  /// Keys are kept until open(), and `reader` runs on the executor to take them. To be followed by drop().
+  /// Collects keys; after open(), `reader` runs on the executor to take them. Call drop() before the destructor.
   region_mail(executor_core& home, const device& source, weft::detail::remote_work& reader) noexcept
       : home_(home), device_(source), reader_(reader) {
     device_.add(*this);
@@ -26,7 +26,7 @@ class region_mail final : private fence_audience {
   region_mail(const region_mail&) = delete;
   region_mail& operator=(const region_mail&) = delete;
 
-  /// From now on the reader runs when keys have come: once for those that are here already, or in any case.
+  /// From now on the reader runs when keys arrive; also once now, if keys are here already, or `in_any_case`.
   void open(bool in_any_case) noexcept {
     const std::lock_guard lock(mutex_);
     is_open_ = true;
@@ -38,7 +38,7 @@ class region_mail final : private fence_audience {
     is_open_ = false;
     if (std::exchange(is_submitted_, false)) home_.withdraw(reader_);
   }
-  /// The reader has begun to run.
+  /// To be called when the reader begins to run.
   void came() noexcept {
     const std::lock_guard lock(mutex_);
     is_submitted_ = false;
@@ -48,7 +48,7 @@ class region_mail final : private fence_audience {
     const std::lock_guard lock(mutex_);
     return std::exchange(keys_, {});
   }
-  /// There is no memory to ask the peer about the region of a key: the device stays frozen until drop().
+  /// Counts a region that the peer is not asked about, so the device stays frozen until drop().
   void leave_unasked() noexcept {
     const std::lock_guard lock(mutex_);
     ++unasked_;
@@ -58,8 +58,8 @@ class region_mail final : private fence_audience {
     return unasked_ != 0;
   }
 
-  /// The peer reaches no region any more: no key comes from now on, and those that are left thaw the device. After
-  /// close(), maybe on a worker.
+  /// Takes no more keys, and thaws the device for those that are left, because the peer no longer reaches any region.
+  /// After close(), maybe on a worker.
   void drop() noexcept {
     device_.remove(*this);
     const std::lock_guard lock(mutex_);

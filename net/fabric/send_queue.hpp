@@ -36,10 +36,10 @@ struct posted_request {
   std::uint8_t steps = 0;        ///< operations that it takes: 0, 1 or 2
   std::uint8_t handed_over = 0;  ///< how many of the steps
   std::uint8_t completed = 0;    ///< how many of the steps
-  bool failed = false;           ///< the provider says so
+  bool failed = false;           ///< the provider has reported an error
   bool cleared = false;          ///< the peer says that the access is allowed
   bool refused = false;          ///< the peer has refused it
-  bool awaited = false;          ///< the peer wants to be told of its end, because it has taken the memory back
+  bool awaited = false;          ///< the peer waits for its end, because it has taken the memory back
   std::uint64_t fenced_key = 0;  ///< the key in the peer's question about that
 };
 
@@ -52,12 +52,12 @@ struct posted_request {
 
 /// The requests of a link, in order, from their post to their completion.
 ///
-/// A request that the provider might let overtake an earlier one waits for that: order_table. Each message ends with a
-/// trailer of the link's, with the message's number and a token that keeps strangers out. Immediate data is a message
-/// that follows its write.
+/// A request that the provider might let overtake an earlier one waits for the earlier one: order_table. Each message
+/// ends with a trailer of the link's, with the message's number and a token that keeps strangers out. Immediate data is
+/// a message that follows its write.
 class send_queue {
  public:
-  /// `token` is in each message to the peer, which lets this end have so many reads outstanding.
+  /// `token` is in each message to the peer; `reads` is the most reads and atomics to have outstanding there.
   send_queue(executor_core& home, endpoint& of, const domain& memory, std::uint64_t token, std::uint16_t reads) noexcept
       : home_(home), endpoint_(of), domain_(memory), order_(of.home().order()), token_(token), reads_(reads) {}
   send_queue(const send_queue&) = delete;
@@ -74,15 +74,15 @@ class send_queue {
     last_ = &item;
     if (unsent_ == nullptr) unsent_ = &item;
   }
-  /// Whether the provider has not been handed all that were posted.
+  /// Whether posted requests wait for hand_over().
   [[nodiscard]] bool waits() const noexcept { return unsent_ != nullptr; }
-  /// Yields 1 if an access was handed over, and a negative errno of fi_errno(3) if the provider takes no more:
-  /// -FI_EAGAIN for now.
+  /// Hands requests to the provider. Yields 1 if an access was among them, and a negative errno of fi_errno(3) if the
+  /// provider takes no more: -FI_EAGAIN for now.
   [[nodiscard]] ssize_t hand_over() noexcept;
   [[nodiscard]] static posted_request& owner_of(operation& part) noexcept {
     return *static_cast<request_step&>(part).owner;
   }
-  /// The provider has completed that operation of a request. True if end_wait() has to follow.
+  /// Counts an operation that the provider has completed. True if end_wait() has to follow.
   [[nodiscard]] bool step_ended(operation& part) noexcept {
     posted_request& item = owner_of(part);
     --under_way(part.kind == operation::wake ? access_kind::send : kind_of(item.work->kind));
@@ -110,20 +110,20 @@ class send_queue {
   [[nodiscard]] posted_request* next_suspect() noexcept;
   /// Whether the request has not completed.
   [[nodiscard]] bool contains(const posted_request* item) const noexcept;
-  /// Whether so much time has passed since a request last completed, or the peer was asked, or the first request was
-  /// handed over.
+  /// Whether operations are in flight, and `patience` has passed since one last completed, since the first one was
+  /// handed over, and since ask_again().
   [[nodiscard]] bool is_late(duration patience) const noexcept {
     return with_provider_ != 0 && home_.now() - moved_at_ >= patience;
   }
-  /// The peer is asked about all accesses once more.
+  /// Makes all accesses suspects again, because the peer is asked about them once more.
   void ask_again() noexcept;
-  /// The peer has answered. Whether nothing has completed for `patience` since it first did so. Requests may take a
-  /// second more for each MiB.
+  /// Called when the peer has answered. Whether nothing has completed for `patience` since its first answer, and for a
+  /// second more for each MiB in flight.
   [[nodiscard]] bool stands_still(std::chrono::milliseconds patience) noexcept;
 
-  /// Whether accesses by that key are under way, whose end the peer then waits for.
+  /// Whether accesses by that key are in flight; the peer then waits for their end: end_wait().
   [[nodiscard]] bool await_end(std::uint64_t key) noexcept;
-  /// The request has ended. Yields the key if it was the last access by it that the peer waits for.
+  /// Takes the end of a request that the peer waits for. Yields the key if the peer waits for no other access by it.
   [[nodiscard]] std::optional<std::uint64_t> end_wait(posted_request& item) noexcept;
 
  private:

@@ -32,7 +32,7 @@ bool is_end(const error& why) noexcept {
   throw error(errc::protocol_error, fmt::format("{}: {}", step, why));
 }
 
-// The kernel chooses the port of an endpoint.
+// The address with port 0, because the kernel chooses the port of an endpoint.
 socket_address any_port_of(const socket_address& from) {
   sockaddr_storage copy{};
   std::memcpy(&copy, from.data(), from.size());
@@ -114,13 +114,13 @@ task<> close_on_worker(std::unique_ptr<endpoint> gone) {
   co_await weft::detail::offload_for_resources(work);
 }
 
-// Has a worker do it with `self`, which goes if that fails, or if there was a stop.
+// Runs `work` on a worker, and yields `self`; closes it on a worker if the work throws, or after a stop.
 template <class Work>
 task<std::unique_ptr<endpoint>> work_on(std::unique_ptr<endpoint>& self, Work& work) {
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   std::exception_ptr failure;
   try {
-    const weft::detail::stop_shield shield(promise);  // or a stop would leave it to this thread
+    const weft::detail::stop_shield shield(promise);  // or a stop would leave the endpoint to this thread
     co_await weft::detail::offload_for_resources(work);
   } catch (...) {
     failure = std::current_exception();

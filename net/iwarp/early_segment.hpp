@@ -64,18 +64,18 @@ class early_segment {
   /// How many bytes of its FPDU have arrived.
   [[nodiscard]] std::size_t bytes_done() const noexcept { return fpdu_bytes() - payload_left_ - trailer_left_; }
 
-  /// The next `payload` has arrived and has been placed.
+  /// Counts the next `payload`, which has arrived and been placed.
   void advance(std::span<const std::byte> payload) noexcept {
     assert(payload.size() <= payload_left_);
     if (has_crc_) crc_.add(payload);
     payload_left_ -= payload.size();
   }
-  /// The next payload will be received at `place`.
+  /// Notes that the next payload will be received at `place`.
   void expect_at(std::byte* place) noexcept { placement_ = place; }
-  /// `bytes` of that payload have arrived.
+  /// Counts `bytes` of payload that have been received there.
   void advance_in_place(std::size_t bytes) noexcept { advance({placement_, bytes}); }
 
-  /// Takes pad and CRC off the front of `bytes`; returns how many bytes that were.
+  /// Takes bytes of the pad and the CRC off the front of `bytes`; returns their number.
   std::size_t take_trailer(std::span<const std::byte> bytes) noexcept {
     const auto piece = bytes.first(std::min(bytes.size(), trailer_left_));
     std::ranges::copy(piece, std::span(trailer_).subspan(trailer_bytes_ - trailer_left_).begin());
@@ -94,7 +94,7 @@ class early_segment {
   std::size_t header_bytes_ = 0;
   std::size_t ulpdu_bytes_ = 0;
   std::size_t payload_left_ = 0;
-  std::size_t trailer_left_ = 0;  // 0: there is no such segment
+  std::size_t trailer_left_ = 0;  // 0: no segment is active
   std::size_t trailer_bytes_ = 0;
   std::byte* placement_ = nullptr;
   crc32c crc_;

@@ -30,7 +30,7 @@ using software::words;
 ///
 /// Input: whenever TCP has delivered something, hand the unconsumed bytes to consume(), which takes whole FPDUs; keep
 /// the rest in a staging area of at least mpa::max_fpdu_bytes. While needs_receive(), it takes nothing: stop reading
-/// and try again after post_receive(). On FIN, end_of_stream(); behind this end's own, end_of_output().
+/// and try again after post_receive(). After the peer's FIN, call end_of_stream(); after our own, end_of_output().
 ///
 /// Large payloads need not pass through that area. While placement() is not empty, the next bytes of the stream may be
 /// received there, and are reported with placed(); the bytes behind them are for consume() again.
@@ -71,32 +71,32 @@ class engine {
   std::size_t consume(std::span<const std::byte> bytes,
                       std::size_t budget_bytes = std::numeric_limits<std::size_t>::max()) noexcept;
 
-  /// The memory for the next bytes that TCP delivers, behind those that consume() has taken: memory of a region, of a
-  /// read or of a receive, checked already. Empty if these bytes are for consume(), which may be given them in any
-  /// case. Valid for one recvmsg(2), which must not outlast this thread's hold on the key that allows it.
+  /// Returns the memory for the next bytes that TCP delivers, behind those that consume() has taken: memory of a
+  /// region, a read or a receive, checked already. Empty if these bytes are for consume(), which accepts them in any
+  /// case. Valid for one recvmsg(2), which must not outlast this thread's hold on the key (key_table::reader::batch).
   [[nodiscard]] std::span<std::byte> placement() noexcept;
   /// Whether placement() may yield memory.
   [[nodiscard]] bool may_place() const noexcept { return early_.payload_left() != 0; }
-  /// TCP has delivered `bytes` into the placement() asked for last.
+  /// Reports that TCP has delivered `bytes` into the last placement().
   void placed(std::size_t bytes) noexcept;
 
   /// Whether a message has arrived for which no receive is posted.
   [[nodiscard]] bool needs_receive() const noexcept { return needs_receive_; }
 
-  /// TCP has delivered its last byte, and consume() has left `unconsumed_bytes`. Called only once no message waits for
-  /// a receive any more, because such a message is among the unconsumed bytes.
+  /// Reports the peer's FIN; consume() has left `unconsumed_bytes`. Call only when no message waits for a receive,
+  /// because such a message is among the unconsumed bytes.
   void end_of_stream(std::size_t unconsumed_bytes) noexcept;
-  /// This end's FIN is out as well, behind all of its output. Ends a stream that engine_options::half_close has left
-  /// open at the peer's.
+  /// Reports that this end's FIN is sent, behind all of its output. Ends a stream that stayed open after the peer's
+  /// FIN: engine_options::half_close.
   void end_of_output() noexcept;
 
-  /// Ends the stream without another byte; `why` goes into ending::text. Does nothing on a stream that has ended.
+  /// Ends the stream without a Terminate; `why` becomes ending::text. Does nothing on a stream that has ended.
   void abort(const words& why) noexcept;
   /// Ends the stream with a Terminate to the peer, which has broken a rule of the protocol above. From inside
   /// engine_host::received() the Terminate carries the header of that message.
   void refuse(terminate_code code, const words& why) noexcept;
 
-  /// From now on no outgoing ULPDU is larger than `bytes`. Called when the size of TCP's segments changes.
+  /// Limits outgoing ULPDUs to `bytes` from now on. Called when the size of TCP's segments may have changed.
   void limit_ulpdu(std::size_t bytes) noexcept {
     max_ulpdu_ = std::clamp(bytes, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes);
   }
@@ -105,28 +105,28 @@ class engine {
   [[nodiscard]] bool has_output() const noexcept {
     return open_ ? is_ready(lane::requests) || is_ready(lane::responses) : terminate_due_;
   }
-  /// Whether take_now() may add a send, or a write without immediate data, of so many bytes to the batch, which is what
-  /// was gathered last, or null for a new one.
+  /// Whether take_now() may add a send, or a write without immediate data, of `bytes` to `batch`, which is the batch
+  /// gathered last, or null for a new one.
   [[nodiscard]] bool may_take_now(const output_batch* batch, std::size_t bytes) const noexcept;
-  /// Copies a small request to the end of the batch, behind all that was posted. It has no completion, and is not
-  /// needed after the call.
+  /// Copies a small request to the end of the batch, behind all that was posted. The request has no completion, and is
+  /// not needed after the call.
   void take_now(output_batch& batch, request& item) noexcept;
-  /// Fills an empty batch with FPDUs; false if there was none. Call only when everything that was gathered is sent.
+  /// Fills an empty batch with FPDUs; false if there were none. Call only when everything that was gathered is sent.
   bool gather(output_batch& batch) noexcept;
-  /// TCP has taken `bytes` off the front of the batch.
+  /// Reports that TCP has taken `bytes` off the front of the batch.
   void sent(output_batch& batch, std::size_t bytes) noexcept;
-  /// No more of the batch will be sent, and the kernel no longer uses it. Aborts a stream that has not ended.
+  /// Discards the rest of the batch, which the kernel must no longer use. Aborts a stream that has not ended.
   void abandon(output_batch& batch) noexcept;
 
   [[nodiscard]] bool is_open() const noexcept { return open_; }
   /// Whether the stream has ended and all of its output is sent.
   [[nodiscard]] bool finished() const noexcept { return !open_ && !has_output() && gathered_ == sent_; }
 
-  /// Whether responses to the peer are due, so that gather() may have the host read or change memory.
+  /// Whether responses to the peer are due, so gather() may have the host read or change memory.
   [[nodiscard]] bool owes_responses() const noexcept { return !incoming_.empty(); }
   /// Whether there are requests that have not completed.
   [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }
-  /// The number of reads and atomics whose response is not complete, with the ready signal of the set-up.
+  /// The number of reads and atomics whose response is not complete, including a ready signal that was a read.
   [[nodiscard]] std::uint32_t reads_in_flight() const noexcept { return reads_in_flight_; }
 
  private:
@@ -160,7 +160,7 @@ class engine {
   [[nodiscard]] bool take_receive() noexcept;
   void deliver(const untagged_header& header, std::span<const std::byte> front, std::size_t ulpdu_bytes,
                std::span<const std::byte> in_place = {}) noexcept;
-  /// For messages of one FPDU and a fixed length.
+  /// Checks a message of one FPDU and a fixed length.
   bool require_message(const untagged_header& header, std::span<const std::byte> ulpdu, std::size_t body_bytes,
                        std::uint32_t sequence) noexcept;
   bool require_request(const untagged_header& header, std::span<const std::byte> ulpdu,
@@ -238,7 +238,7 @@ class engine {
   bool is_first_ = false;       // that FPDU is being handled
   bool input_over_ = false;     // the peer has closed its direction
   bool output_over_ = false;    // this end has closed its direction
-  bool needs_receive_ = false;  // consume() stands before a message that nobody takes yet
+  bool needs_receive_ = false;  // consume() has stopped before a message for which there is no receive
   bool terminate_due_ = false;  // terminate_ has to be sent
   bool late_access_ = false;    // terminate_ is about a key that this end has revoked: ending::late_access
   std::optional<std::uint32_t> refused_stag_;  // ending::refused_stag
@@ -247,7 +247,7 @@ class engine {
   linked_queue<request, &request::next_> requests_;
   request* next_ = nullptr;  // the first request that is not completely gathered
   linked_queue<request, &request::next_read_>
-      queries_;  // the reads and atomics among them that wait for their response
+      queries_;  // the reads and atomics of requests_ that wait for their response
   std::uint32_t reads_in_flight_ = 0;
   bool ready_response_due_ = false;  // the response to the ready signal comes before those to reads
   bool ready_send_due_;              // the ready signal comes before the peer's messages
@@ -256,7 +256,7 @@ class engine {
   std::uint32_t next_read_sequence_;             // atomics included
   std::uint32_t next_atomic_response_sequence_;  // of our responses
 
-  // Bytes of the outgoing stream: those gathered into batches, and those of them that TCP has taken.
+  // Bytes of the outgoing stream that were gathered into batches, and that TCP has taken.
   std::uint64_t gathered_ = 0;
   std::uint64_t sent_ = 0;
   lane lane_ = lane::requests;
@@ -267,13 +267,13 @@ class engine {
   std::uint32_t expected_send_;
   std::uint32_t expected_read_;  // atomics included
   std::uint32_t expected_atomic_response_;
-  std::size_t message_bytes_ = 0;  // of the message that the first receive holds
+  std::size_t message_bytes_ = 0;  // received so far of the message in the first receive
   bool message_begun_ = false;
   bool write_begun_ = false;
   opcode message_opcode_ = opcode::send;
   early_segment early_;
-  std::span<const std::byte> delivered_;  // the front of the segment whose message host_ is being told of
-  std::size_t delivered_bytes_ = 0;       // all of that segment
+  std::span<const std::byte> delivered_;  // the front of the segment whose message host_.received() is handling
+  std::size_t delivered_bytes_ = 0;       // length of that whole segment
   incoming_requests incoming_;
 };
 

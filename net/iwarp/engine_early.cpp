@@ -32,7 +32,7 @@ bool engine::may_place_early(std::span<const std::byte> front, std::size_t ulpdu
          host_.find_write_target(header.stag, header.offset, payload_bytes).status == access_status::ok;
 }
 
-// Returns how many bytes it has taken; 0 if the segment has to arrive whole.
+// Begins to place a segment, and returns how many bytes it has taken; 0 if the segment has to arrive whole.
 std::size_t engine::begin_early(std::span<const std::byte> bytes, std::size_t ulpdu_bytes) noexcept {
   if (bytes.size() < mpa::length_bytes + untagged_header::bytes) return 0;
   if (mpa::fpdu_bytes(ulpdu_bytes) - bytes.size() < place_early_bytes_) return 0;

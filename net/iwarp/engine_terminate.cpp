@@ -9,7 +9,7 @@
 namespace weft::net::iwarp {
 namespace {
 
-/// The code for a refused Write. DDP has none for missing rights: the closest one stands for those, as with siw.
+/// The code for a refused Write. DDP has none for missing rights, so those get the closest one, as with siw.
 terminate_code write_cause(access_status status) noexcept {
   switch (status) {
     case access_status::bounds:
@@ -68,8 +68,8 @@ void engine::handle_terminate(std::span<const std::byte> ulpdu) noexcept {
   auto message = parse_terminate(ulpdu.subspan(untagged_header::bytes));
   if (!message) return end(ending_reason::peer_terminated, std::nullopt, words::format("peer terminated the stream"));
 
-  // The reversed bit fields of siw, in a message without headers, look like the two causes that only an initiator has,
-  // and that only ahead of everything else.
+  // In a message without headers, siw's reversed bit fields look like two causes that are expected from an initiator
+  // only, and only in its first FPDU.
   const bool may_refuse_set_up = !initiator_ && is_first_;
   if (!may_refuse_set_up &&
       (message->code == cause::insufficient_ird || message->code == cause::no_common_ready_signal))
@@ -124,7 +124,7 @@ bool engine::names(const terminate_message& message, const request& request) con
          untagged.sequence == request.sequence_;
 }
 
-// A peer that uses a key which this end has revoked may not have known of that.
+// Notes the key, and whether this end has revoked it, because then the peer may not have known.
 void engine::note_refusal(std::uint32_t stag, access_status status) noexcept {
   refused_stag_ = stag;
   late_access_ = status == access_status::invalid_stag && host_.was_revoked(stag);
@@ -171,7 +171,7 @@ void engine::terminate(terminate_code code, std::span<const std::byte> ulpdu, co
     terminate_.segment_header_bytes = is_tagged ? tagged_header::bytes : untagged_header::bytes;
     std::ranges::copy(ulpdu.first(terminate_.segment_header_bytes), terminate_.segment_header.begin());
   }
-  // RFC 5044 section 7.1.2, rule 4: a responder sends nothing before it has received one that is valid.
+  // RFC 5044 section 7.1.2, rule 4: a responder sends nothing before it has received a valid FPDU.
   terminate_due_ = initiator_ || heard_;
   end(ending_reason::terminated, code, words::format("terminated the stream: %s", why.c_str()));
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t trailer_bytes = early_segment::max_trailer_bytes;
 constexpr std::size_t word_bytes = sizeof(std::uint64_t);
-// A batch with so much room can take a part of any request, and at least one word of a write.
+// A batch with this much room can take a part of any request, and at least one word of a write.
 constexpr std::size_t message_room_bytes =
     mpa::length_bytes + untagged_header::bytes + word_bytes + engine::inline_bytes + trailer_bytes;
 constexpr std::size_t message_room_segments = 3;
@@ -33,7 +33,7 @@ std::size_t without_a_cut_word(std::uint64_t offset, std::size_t bytes) noexcept
   return bytes - static_cast<std::size_t>((offset + bytes) % word_bytes);
 }
 
-/// Whether a peer may change the memory while it is being sent. What lies in everything may be in another region, too.
+/// Whether a peer may change the memory while it is being sent. Memory in everything() may be in another region, too.
 bool may_change(const mr::slice& source) noexcept {
   constexpr mr::usage changing = mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window;
   return mr::overlaps(source.usage(), changing) ||
@@ -163,7 +163,7 @@ void engine::take_now(output_batch& batch, request& item) noexcept {
   pack_small(batch, item, op);
 }
 
-// A message of one FPDU whose payload is copied, so that the whole FPDU is contiguous in the batch's storage.
+// Gathers a message of one FPDU, and copies its payload, so that the FPDU is contiguous in the batch's storage.
 void engine::pack_small(output_batch& batch, const request& request, opcode op) noexcept {
   const bool is_write = op == opcode::write;
   const std::size_t header_bytes = is_write ? tagged_header::bytes : untagged_header::bytes;
@@ -264,7 +264,7 @@ void engine::gather_query(output_batch& batch) noexcept {
   finish_gathering(query);
 }
 
-// A message of one small FPDU.
+// Gathers a message of one small FPDU.
 void engine::gather_whole(output_batch& batch, std::span<const std::byte> ulpdu) noexcept {
   const auto start = batch.here();
   std::byte* const front = batch.append(mpa::length_bytes + ulpdu.size());

@@ -88,8 +88,8 @@ class request {
   bool bystander_ = false;      // the peer's Terminate names an STag other than this request's
 };
 
-/// A buffer for one message. The caller owns the object, and keeps it and the memory until it is handed back; then it
-/// may be reused.
+/// A buffer for one message. The caller owns the object, and keeps it and the memory until engine_host::received() or
+/// flushed(); then it may be reused.
 class receive_request {
  public:
   std::span<std::byte> buffer;
@@ -108,14 +108,14 @@ struct received_info {
   bool solicited = false;
   std::optional<std::uint32_t> invalidated_stag{};
   std::optional<std::uint32_t> immediate{};  ///< if set, it is the whole message, and the buffer is unused
-  /// The message, if it is still among the bytes that consume() was given, and not in the buffer. Valid during
-  /// received().
+  /// The message where it lies in the bytes that consume() was given; the buffer is then unused. Empty if the message
+  /// is in the buffer. Valid during received().
   std::span<const std::byte> in_place{};
 };
 
 enum class ending_reason : std::uint8_t {
   peer_closed,      ///< TCP's FIN, between messages, with nothing outstanding; with half_close, both FINs
-  connection_lost,  ///< TCP ended in the middle of something
+  connection_lost,  ///< TCP's FIN within a message, or with operations outstanding; or a read posted after the FIN
   terminated,       ///< by us: the peer broke a rule; `code` says which
   peer_terminated,  ///< by the peer; `code` says why
   aborted,          ///< by engine::abort()
@@ -126,7 +126,7 @@ struct ending {
   ending_reason reason = ending_reason::aborted;
   std::optional<terminate_code> code{};
   words text{};  ///< "peer terminated the stream: remote protection error: invalid STag"
-  /// Terminated by us, because the peer used a key that this end has revoked, which the peer may not have known.
+  /// This end terminated the stream, because the peer used a revoked key, perhaps before it knew of the revocation.
   bool late_access = false;
   std::optional<std::uint32_t> refused_stag{};  ///< the STag of a refused access, if known
 };
@@ -159,7 +159,7 @@ class engine_host {
   virtual access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept = 0;
   /// Whether the peer may change these eight bytes. Called once for each atomic request.
   virtual access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept = 0;
-  /// Whether this end has recently revoked the key by itself, so that a peer that uses it may not have known.
+  /// Whether this end has recently revoked the key by itself, so a peer that uses it may not have known.
   [[nodiscard]] virtual bool was_revoked([[maybe_unused]] std::uint32_t stag) const noexcept { return false; }
   /// Revokes a key because the peer asks for it; access_status::access if the peer may not revoke this key.
   virtual access_status invalidate(std::uint32_t stag) noexcept = 0;
@@ -168,13 +168,13 @@ class engine_host {
   virtual void completed(request& request, const completion& completion) noexcept = 0;
   /// A message has filled the buffer of the oldest receive.
   virtual void received(receive_request& receive, const received_info& info) noexcept = 0;
-  /// A message begins and no receive is posted. Returns a receive for it; null: the message waits for post_receive().
-  /// For hosts that share receives between engines.
+  /// Called when a message begins and no receive is posted. Returns a receive for it, or null: the message then waits
+  /// for post_receive(). For hosts that share receives between engines.
   [[nodiscard]] virtual receive_request* take_receive() noexcept { return nullptr; }
   /// The stream ended before this receive was used. Each posted receive ends by received() or by flushed(), in posting
   /// order.
   virtual void flushed(receive_request& receive) noexcept = 0;
-  /// The peer has sent its last, in order, and still takes what is sent to it; at most once, before ended().
+  /// The peer has closed its direction in order, and still receives (half_close). At most once, before ended().
   virtual void input_over() noexcept {}
   /// The stream has ended. Called once, before anything is flushed.
   virtual void ended(const ending& ending) noexcept = 0;
@@ -187,26 +187,25 @@ struct engine_options {
   bool initiator = true;         ///< a responder's output waits for the first FPDU (RFC 5044 section 7.1.2, rule 4)
   bool crc = true;               ///< parameters::crc
   bool signal_was_read = false;  ///< initiator: parameters::signal is a read, whose response is still to come
-  bool signal_is_send = false;   ///< responder: parameters::signal is a Send: the peer's first one, if it is empty
+  bool signal_is_send = false;   ///< responder: an empty first Send is the ready signal (parameters::signal)
   /// Switch between messages at any FPDU, not only at their ends. Native peers accept that; RFC 5041 does not allow it.
   bool interleave = false;
   std::size_t max_ulpdu = mpa::mulpdu(1460);  ///< of what we send; clamped to [min_mulpdu_bytes, max_ulpdu_bytes]
   bool atomics = false;                       ///< both sides have the atomic operations of RFC 7306
   bool immediate = false;                     ///< both sides have the immediate data of RFC 7306
-  std::uint32_t ird = 16;                     ///< the most incoming reads and atomics; 72 bytes each; at least 1
-  std::uint32_t ord = 16;                     ///< the most outgoing reads and atomics; 0: post() refuses them
-  std::uint32_t sink_stag_seed = 1;           ///< names our read sinks on the wire; random
-  std::uint32_t first_sequence = 1;           ///< MSN; always 1 but for tests of its wrap
-  /// The peer's FIN ends its direction alone (RFC 5041 section 6.2.1): engine_host::input_over(). What it has asked for
-  /// is answered and requests are sent, but for reads and atomics, until engine::end_of_output(). Weft peers send
-  /// theirs only once they want nothing more.
+  std::uint32_t ird = 16;            ///< the most incoming reads and atomics, each with 72 bytes of memory; at least 1
+  std::uint32_t ord = 16;            ///< the most outgoing reads and atomics; 0: post() refuses them
+  std::uint32_t sink_stag_seed = 1;  ///< the STag of our first read's sink, counted up for the others; random
+  std::uint32_t first_sequence = 1;  ///< MSN of the first message; 1 except in tests of its wrap
+  /// The peer's FIN closes its direction only (RFC 5041 section 6.2.1): engine_host::input_over(). Until
+  /// engine::end_of_output(), the peer's requests are answered, and ours except reads and atomics are sent. Weft peers
+  /// send their FIN only once they want nothing more.
   bool half_close = false;
   bool in_place = false;  ///< received_info::in_place may be used
-  /// An FPDU of which at least so many bytes are still to come is placed as it arrives: see engine::placement(). With
-  /// CRCs this places bytes before their CRC is verified, which RFC 5044 section 6 does not allow, so only the user may
-  /// ask for it. A write whose payload is not larger is never placed in this way, so that its words are whole to
-  /// threads that load them (mr/shared_words.hpp): the kernel copies packet by packet, and a packet may end within a
-  /// word.
+  /// An FPDU is placed as it arrives if at least this much of it is still to come: see engine::placement(). With CRCs
+  /// this places bytes before their CRC is verified, which RFC 5044 section 6 does not allow, so only the user may ask
+  /// for it. A write with no more payload than this is never placed early, because the kernel copies packet by packet,
+  /// and a packet may end within a word. So threads that load its words see them whole (mr/shared_words.hpp).
   std::size_t place_early_bytes = std::numeric_limits<std::size_t>::max();
 };
 

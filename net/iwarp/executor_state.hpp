@@ -69,13 +69,13 @@ class executor_state final : public weft::detail::attachment {
 
   [[nodiscard]] key_table::reader& keys() noexcept { return reader_; }
 
-  /// Null if there is no memory for one.
+  /// Lends a staging area; null if memory is short.
   [[nodiscard]] std::unique_ptr<staging> lend_staging() noexcept { return lend(free_staging_); }
   void give_back(std::unique_ptr<staging> item) noexcept {
     item->clear();  // bytes that one connection has left must not reach the next one
     keep(free_staging_, std::move(item));
   }
-  /// Null if there is no memory for one.
+  /// Lends an output batch; null if memory is short.
   [[nodiscard]] std::unique_ptr<output_batch> lend_batch() noexcept { return lend(free_batches_); }
   void give_back(std::unique_ptr<output_batch> item) noexcept { keep(free_batches_, std::move(item)); }
 

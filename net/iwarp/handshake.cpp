@@ -14,7 +14,7 @@ std::uint16_t advertised(std::uint16_t depth) noexcept {
   return std::bit_floor(std::min<std::uint16_t>(depth, mpa::not_negotiated));
 }
 
-// FPDUs that the set-up itself sends: each returns its length.
+// FPDUs that the set-up itself sends. Each encode_...() returns the FPDU's length.
 using small_fpdu = std::array<std::byte, mpa::fpdu_bytes(untagged_header::bytes + terminate_message::max_bytes)>;
 
 std::size_t encode_ready_write(bool crc, small_fpdu& out) noexcept {
@@ -160,7 +160,7 @@ void initiator::establish() noexcept {
 }
 
 void initiator::refuse(terminate_code why) noexcept {
-  // siw has to see the ready signal before the end: see the class. With markers it would be meaningless.
+  // siw has to see the ready signal before the end: see the class. A peer that requires markers could not parse it.
   if (why == cause::insufficient_ird) append_ready_signal();
   small_fpdu fpdu;
   const std::size_t bytes = encode_terminate(why, agreed_.crc, fpdu);

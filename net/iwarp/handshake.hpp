@@ -12,11 +12,11 @@
 #include <span>
 
 // MPA connection set-up without I/O: bytes in, bytes out (RFC 5044 section 7.1, RFC 6581).
-// Both machines follow one protocol towards the shell that drives them:
-//   - whatever the state, send output() before anything else, closing included, and report it with sent();
+// Both machines follow one protocol towards the code that does the I/O:
+//   - in any state, send output() before anything else, even before closing, and report it with sent();
 //   - feed what TCP delivers to consume(), until the state is no longer `waiting`. It never takes bytes behind the
 //     frame, which belong to the engine;
-//   - deadlines are the shell's business.
+//   - deadlines are that code's business.
 namespace weft::net::iwarp {
 
 using software::words;
@@ -57,7 +57,7 @@ class handshake {
   handshake& operator=(const handshake&) = delete;
 
   [[nodiscard]] handshake_state state() const noexcept { return state_; }
-  /// Valid once established. In the state `requested` a responder's hold the peer's wishes.
+  /// Valid once established. In the state `requested`, a responder's combine its own limits with the peer's wishes.
   [[nodiscard]] const parameters& agreed() const noexcept { return agreed_; }
   /// The peer's private data, once its frame has arrived. Lives as long as this object.
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept { return peer_private_data_; }
@@ -68,7 +68,7 @@ class handshake {
   [[nodiscard]] std::span<const std::byte> output() const noexcept;
   void sent(std::size_t bytes) noexcept;
 
-  /// TCP has ended: fails a set-up that still waits for the peer.
+  /// Reports the end of TCP's stream, which fails a set-up that is `waiting` or `requested`.
   void end_of_stream() noexcept;
 
  protected:
@@ -88,7 +88,7 @@ class handshake {
 
  private:
   std::array<std::byte, mpa::max_frame_bytes> input_;
-  std::array<std::byte, mpa::max_frame_bytes + 128> output_;  // a frame, or a ready signal and a Terminate
+  std::array<std::byte, mpa::max_frame_bytes + 128> output_;  // a frame, a ready signal and a Terminate
   std::size_t input_bytes_ = 0;
   std::size_t output_bytes_ = 0;
   std::size_t output_sent_ = 0;
@@ -102,9 +102,9 @@ struct initiator_options {
   std::span<const std::byte> private_data{};  ///< copied; at most max_user_private_bytes (revision 1: 512)
 };
 
-/// The side that connected. Asks for A = 1, and sends the ready signal as soon as the reply has arrived, so that the
-/// responder may send first. If the reply asks for none, it sends a zero-length Write all the same, which is valid on
-/// any stream.
+/// The side that connected. Asks for peer-to-peer mode (A = 1), and sends the ready signal as soon as the reply has
+/// arrived, so that the responder may send first. If the reply asks for no signal, it sends a zero-length Write all the
+/// same, which is valid on any stream.
 ///
 /// Linux 6.1 siw crashes if a peer closes after the reply without that signal: once established, never close before
 /// output() is sent.
@@ -139,7 +139,7 @@ class responder : public handshake {
   /// Takes bytes from the peer; returns how many. Takes no more once the state is `requested`.
   std::size_t consume(std::span<const std::byte> bytes) noexcept;
 
-  /// Called before accept(): lowers what the constructor allowed to the limits of the user who accepts.
+  /// Lowers the constructor's limits to those of the user who accepts. Called before accept().
   void limit(const responder_options& options) noexcept;
 
   /// Bytes of private data that an answer may carry.
@@ -154,7 +154,7 @@ class responder : public handshake {
   void negotiate(const mpa::enhanced_data& request) noexcept;
   [[nodiscard]] mpa::frame answer(std::span<const std::byte> private_data, bool rejected) const noexcept;
 
-  std::optional<mpa::enhanced_data> reply_;  // only to an enhanced request
+  std::optional<mpa::enhanced_data> reply_;  // set if the request is enhanced
 };
 
 }  // namespace weft::net::iwarp

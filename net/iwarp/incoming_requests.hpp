@@ -21,7 +21,7 @@ struct incoming_request {
 /// The peer's reads and atomic operations that wait for their responses, in their order: a ring of a fixed size.
 class incoming_requests {
  public:
-  /// The size is at least one. Throws std::bad_alloc.
+  /// A `size` of 0 counts as 1. Throws std::bad_alloc.
   explicit incoming_requests(std::uint32_t size)
       : size_(std::max<std::uint32_t>(size, 1)), ring_(new incoming_request[size_]) {}
 

@@ -52,7 +52,7 @@ enum class parse_status : std::uint8_t { incomplete, complete, malformed };
 
 struct parsed_frame {
   parse_status status = parse_status::incomplete;
-  std::size_t bytes = 0;  ///< complete: the length of the frame; incomplete: at least so many are needed in all
+  std::size_t bytes = 0;  ///< complete: the length of the frame; incomplete: a lower bound of it
   mpa::frame frame{};     ///< valid when complete; its private data lies in the parsed bytes
   words error{};          ///< says what is wrong when malformed
 };

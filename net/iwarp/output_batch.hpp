@@ -16,8 +16,8 @@ namespace weft::net::iwarp {
 /// The contents of one sendmsg(2): headers, trailers, read responses and small payloads in storage of its own, large
 /// payloads by reference.
 ///
-/// A batch is large, and needed only while sending. So the shell owns a few, and lends one to a connection that has
-/// output, from engine::gather() until pending() is empty, or until engine::abandon().
+/// A batch is large, and needed only while sending. So an executor_state keeps a few, and lends one to a connection
+/// that has output, from engine::gather() until pending() is empty, or until engine::abandon().
 class output_batch {
  public:
   static constexpr std::size_t max_segments = 1024;  // IOV_MAX, see sendmsg(2)
@@ -41,7 +41,7 @@ class output_batch {
   /// The beginning of an FPDU.
   struct mark {
     std::size_t segments = 0;
-    std::size_t last_bytes = 0;  // length of the segment before
+    std::size_t last_bytes = 0;  // length of the last segment before it
     std::size_t used = 0;
     std::size_t pending = 0;
   };
@@ -51,10 +51,10 @@ class output_batch {
   [[nodiscard]] std::uint32_t crc_since(const mark& start) const noexcept;
   void clear() noexcept;
 
-  /// Adds the next `bytes` of the storage to what is pending.
+  /// Adds the next `bytes` of the storage to the pending bytes, and returns where they lie.
   std::byte* append(std::size_t bytes) noexcept;
   void append(std::span<const std::byte> bytes) noexcept;
-  /// Adds memory of the caller's to what is pending, without a copy.
+  /// Adds memory of the caller's to the pending bytes, without a copy.
   void refer(std::span<const std::byte> bytes) noexcept;
 
   [[nodiscard]] std::size_t storage_room() const noexcept { return storage_bytes_ - used_; }

@@ -174,7 +174,7 @@ std::optional<terminate_message> parse_terminate(std::span<const std::byte> body
   message.code = code_of(first >> 4, first & 0xF, body[1]);
 
   // siw lays the bit fields out in reverse. The bits that are set in the third byte show this. If none is set, a cause
-  // that exists only in reverse does.
+  // that is known only in reverse shows it.
   const terminate_code reversed = code_of(first & 0xF, first >> 4, body[1]);
   const bool without_headers = (third & 0xE7) == 0;
   message.reversed =

@@ -16,7 +16,7 @@ error failure_of(const handshake& machine) {
   return error(errc::protocol_error, "MPA set-up: " + text);
 }
 
-// What a machine does, in words for when it takes too long.
+// The names of a handshake's steps, for the texts of errors.
 struct step_names {
   const char* send;
   const char* receive;

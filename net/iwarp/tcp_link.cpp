@@ -18,17 +18,17 @@
 namespace weft::net::iwarp {
 namespace {
 
-// What one turn takes from one connection, so that the others have theirs.
+// The most bytes that one turn receives from one connection, so that the others get their turn.
 constexpr std::size_t input_budget_bytes = 524'288;
 // With more of an FPDU than this to come, a receive in place costs less than the copy that it saves.
 constexpr std::size_t place_early_bytes = 8192;
-// Behind a payload that is received in place: its trailer and the next header, so that the next can be as well.
+// Bytes to stage behind a payload in place: its trailer and the next header, so that the next can be in place, too.
 constexpr std::size_t bytes_ahead = 32;
-// Between two such payloads: small messages and what is not worth it.
+// Bytes to stage between two such payloads: small messages, and payloads too small for this.
 constexpr std::size_t bytes_between = 16'384;
-// How often a link that waits for a receive, and so reads nothing, looks whether TCP has lost its peer.
+// The time between two checks whether TCP has lost its peer, while a link waits for a receive and so reads nothing.
 constexpr auto longest_unseen = std::chrono::milliseconds(1000);
-// After a Terminate: how long the peer may take to read it and go, before we do.
+// After a Terminate: how long the peer may take to read it and close, before this end closes.
 constexpr auto linger_time = std::chrono::milliseconds(500);
 
 std::size_t ulpdu_limit(descriptor& socket, bool large_frames) noexcept {
@@ -39,7 +39,7 @@ std::size_t ulpdu_limit(descriptor& socket, bool large_frames) noexcept {
   return mpa::mulpdu(result < 0 || segment <= 0 ? 536 : static_cast<std::size_t>(segment));
 }
 
-/// Whether TCP has given up, other than by an orderly close of both ends.
+/// Whether TCP has no connection any more: it has given up, or both ends have closed.
 bool is_lost(descriptor& socket) noexcept {
   tcp_info about{};
   socklen_t length = sizeof about;
@@ -141,7 +141,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
   engine_choice.ord = agreed_.ord;
   if (!agreed_.crc || place_unchecked_) engine_choice.place_early_bytes = place_early_bytes;
-  // Others cut their writes where they like, and so in the middle of a word.
+  // Peers other than weft cut their writes anywhere, even in the middle of a word.
   if (options.native)
     capabilities_.max_whole_write_bytes =
         std::min<std::uint64_t>(engine_choice.place_early_bytes, engine::max_message_bytes);
@@ -152,7 +152,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   counts_ = !options.agreed.cuts_writes();
   overdue_after_ = options.overdue_after;
   large_frames_ = options.agreed.large_frames;
-  resuming_ = true;  // early bytes, and the first wait for more, once the receives are posted
+  resuming_ = true;  // handles early bytes and begins to wait for more, once the receives are posted
   settle_later();
 }
 
@@ -202,7 +202,7 @@ void tcp_link::post(work_request& work) noexcept {
   static_cast<void>(accepted);
 }
 
-// The next sendmsg carries it, with what else the executor's tasks send in this turn.
+// The next sendmsg carries the request, with what else the executor's tasks send in this turn.
 bool tcp_link::take_now(const work_request& work) noexcept {
   if (work.kind == work_kind::write && work.immediate) return false;
   const std::size_t bytes = work.segments.front().size() + trailer::max_bytes;
@@ -230,8 +230,8 @@ void tcp_link::post_receive(receive_work& work) noexcept {
 
 void tcp_link::ring() noexcept { settle_later(); }
 
-// Posting alone sends nothing: one doorbell for many requests. Whoever hears of closed() may destroy the link, and
-// nothing of it is touched behind that. Flattened, with what is seldom needed kept out.
+// Posting alone sends nothing, so one doorbell serves many requests. closed() may destroy the link, so nothing of it is
+// touched afterwards. Flattened, with rare cases kept out of line.
 [[gnu::flatten]] void tcp_link::run_late() noexcept {
   if (life_.is_closed()) return;
   if (std::exchange(resuming_, false)) [[unlikely]]
@@ -260,7 +260,7 @@ void tcp_link::await_input() noexcept {
   if (result < 0 && result != -ECANCELED && !life_.is_broken()) connection_lost(-result);
 }
 
-// False if there was nothing, which is usual while the executor spins: then there is nothing to settle either.
+// Receives what has arrived. False if nothing has, as usual while the executor spins: then there is nothing to settle.
 bool tcp_link::take_input() noexcept {
   intake last = receive_once();
   if (last.kind == intake::nothing) {
@@ -281,7 +281,7 @@ void tcp_link::await_more_input() noexcept {
   if (!engine_->needs_receive()) await_input();
 }
 
-// One recvmsg, and what the engine makes of it.
+// Makes one recvmsg, and feeds the engine.
 tcp_link::intake tcp_link::receive_once() noexcept {
   if (life_.peer_has_finished()) return {intake::last_words, 0};
   if (input_ == nullptr) input_ = shared_.lend_staging();
@@ -303,7 +303,7 @@ tcp_link::intake tcp_link::receive_in_place() noexcept {
   return receive_into(where, placement.size(), placement.size() + room.size());
 }
 
-// `where` has room for so many bytes, of which the first ones are the placement.
+// `where` has room for `bytes`, of which the first `placement_bytes` are the placement.
 tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t placement_bytes,
                                         std::size_t bytes) noexcept {
   msghdr message{};
@@ -323,10 +323,10 @@ tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t plac
   return {received == bytes ? intake::all_that_fits : intake::all_there_was, received};
 }
 
-// 0: the peer has sent its last.
+// `number` is the errno of a receive; 0: the end of the stream.
 [[gnu::noinline]] void tcp_link::input_failed(int number) noexcept {
   if (number != 0) return connection_lost(number);
-  if (send_.in_progress() && is_lost(*socket_)) return;  // the send is about to say why
+  if (send_.in_progress() && is_lost(*socket_)) return;  // the send will report the reason
   life_.peer_finished();
   feed_engine();
   if (send_failure_ == 0 && window_.has_given_up()) send_failure_ = ETIMEDOUT;
@@ -337,8 +337,8 @@ tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t plac
   }
 }
 
-// How much of the staging area to fill: where large payloads follow each other, little, so that they stay in the socket
-// until their header has been read.
+// Returns how much of the staging area to fill: little while large payloads follow each other, so that they stay in the
+// socket until their header has been read.
 std::size_t tcp_link::staging_room(bool in_place) noexcept {
   const bool was_in_bulk = std::exchange(in_bulk_, in_place);
   const std::size_t room = input_->room().size();
@@ -352,7 +352,7 @@ void tcp_link::feed_engine() noexcept {
   input_->consumed(engine_->consume(input_->content()));
 }
 
-// The peer may have said why it goes, with a Terminate or a close message, before it took no more of ours.
+// Receives what the peer sent before sending to it failed: a Terminate or a close message may give its reason.
 [[gnu::noinline]] void tcp_link::read_last_words() noexcept {
   while (!life_.is_broken() && !engine_->needs_receive() && receive_once().kind == intake::all_that_fits) {
   }
@@ -360,7 +360,7 @@ void tcp_link::feed_engine() noexcept {
 
 [[gnu::noinline]] void tcp_link::connection_lost(int number) noexcept {
   life_.peer_finished();
-  life_.break_off();  // also where the stream has ended already, and only its last words were on their way
+  life_.break_off();  // even if the stream has ended already, and only its last output was in flight
   std::array<char, 128> room{};
   const char* const text = ::strerror_r(number, room.data(), room.size());
   if (!life_.has_ended()) lost_ = why_lost(number, text);
@@ -377,7 +377,7 @@ void tcp_link::send_output() noexcept {
     if (output_ == nullptr) return connection_lost(ENOMEM);
   }
   if (output_->empty()) {
-    // TCP's segments shrink where the way gets narrower, and grow again: RFC 5044 section 4.5.
+    // TCP's segments shrink when the path's MTU does, and grow again: RFC 5044 section 4.5.
     if (!large_frames_) engine_->limit_ulpdu(ulpdu_limit(*socket_, false));
     if (!gather_output()) return shared_.give_back(std::move(output_));
   }
@@ -386,7 +386,7 @@ void tcp_link::send_output() noexcept {
 
 bool tcp_link::gather_output() noexcept {
   if (!engine_->owes_responses()) return engine_->gather(*output_);
-  const key_table::reader::batch inside(shared_.keys());  // they are copied out of regions
+  const key_table::reader::batch inside(shared_.keys());  // responses are copied out of regions
   return engine_->gather(*output_);
 }
 
@@ -410,7 +410,7 @@ void tcp_link::end_send(int result) noexcept {
   if (result >= 0) {
     engine_->sent(*output_, static_cast<std::size_t>(result));
   } else if (result != -EINTR && result != -EAGAIN && result != -ECANCELED) {
-    // The kernel tells why a connection is lost once; then it looks as if the peer had closed. One that has does not.
+    // The kernel reports a loss only once, then as if the peer had closed (EPIPE): has_given_up() tells them apart.
     const int number = result == -EPIPE && window_.has_given_up() ? ETIMEDOUT : -result;
     if (number != EPIPE && number != ECONNRESET) send_failure_ = number;
     read_last_words();
@@ -420,7 +420,7 @@ void tcp_link::end_send(int result) noexcept {
   if (output_->empty() && (!engine_->has_output() || life_.is_broken())) shared_.give_back(std::move(output_));
 }
 
-// ---- what the engine says ----
+// ---- engine_host ----
 
 write_target tcp_link::find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept {
   const auto place = shared_.keys().write_place(stag, offset, bytes, id_);
@@ -481,10 +481,10 @@ void tcp_link::ended(const ending& how) noexcept {
   settle_later();
   if (queue_ != nullptr) queue_->forget(*this);  // defect: hand a shared receive
   if (timer::armed()) home_.disarm(*this);
-  // Nothing can be said to the peer any more: do not wait for what is on its way.
+  // There is no orderly end with the peer any more, so do not wait for output in flight.
   if (how.reason == ending_reason::connection_lost || how.reason == ending_reason::aborted) life_.break_off();
   refusal_ = lost_ ? std::nullopt : refusal_of(how);
-  // The length of an FPDU is used before its CRC has come.
+  // A framing error may be damage as well, because the length of an FPDU is used before its CRC has come.
   const bool is_damage = how.code == cause::crc_mismatch || (agreed_.crc && how.code == cause::framing);
   was_damaged_ = is_damage;  // defect: blame the peer for damage on the way
   life_.end(how.reason == ending_reason::peer_closed, lost_ ? *lost_ : to_error(how));
@@ -526,7 +526,7 @@ void tcp_link::refuse(violation what, std::string_view why) noexcept {
   engine_->refuse(cause_of(what), words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
 
-// Goes through the end as far as it has come; called whenever something about it may have changed.
+// Takes the steps of closing that are possible now; called whenever a condition of theirs may have changed.
 void tcp_link::advance_end() noexcept {
   if (life_.is_closed()) return;
   const bool all_sent = output_ == nullptr && !engine_->has_output();
@@ -537,13 +537,13 @@ void tcp_link::advance_end() noexcept {
   }
   if (!life_.has_ended()) return;
   if (life_.may_close()) return stop_io();
-  // We sent a Terminate, or were sent one. Closing with unread input would reset TCP, and the peer might never see why:
-  // let it go first.
+  // This end has sent a Terminate, or received one. Closing with unread input would reset TCP, and the peer might never
+  // see why: let the peer close first.
   if (!timer::armed() && !home_.try_arm(*this, home_.now() + linger_time)) stop_io();
 }
 
-// The answers to requests may lie behind a message for which there is no receive, and so may the news of the peer's
-// death. Native peers have credits and never cause this; with others only a time limit helps.
+// Responses, and the news of the peer's death, may lie behind a message for which there is no receive. Native peers
+// have credits and never cause this; with others only a time limit helps.
 void tcp_link::watch_stalled() noexcept {
   if (life_.has_ended()) return;
   const bool stalled = engine_->needs_receive() && engine_->has_requests();
@@ -575,10 +575,10 @@ void tcp_link::expired() noexcept {
   settle_later();
   if (!life_.has_ended()) return look_at_stalled();
   life_.peer_finished();
-  if (!life_.has_finished()) life_.break_off();  // it does not even take our last words
+  if (!life_.has_finished()) life_.break_off();  // the peer does not even take our last output
 }
 
-// Ends what is in progress; whatever ends last closes.
+// Cancels the I/O in progress. The last of it to end leads here again, and closes the link.
 [[gnu::noinline]] void tcp_link::stop_io() noexcept {
   if (input_wait_.in_progress()) home_.io().cancel(input_wait_);
   if (send_.in_progress()) home_.io().cancel(send_);

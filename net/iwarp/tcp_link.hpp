@@ -34,8 +34,8 @@ using software::stream_id;
 /// FPDUs, and give the area back unless part of one is left. So an idle connection owns no buffer. The rest of a large
 /// FPDU is received directly into its destination.
 /// Output: borrow a batch, let the engine fill it, hand it to the driver; one sendmsg is in progress at a time.
-/// After an entry into the link, sending and ending wait until the executor's tasks have run. So they never happen
-/// inside a call of the engine, and one sendmsg carries what all tasks have posted.
+/// Calls and events only schedule sending and closing: run_late(), after the executor's tasks have run. So these never
+/// happen inside a call of the engine, and one sendmsg carries what all tasks have posted.
 class tcp_link final : public net::link,
                        private engine_host,
                        private detail::timer,
@@ -173,16 +173,16 @@ class tcp_link final : public net::link,
   std::unique_ptr<staging> input_;        // only while it holds bytes
   std::unique_ptr<output_batch> output_;  // only while something is sent
 
-  std::optional<error> lost_;  // why TCP failed, for ended()
+  std::optional<error> lost_;  // the reason that ended() reports, if not the engine's
   std::optional<refused_access> refusal_;
   bool was_damaged_ = false;  // either end has found bytes that the network may have changed
-  int send_failure_ = 0;      // the errno with which a send failed, unless the peer has closed
-  bool counts_ = true;        // the peer's writes, unless native_features::cuts_writes()
+  int send_failure_ = 0;      // the errno with which TCP failed, except EPIPE and ECONNRESET
+  bool counts_ = true;        // counts the peer's writes; false with native_features::cuts_writes()
   std::chrono::milliseconds overdue_after_{};
   bool large_frames_ = false;                  // frames need not fit TCP's segments
   std::optional<time_point> reads_held_back_;  // since when reads wait behind a message without a receive
   bool in_bulk_ = false;   // the peer sends large FPDUs: leave their payload in the socket until its place is known
-  bool resuming_ = false;  // a receive was posted after needs_receive()
+  bool resuming_ = false;  // run_late() feeds the engine: a receive was posted after needs_receive(), or at the start
 };
 
 }  // namespace weft::net::iwarp

@@ -14,10 +14,10 @@
 namespace weft::net::iwarp {
 namespace {
 
-// What a request may ask for; the user who accepts it says how much of that is given.
+// The limit of IRD and ORD while a request waits; accept() lowers both to the user's.
 constexpr std::uint16_t max_reads = 128;
 
-// A peer whose request is in.
+// A peer whose MPA request has arrived.
 class tcp_request final : public net::link_request {
  public:
   tcp_request(std::unique_ptr<descriptor> socket, const socket_address& from, std::shared_ptr<domain> home,
@@ -35,7 +35,7 @@ class tcp_request final : public net::link_request {
     return machine_->peer_private_data();
   }
 
-  // Unanswered: a rejection fits the empty buffer of a new socket, so that nobody has to wait for anything.
+  // Rejects an unanswered request. The reply fits into the empty buffer of a new socket, so nothing has to wait.
   ~tcp_request() override {
     try {
       if (socket_ != nullptr && machine_->reject({})) send_at_once(machine_->output());

@@ -14,7 +14,7 @@ namespace weft::net::iwarp {
 /// device. `calls` is a seam, for the randomness of keys; sockets use their executor's system calls.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
-/// The same transport on a domain that other software transports share.
+/// Opens this transport on a domain that other software transports share.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options,
                                                              std::shared_ptr<software::domain> home);
 

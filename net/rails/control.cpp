@@ -11,7 +11,7 @@ using little_endian::put;
 
 constexpr std::uint8_t first_kind = 0x80;
 
-// What stands in front of the trailer.
+// The number of bytes in front of the trailer; empty for an unknown kind.
 std::optional<std::size_t> body_bytes(control_kind kind) noexcept {
   switch (kind) {
     case control_kind::fenced:

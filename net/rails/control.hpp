@@ -18,16 +18,16 @@ enum class control_kind : std::uint8_t {
   hello = 0x80,      ///< the first on a connection's first rail, and its answer: rails may join
   welcome = 0x81,    ///< the first on a rail that has joined, from the end that has accepted it
   credits = 0x82,    ///< only the trailer, which all kinds have
-  fence = 0x83,      ///< a rail is over: close your end of it, and say how many messages have come
+  fence = 0x83,      ///< a rail has ended: asks to close its link and to report the messages received
   fenced = 0x84,     ///< the answer: nothing that was sent over that rail can arrive any more
   confirm = 0x85,    ///< asks for an answer on the same rail, which shows that earlier writes are in place
   confirmed = 0x86,  ///< the answer
   exposed = 0x87,    ///< the key of exposed memory on one rail
   finish = 0x88,     ///< its sender sends no more messages
   revoke = 0x8a,     ///< the next message gives exposed memory back, and is received once no key opens that memory
-  names = 0x89,      ///< like confirm, but answered after all names of exposed memory
+  names = 0x89,      ///< like confirm, but answered after all announcements of exposed memory
   withdrawn = 0x8b,  ///< exposed memory has been taken back
-  refused = 0x8c,    ///< the sender was refused memory over a rail, which has ended by that: was the memory taken back?
+  refused = 0x8c,    ///< an access of the sender was refused, which ended a rail: was its memory taken back?
   listens = 0x90,    ///< before the answer to a hello: an address at which the accepting end listens
 };
 
@@ -60,14 +60,14 @@ struct control {
   bool at_deadline = false;
   std::uint32_t epoch = 0;
   std::uint64_t number = 0;  ///< messages received; the handle; the number to be confirmed
-  std::uint64_t key = 0;     ///< of names: the handle
+  std::uint64_t key = 0;     ///< the key, or a handle
   std::uint64_t address = 0;
 
   /// Packs the message at the beginning of `out`.
   [[nodiscard]] std::span<const std::byte> pack(storage& out) const noexcept;
   /// Whether a message from the peer is a control message, and not one of the connection's.
   [[nodiscard]] static bool is_one(std::span<const std::byte> message) noexcept;
-  /// Empty if it makes no sense.
+  /// Unpacks a message; empty if it is invalid.
   [[nodiscard]] static std::optional<control> unpack(std::span<const std::byte> message) noexcept;
 };
 

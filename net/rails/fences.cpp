@@ -6,7 +6,7 @@
 
 namespace weft::net::rails {
 
-// ---- of this end ----
+// ---- fences that this end asks for ----
 
 void fences::rail_lost(const rail& which, bool carried_messages) noexcept {
   asked_here& its = ours_[which.number()];
@@ -46,7 +46,7 @@ bool fences::is_answer_due() const noexcept {
                      [](const asked_here& each) { return each.is_due && !each.is_answered; });
 }
 
-// ---- of the peer ----
+// ---- fences that the peer asks for ----
 
 void fences::asked(const rail& about, rail& over, const control& said) noexcept {
   asked_by_peer& its = peers_[about.number()];

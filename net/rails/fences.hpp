@@ -14,8 +14,8 @@
 
 namespace weft::net::rails {
 
-/// Fences of rails that are over. Each end asks the other to close its link of such a rail, and to say how many
-/// messages have come; what went over the rail goes over another once that is answered.
+/// Fences of rails that have ended. Each end asks the other to close its link of the rail and to report how many
+/// messages it has received. Requests of the rail are issued over another one once that is answered.
 class fences {
  public:
   fences(rail_owner& owner, incoming& messages) noexcept : owner_(owner), incoming_(messages) {}
@@ -23,56 +23,56 @@ class fences {
   fences& operator=(const fences&) = delete;
 
   // Fences that this end asks for.
-  /// A rail is over. Its answers may still come while answers are awaited.
+  /// Notes that a rail has ended, so its fence is due. Answers may still come over it while awaits_answers_over().
   void rail_lost(const rail& which, bool carried_messages) noexcept;
   /// Whether the rail's fence has to be asked for, or was asked for and is not settled.
   [[nodiscard]] bool is_due(std::size_t on) const noexcept { return ours_[on].is_due; }
-  /// Whether it is that of the rail's link in this epoch.
+  /// Whether that fence is due for the rail's link of this epoch.
   [[nodiscard]] bool asks(std::size_t on, std::uint32_t epoch) const noexcept {
     return ours_[on].is_due && ours_[on].epoch == epoch;
   }
   [[nodiscard]] std::uint32_t epoch(std::size_t on) const noexcept { return ours_[on].epoch; }
   /// Asks for the fence over the control rail.
   void ask(const rail& about) noexcept;
-  /// The peer has answered, and has received so many messages.
+  /// Notes the peer's answer, and the number of messages that it has received.
   void answered(std::size_t on, std::uint64_t received) noexcept;
   /// Whether the peer has answered, and this end has closed its link, too.
   [[nodiscard]] bool is_over(const rail& which) const noexcept;
-  /// The rail's fence is over. True if that was the last of the rails that had carried messages.
+  /// Settles the rail's fence. True if it was the last unsettled one of a rail that had carried messages.
   [[nodiscard]] bool settle(std::size_t on) noexcept;
-  /// Whether the peer has to say how many messages came over a rail.
+  /// Whether the fence of a rail that carried messages is not settled.
   [[nodiscard]] bool are_messages_unsettled() const noexcept { return unsettled_ != 0; }
-  /// The messages that the peer has received, by its last answer.
+  /// The largest number of received messages in the peer's answers.
   [[nodiscard]] std::uint64_t peer_received() const noexcept { return most_received_; }
   /// Whether the peer owes an answer.
   [[nodiscard]] bool is_answer_due() const noexcept;
 
   // Fences that the peer asks for.
-  /// The peer asks for the fence of a rail, over another one.
+  /// Notes that the peer asks, over the rail `over`, for the fence of the rail `about`.
   void asked(const rail& about, rail& over, const control& said) noexcept;
-  /// Answers once nothing can arrive over the rail any more. The peer ignores an answer that it knows.
+  /// Answers the peer's fence, if nothing can arrive over the rail any more. The peer ignores a repeated answer.
   void answer(const rail& about) noexcept;
 
   // Rails that the peer has ended in order, and that may still bring answers.
   void await_answers(std::size_t on, time_point until) noexcept { ours_[on].answers_until = until; }
   [[nodiscard]] bool awaits_answers_over(std::size_t on) const noexcept { return ours_[on].answers_until.has_value(); }
   [[nodiscard]] bool awaits_answers() const noexcept;
-  /// The rail is closed, and brings no more. True if answers were awaited.
+  /// Stops awaiting answers over a rail, because it has closed. True if answers were awaited.
   [[nodiscard]] bool stop_awaiting(std::size_t on) noexcept;
-  /// When the first of those rails is to be given up.
+  /// The earliest time at which one of these rails is to be given up.
   [[nodiscard]] std::optional<time_point> first_deadline() const noexcept;
-  /// Gives up those of them that have had their time.
+  /// Gives up the rails whose time for answers has passed.
   void give_up_late(time_point now) noexcept;
 
  private:
-  // The fence of a rail that is over: the peer has to answer it before any of the rail's requests go over another.
+  // The fence of a rail that has ended: the peer has to answer it before the rail's requests are issued over another.
   struct asked_here {
     bool is_due = false;
     bool carried_messages = false;
     std::uint32_t epoch = 0;
     bool is_answered = false;
-    // The peer has ended the rail in order, and may have refused requests that are still with it: answers may come
-    // until then.
+    // Set if the peer has ended the rail in order, but may have refused requests in flight on it: their answers may
+    // come until this time.
     std::optional<time_point> answers_until;
   };
   // The peer's own fence, which this end has to answer.
@@ -88,10 +88,10 @@ class fences {
   std::array<asked_here, max_rails> ours_{};
   std::array<asked_by_peer, max_rails> peers_{};
   std::uint64_t most_received_ = 0;
-  std::size_t unsettled_ = 0;  // ended rails with messages for which the peer has not said how many came
+  std::size_t unsettled_ = 0;  // ended rails that carried messages, and whose fence is not settled
 };
 
-/// Why a rail is given up that the peer has ended.
+/// The reason for giving up a rail that the peer has ended.
 inline constexpr const char* left_by_peer = "the peer has ended this rail";
 
 }  // namespace weft::net::rails

@@ -25,7 +25,7 @@ namespace weft::net::rails {
 inline constexpr std::uint64_t handle_bit = std::uint64_t{1} << 63;
 [[nodiscard]] constexpr bool is_handle(std::uint64_t key) noexcept { return (key & handle_bit) != 0; }
 
-/// The name of exposed memory on one rail.
+/// The key and address of exposed memory on one rail.
 struct rail_key {
   bool is_there = false;
   std::uint32_t epoch = 0;  ///< of the rail
@@ -33,7 +33,7 @@ struct rail_key {
   std::uint64_t address = 0;
 };
 
-/// The last pieces of exposed memory that were taken back, because a peer that uses one may not know it yet. Their
+/// The last pieces of exposed memory that were taken back, kept because a peer that uses one may not know it yet. Their
 /// number is limited, so that neither a busy owner nor a hostile peer fills memory with them.
 class withdrawn_memory {
  public:
@@ -50,7 +50,7 @@ class withdrawn_memory {
     }
   };
 
-  /// Call it before the first add(). Throws std::bad_alloc.
+  /// Reserves room for the record. Call it before the first add(). Throws std::bad_alloc.
   void reserve() { items_.reserve(most); }
   void add(std::uint64_t handle, const std::array<rail_key, max_rails>& keys, bool at_deadline) noexcept {
     item added{.handle = handle, .at_deadline = at_deadline};
@@ -72,7 +72,7 @@ class withdrawn_memory {
   [[nodiscard]] item* find(std::size_t rail, std::uint32_t epoch, std::uint64_t key) noexcept {
     return find_if([&](const item& each) { return each.was_on(rail, epoch) && each.keys[rail] == key; });
   }
-  /// Whether there is any that this rail had a key for.
+  /// Whether this rail had a key for any of the pieces.
   [[nodiscard]] bool has_any_on(std::size_t rail, std::uint32_t epoch) noexcept {
     return find_if([&](const item& each) { return each.was_on(rail, epoch); }) != nullptr;
   }
@@ -86,7 +86,7 @@ class withdrawn_memory {
   }
 
   std::vector<item> items_;
-  std::size_t oldest_ = 0;  // once all places are taken
+  std::size_t oldest_ = 0;  // valid once all places are taken
 };
 
 /// Exposed memory of this end. It is not destroyed before every rail's key is revoked.
@@ -115,8 +115,8 @@ class exposed_memory {
   mr::detail::peer_gate* const opened_by;
   std::uint64_t handle = 0;  ///< 0: no rail has given a key yet, and the peer knows nothing of it
   std::array<rail_key, max_rails> keys{};
-  revocation* owner = nullptr;  ///< notified once it is taken back; null: the owner has not revoked it
-  bool is_given_back = false;   ///< the peer has said that it is done with it
+  revocation* owner = nullptr;  ///< notified once no key is open; null: the owner has not revoked the memory
+  bool is_given_back = false;   ///< the peer has given the memory back (send_options::invalidate)
   std::uint32_t revoking = 0;   ///< keys that are not revoked yet
   mr::region_pin pin{};         ///< the owner's, while a rail may still open a key
   /// Rails that are being asked for a key, which is revoked when it comes if the memory is no longer open.
@@ -126,7 +126,7 @@ class exposed_memory {
   [[nodiscard]] bool is_being_opened() const noexcept {
     return std::find(opening.begin(), opening.end(), true) != opening.end();
   }
-  /// Whether a key of it may still open something, or may come.
+  /// Whether a key is not revoked yet, or may still be opened.
   [[nodiscard]] bool is_closing() const noexcept { return revoking != 0 || is_being_opened(); }
   /// Revokes the key of one rail.
   void revoke(std::size_t on, link& carrier) noexcept {
@@ -134,7 +134,7 @@ class exposed_memory {
     ++revoking;
     carrier.revoke(keys[on].key, revocations_[on]);
   }
-  /// Notifies the owner, once, if no key can open the memory any more; true if it has.
+  /// Notifies the owner once no key can open the memory any more. True if it did so in this call.
   [[nodiscard]] bool tell_if_over() noexcept {
     if (owner == nullptr || is_closing()) return false;
     std::exchange(owner, nullptr)->revoked();
@@ -159,14 +159,14 @@ class exposed_memory {
   std::array<rail_revocation, max_rails> revocations_;
 };
 
-/// What the peer has announced about its exposed memory. It may name places in any order, because memory in places
-/// between may have been taken back while no rail was there to announce it.
+/// The keys that the peer has announced for its exposed memory. The peer may name places in any order, because memory
+/// at the places between may have been taken back while no rail was there to announce it.
 class peer_memory {
  public:
   /// Keeps at most `most` pieces of memory at a time.
   explicit peer_memory(std::size_t most) noexcept : most_(most) {}
 
-  /// False if that would be more than the limit. Throws std::bad_alloc.
+  /// Stores an announced key. False if that would exceed the limit. Throws std::bad_alloc.
   [[nodiscard]] bool learn(const control& said) {
     withdrawn_.reserve();
     const std::uint32_t place = place_of(said.number);
@@ -177,15 +177,15 @@ class peer_memory {
     item.keys[said.rail] = {.is_there = true, .epoch = said.epoch, .key = said.key, .address = said.address};
     return true;
   }
-  /// Null if the rail has no key for it, or none is known yet.
+  /// The memory's key on a rail in this epoch; null if it has none there, or none is known yet.
   [[nodiscard]] const rail_key* find(std::uint64_t handle, std::size_t on, std::uint32_t epoch) const noexcept {
     const auto found = known_.find(place_of(handle));
     if (found == known_.end() || found->second.handle != handle) return nullptr;
     const rail_key& its = found->second.keys[on];
     return its.is_there && its.epoch == epoch ? &its : nullptr;
   }
-  /// The peer has taken the memory back, or has refused it, which counts as the same until the peer says otherwise. Its
-  /// names are forgotten. Throws std::bad_alloc.
+  /// Forgets the keys of memory that the peer has taken back, or has refused, which counts as taken back until the peer
+  /// says otherwise. Throws std::bad_alloc.
   void withdraw(std::uint64_t handle, bool at_deadline) {
     withdrawn_.reserve();
     const auto found = known_.find(place_of(handle));
@@ -197,7 +197,7 @@ class peer_memory {
     }
     if (is_known) known_.erase(found);
   }
-  /// Null if it was not taken back, or long ago.
+  /// The record of memory that was taken back; null if it was not, or too long ago.
   [[nodiscard]] const withdrawn_memory::item* find_withdrawn(std::uint64_t handle) noexcept {
     return withdrawn_.find(handle);
   }
@@ -221,7 +221,7 @@ class peer_memory {
   }
 
   const std::size_t most_;
-  std::map<std::uint32_t, known> known_;  // by place: one at each
+  std::map<std::uint32_t, known> known_;  // by place, at most one at each
   withdrawn_memory withdrawn_;
 };
 

@@ -17,7 +17,7 @@ void keep(std::string& here, std::string_view words) noexcept {
   }
 }
 
-// The statistics of that fabric, which are added if there are none.
+// Finds the statistics of that fabric, or adds them.
 fabric_rail_statistics& find_fabric(std::vector<fabric_rail_statistics>& all, std::string_view name) {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const fabric_rail_statistics& each) { return each.fabric == name; });

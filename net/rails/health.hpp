@@ -50,7 +50,7 @@ class rail_health : public weft::detail::list_hook<rail_health> {
   live_number controls_sent;
   live_number controls_received;
 
-  /// Whether it has ever had, or asked for, a link. At the end that accepts there may be places for more rails.
+  /// Whether it has ever had, or asked for, a link. The accepting end may have places for more rails than there are.
   [[nodiscard]] bool is_known() const noexcept;
   [[nodiscard]] rail_statistics snapshot(unsigned number, time_point now) const;
   [[nodiscard]] rail_traffic so_far() const noexcept;
@@ -69,7 +69,7 @@ class rail_health : public weft::detail::list_hook<rail_health> {
   direction to_peer_;
   direction from_peer_;
 
-  mutable std::mutex mutex_;  // of the members below
+  mutable std::mutex mutex_;  // guards the members below
   std::string fabric_;
   std::string peer_;
   std::string why_;
@@ -83,19 +83,19 @@ class device_rails {
   /// `fabrics` are all fabrics of the device. Throws std::bad_alloc.
   explicit device_rails(const std::vector<std::string_view>& fabrics);
 
-  /// `which` lives until remove(), after which it counts nothing more.
+  /// Adds a rail, which lives until remove() and counts nothing afterwards.
   void add(rail_health& which) noexcept;
-  /// Does nothing if `which` was not added.
+  /// Removes a rail, and keeps its counts in the sums; does nothing if it was not added.
   void remove(rail_health& which) noexcept;
   /// Whether there has ever been a rail.
   [[nodiscard]] bool has_had_any() const noexcept {
     const std::lock_guard lock(mutex_);
     return has_had_any_;
   }
-  /// transport::add_rails()
+  /// Implements transport::add_rails().
   void add_to(std::vector<fabric_rail_statistics>& all) const;
 
-  /// Whether one more line may be written about a rail of the device's.
+  /// Takes a line about a rail of the device's from the budget; false if none may be written now.
   [[nodiscard]] bool may_write_line(time_point now) noexcept {
     const std::lock_guard lock(mutex_);
     return lines_.take(now);

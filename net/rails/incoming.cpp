@@ -45,7 +45,7 @@ void incoming::take_back(rail& over, receive_work& work) noexcept {
 
 void incoming::receive_over(rail* over) noexcept {
   over_ = over;
-  given_back_ = 0;  // the peer will say so again
+  given_back_ = 0;  // the peer sends `revoke` again
   idle_.insert(idle_.end(), held_.begin(), held_.end());
   held_.clear();
   if (over_ == nullptr) return;

@@ -14,8 +14,8 @@ namespace weft::net::rails {
 /// The connection's receives, and the messages that come in them over one rail at a time.
 ///
 /// Each receive is posted on that rail, held for messages that arrive in a receive for control messages, or idle.
-/// Messages are received in order, each once no key opens the memory that it gives back, so that nothing lands there
-/// when its receiver looks.
+/// Messages are delivered in order. A message that gives memory back waits until no key opens that memory, so that
+/// nothing lands there while its receiver looks.
 class incoming {
  public:
   incoming(rail_owner& owner, own_memory& memory) noexcept : owner_(owner), memory_(memory) {}
@@ -28,18 +28,18 @@ class incoming {
 
   /// The rail that messages arrive over; null: the peer has not chosen one.
   [[nodiscard]] rail* over() const noexcept { return over_; }
-  /// From now on messages arrive over that rail, or over none.
+  /// Moves the receives to the rail that messages arrive over from now on; null: none.
   void receive_over(rail* over) noexcept;
-  /// Messages received.
+  /// The number of messages received.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
 
-  /// Returns true if that was the last of those that the set-up has announced.
+  /// Posts a receive. True if it was the last of those that the set-up has announced.
   [[nodiscard]] bool post(receive_work& work) noexcept;
   void take_back(rail& over, receive_work& work) noexcept;
   void returned(receive_work& work) noexcept { idle_.push_back(&work); }
   void message_came(rail& over, receive_work& work, const arrival& what) noexcept;
-  /// The peer's next message gives memory back: accepted only for memory that is exposed over this connection, and only
-  /// where that message follows. The peer says it once more if the message was lost with its rail.
+  /// Revokes the keys of memory that the peer's next message gives back. Refuses the peer unless that memory is or was
+  /// exposed to it, and messages arrive over this rail. The peer repeats it if the message is lost.
   void give_back(rail& over, std::uint64_t handle) noexcept;
   /// Delivers messages that waited for keys to be revoked.
   void deliver_held() noexcept;
@@ -50,7 +50,7 @@ class incoming {
  private:
   void deliver(receive_work& work, const arrival& what) noexcept;
 
-  // The first gives memory back that a key may still open; the others wait behind it.
+  // The first held message gives back memory that a key may still open; the others wait behind it.
   struct held_message {
     receive_work* work;
     arrival what;

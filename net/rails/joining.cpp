@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr duration join_timeout = 2s;
-// A rail that ends sooner than that after it came up is not asked for at once.
+// A rail that ends sooner than this after it came up is asked for only after a pause.
 constexpr duration lasting = 1s;
 constexpr retry_options first_pauses{.first_pause = 20ms, .max_pause = 2000ms};
 
@@ -255,7 +255,7 @@ task<rail_start> joining::prepare(joining& self) {
   co_return made;
 }
 
-// Starts the link that was made for a rail, with what the peer has said of its end.
+// Starts the link that was made for a rail, with the epoch, fabric and landing place that the peer has sent.
 void joining::begin(std::size_t number, transport& way, const join& of_peer, rail_start&& how) {
   how.fabric = way.name();
   how.is_far = is_far(way);

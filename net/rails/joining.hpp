@@ -34,7 +34,7 @@ struct rail_route {
   std::string address{};  ///< empty at the end that accepts
 };
 
-/// What is needed to make more links like the first.
+/// The parameters for more links like the first.
 struct join_options {
   std::vector<transport*> ways{};            ///< of the device; link_request::fabric is an index into them
   std::vector<rail_route> routes;            ///< one for each rail; the first is that of the existing link
@@ -46,14 +46,14 @@ struct join_options {
   set_up_options how;                        ///< without pointers to the user's memory
 };
 
-/// How the rails of a connection get their links: the end that connects asks for them, and asks again for lost ones;
-/// the other end admits them.
+/// Gets links for the rails of a connection: the end that connects asks for them, and asks again for lost ones; the
+/// other end admits them.
 class joining {
  public:
-  /// The link, as this part of it sees it.
+  /// The link, as `joining` sees it.
   class host {
    public:
-    /// A link has been begun, and may have something to do.
+    /// A link has started, and there may be something to post to it.
     virtual void link_began() noexcept = 0;
     /// An attempt to get a link for a rail has failed.
     virtual void not_joined(const rail& which, const rail_route& over, const error& why) = 0;
@@ -62,42 +62,42 @@ class joining {
     ~host() = default;
   };
 
-  /// `wanted` is what links have to do, and `peer` the connection's name of the peer: both outlive this. Throws the
-  /// system's error, or std::bad_alloc.
+  /// `wanted` are the capabilities that each link must have, and `peer` is the connection's name of the peer: both
+  /// outlive this. Throws the system's error, or std::bad_alloc.
   joining(rail_owner& owner, host& home, link_tasks& tasks, join_options&& how, const capabilities& wanted,
           std::string_view peer);
   joining(const joining&) = delete;
   joining& operator=(const joining&) = delete;
 
-  /// The parameters of later links are those of the first.
+  /// Sets the parameters of later links, which are those of the first.
   void begin(const link_parameters& parameters) noexcept { parameters_ = parameters; }
   [[nodiscard]] const join_options& options() const noexcept { return set_up_; }
   [[nodiscard]] const rail_route& route(std::size_t number) const noexcept { return set_up_.routes[number]; }
   /// True if the fabric's device is at another NUMA node than the memory of the pool.
   [[nodiscard]] bool is_far(const transport& way) const noexcept;
 
-  /// The peer has sent its greeting: addresses are told or used, and all rails asked for.
+  /// Acts on the peer's greeting: sends addresses or, if this end connects, uses the peer's and asks for all rails.
   void greeted(rail& over) noexcept;
-  /// The peer says where else it listens.
+  /// Stores an address at which the peer listens.
   void learn_address(const control& said) noexcept;
-  /// Asks for all rails that are absent and not being asked for.
+  /// Starts to ask for every rail that is absent and not joining.
   void ask_for_all() noexcept;
-  /// A peer asks to add a rail.
+  /// Admits a rail that the peer asks to add, or rejects it.
   void asked(const join& said, std::unique_ptr<link_request> request) noexcept;
-  /// The peer has given up links of the rail up to this epoch: those that are not there yet do not begin any more.
+  /// Keeps links of the rail up to this epoch from beginning, because the peer has given them up.
   void shut(std::size_t number, std::uint32_t epoch) noexcept;
-  /// Nothing more is asked for.
+  /// Stops asking for rails.
   void stop() noexcept;
 
   void rail_opened(std::size_t number) noexcept { places_[number].opened_at = owner_.home().now(); }
-  /// The link of a rail is gone.
+  /// Wakes a task that waits until the link of the rail is gone.
   void link_gone(std::size_t number) noexcept { places_[number].gone.set(); }
-  /// Asks for a rail anew whose link is gone.
+  /// Asks again for a rail whose link is gone.
   void rail_closed(std::size_t number) noexcept;
 
-  /// When the first of the links that wait for the peer's first message is to be given up.
+  /// The earliest time at which a link that waits for the peer's first message is to be given up.
   [[nodiscard]] std::optional<time_point> first_deadline() const noexcept;
-  /// Gives up those that have had their time.
+  /// Gives up links that have waited too long for the peer's first message.
   void give_up_unopened() noexcept;
 
  private:
@@ -114,8 +114,8 @@ class joining {
     const std::size_t number_;
   };
 
-  // State of the task that gets one rail back. Each attempt has an epoch of its own, because the peer may take an
-  // attempt for successful that failed at this end. A rail of an epoch that the peer has shut does not begin any more.
+  // State of the task that gets one rail back. Each attempt has an epoch of its own, because the peer may believe that
+  // an attempt succeeded which failed at this end. A link does not begin if the peer has shut its epoch.
   struct place {
     place(joining& of, std::size_t number) : again(of, number), pauses(of.new_pauses()) {}
 
@@ -151,7 +151,7 @@ class joining {
   link_parameters parameters_{};
   std::uint64_t pauses_seed_ = 0;
   std::deque<place> places_;       // one for each rail
-  std::vector<std::string> told_;  // where the peer listens, in its order; empty: this end cannot use the address
+  std::vector<std::string> told_;  // where the peer listens, in its order; empty entry: this end cannot use the address
 };
 
 }  // namespace weft::net::rails

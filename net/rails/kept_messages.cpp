@@ -19,12 +19,12 @@ std::size_t kept_messages::used() const noexcept {
   return next_ > first ? next_ - first : room_.size() - first + next_;
 }
 
-// Each message is in one piece: a rest at the end that is too small stays empty.
+// Each message is in one piece, so a rest at the end of room_ that is too small stays empty.
 bool kept_messages::find_room(std::size_t bytes) noexcept {
   if (count_ == 0) next_ = 0;
   if (used() == room_.size()) return false;
   const std::size_t first = count_ == 0 ? 0 : all_[oldest_].begin;
-  const bool is_torn = count_ != 0 && next_ <= first;  // free from next_ to first, else from next_ on and before first
+  const bool is_torn = count_ != 0 && next_ <= first;  // true: next_ to first is free; false: all except first to next_
   if (is_torn) return bytes <= first - next_;
   if (bytes <= room_.size() - next_) return true;
   if (count_ == 0 || bytes > first) return false;

@@ -18,7 +18,7 @@ class kept_messages {
   /// Keeps up to `count` messages in `room`. Throws std::bad_alloc.
   void begin(mr::buffer room, std::size_t count);
 
-  /// Copies a message; its entry is a copy as well. Null if there is no room for it.
+  /// Copies a message, and returns the copy's entry; null if there is no room, or the message is not in host memory.
   [[nodiscard]] entry* keep(const entry& of) noexcept;
   /// Drops the oldest message, whose entry is `oldest`.
   void drop(const entry& oldest) noexcept;
@@ -41,7 +41,7 @@ class kept_messages {
   std::size_t oldest_ = 0;
   std::size_t count_ = 0;
   mr::buffer room_;
-  std::size_t next_ = 0;  // where the next message's bytes go
+  std::size_t next_ = 0;  // offset in room_ of the next message's bytes
 };
 
 }  // namespace weft::net::rails

@@ -7,13 +7,13 @@
 
 namespace weft::net::rails {
 
-/// How many lines may be written: `burst` at once, and one more in each `pause`.
+/// A limit for lines that are written: `burst` at once, and one more in each `pause`.
 class line_budget {
  public:
   line_budget(unsigned burst, duration pause) noexcept : pause_(pause), ahead_(pause * (burst - 1)) {}
 
   [[nodiscard]] bool has(time_point now) const noexcept { return next_ <= now + ahead_; }
-  /// False if there is none left.
+  /// Takes a line from the budget; false if there is none left.
   [[nodiscard]] bool take(time_point now) noexcept {
     if (!has(now)) return false;
     next_ = std::max(next_, now) + pause_;
@@ -23,7 +23,7 @@ class line_budget {
  private:
   duration pause_;
   duration ahead_;
-  time_point next_{};  // when all lines that were written would have been due, one in each pause
+  time_point next_{};  // when the next line is due at one in each pause
 };
 
 }  // namespace weft::net::rails

@@ -36,7 +36,7 @@ class link_tasks {
     link_tasks& of_;
   };
 
-  /// `make` makes the task; without memory for it, the link ends.
+  /// Runs the task that `make` makes in the background. Ends the link if there is no memory for the task.
   template <class Make>
   void begin(Make make, const char* name) noexcept try {
     ++count_;
@@ -45,7 +45,7 @@ class link_tasks {
     --count_;
     owner_.fail(weft::detail::make_error(errc::no_memory, "start a task for the rails"));
   }
-  /// Asks all that were begun to end.
+  /// Asks all tasks that were begun to end.
   void stop() noexcept { stop_.request_stop(); }
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
 

@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr duration first_pause = 100ms;
-// After this pause delayed lines are tried again.
+// The pause after which delayed lines are tried again.
 constexpr duration next_pause = 1s;
 
 void report_change(std::string_view text) noexcept {

@@ -17,8 +17,8 @@ namespace weft::net::rails {
 
 /// Reports what happens to the rails of one connection: at once in the trace, and in reports (report_kind::change).
 ///
-/// A report comes a tenth of a second after the change: a connection that ends with its rails does not report each of
-/// them, and a rail that is back by then has one line. A rail that comes and goes has four lines, then one in ten
+/// A report comes a tenth of a second after the change, so a connection that ends with its rails does not report each
+/// of them, and a rail that is back by then has one line. A rail that comes and goes has four lines, then one in ten
 /// seconds, each with the number of losses since the previous one; device_rails limits the lines of a device. A line
 /// beyond these limits is not dropped but delayed, and then describes the state at that time.
 class news final : private weft::detail::timer {
@@ -27,21 +27,21 @@ class news final : private weft::detail::timer {
   news(rail_owner& of, std::string_view peer, device_rails& all) noexcept : of_(of), peer_(peer), all_(all) {}
   ~news() { stop(); }
 
-  /// A rail that was up has ended, and the connection goes on.
+  /// Reports that a rail that was up has ended, and that the connection goes on.
   void lost(const rail& which) noexcept;
-  /// A rail could not get a link.
+  /// Reports that a rail could not get a link.
   void refused(const rail& which) noexcept;
-  /// A rail is up.
+  /// Reports that a rail is up.
   void came(const rail& which) noexcept;
-  /// No rail is left, and the connection waits for one, at most `within`.
+  /// Traces that no rail is left, and that the connection waits for one, at most `within`.
   void none_left(std::chrono::milliseconds within) const noexcept;
-  /// A rail has come, `after` the connection had lost all.
+  /// Traces that a rail has come, `after` the connection had lost all.
   void goes_on(duration after) const noexcept;
-  /// Nothing that went over a rail can arrive any more.
+  /// Traces that nothing that went over a rail can arrive any more.
   void fenced(const rail& which) const noexcept;
-  /// The connection has ended. `waited`: it had waited for a rail to come back, in vain.
+  /// Traces the connection's end; reports it if the connection had `waited` in vain for a rail to come back.
   void ended(const error& why, bool waited) noexcept;
-  /// Nothing is reported any more.
+  /// Stops reporting.
   void stop() noexcept;
 
  private:

@@ -15,14 +15,14 @@
 
 namespace weft::net::rails {
 
-/// How long a peer may take to say that it used memory that was taken back, and how long rails that ended because of
-/// that may take to come back, whatever resume_within says.
+/// The time that a peer has to say that it used memory which was taken back, and the least time that rails which ended
+/// because of that have to come back, whatever resume_within says.
 inline constexpr std::chrono::milliseconds time_to_explain{2000};
 
 /// The time in which a connection has no rail, and waits for one to come back.
 class outage {
  public:
-  /// How long it may last: connection_options::resume_within, if the peer agrees.
+  /// Sets how long it may last: connection_options::resume_within, if the peer agrees.
   void may_last(std::chrono::milliseconds given) noexcept { given_ = given; }
 
   [[nodiscard]] bool is_on() const noexcept { return since_.has_value(); }
@@ -41,7 +41,7 @@ class outage {
     why_ = why;
     last_attempt_.reset();
   }
-  /// Another rail is there, which was up already.
+  /// Ends the outage, because another rail was up already.
   void end() noexcept { since_.reset(); }
   void rail_came() noexcept {
     since_.reset();
@@ -49,13 +49,13 @@ class outage {
     by_refusals_ = false;
     came_.set();
   }
-  /// Ends the waiting of all who wait for a rail.
+  /// Wakes all who wait for a rail, because the link has ended.
   void give_up() noexcept { came_.set(); }
   [[nodiscard]] auto wait_for_rail() noexcept { return came_.wait(); }
 
-  /// Refused accesses to memory that was taken back have ended a rail.
+  /// Notes that refused accesses to memory that was taken back have ended a rail.
   void note_refusal() noexcept { by_refusals_ = true; }
-  /// A rail has ended that may have refused an access of the peer's, or failed.
+  /// Notes the error of a rail that has failed, or has refused an access of the peer's: it is unknown which.
   void suspect(const error& why) noexcept { suspicion_ = why; }
   [[nodiscard]] const error& suspicion_or(const error& why) const noexcept { return suspicion_ ? *suspicion_ : why; }
   void note_attempt(const error& why) noexcept { last_attempt_ = why; }
@@ -71,10 +71,10 @@ class outage {
   std::chrono::milliseconds given_{};
   std::optional<time_point> since_;  // set while no rail is there and one may come
   std::optional<error> why_;
-  std::optional<error> suspicion_;     // since a rail came last
-  std::optional<error> last_attempt_;  // why the last attempt to get a rail failed, since then
-  event came_;                         // set when a rail has come since then, or the link has ended
-  bool by_refusals_ = false;           // since a rail came last
+  std::optional<error> suspicion_;     // of a rail that has ended since one came last
+  std::optional<error> last_attempt_;  // why the last attempt to get a rail in this outage failed
+  event came_;                         // set when a rail has come in this outage, or the link has ended
+  bool by_refusals_ = false;           // a refused access has ended a rail since one came last
 };
 
 }  // namespace weft::net::rails

@@ -40,7 +40,7 @@ void copy_request(part& to, const work_request& from, bool railed) noexcept {
   to.own = from.own;
 }
 
-// The part of the request's memory that a slice moves.
+// Points a slice at its part of the request's memory.
 void cut(part& to, const work_request& from, std::uint64_t offset, std::uint64_t bytes) noexcept {
   std::size_t count = 0;
   for (const mr::slice& each : from.segments) {
@@ -103,8 +103,8 @@ void outgoing::issue() noexcept {
   if (have_ended) retire();
 }
 
-// Ends a request that is not with a rail, or has to be given again, if the peer has taken its memory back. The caller
-// retires it.
+// Ends a request whose memory the peer has taken back, unless the request is with rails, or lost slices of it may still
+// arrive. The caller retires it.
 bool outgoing::end_if_taken_back(entry& item) noexcept {
   const bool is_with_rails = item.parts_out != 0 || (item.spread && item.given == item.bytes);
   if (is_with_rails || item.lost_from != entry::nowhere) return false;
@@ -116,8 +116,8 @@ bool outgoing::end_if_taken_back(entry& item) noexcept {
   return true;
 }
 
-// The peer announces exposed memory before any message that names it; a key that came another way may be earlier, and a
-// rail that has just come may have no key yet. Once the peer has announced everything, it is no key of this connection.
+// Asks for an unknown key. The peer announces memory before any message that names it, but a key that came another way
+// may be earlier, and a new rail may have no key yet. A key still unknown after all answers is none of this connection.
 void outgoing::ask_for_name(entry& item) noexcept {
   if (item.asked != 0 && item.answers_due != 0) return;
   if (item.asked != 0) {
@@ -180,8 +180,8 @@ bool outgoing::may_spread(const entry& item) const noexcept {
   return ways > 1;
 }
 
-// False if it has to wait for requests that were issued before it over one rail, or for a spread one that it would
-// disturb.
+// Issues a request in slices. False if it has to wait for earlier requests that went over one rail, or for a spread one
+// that it would disturb.
 bool outgoing::begin_spread(entry& item) noexcept {
   if (ordered_ != 0) {  // defect: spread a transfer
     ask_for_arrival();
@@ -195,7 +195,7 @@ bool outgoing::begin_spread(entry& item) noexcept {
   return true;
 }
 
-// Whether a request that is spread touches the same memory of the peer's, or may: two keys may name the same memory.
+// Whether the request may touch the same memory of the peer's as a spread one: two keys may name the same memory.
 bool outgoing::disturbs_others(const entry& item) const noexcept {
   for (const entry* each = first_; each != cursor_; each = each->next) {
     if (!each->spread || each->phase != entry::state::issued) continue;
@@ -209,7 +209,7 @@ bool outgoing::disturbs_others(const entry& item) const noexcept {
 }
 
 void outgoing::issue_slices(entry& item) noexcept {
-  if (item.lost_from != entry::nowhere) return;  // all of it has to come back first
+  if (item.lost_from != entry::nowhere) return;  // try_again() comes first
   while (item.given != item.bytes) {
     rail* const over = next_rail(item);
     if (over == nullptr) return;
@@ -326,7 +326,7 @@ bool outgoing::awaits_answer(const rail& over) noexcept {
   return false;
 }
 
-// Requests that were handed over before `until`, or before question `number`, have arrived.
+// Completes requests that have arrived: those handed over before `until`, or before question `number` if it is not 0.
 void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {
   const auto is_there = [&](const entry& each) {
     // defect: take what was not asked about
@@ -347,7 +347,7 @@ void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {
   retire();
 }
 
-// A write is over when every rail that has carried a part of it has confirmed its part.
+// Completes a spread request; a write only when every rail that has carried a part of it has confirmed that part.
 void outgoing::settle_spread(entry& item) noexcept {
   if (item.parts_out != 0 || item.done != item.bytes || item.lost_from != entry::nowhere) return;
   if (item.work->kind == work_kind::read) return finish(item, work_status::done);
@@ -472,13 +472,13 @@ void outgoing::try_again(entry& item) noexcept {
   item.awaited.fill(0);
 }
 
-// Requests before a message that has arrived were executed. Those behind the last such message may have been.
+// Requests before a message that has arrived were executed; requests behind the last such message may have been.
 void outgoing::resume(rail& which, bool carried_messages, std::uint64_t received) noexcept {
   for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
     if (each->spread && each->phase == entry::state::issued) try_again(*each);
   }
   if (carried_messages) {
-    if (first_kept_ != nullptr) {  // they come before all that has not completed
+    if (first_kept_ != nullptr) {  // copies precede all that has not completed
       last_kept_->next = first_;
       if (first_ == nullptr) last_ = last_kept_;
       first_ = std::exchange(first_kept_, nullptr);
@@ -519,7 +519,7 @@ void outgoing::resume(rail& which, bool carried_messages, std::uint64_t received
   retire();
 }
 
-// A device that reports a refused access to nobody ends its link with every attempt.
+// Gives up after too many attempts: a device that reports a refused access to nobody ends its link with each of them.
 void outgoing::give_up_if_at_fault(entry& item) noexcept {
   constexpr std::uint32_t most_rails_ended = 8;
   if (++item.rails_ended < most_rails_ended) return;

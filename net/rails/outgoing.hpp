@@ -15,18 +15,18 @@ namespace weft::net::rails {
 
 /// The requests of a connection, in posting order, and how they go over the rails.
 ///
-/// Most go over one rail, the message rail, which executes them in order. Where a link completes requests that the peer
+/// Most go over one rail, the message rail, which executes them in order. If a link completes requests that the peer
 /// may not have yet, they are kept until the peer has confirmed them, because they have to be repeated if the rail
-/// ends: messages as copies, so that a send does not wait for the peer's program. A large write or read goes in slices
-/// over all rails, and then alone: everything before it has been executed, a write is in place before anything behind
-/// it is issued, and beside it there are only others of its kind that touch other memory.
+/// ends; messages as copies, so that a send does not wait for the peer's program. A large write or read is spread: it
+/// goes in slices over all rails, once everything before it has been executed. Nothing behind it is issued until it has
+/// ended, a write in place, except spread reads beside a read, and spread requests for other memory of the same key.
 class outgoing {
  public:
   outgoing(rail_owner& owner, const slicing& sliced) noexcept : owner_(owner), sliced_(sliced) {}
   outgoing(const outgoing&) = delete;
   outgoing& operator=(const outgoing&) = delete;
 
-  /// Memory for copies of messages, so that their senders do not wait for the peer. Throws std::bad_alloc.
+  /// Sets the memory for copies of messages, so that their senders do not wait for the peer. Throws std::bad_alloc.
   void begin(mr::buffer room, std::size_t count) { kept_.begin(std::move(room), count); }
   void post(entry& item) noexcept;
   /// Issues all requests that can be issued.
@@ -34,23 +34,23 @@ class outgoing {
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr && kept_.count() == 0; }
   /// Asks the peer whether unconfirmed requests have arrived, if there are any and no such question is in flight.
   void ask_for_arrival() noexcept;
-  /// Whether the peer owes an answer over that rail, besides those that its link awaits.
+  /// Whether the peer owes an answer over that rail, besides the completions that its link awaits.
   [[nodiscard]] bool awaits_answer(const rail& over) noexcept;
-  /// Whether a request is with a rail.
+  /// Whether a request is with a rail, or handed over by it and not confirmed.
   [[nodiscard]] bool waits_for_rails() const noexcept { return ordered_ != 0 || spread_ != 0; }
   /// Messages issued so far.
   [[nodiscard]] std::uint64_t messages() const noexcept { return messages_; }
 
   void part_ended(rail& over, part& item, work_status status) noexcept;
-  /// The peer has answered question `number`: all that went over that rail before it has arrived.
+  /// Notes the peer's answer to question `number`: all that was issued over that rail before it has arrived.
   void confirmed(rail& over, std::uint64_t number) noexcept;
 
-  /// A rail is over. Its requests are not issued again before resume().
+  /// Marks as lost the requests of a rail that has ended. They are not issued again before resume().
   void rail_lost(rail& which, bool carried_messages) noexcept;
-  /// Nothing that was issued over the rail can be executed any more. `received` is the number of messages that the peer
-  /// has, once all rails that carried messages are settled.
+  /// Ends lost requests or queues them anew, because nothing that was issued over the rail can be executed any more.
+  /// `received` is the number of messages that the peer has, once all rails that carried messages are settled.
   void resume(rail& which, bool carried_messages, std::uint64_t received) noexcept;
-  /// The connection has ended: nothing more is issued, and requests that are not with a rail end.
+  /// Ends all requests that are not with a rail, because the connection has ended. Nothing more is issued.
   void end() noexcept;
 
  private:
@@ -84,8 +84,8 @@ class outgoing {
   kept_messages kept_;
   entry* first_kept_ = nullptr;  // copies that the peer may not have; requests without a copy stay in first_ to last_
   entry* last_kept_ = nullptr;
-  std::uint32_t ordered_ = 0;  // with the message rail, or handed over by it
-  std::uint32_t spread_ = 0;   // spread over the rails, and not ended
+  std::uint32_t ordered_ = 0;  // requests with the message rail, or handed over by it
+  std::uint32_t spread_ = 0;   // requests that are spread over the rails, and not ended
   std::uint64_t messages_ = 0;
   std::uint64_t numbers_ = 0;          // questions to the peer so far
   std::uint64_t awaited_arrival_ = 0;  // the question about requests that the message rail has handed over; 0: none

@@ -31,8 +31,8 @@ std::uint32_t draw_number(system_calls& calls) {
 
 // ---- exposing ----
 
-// A place in all_, reserved while a rail opens the first key: from then on the peer can use the memory, so nothing may
-// fail any more. The place itself is chosen only then, so that the peer hears of places in order.
+// A place in all_, reserved before a rail opens the first key: once the peer can use the memory, nothing may fail any
+// more. The index is chosen only then, so that the peer hears of places in order.
 class own_memory::slot_claim {
  public:
   explicit slot_claim(own_memory& of) : of_(of) {
@@ -72,7 +72,7 @@ task<exposed_place> own_memory::expose(mr::slice memory, mr::usage uses, mr::det
   const stop_token stop = promise.get_stop_token();
   std::optional<std::size_t> opened = co_await open_first_key(*made);
   while (!opened) {
-    // A stop may well be what has ended the rails.
+    // The rails may have ended because of the stop.
     if (!owner_.takes_rails()) throw error(stop.stop_requested() ? errc::canceled : errc::closed, "expose a buffer");
     if (outage_.is_on()) {
       co_await outage_.wait_for_rail();
@@ -91,7 +91,7 @@ task<exposed_place> own_memory::expose(mr::slice memory, mr::usage uses, mr::det
   co_return exposed_place(item.handle, 0);
 }
 
-// The rail that has given a key; empty if all of them are lost.
+// Opens a key on the first rail that gives one, and returns its number; empty if all rails are lost.
 task<std::optional<std::size_t>> own_memory::open_first_key(exposed_memory& what) {
   std::exception_ptr failure;
   const rail* const used = host_.rail_of_accesses();
@@ -108,7 +108,7 @@ task<std::optional<std::size_t>> own_memory::open_first_key(exposed_memory& what
   co_return std::nullopt;
 }
 
-// Has one rail give a key, unless it has no link, or has given one already.
+// Opens a key on one rail, unless it has no link, or has given a key already.
 task<> own_memory::open_key(exposed_memory& what, std::size_t on) {
   rail& way = owner_.rail_at(on);
   struct inside {
@@ -169,7 +169,7 @@ void own_memory::asked(const rail& over, const control& said) noexcept try {
   owner_.fail(make_error(errc::no_memory, "store a question from the peer"));
 }
 
-// A rail with a new link knows nothing of the question.
+// Drops questions of a rail's earlier link: the peer asks again.
 void own_memory::answer_questions() noexcept {
   if (naming_ != 0) return;
   for (const question& each : std::exchange(questions_, {})) {
@@ -183,7 +183,7 @@ void own_memory::answer_questions() noexcept {
 
 // ---- rails that come and go ----
 
-// Held by a task that asks a rail for keys, which was counted when it was begun.
+// Held by a task that asks a rail for keys; rail_came() has counted it in naming_ before it began.
 class own_memory::naming {
  public:
   explicit naming(own_memory& of) noexcept : of_(of) {}
@@ -218,7 +218,7 @@ task<> own_memory::expose_over(own_memory& self, std::size_t number) {
       self.announce(*item, number);
       continue;
     }
-    // It was taken back meanwhile, or given back.
+    // The memory was taken back or given back meanwhile.
     const rail_owner::turn outer(self.owner_);
     rail& way = self.owner_.rail_at(number);
     if (item->keys[number].is_there && way.carrier() != nullptr) item->revoke(number, *way.carrier());
@@ -263,7 +263,7 @@ bool own_memory::is_closing(std::uint64_t handle) noexcept {
 }
 
 void own_memory::close_keys(exposed_memory& what) noexcept {
-  ++what.revoking;  // until all are asked
+  ++what.revoking;  // keeps `what` from being freed inside the loop
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     rail& way = owner_.rail_at(i);
     if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());  // defect: revoke the key

@@ -18,16 +18,16 @@
 
 namespace weft::net::rails {
 
-/// The memory of this end that is exposed to the peer: its keys on each rail, and what the peer is told of them. See
-/// peer_memory for the other end.
+/// The memory of this end that is exposed to the peer: its keys on each rail, and their announcements. See peer_memory
+/// for the memory that the peer exposes.
 class own_memory final : public exposed_memory::observer {
  public:
-  /// The link, as this part of it sees it.
+  /// The link, as own_memory sees it.
   class host {
    public:
     /// The rail that the peer's accesses come over; null if the peer has not chosen one.
     [[nodiscard]] virtual rail* rail_of_accesses() const noexcept = 0;
-    /// No key opens some memory any more: messages may have waited for that.
+    /// A key has been revoked, or will not be opened: messages may have waited for that.
     virtual void keys_closed() noexcept = 0;
 
    protected:
@@ -39,19 +39,19 @@ class own_memory final : public exposed_memory::observer {
   own_memory(const own_memory&) = delete;
   own_memory& operator=(const own_memory&) = delete;
 
-  /// Asks one rail here, and the others in the background once it has given a key. So this task can be destroyed while
-  /// it waits, and no key is open then.
+  /// Waits for a key on one rail only; the others are asked in the background afterwards. So this task can be destroyed
+  /// while it waits, and no key is open then.
   task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate);
   void revoke(std::uint64_t handle, revocation& who) noexcept;
-  /// The peer gives the memory back. False if it was not exposed.
+  /// Revokes the keys of memory that the peer gives back. False if it was not exposed.
   [[nodiscard]] bool give_back(std::uint64_t handle) noexcept;
   /// Whether a key of memory that is given back may still open it.
   [[nodiscard]] bool is_closing(std::uint64_t handle) noexcept;
 
-  /// Opens keys for all exposed memory that has none on this rail yet, which is up.
+  /// Opens keys on this rail, which is up, for all exposed memory that has none there yet.
   void rail_came(std::size_t number) noexcept;
   void rail_closed(std::size_t number) noexcept;
-  /// The peer asks for all that is to be known about a handle, in control_kind::names.
+  /// Answers the peer's question about a handle, control_kind::names, once all keys on the rails are announced.
   void asked(const rail& over, const control& said) noexcept;
   /// Tells the peer all keys, because it may have missed some.
   void announce_all() noexcept;
@@ -59,8 +59,8 @@ class own_memory final : public exposed_memory::observer {
   [[nodiscard]] withdrawn_memory& withdrawn() noexcept { return withdrawn_; }
 
  private:
-  // How many tasks are asking a rail for keys, and the peer's questions that are answered once there are none: their
-  // number, and the rail and epoch of each.
+  // A question of the peer's about a handle. It is answered once no task is asking a rail for keys, over the rail on
+  // which it came, if that still has the same epoch.
   struct question {
     std::uint64_t number;
     std::uint64_t handle;
@@ -85,9 +85,9 @@ class own_memory final : public exposed_memory::observer {
   link_tasks& tasks_;
   outage& outage_;
   std::vector<std::unique_ptr<exposed_memory>> all_;
-  std::vector<std::uint32_t> free_slots_;  // free places in all_; there is room for all
+  std::vector<std::uint32_t> free_slots_;  // free places in all_, with capacity for every place
   std::size_t claimed_ = 0;                // places in all_ that tasks have reserved
-  std::size_t naming_ = 0;
+  std::size_t naming_ = 0;                 // tasks that are asking a rail for keys
   std::vector<question> questions_;
   withdrawn_memory withdrawn_;
 };

@@ -5,9 +5,9 @@
 
 namespace weft::net::rails {
 
-/// How many looks in a row a rail may be silent, while another one shows that the peer is there, before it is given up.
-/// It adapts to rails that were silent and moved after all, or were back at once, because a slow link or a busy machine
-/// takes its time for a slice: more than twice as long as those, and less again once that has not happened for a while.
+/// The number of looks in a row for which a rail may be silent, while another one shows that the peer is there, before
+/// it is given up. It adapts to slow links and busy machines, which take their time for a slice: it is more than twice
+/// the silent looks after which a rail lately moved, or was back at once, and shrinks while that does not happen.
 class patience {
  public:
   static constexpr unsigned least = 3;
@@ -15,9 +15,9 @@ class patience {
   static constexpr unsigned looks_to_forget = 64;
 
   [[nodiscard]] unsigned looks() const noexcept { return std::clamp(2 * longest_ + 1, least, most); }
-  /// A rail has moved after so many silent looks, or could have.
+  /// Notes that a rail has moved after `silent_looks`, or would have: it was given up then, and was back soon.
   void moved_after(unsigned silent_looks) noexcept { longest_ = std::max(longest_, silent_looks); }
-  /// Another look.
+  /// Counts a look. The patience shrinks every looks_to_forget looks.
   void age() noexcept {
     if (++age_ % looks_to_forget == 0 && longest_ != 0) --longest_;
   }

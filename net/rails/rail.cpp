@@ -11,13 +11,13 @@
 namespace weft::net::rails {
 namespace {
 
-// The most control messages that the peer has not confirmed.
+// The most control messages in flight that the peer has not confirmed.
 constexpr std::uint32_t most_unconfirmed = 4;
 constexpr duration rate_window = std::chrono::microseconds(200);
-// After that, a rail that was slow for a moment is tried again.
+// After this time a rate counts as unknown, so that a rail that was slow for a moment is tried again.
 constexpr duration rate_memory = std::chrono::milliseconds(100);
 
-// True if its completion is an answer of the peer's, whatever the fabric.
+// True if the completion proves that the peer has answered, over every fabric.
 bool is_query(work_kind kind) noexcept {
   return kind == work_kind::read || kind == work_kind::fetch_add || kind == work_kind::compare_swap;
 }
@@ -44,7 +44,7 @@ rail::~rail() { assert(state_ == state::absent && "a rail was destroyed while it
 void rail::begin(rail_start&& how) {
   assert(state_ == state::absent && carrier_ == nullptr);
   link_parameters its = how.parameters;
-  its.in_place = false;  // a message is looked at here before it is passed on
+  its.in_place = false;  // received() reads each message in its receive
   first_own_receive_ = its.receive_depth;
   const std::size_t own = how.receives != nullptr ? how.receives->slots.size() : 0;
   its.receive_depth = static_cast<std::uint16_t>(its.receive_depth + own);
@@ -103,7 +103,7 @@ std::size_t rail::stride_of(const link& carrier) noexcept {
          corner_alignment;
 }
 
-// Corners belong to this link. Control messages get theirs first, because the first few never fail.
+// Assigns corners for this link. Control messages get theirs first, because the first 8 calls of furnish() never fail.
 void rail::furnish_parts() noexcept {
   static_assert(control_parts < 8, "link::furnish() never fails for the first 8, so that some are left for requests");
   const std::size_t stride = stride_of(*carrier_);
@@ -271,7 +271,7 @@ void rail::shut_down() noexcept {
   shut_down_once_said();
 }
 
-// A control message that waits for room, such as `finish`, has to go first.
+// Control messages that wait for room, such as `finish`, have to be sent first.
 void rail::shut_down_once_said() noexcept {
   if (!is_to_shut_down_ || state_ == state::absent || !waiting_.empty()) return;
   is_to_shut_down_ = false;

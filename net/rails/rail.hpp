@@ -26,16 +26,16 @@ struct entry;
 /// Receives of a rail for its control messages, beside those of the connection: up to four unconfirmed control messages
 /// may be in flight, and two that only confirm.
 inline constexpr std::uint16_t control_receives = 6;
-/// Control messages that a rail has with its link at a time.
+/// The most control messages that a rail has posted to its link at a time.
 inline constexpr std::uint16_t control_parts = 6;
 
-/// Part of a request, or a control message: what a rail posts to its link.
+/// A work request that a rail posts to its link: part of a request, or a control message.
 struct part : work_request {
   entry* of = nullptr;       ///< null: a control message
-  part* next = nullptr;      ///< while it is free
+  part* next = nullptr;      ///< in the free list
   std::uint64_t offset = 0;  ///< in the request
-  std::uint64_t bytes = 0;   ///< of its segments
-  bool is_large = false;     ///< how long it takes says how fast the rail is
+  std::uint64_t bytes = 0;   ///< length of its segments
+  bool is_large = false;     ///< its completion counts towards the rail's rate
   std::array<mr::slice, max_segments> pieces{};
   std::array<std::byte, control::trailer_bytes> trailer{};  ///< of a control message
 };
@@ -46,21 +46,21 @@ struct rail_start {
   std::string_view fabric{};
   std::uint32_t epoch = 0;
   std::uint8_t peer_fabric = 0;
-  link_parameters parameters{};            ///< without the depths that the rail adds for itself
+  link_parameters parameters{};            ///< with the connection's depths; the rail adds its own
   std::shared_ptr<own_receives> receives;  ///< made by make_control_receives(); null: the peer does not know rails
   mr::buffer control_memory;               ///< for the bytes of control messages
   bool is_open = false;                    ///< the peer is known to be ready
   bool is_far = false;                     ///< the memory is at another NUMA node than the device
 };
 
-/// The receives of a rail for its control messages, numbered after the connection's `of_connection`. `memory` has
-/// control_receives buffers, each as large as the connection's receives. Throws std::bad_alloc.
+/// Makes the receives of a rail for its control messages, numbered after the `of_connection` ones of the connection.
+/// `memory` has control_receives buffers, each as large as the connection's receives. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<own_receives> make_control_receives(std::vector<mr::buffer> memory, std::size_t bytes,
                                                                   std::size_t of_connection);
 
 /// One of the links of a connection, and what the connection has in flight there.
 ///
-///   absent  no link; it may come
+///   absent  no link; one may still come
 ///   up      a link that executes what is posted
 ///   ending  a link that has ended, or was given up, and still holds memory
 class rail final : private link_events {
@@ -91,35 +91,35 @@ class rail final : private link_events {
   /// Whether it waits for the peer's first message.
   [[nodiscard]] bool is_unopened() const noexcept { return state_ == state::up && !is_open_; }
   void open() noexcept;
-  /// Null if it is absent.
+  /// The link; null if the rail is absent.
   [[nodiscard]] link* carrier() const noexcept { return carrier_.get(); }
   [[nodiscard]] rail_health& health() noexcept { return health_; }
   [[nodiscard]] const rail_health& health() const noexcept { return health_; }
 
   [[nodiscard]] bool has_part() const noexcept { return free_ != nullptr; }
-  /// Null if all are in use.
+  /// Takes a free part; null if all are in use.
   [[nodiscard]] part* take_part() noexcept;
   void post(part& what) noexcept;
-  /// Hands over what was posted.
+  /// Rings the link's doorbell for what was posted.
   void ring() noexcept;
   void give_back(part& what) noexcept;
-  /// Bytes and parts in flight, and the recent rate of large parts in bytes per microsecond; 0: none was carried, or
-  /// not lately.
+  /// Bytes and parts in flight, and the recent rate of large parts in bytes per microsecond: 0 if no large part was
+  /// carried lately.
   [[nodiscard]] std::uint64_t bytes_out() const noexcept { return bytes_out_; }
   [[nodiscard]] std::uint32_t parts_out() const noexcept { return parts_out_; }
   [[nodiscard]] double rate() const noexcept;
   [[nodiscard]] bool is_far() const noexcept { return is_far_; }
-  /// The strongest sign of life from the peer since the last call, while the rail is up. A program may be busy for as
-  /// long as it likes while its machine goes on.
+  /// The strongest sign of life from the peer since the last call. Call it only while the rail is up. The peer's
+  /// program may be busy for as long as it likes while its machine goes on.
   ///   of_program  a message
   ///   of_machine  an answer of the peer's device to a request, or bytes that its TCP has taken
   enum class sign : std::uint8_t { none, of_machine, of_program };
   [[nodiscard]] sign last_sign() noexcept;
-  /// Whether everything in flight completes by the peer's device alone.
+  /// Whether parts are in flight, and all of them complete by the peer's device alone.
   [[nodiscard]] bool waits_for_device() const noexcept {
     return parts_out_ != 0 && carrier_->properties().completes_on_answer;
   }
-  /// Control messages that wait until the peer has confirmed others.
+  /// The number of control messages that wait to be sent.
   [[nodiscard]] std::size_t waiting_controls() const noexcept { return waiting_.size(); }
 
   /// Sends a control message as soon as the peer has room.
@@ -137,7 +137,7 @@ class rail final : private link_events {
   /// Ends the link; rail_owner::rail_ended() and rail_closed() follow.
   void give_up(std::string_view why) noexcept;
   void shut_down() noexcept;
-  /// Called around each call of the link in which a coroutine waits; the link is not destroyed meanwhile.
+  /// Called around each link call that a coroutine awaits, so that the link is not destroyed meanwhile.
   void enter_call() noexcept { ++calls_; }
   void leave_call() noexcept;
 
@@ -189,16 +189,16 @@ class rail final : private link_events {
   std::uint64_t taken_ = 0;
   double rate_ = 0;
   std::uint64_t bytes_measured_ = 0;
-  time_point measured_since_{};  // while large parts are out
-  duration busy_{};              // before that, since the rate was last noted
-  time_point measured_{};
+  time_point measured_since_{};  // start of the current busy time, while large parts are in flight
+  duration busy_{};              // earlier busy time since the rate was last noted
+  time_point measured_{};        // when the rate was last noted
 
-  // Control messages, modulo 2^32.
+  // Control messages; counts are modulo 2^32.
   control_queue waiting_;
   std::uint32_t sent_ = 0;
   std::uint32_t confirmed_ = 0;  // sent messages that the peer has confirmed
   std::uint32_t received_ = 0;
-  std::uint32_t told_ = 0;  // the part of received_ that the peer has been told
+  std::uint32_t told_ = 0;  // the value of received_ that was last sent to the peer
   bool knocks_ = false;
   bool is_to_shut_down_ = false;
   mr::buffer control_memory_;

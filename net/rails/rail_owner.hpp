@@ -15,11 +15,11 @@ namespace weft::net::rails {
 class rail;
 struct part;
 
-/// The link that rails belong to, as rails and `outgoing` see it. On its executor.
+/// The link that rails belong to, as rails and `outgoing` see it. All calls on its executor.
 class rail_owner {
  public:
-  /// One entry into the link. The link's end waits until the outermost one is over, because closed() may destroy the
-  /// link.
+  /// The scope of a call into the link. The link closes only at the end of the outermost scope, because closed() may
+  /// destroy the link.
   class turn {
    public:
     explicit turn(rail_owner& of) noexcept : of_(of) { ++of.depth_; }
@@ -37,34 +37,34 @@ class rail_owner {
   /// Whether the peer knows rails; otherwise there is one rail, without control messages.
   [[nodiscard]] bool is_railed() const noexcept { return railed_; }
   [[nodiscard]] bool has_ended() const noexcept { return life_.is_broken(); }
-  /// Whether a rail may still come: the link has not ended, and does not shut its rails down.
+  /// Whether rails may still join: the link has not ended, and is not shutting its rails down.
   [[nodiscard]] bool takes_rails() const noexcept { return !life_.is_broken() && !life_.has_finished(); }
   [[nodiscard]] virtual std::size_t rail_count() const noexcept = 0;
   [[nodiscard]] virtual rail& rail_at(std::size_t place) noexcept = 0;
-  /// The rail that messages are sent over; null while there is none, or the peer has not said what came over the last
-  /// one.
+  /// The rail that messages are sent over; null while none is open, or while the fence of a previous one, over which
+  /// the peer may have received messages, is not settled.
   [[nodiscard]] virtual rail* message_rail() noexcept = 0;
-  /// The rail that control messages go over, of those for any rail; null while none is open.
+  /// The rail for control messages that may go over any rail; null while none is open.
   [[nodiscard]] virtual rail* control_rail() noexcept = 0;
-  /// Whether something that went over that rail may still arrive.
+  /// Whether requests issued over that rail may still arrive, because its fence is not settled.
   [[nodiscard]] virtual bool is_being_fenced(std::size_t place) const noexcept = 0;
-  /// The name of the peer's memory on that rail; empty if it has none there, or none is known yet.
+  /// The key and address of the request's memory on that rail; empty if it has none there, or none is known yet.
   [[nodiscard]] virtual std::optional<named_place> place_of(const work_request& work,
                                                             const rail& over) const noexcept = 0;
   /// The status of a request whose memory the peer has taken back; empty if it has not.
   [[nodiscard]] virtual std::optional<work_status> taken_back(const work_request& work) noexcept = 0;
-  /// The peer has refused a request, which has ended that rail. True if the peer may have taken the memory back; if
-  /// not, the connection has ended.
+  /// Handles the refusal of a request by the peer, which has ended that rail. True if the peer may have taken the
+  /// memory back; otherwise the connection has ended.
   [[nodiscard]] virtual bool is_late(rail& over, const work_request& work) noexcept = 0;
   virtual void request_completed(work_request& work, work_status status) noexcept = 0;
 
   // Events of rails.
   virtual void part_ended(rail& over, part& item, work_status status) noexcept = 0;
-  /// There is room for a control message again.
+  /// A control message has completed, so there is room for another.
   virtual void control_sent() noexcept = 0;
   virtual void message_came(rail& over, receive_work& work, const arrival& what) noexcept = 0;
   virtual void controlled(rail& over, const control& said) noexcept = 0;
-  /// A receive of the connection's has held a control message, and can be used again.
+  /// Takes a receive of the connection's back, because a control message has filled it.
   virtual void take_back(rail& over, receive_work& work) noexcept = 0;
   virtual void receive_returned(receive_work& work) noexcept = 0;
   virtual void rail_ended(rail& which, bool orderly, const error& why) noexcept = 0;
@@ -77,7 +77,7 @@ class rail_owner {
  protected:
   rail_owner() = default;
   ~rail_owner() = default;
-  /// Called at the end of the outermost turn, to settle what has become of the link.
+  /// Called at the end of the outermost turn. Closes the link if it has ended and nothing of it is in progress.
   virtual void settle() noexcept = 0;
 
   unsigned depth_ = 0;

@@ -16,14 +16,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a rail that the peer has ended in order may still bring answers: a refused access ends a device's
-// connection, and the notice of the end may overtake the refusal.
+// The time for answers over a rail that the peer has ended in order: a refused access ends a device's connection, and
+// the notice of the end may overtake the refusal.
 constexpr duration answer_time = 20ms;
 // The most control messages that wait for a peer which asks on and on and confirms nothing. They include announcements
 // of exposed memory, one for each rail.
 constexpr std::size_t most_waiting = std::size_t{1} << 18;
 
-// True if the peer has broken the rules, or was refused an access: another rail does not mend that, unless it was late.
+// True if the peer broke the rules or an access was refused: another rail helps only if that access was late.
 bool is_final(const error& why, const link& ended) noexcept {
   if (why.code() == errc::protocol_error || why.code() == errc::connection_failed) {
     return !ended.may_have_failed_alone();
@@ -34,8 +34,8 @@ bool is_final(const error& why, const link& ended) noexcept {
 
 std::string_view kind_of(const transport& way) noexcept { return way.name().substr(0, way.name().find(':')); }
 
-// The capabilities that hold over every rail. If rails are of different kinds, only the first one's capabilities are
-// known, so those that may differ are not promised.
+// The capabilities that hold over every rail. If rails are of different kinds, only the first one's are known, so
+// capabilities that may differ are not promised.
 capabilities promised(capabilities of_first, const std::vector<transport*>& ways) noexcept {
   of_first.device_flush = false;  // memory of several fabrics is made persistent by its owner
   const auto differs = [&](const transport* each) { return kind_of(*each) != kind_of(*ways.front()); };
@@ -103,7 +103,7 @@ void rails_link::start(link_events& events, const link_parameters& parameters) {
   capabilities_.max_whole_write_bytes = promised(carrier.properties(), joining_.options().ways).max_whole_write_bytes;
 }
 
-// The end that asks for the rails knows them before they come.
+// Adds the rails to the device's statistics. The end that asks for them knows their routes before they have links.
 void rails_link::begin_counting() noexcept {
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     rail_health& its = rails_[i].health();
@@ -178,8 +178,8 @@ std::optional<work_status> rails_link::taken_back(const work_request& work) noex
   return gone->at_deadline ? work_status::expired : work_status::taken_back;
 }
 
-// Over devices only the failed request tells which memory it was. The link's error is known already, unless the peer
-// ended the link in order before this answer.
+// Over RDMA devices only the failed request shows which memory was refused. note_why() keeps the link's own error,
+// which is known already unless the peer ended the link in order before this answer.
 bool rails_link::is_late(rail& over, const work_request& work) noexcept {
   const std::size_t number = over.number();
   if (refusals_.is_named(number)) return true;
@@ -358,7 +358,7 @@ void rails_link::rail_closed(rail& which) noexcept {
   const std::uint8_t number = which.number();
   own_.rail_closed(number);
   joining_.link_gone(number);
-  // Not earlier: messages that a device had taken may still have arrived.
+  // Only now that the link is gone: messages that its device had taken may have arrived until then.
   if (&which == incoming_.over()) incoming_.receive_over(nullptr);
   const bool was_awaited = fences_.stop_awaiting(number);
   if (life_.is_broken() || !railed_) return;
@@ -405,8 +405,8 @@ void rails_link::all_lost(const error& why) noexcept {
   watch_.begin();
 }
 
-// While no rail is there. A program that answers at the peer's address, and knows nothing of this connection, is not
-// the peer.
+// May end the connection, but only while no rail is there. A program that answers at the peer's address, but does not
+// know this connection, is not the peer.
 void rails_link::not_joined(const rail& which, const rail_route& over, const error& why) {
   news_.refused(which);
   if (out_ != nullptr || !outage_.is_on() || fences_.awaits_answers()) return;
@@ -533,7 +533,7 @@ void rails_link::abort(std::string_view why) noexcept {
   close_rails();
 }
 
-// Each rail that can tells the peer the reason.
+// Reports the reason to the peer over each rail whose transport can do so.
 void rails_link::refuse(violation what, std::string_view why) noexcept {
   if (life_.is_broken() || life_.is_closed()) return;
   const turn outer(*this);
@@ -557,7 +557,7 @@ void rails_link::end_because(bool orderly, const error& why) noexcept {
     return;
   }
   if (!orderly) life_.break_off();
-  // A peer that was asked whether it has taken its memory back, and ends the connection, has answered.
+  // If the peer ends the connection instead of saying that it took its memory back, the refusal is the reason.
   const error* const refused = orderly ? nullptr : refusals_.first_why();
   const error reason = refused != nullptr ? *refused : why;
   if (!orderly && railed_) news_.ended(reason, outage_.is_on() && outage_.limit().count() > 0);
@@ -573,13 +573,13 @@ void rails_link::close_rails() noexcept {
   joining_.stop();
   news_.stop();
   set_up_.registered.reset();
-  for (rail& each : rails_) {  // one that is ending may still have something to tell the peer
+  for (rail& each : rails_) {  // a rail that is ending may still be sending something to the peer
     if (each.phase() == rail::state::up) each.give_up("the connection has ended");
   }
   outgoing_.end();
 }
 
-// Completes the link's end, once nothing of it is in progress.
+// Closes the link once it has ended and nothing of it is in progress.
 void rails_link::settle() noexcept {
   if (!life_.has_begun() || life_.is_closed()) return;
   ++depth_;

@@ -33,7 +33,7 @@
 
 namespace weft::net::rails {
 
-/// What a connection keeps of its set-up.
+/// The parts of its set-up that a connection keeps.
 struct rails_set_up {
   join_options joins;
   std::optional<registry::registration> registered{};  ///< at the accepting end, if the peer knows rails
@@ -47,14 +47,14 @@ struct rails_set_up {
 /// ends.
 ///
 /// Messages and small requests go over one of them; `outgoing` decides what goes over several. When a rail ends, both
-/// ends close their link of it, and each tells the other when it has: from then on nothing can arrive over it, and
-/// requests that have not completed go over another. See docs/rails.md.
+/// ends close their link of it, and each notifies the other: from then on nothing can arrive over it, and requests that
+/// have not completed are issued over another. See docs/rails.md.
 ///
 ///   outgoing, incoming  requests; receives and messages
-///   joining             how rails get their links
-///   fences, refusals    rails that are over, and those that a refused access has ended
-///   own_memory          what is exposed to the peer; peer_memory: what the peer has exposed
-///   watch, outage       rails that are silent; the time in which there is none
+///   joining             gets links for the rails
+///   fences, refusals    rails that have ended; refused accesses that have ended rails
+///   own_memory          memory exposed to the peer; peer_memory: memory that the peer has exposed
+///   watch, outage       rails that are silent; the time without any rail
 class rails_link final : public link,
                          public rail_owner,
                          public joinable,

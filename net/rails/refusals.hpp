@@ -26,35 +26,35 @@ class refusals {
 
   void begin(link_events& events) noexcept { events_ = &events; }
 
-  /// A rail has ended with that refusal. True if the access may have come too late.
+  /// Notes the refusal that has ended a rail. True if the access may only have come too late.
   [[nodiscard]] bool may_have_been_late(const rail& which, const refused_access& what, const error& why) noexcept;
   /// Whether it is known which memory the peer has refused over that rail.
   [[nodiscard]] bool is_named(std::size_t on) const noexcept { return all_[on].by_peer != 0; }
   /// Whether the peer has refused memory over that rail, and it is not known which.
   [[nodiscard]] bool is_unnamed(std::size_t on) const noexcept { return all_[on].why && all_[on].by_peer == 0; }
-  /// Why the peer's refusal has ended the rail, where it has.
+  /// The error of a rail that a refusal of the peer's has ended; empty if none has.
   [[nodiscard]] const std::optional<error>& why(std::size_t on) const noexcept { return all_[on].why; }
-  /// Notes why, unless it is known.
+  /// Notes that error, unless one is noted already.
   void note_why(std::size_t on, const error& why) noexcept {
     if (!all_[on].why) all_[on].why = why;
   }
-  /// The peer has refused the memory of this handle to this end.
+  /// Notes that the peer has refused this end an access to the memory of this handle.
   void note_named(std::size_t on, std::uint64_t handle) noexcept;
   /// Tells the peer, before the fence of the rail in this epoch, which memory was refused.
   void tell(const rail& which, std::uint32_t epoch) noexcept;
-  /// The peer names the memory of this end whose refusal has ended a rail. It must have been taken back, and have had a
-  /// key on that rail.
+  /// Handles control_kind::refused, which names the memory of this end whose refusal has ended a rail. Ends the
+  /// connection unless that memory was taken back, and had a key on that rail.
   void explained(const rail& about, const control& said) noexcept;
-  /// The rail's fence has been answered.
+  /// Forgets which memory was refused over the rail, because its fence is settled.
   void settled(std::size_t on) noexcept;
 
-  /// A rail is there over which the peer can explain, from now on.
+  /// Restarts the time for explanations, because there is a rail again over which the peer can explain.
   void may_explain(time_point now) noexcept;
-  /// When the first explanation is due.
+  /// The time at which the first explanation is due; empty if none is.
   [[nodiscard]] std::optional<time_point> due_at() const noexcept;
-  /// The error of a rail whose end the peer has not explained in time.
+  /// The error of a rail whose end the peer has not explained in time; null if there is none.
   [[nodiscard]] const error* overdue(time_point now) const noexcept;
-  /// Why a rail has ended by a refusal of the peer's, if any has.
+  /// The error of a rail that a refusal of the peer's has ended; null if there is none.
   [[nodiscard]] const error* first_why() const noexcept;
 
  private:
@@ -66,7 +66,7 @@ class refusals {
     std::optional<error> why{};
     std::uint64_t by_peer = 0;
     // Set if the rail has ended because the peer was refused memory of this end. `late` is its handle, if the fabric
-    // tells; otherwise the peer has to name it. `explained` is one more than the epoch for which it is known.
+    // tells; otherwise the peer has to name it. `explained` is one more than the last epoch whose refusal is explained.
     std::uint64_t late = 0;
     std::optional<error> unexplained{};
     std::uint32_t unexplained_epoch = 0;

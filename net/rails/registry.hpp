@@ -24,34 +24,34 @@ namespace weft::net::rails {
 /// A connection that rails may join.
 class joinable {
  public:
-  /// A peer asks to add a rail; on the connection's executor.
+  /// Takes a peer's request to add a rail. Called on the connection's executor.
   virtual void join_asked(const join& said, std::unique_ptr<link_request> request) noexcept = 0;
 
  protected:
   ~joinable() = default;
 };
 
-/// The connections of a device that rails may join. From any thread; for set-ups only.
+/// The connections of a device that rails may join. From any thread. Not for the data path: takes a lock.
 class registry {
  public:
   class registration;
 
-  /// For a device of these fabrics. Throws std::bad_alloc.
+  /// A registry for a device of these fabrics. Throws std::bad_alloc.
   explicit registry(const std::vector<std::string_view>& fabrics) : rails(fabrics) {}
 
   device_rails rails;
 
   /// The result of deliver().
   enum class delivery : std::uint8_t {
-    delivered,  ///< the connection has it, and continues on its own executor
-    too_early,  ///< the connection is still being set up; the request is still there
-    unknown,    ///< there is no such connection; the request is still there
+    delivered,  ///< the request was passed to the connection's executor
+    too_early,  ///< the connection is still being set up; `request` is unchanged
+    unknown,    ///< there is no such connection; `request` is unchanged
   };
   /// Hands the request to its connection. Throws std::bad_alloc.
   [[nodiscard]] static delivery deliver(const std::shared_ptr<registry>& self, const join& said,
                                         std::unique_ptr<link_request>& request);
 
-  /// A request that may become a connection which rails may join.
+  /// Counts a request that may become a connection which rails may join.
   class candidate {
    public:
     explicit candidate(registry& at) noexcept : at_(at) { at_.expected_.fetch_add(1, std::memory_order_relaxed); }
@@ -91,7 +91,7 @@ class registry {
   std::atomic<std::size_t> expected_{0};
 };
 
-/// A connection's entry in the registry. It is made before the peer is told the id, because the peer may come back at
+/// A connection's entry in the registry. Made before the peer is sent the id, because the peer may ask to add a rail at
 /// once.
 class registry::registration {
  public:
@@ -104,11 +104,11 @@ class registry::registration {
   registration& operator=(registration&&) = delete;
   ~registration() { leave(); }
 
-  /// Rails may join from now on. On the executor of `which`.
+  /// Lets rails join from now on. On the executor of `which`.
   void begin(joinable& which) {
     if (where_ != nullptr) where_->put(id_, &which);
   }
-  /// No more rails join.
+  /// Ends the registration: no more rails join.
   void leave() noexcept {
     if (const auto left = std::exchange(where_, nullptr); left != nullptr) left->remove(id_);
   }

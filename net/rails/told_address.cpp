@@ -13,16 +13,16 @@
 namespace weft::net::rails {
 namespace {
 
-constexpr std::uint64_t ipv6 = std::uint64_t{1} << 16;  // beside the port
+constexpr std::uint64_t ipv6 = std::uint64_t{1} << 16;  // flag above the port in control::number
 
 struct place_in_network {
-  in6_addr host{};  // of IPv4, its first four bytes
+  in6_addr host{};  // an IPv4 address is in the first four bytes
   bool is_ipv6 = false;
   std::uint16_t port = 0;
 
   [[nodiscard]] std::uint8_t first() const noexcept { return host.s6_addr[0]; }
   [[nodiscard]] bool is_loopback() const noexcept { return is_ipv6 ? IN6_IS_ADDR_LOOPBACK(&host) : first() == 127; }
-  // Whether the address belongs to one machine, and others can reach it.
+  // Whether the address can be that of a listener on one machine, loopback included.
   [[nodiscard]] bool is_of_one() const noexcept {
     if (port == 0) return false;
     if (!is_ipv6) return first() != 0 && first() < 224;  // 0: this network; from 224 on: groups and reserved addresses

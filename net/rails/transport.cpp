@@ -59,7 +59,7 @@ std::vector<std::byte> greeting_over(const transport& way, std::span<const std::
   return words;
 }
 
-// Whether the sender of this greeting has a connection of rails.
+// Whether the sender of this greeting wants a connection of rails.
 bool asks_for_rails(std::span<const std::byte> private_data) noexcept {
   const auto said = greeting::unpack(private_data);
   return said && said->features.rails;
@@ -82,7 +82,7 @@ void refuse_shared_receives(const set_up_options& how) {
   throw error(errc::not_supported, "receives cannot be shared by a connection of several rails, or one that resumes");
 }
 
-// For copies of messages that a connection keeps until the peer has them.
+// Room for copies of messages that the peer has not confirmed yet.
 constexpr std::size_t kept_bytes = std::size_t{64} << 10;
 
 // Options for later links: with room for control messages, and without pointers to the caller's memory.
@@ -116,7 +116,7 @@ struct first_receives final : own_receives {
   const std::array<std::shared_ptr<own_receives>, 2> parts;  // the owners of the memory
 };
 
-// Everything besides the first link that a connection of several rails needs.
+// Makes everything except the first link that a connection of several rails needs.
 task<rails_set_up> prepare(const fabrics& ways, std::vector<rail_route> routes, const set_up_options& how,
                            const slicing& sliced) {
   rails_set_up made;
@@ -164,7 +164,7 @@ class request final : public link_request {
     }
     set_up_options wider = with_room(options);
     wider.private_data = answer;
-    if (railed && options.first_receives != nullptr) {  // the peer greets at once
+    if (railed && options.first_receives != nullptr) {  // the peer sends `hello` at once
       wider.first_receives = std::make_shared<first_receives>(options.first_receives, made.receives);
     }
     std::unique_ptr<link> first = co_await inner_->accept(wider);
@@ -182,7 +182,7 @@ class request final : public link_request {
 };
 
 // Hands joining rails to their connections, whether or not anybody waits for peers. Joins for an unknown connection are
-// rejected; those for one that is still being set up are dropped, and the peer asks again.
+// rejected; joins for one that is still being set up are dropped, and the peer asks again.
 class joining_rails final : public request_filter {
  public:
   joining_rails(std::shared_ptr<registry> all, std::size_t way) noexcept : registry_(std::move(all)), way_(way) {}
@@ -278,7 +278,7 @@ class rails_transport final : public transport {
     for (const auto& each : ways_) common = common & each->features();
     return common;
   }
-  // One fabric has one link, unless another may follow it.
+  // A single fabric has one link, unless another link may follow it.
   [[nodiscard]] bool has_rails(std::chrono::milliseconds resume_within) const noexcept override {
     return ways_.size() > 1 || resume_within.count() > 0;
   }
@@ -307,7 +307,7 @@ class rails_transport final : public transport {
     for (std::size_t i = 0; i < count; ++i) {
       if (!is_tried_before(addresses, i)) all.push_back(i);
     }
-    std::vector<rail_route> routes;  // those of the attempt in progress
+    std::vector<rail_route> routes;  // for the attempt in progress
     std::vector<std::byte> words;
     const auto named = [&](std::size_t first) { return fmt::format("over {}", route(addresses, first).way->name()); };
     const auto attempt = [&](std::size_t first, std::size_t, const failed_attempts&) {
@@ -335,7 +335,7 @@ class rails_transport final : public transport {
     const std::size_t given = addresses.size();
     std::vector<fabric_listener> parts;
     for (std::size_t i = 0; i < std::max(given, ways_.size()); ++i) {
-      // Fabrics that share one network need one listener for each address.
+      // Fabrics that share one network need only one listener for each address.
       if (i >= given && is_of_same_kind(i)) continue;
       try {
         listen_options with_filter = options;
@@ -344,7 +344,7 @@ class rails_transport final : public transport {
         if (i < given) addresses[i] = made->address();
         parts.emplace_back(i % ways_.size(), std::move(made));
       } catch (const error& why) {
-        // A fabric that does not reach the address of another is not listened on.
+        // A fabric that cannot listen on the address of another one is left out.
         if (why.code() == errc::canceled || i < given) throw;
       }
     }

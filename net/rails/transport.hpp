@@ -9,9 +9,9 @@
 
 namespace weft::net::rails {
 
-/// A transport of one to max_rails others, whose connections have a link over each, in the order in which the first
-/// link is tried. Addresses are lists with one for each, "10.0.0.2:7471+10.0.1.2:7471", or one that all of them use.
-/// Throws errc::invalid_argument for another number of transports.
+/// Makes a transport of one to max_rails others. Its connections have a link over each; the first link is tried over
+/// each in this order. An address is a list with a part for each, "10.0.0.2:7471+10.0.1.2:7471", or one part that all
+/// of them use. Throws errc::invalid_argument for another number of transports.
 [[nodiscard]] std::unique_ptr<transport> open_transport(std::vector<std::unique_ptr<transport>> ways,
                                                         const slicing& sliced = {});
 

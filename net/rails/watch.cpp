@@ -12,12 +12,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How often the rails are looked at while something is in flight. A rail that has not moved is given up at the third
-// look in a row at which another one has, less than 100 ms after it fell silent; later where that has proved too soon.
-// While all are silent none can be blamed, and the pauses double until a message comes over any of them.
+// The pause between looks while something is in flight. A rail that has not moved is given up at the third look in a
+// row at which another one has, less than 100 ms after it fell silent; later if that has proved too soon. While all are
+// silent none can be blamed, and the pauses double, up to longest_watch, until one shows a sign of life.
 constexpr duration watch_period = 16ms;
 constexpr duration longest_watch = 60s;
-// A rail that was given up for its silence and is back sooner was slow, not silent.
+// A rail that was given up for its silence and is back sooner than this was slow, not silent.
 constexpr duration soon_back = 1s;
 
 }  // namespace
@@ -89,7 +89,7 @@ rail::sign watch::look_for_silence() noexcept {
   return latest;
 }
 
-// Asks for answers, so that rails move if they can: also those on which only a slow answer of the peer's is due.
+// Asks for answers, so that rails move if they can, also rails on which only a slow answer of the peer's is due.
 void watch::ask_rails() noexcept {
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     rail& way = owner_.rail_at(i);

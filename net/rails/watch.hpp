@@ -14,23 +14,23 @@
 
 namespace weft::net::rails {
 
-/// Looks at the rails of a connection while something is due from the peer, and gives up those that are silent.
+/// Looks at the rails of a connection while something is due from the peer, and gives up silent ones.
 ///
 /// A peer whose program or machine is busy is silent on all rails. So a rail that does not move is given up only while
-/// another one shows the sign that it lacks: of the program or, if a device alone completes what is in flight, of the
-/// machine.
+/// another one shows the sign of life that is missing: of the program or, if a device alone completes what is in
+/// flight, of the machine.
 class watch final : private weft::detail::timer {
  public:
-  /// What is watched.
+  /// The link whose rails are watched.
   class subject {
    public:
     /// Acts on time limits that have passed. False if the connection has ended.
     [[nodiscard]] virtual bool look_at_limits() noexcept = 0;
-    /// The next of these limits; empty if there is none.
+    /// The next time limit; empty if there is none.
     [[nodiscard]] virtual std::optional<time_point> next_limit() const noexcept = 0;
     /// Whether something is with a rail, control messages included, or the peer owes an answer.
     [[nodiscard]] virtual bool waits_for_rails() const noexcept = 0;
-    /// The same, of one rail.
+    /// Whether something is with this rail, or the peer owes an answer over it.
     [[nodiscard]] virtual bool waits_for(const rail& which) noexcept = 0;
 
    protected:
@@ -39,7 +39,7 @@ class watch final : private weft::detail::timer {
 
   watch(rail_owner& owner, subject& what) noexcept : owner_(owner), subject_(what) {}
 
-  /// Looks within the shortest pause, and from then on for as long as there is a limit, or something is waited for.
+  /// Looks within the shortest pause, and again for as long as there is a limit, or the peer owes something.
   void begin() noexcept {
     if (!is_soon()) arm_soon();
   }
@@ -49,7 +49,7 @@ class watch final : private weft::detail::timer {
   void rail_opened(const rail& which) noexcept;
 
  private:
-  // What has been seen of one rail.
+  // The observations of one rail.
   struct seen {
     bool is_suspected = false;                // it has not moved between two looks, although something is in flight
     unsigned silent_looks = 0;                // looks since then at which another rail has shown that the peer is there

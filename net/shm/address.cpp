@@ -123,12 +123,12 @@ enum class holder : std::uint8_t {
   nobody,    // nobody listens there
   dead,      // the listener's process has died
   alive,     // a process of this user listens, or something else than a socket of this kind is there
-  stranger,  // a process of another user listens, and peers of this user pass it by
+  stranger,  // a process of another user listens, which peers of this user skip
   silent,    // the listener's backlog is full
 };
 
-// Finds out who has a name that cannot be bound. Only a connection shows that, because a listener that lives answers. A
-// killed listener may do so for a moment, because the kernel ends its io_uring operations in the background.
+// Finds out who has a name that cannot be bound. Only a connection shows that, because a live listener answers. A
+// killed listener may still answer for a moment, because the kernel ends its io_uring operations in the background.
 holder holder_of(const unix_name& name, system_calls& calls) {
   const descriptor probe = open_unix_socket(calls, SOCK_NONBLOCK);
   const int result = calls.connect(probe.fd(), name.data(), name.size());
@@ -152,7 +152,7 @@ bool is_socket(const std::string& path, system_calls& calls) noexcept {
   return calls.lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode);
 }
 
-// An abstract name disappears with its socket. So wait for a name whose owner is dead, or does not listen yet.
+// Binds an abstract name, which disappears with its socket. Waits while its owner is dead, busy, or not yet listening.
 task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
   const time_point deadline = executor_core::current()->now() + longest_wait;
   for (;;) {
@@ -167,8 +167,8 @@ task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
 // A listener locks the directory of its path from bind(2) to listen(2), and while it checks for a left-over socket and
 // replaces it. Otherwise a socket that does not listen yet would be taken for a dead listener's, and of two listeners
 // that find a dead one's socket, the second would remove the file of the first. The lock is on the directory, because a
-// lock file would be left behind; it ends with the process. Empty if there is no lock to be had: then nothing is taken
-// over.
+// lock file would be left behind; it ends with the process. Yields an empty descriptor if it gets no lock: then nothing
+// is replaced.
 task<descriptor> lock_directory_of(const std::string& path, system_calls& calls) {
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -263,8 +263,8 @@ task<listening_socket> listen_at(const socket_address& address) {
   if (address.port() != 0) {
     const unix_name name = unix_name::of(address);
     const int result = co_await bind_in_time(socket, name);
-    // Any user can take a name. That does not keep this process from the address over another fabric, unless its peers
-    // would reach the process that has the name.
+    // Any user can take a name. Unless peers would reach the process that has it, the error is not EADDRINUSE, so that
+    // this process may still listen at the address over another fabric.
     if (result == -EADDRINUSE && holder_of(name, calls) != holder::alive) {
       throw system_error(EACCES, "bind the address: a process that peers of this user cannot reach has its name");
     }

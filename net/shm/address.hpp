@@ -45,11 +45,11 @@ class unix_name {
 /// addresses. As with TCP, a wildcard address as the target stands for the loopback.
 [[nodiscard]] std::vector<unix_name> names_of(const socket_address& target);
 
-/// 0 if it is an address of this machine, -EADDRNOTAVAIL if it is not, or another -errno of bind(2). Tested by binding
-/// a socket, because lists of addresses are wrong in containers.
+/// Returns 0 for an address of this machine, -EADDRNOTAVAIL for another, or another -errno of bind(2). Tests that by
+/// binding a socket, because lists of addresses are wrong in containers.
 [[nodiscard]] int find_here(const socket_address& address, system_calls& calls) noexcept;
 
-/// An AF_UNIX socket of the kind that is used here: SOCK_SEQPACKET. Throws weft::error.
+/// Opens an AF_UNIX socket of the kind that is used here, SOCK_SEQPACKET. Throws weft::error.
 [[nodiscard]] descriptor open_unix_socket(system_calls& calls, int flags = 0);
 
 /// The file of a listening socket that has a path. It is removed with its listener, unless another file has replaced
@@ -57,17 +57,17 @@ class unix_name {
 class socket_file {
  public:
   socket_file() = default;
-  /// A socket has just been bound to `path`.
+  /// Takes over the file of a socket that has just been bound to `path`. Throws weft::error.
   socket_file(std::string path, system_calls& calls);
   socket_file(socket_file&& other) noexcept;
   socket_file& operator=(socket_file&&) = delete;
   ~socket_file() { remove(); }
 
-  /// Called while the socket still listens, because nobody takes the path over then.
+  /// Removes the file. Called while the socket still listens, because nobody takes the path over then.
   void remove() noexcept;
 
  private:
-  std::string path_;  // empty: there is none
+  std::string path_;  // empty: no file
   system_calls* calls_ = nullptr;
   dev_t device_ = 0;
   ino_t number_ = 0;
@@ -87,7 +87,7 @@ class listening_socket {
 /// Listens at a numeric address; port 0 chooses a port that is free for TCP as well. Throws weft::error.
 task<listening_socket> listen_at(const socket_address& address);
 
-/// Listens at a path. A socket that a dead listener has left there is taken over. Throws weft::error.
+/// Listens at a path. Replaces a socket that a dead listener has left there. Throws weft::error.
 task<listening_socket> listen_at_path(std::string path);
 
 }  // namespace weft::net::shm

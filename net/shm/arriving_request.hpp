@@ -26,7 +26,7 @@ class arriving_request {
   [[nodiscard]] bool is_continued() const noexcept { return continued_; }
   [[nodiscard]] std::uint64_t moved() const noexcept { return moved_; }
   [[nodiscard]] std::uint64_t left() const noexcept { return header_.total - moved_; }
-  /// So many bytes have been moved to their place. True if that is all.
+  /// Counts bytes as moved to their place. True once all are.
   [[nodiscard]] bool move(std::size_t bytes) noexcept {
     moved_ += bytes;
     return moved_ == header_.total;

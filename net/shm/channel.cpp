@@ -18,10 +18,10 @@ namespace {
 // F_SEAL_SEAL forbids further seals, because a later seal against writing would break this end's mapping of the file.
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Nobody can execute the file, as a system may demand (vm.memfd_noexec). An older kernel does not know that flag.
+// Creates a file that cannot be executed, because a system may demand that (vm.memfd_noexec).
 int make_file(system_calls& calls) {
   constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  constexpr unsigned not_executed = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3; the headers may be older
+  constexpr unsigned not_executed = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3 (else EINVAL); the headers may be older
   int made = calls.memfd_create("weft-channel", flags | not_executed);
   if (made == -EINVAL) made = calls.memfd_create("weft-channel", flags);
   return checked(made, "memfd_create");
@@ -51,7 +51,7 @@ channel channel::make(std::size_t ring_bytes, system_calls& calls) {
   checked(calls.fcntl(file.fd(), F_ADD_SEALS, wanted_seals), "fcntl(F_ADD_SEALS)");
   channel made(std::move(file), ring_bytes, true, calls);
   int reserved = calls.madvise(made.memory_.data(), header_bytes, MADV_POPULATE_WRITE);
-  // Before Linux 5.14 only the whole file can be reserved, by the end that has created it.
+  // Linux before 5.14 has no MADV_POPULATE_WRITE: then the end that creates the file reserves all of it.
   if (reserved == -EINVAL) reserved = calls.fallocate(made.file(), 0, 0, length);
   checked(reserved, "reserve the pages of a channel");
   ::new (&made.own()) end_words;

@@ -37,11 +37,11 @@ class channel {
 
   /// The file for the peer to map.
   [[nodiscard]] int file() const noexcept { return file_.fd(); }
-  /// Called once the peer has the file.
+  /// Closes the file; called once the peer has it.
   void close_file() noexcept { file_.close(); }
   [[nodiscard]] std::size_t ring_bytes() const noexcept { return ring_bytes_; }
 
-  /// The words of this end, and of the other.
+  /// The shared state of this end, and that of the other end.
   [[nodiscard]] end_words& own() const noexcept { return words(accepted_ ? 0 : 1); }
   [[nodiscard]] end_words& other() const noexcept { return words(accepted_ ? 1 : 0); }
   [[nodiscard]] ring_writer writer() const noexcept;

@@ -23,39 +23,39 @@ class direct_access {
  public:
   enum class right : std::uint8_t { read, write, atomic };
 
-  /// A range that this end may use.
+  /// The memory of one loan, which this end has mapped.
   struct range {
     std::uint32_t key;
     std::uint32_t number;
-    std::uint64_t address;  // of the first byte, in the peer's terms
+    std::uint64_t address;  // the peer's address of the first byte
     std::uint64_t length;
-    std::uint8_t rights;  // flags of the record
+    std::uint8_t rights;  // record::readable, writable and atomic
     std::byte* first;
     mr::mapping file;
 
-    /// Null if the range does not cover the access: the owner has to refuse it.
+    /// Where the access lies in this process; null if the loan does not allow it, so the owner has to refuse it.
     [[nodiscard]] std::byte* at(std::uint64_t address, std::uint64_t bytes, right wanted) const noexcept;
   };
 
   /// `own` and `other` are this end's words and the peer's, and outlive it.
   direct_access(end_words& own, const end_words& other) noexcept : own_(own), other_(other) {}
 
-  /// The peer offers memory, and has sent `file` for it; an empty `file` means that this process had no descriptor
-  /// left. Returns what is wrong with the offer; null if nothing is, and an answer is owed.
+  /// Maps the memory that the peer offers, or declines it. `file` came with the offer; empty: this process had no
+  /// descriptor left. Returns what is wrong with the offer, or null; then an answer is owed.
   [[nodiscard]] const char* consider(const record& offer, const offered_memory& where, descriptor file) noexcept;
-  /// The peer has ended a loan. Returns what is wrong with that, or null.
+  /// Unmaps a loan that the peer has ended. Returns what is wrong with that, or null; then an answer is owed.
   [[nodiscard]] const char* give_back(std::uint32_t number) noexcept;
-  /// This end does not use that key any more.
+  /// Unmaps the loan of a key that this end does not use any more.
   void forget(std::uint32_t key) noexcept;
 
   [[nodiscard]] range* find(std::uint64_t key) noexcept;
 
-  /// For an access to a range.
+  /// Begins an access to a range.
   [[nodiscard]] loan_visit visit(const range& where) const noexcept {
     static_assert(loan_visit::open == end_words::open);
     return {own_.turn, other_.lent[where.number]};
   }
-  /// Where all of that is mapped, and what may be done with it.
+  /// Where the `bytes` bytes at `address` are mapped, and what may be done with them; empty if not all are.
   [[nodiscard]] direct_place place(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) noexcept;
 
   /// The next answer that is owed to the peer. To be followed by answered() once it is in the ring.
@@ -69,10 +69,10 @@ class direct_access {
   end_words& own_;
   const end_words& other_;
   std::array<std::unique_ptr<range>, max_loans> ranges_;  // by their numbers
-  std::array<std::uint32_t, max_loans> order_{};          // the numbers of all ranges, first that of the last one used
+  std::array<std::uint32_t, max_loans> order_{};          // the numbers of all ranges, the last used first
   std::size_t count_ = 0;
   std::uint64_t mapped_bytes_ = 0;  // never more than the machine has
-  // By number, a bit each: answers that are owed.
+  // The answers that are owed: one bit for each loan, by its number.
   std::uint64_t taken_ = 0;
   std::uint64_t declined_ = 0;
   std::uint64_t returned_ = 0;

@@ -23,8 +23,7 @@ void direct_loans::item::open() noexcept {
   owner.own_.lent[number].store(end_words::open, std::memory_order_seq_cst);
 }
 
-// Pairs with loan_visit: either the peer sees that the loan is shut, or this end sees that the peer is
-// inside.
+// Pairs with loan_visit: either the peer sees that the loan is shut, or this end sees that the peer is inside.
 void direct_loans::item::shut() noexcept {
   owner.own_.lent[number].store(end_words::shut, std::memory_order_seq_cst);
   turn_.store(owner.other_.turn.load(std::memory_order_seq_cst), std::memory_order_relaxed);
@@ -92,8 +91,8 @@ bool direct_loans::shut_out() noexcept {
   return is_outside;
 }
 
-// One offer is unanswered at a time, even if it is revoked before the peer has answered, so that a file in the socket
-// is known to belong to it.
+// Leaves at most one offer unanswered, even one whose loan has ended since, so that a file in the socket is known to
+// belong to it.
 std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
   for (const std::unique_ptr<item>& each : items_) {
     if (each->at == stage::ending) {

@@ -21,13 +21,13 @@ namespace weft::net::shm {
 ///
 /// A range is offered when the peer has accessed it for the first time through this end, which goes on executing the
 /// peer's requests until the peer has mapped the file. A loan ends when its key is revoked: the peer is shut out at
-/// once, through the shared end_words, and then told to give the memory back. Used on the connection's executor, except
-/// that regions may end on other threads.
+/// once, through the shared end_words, and then asked to give the memory back. Used on the connection's executor,
+/// except that regions may end on other threads.
 class direct_loans final : private weft::detail::remote_work {
  public:
   class lender {
    public:
-    /// A region has ended, so that there are notices to send.
+    /// Called when a region has ended, so there are notices to send.
     virtual void loans_ended() noexcept = 0;
 
    protected:
@@ -39,15 +39,15 @@ class direct_loans final : private weft::detail::remote_work {
       : owner_(owner), home_(home), own_(own), other_(other) {}
   direct_loans(const direct_loans&) = delete;
   direct_loans& operator=(const direct_loans&) = delete;
-  /// Takes everything back, from a peer that is outside, has gone, or has broken the rules.
+  /// Takes all loans back, from a peer that is outside, has gone, or has broken the rules.
   ~direct_loans();
 
-  /// The peer has accessed memory that may be lent; `range` is the range that the key opens.
+  /// Plans to offer memory that the peer has accessed, if it may be lent; `range` is the range that the key opens.
   void consider(std::uint32_t key, const software::key_table::reader::range& range,
                 software::direct_memory& whole) noexcept;
-  /// The key has been revoked. Calls who.revoked() once the peer is outside of the memory.
+  /// Ends the loan of a revoked key. Calls who.revoked() once the peer is outside of the memory.
   void revoke(std::uint32_t key, revocation& who) noexcept;
-  /// The connection has ended: shuts the peer out of everything. True once it is outside; ask again until then.
+  /// Shuts the peer out of everything, because the connection has ended. True once it is outside; ask again until then.
   [[nodiscard]] bool shut_out() noexcept;
 
   /// A record for the peer about a loan.
@@ -58,7 +58,7 @@ class direct_loans final : private weft::detail::remote_work {
   };
   [[nodiscard]] std::optional<notice> next_notice() noexcept;
   void said(const notice& what) noexcept;
-  /// The offer's file could not be sent: the range is offered again at the peer's next access.
+  /// Drops an offer whose file could not be sent: the range is offered again at the peer's next access.
   void withhold(const notice& what) noexcept;
   /// Takes an answer of the peer's. Returns what is wrong with it, or null.
   [[nodiscard]] const char* heard(const record& answer) noexcept;
@@ -70,8 +70,8 @@ class direct_loans final : private weft::detail::remote_work {
   //   offered    the peer has been sent the file
   //   lent       the peer has the file mapped
   //   declined   the peer cannot map the file, and is not asked again
-  //   ending     the peer is shut out, and has yet to be told
-  //   withdrawn  the peer has been told
+  //   ending     the peer is shut out, and a `withdrawn` record has yet to be sent
+  //   withdrawn  the `withdrawn` record has been sent, and not been answered
   enum class stage : std::uint8_t { free, wanted, offered, lent, declined, ending, withdrawn };
   class item final : public software::direct_memory::loan {
    public:

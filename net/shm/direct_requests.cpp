@@ -64,7 +64,7 @@ std::byte* direct_requests::find(const work_request& work, std::uint64_t bytes,
   return range != nullptr ? range->at(work.remote_address, bytes, wanted) : nullptr;
 }
 
-// Flattened, because it is short, and all that there is of most small writes and reads.
+// Flattened, because it is short, and most small writes and reads do nothing else.
 [[gnu::flatten]] direct_requests::step direct_requests::execute_now(const work_request& work,
                                                                     std::uint64_t bytes) noexcept {
   const direct_access::range* range = nullptr;
@@ -121,8 +121,8 @@ direct_requests::outcome direct_requests::visit(const work_request& work, std::u
     return outcome::done;
   }
   if (!copy_directly(home_, work, from, place, by_words)) return outcome::torn;
-  // Orders this access before later ones: whoever sees a later write sees this one, and a later read sees no less than
-  // this one.
+  // Orders this access before later ones: a reader that sees a later write sees this one, and a later read sees no less
+  // than this one.
   std::atomic_thread_fence(std::memory_order_acq_rel);
   return outcome::done;
 }

@@ -29,7 +29,7 @@ class direct_requests {
 
   /// Whether the peer has ever offered memory.
   [[nodiscard]] bool are_possible() const noexcept { return access_ != nullptr; }
-  /// For places that are used without a request.
+  /// The gate of the places from find(), which are used without a request.
   [[nodiscard]] const direct_gate& gate() const noexcept { return gate_; }
   [[nodiscard]] direct_place find(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) noexcept {
     return access_ != nullptr ? access_->place(key, address, bytes) : direct_place();
@@ -39,28 +39,28 @@ class direct_requests {
     wait,        ///< for requests before it, or for the next turn, because it is too large for one
     by_request,  ///< the owner has to execute it
   };
-  /// After are_possible(). `awaits_answers`: to reads or atomic operations before it.
+  /// Executes (a part of) a request, after are_possible(). `awaits_answers`: earlier reads or atomics are unanswered.
   [[nodiscard]] step execute(posted_request& item, bool awaits_answers) noexcept;
-  /// Executes a write or read of up to whole_bytes that no answer is awaited before; `wait`: execute() will do it.
+  /// Executes a write or read of up to whole_bytes, only if no answer is awaited. `wait`: execute() will do it.
   [[nodiscard]] step execute_now(const work_request& work, std::uint64_t bytes) noexcept;
-  /// Whether there is more to be executed in the next turn; until begin().
+  /// Whether a request goes on in the next turn, because it is too large for one; until begin().
   [[nodiscard]] bool are_postponed() const noexcept { return postponed_; }
   void begin() noexcept { postponed_ = false; }
-  /// A write has been left to the peer.
+  /// Called when a write has been left to the peer.
   void wrote() noexcept { gate_.is_behind = true; }
-  /// This end gives the key back.
+  /// Unmaps the loan of a key that this end gives back.
   void forget(std::uint32_t key) noexcept {
     if (access_ == nullptr) return;
     ++gate_.version;
     access_->forget(key);
   }
 
-  // What the peer says. Returns what is wrong with it, or null; then an answer may be owed.
+  // Take records of the peer. Return what is wrong with the record, or null; then an answer may be owed.
   [[nodiscard]] const char* take_offer(const record& header, std::span<const std::byte> content,
                                        wake_ups& files) noexcept;
   [[nodiscard]] const char* give_back(std::uint32_t number) noexcept;
   [[nodiscard]] const char* fenced() noexcept;
-  /// True once no answer is owed any more.
+  /// Sends the answers that are owed. False if the ring lacks room for all of them yet.
   [[nodiscard]] bool send_answers() noexcept;
 
   /// Lets go of all loans.
@@ -75,7 +75,7 @@ class direct_requests {
     shut,  ///< the owner has ended the loan; nothing has happened
     torn,  ///< the file behind the local memory has become shorter
   };
-  // Where the peer's memory is, and in which range; null if it is not lent for this.
+  // The peer's memory in this process, and its range; null if not lent for this.
   [[nodiscard]] std::byte* find(const work_request& work, std::uint64_t bytes,
                                 const direct_access::range*& range) noexcept;
   [[nodiscard]] step execute_piece(posted_request& item, const direct_access::range& where, std::byte* place) noexcept;

@@ -25,7 +25,7 @@ descriptor make_epoll(system_calls& calls) {
 
 executor_state& executor_state::of(const std::shared_ptr<software::domain>& home, system_calls& calls) {
   executor_core& running = *executor_core::current();
-  // Not the domain itself, under which iwarp keeps its state.
+  // The key is not the domain itself, because iwarp keeps its state under that.
   const void* const key = &home->keys();
   if (auto* found = running.find_attachment(key)) return static_cast<executor_state&>(*found);
   return static_cast<executor_state&>(running.attach(key, std::make_unique<executor_state>(home, calls)));
@@ -70,7 +70,7 @@ void executor_state::leave() noexcept {
   if (--ends_ == 0 && !std::exchange(leaving_, true)) executor_.submit(*this);
 }
 
-// Outside of any poll, so that the poller can be removed.
+// Runs outside of any poll, so that the poller can be removed.
 void executor_state::run_on_executor() noexcept {
   leaving_ = false;
   if (ends_ != 0 || !std::exchange(polled_, false)) return;

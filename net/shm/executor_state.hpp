@@ -32,7 +32,7 @@ class polled_end {
   /// From now on new work makes the socket readable; work that is there already does not.
   virtual void fall_asleep() noexcept = 0;
   virtual void wake_up() noexcept = 0;
-  /// The socket has a packet, or has ended. To be noted only, because poll() follows.
+  /// Notes that the socket has a packet or, `at_end`, has ended; no more than that, because poll() follows.
   virtual void socket_ready(bool at_end) noexcept = 0;
 
   // How the end is polled:
@@ -41,7 +41,7 @@ class polled_end {
   //   cold  asleep, because nothing has happened for a while; polled again once its socket is readable
   enum class state : std::uint8_t { out, hot, cold };
   state state_ = state::out;
-  std::uint32_t quiet_ = 0;  // polls in a row that have found nothing
+  std::uint32_t quiet_ = 0;  // consecutive polls that have found nothing
   polled_end* previous_ = nullptr;
   polled_end* next_ = nullptr;
 };
@@ -53,8 +53,8 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   /// The running executor's state for `home`; created at the first call. Throws weft::error.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<software::domain>& home, system_calls& calls);
 
-  /// After so many polls without work an end goes cold. Called before there are ends, by simulations, which poll
-  /// rarely.
+  /// Sets the number of polls without work after which an end goes cold. Called before there are ends, by simulations,
+  /// which poll rarely.
   static void set_patience(std::uint32_t polls) noexcept { patience_ = polls; }
 
   executor_state(std::shared_ptr<software::domain> home, system_calls& calls);
@@ -65,7 +65,7 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   /// Polls an end from the next turn on. Throws weft::error.
   void add(polled_end& item, int socket);
   void remove(polled_end& item, int socket) noexcept;
-  /// There is work for the end: polls it in the coming turns.
+  /// Polls the end in the coming turns, because there is work for it.
   void heat(polled_end& item) noexcept {
     item.quiet_ = 0;
     if (item.state_ != polled_end::state::cold) return;
@@ -95,9 +95,9 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   software::key_table::reader reader_;
   executor_core& executor_;
   system_calls& calls_;
-  descriptor sockets_;             // epoll(7): of all ends, hot and cold; while there are any
-  polled_end* first_ = nullptr;    // of the hot ends
-  polled_end* current_ = nullptr;  // where the next poll() goes on, if the last one has used up its budget
+  descriptor sockets_;             // epoll(7) of all ends' sockets, hot and cold; open while there are ends
+  polled_end* first_ = nullptr;    // list of the hot ends
+  polled_end* current_ = nullptr;  // where the next poll() goes on, if the last one used up its budget
   polled_end* cooling_ = nullptr;  // the end in cool(); null once its last poll() has removed it
   std::size_t ends_ = 0;
   std::uint32_t polls_ = 0;

@@ -10,8 +10,8 @@ namespace weft::net::shm {
 
 using weft::detail::make_error;
 
-// Not if a part of the payload is in the ring already, and not if a file behind the memory may become shorter, which
-// the peer could not tell from memory that was never there.
+// False if a part of the payload is in the ring already, or if a file behind the memory may become shorter, because the
+// peer could not tell that from memory that was never there.
 bool far_copies::may_send(const posted_request& item, const software::domain& home) noexcept {
   if (by_peer_ == state::untried) ask();
   if (by_peer_ != state::possible || item.moved != 0) return false;

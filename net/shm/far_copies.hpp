@@ -39,36 +39,36 @@ class far_copies {
   /// Whether the peer can copy the payload. Asks the peer, the first time; until it has answered, payloads go through
   /// the ring.
   [[nodiscard]] bool may_send(const posted_request& item, const software::domain& home) noexcept;
-  /// False if there is not enough room in the ring yet.
+  /// Sends a request that names its payload's memory. False if there is not enough room in the ring yet.
   [[nodiscard]] bool send(posted_request& item, const software::domain& home) noexcept;
-  /// The peer has answered. Returns what is wrong with that, or null.
+  /// Takes the peer's answer to `prove`. Returns what is wrong with it, or null.
   [[nodiscard]] const char* heard(const record& answer) noexcept;
 
   // ---- out of the peer's memory ----
 
-  /// The peer asks whether this end can copy. Returns what is wrong with that, or null; then an answer is owed.
+  /// Tests for the peer whether this end can copy. Returns what is wrong with `content`, or null, and owes an answer.
   [[nodiscard]] const char* prove(std::span<const std::byte> content) noexcept;
-  /// A payload of `total` bytes is to be copied. Returns what is wrong with it, or null.
+  /// Begins to copy a payload of `total` bytes; `content` lists its pieces. Returns what is wrong with them, or null.
   [[nodiscard]] const char* begin(std::span<const std::byte> content, std::uint64_t total) noexcept;
   /// Whether a payload is being copied.
   [[nodiscard]] bool is_copying() const noexcept { return copying_; }
   enum class outcome : std::uint8_t {
     copied,
-    missing,  ///< a part of the memory, of either end's; the copy has been given up
-    failed,   ///< and so the link has ended
+    missing,  ///< a part of either end's memory is missing; the copy has been given up
+    failed,   ///< the link has ended
   };
   /// Fills `to` with the payload from offset `from` on.
   [[nodiscard]] outcome copy(std::span<std::byte> to, std::uint64_t from) noexcept;
-  /// The whole payload has been copied, and an answer is owed.
+  /// Called once the whole payload has been copied: an answer is owed from then on.
   void finish() noexcept {
     copying_ = false;
     ++owed_copied_;
   }
   void give_up() noexcept { copying_ = false; }
-  /// True once no answer is owed any more.
+  /// Sends the answers that are owed. False if the ring lacks room for all of them yet.
   [[nodiscard]] bool send_answers() noexcept;
 
-  /// Nothing of this end's memory proves anything any more.
+  /// Clears the proof word, so that from now on a copy by the peer fails.
   void end() noexcept { proof_.value = 0; }
 
  private:
@@ -81,8 +81,8 @@ class far_copies {
   link_breaker& link_;
   enum class state : std::uint8_t { untried, asked, possible, impossible };
   state by_peer_ = state::untried;
-  proof_word proof_;                                // of this end
-  std::optional<peer_process> process_;             // the peer's; empty: it has sent no proof
+  proof_word proof_;                                // of this end's memory
+  std::optional<peer_process> process_;             // the peer's process; empty: the peer has sent no proof
   std::array<far_piece, max_far_pieces> pieces_{};  // of the payload that is being copied
   bool copying_ = false;
   std::uint32_t owed_copied_ = 0;    // how many `copied` are to be sent

@@ -56,7 +56,7 @@ struct frame {
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept {
     return std::span(private_memory).first(private_bytes);
   }
-  /// False if `data` is more than a frame carries.
+  /// Copies `data` into the frame. False if it is more than a frame carries.
   [[nodiscard]] bool set_private_data(std::span<const std::byte> data) noexcept;
 
   friend bool operator==(const frame&, const frame&) = default;

@@ -12,16 +12,16 @@
 #include <optional>
 #include <span>
 
-// The last record of an end that breaks its connection, and the errors that both ends report then.
+// The `broken` record of an end that breaks its connection, and the errors that both ends report then.
 namespace weft::net::shm {
 
-/// The most text in such a record.
+/// The most text in a `broken` record, in bytes.
 inline constexpr std::size_t max_words = 160;
 
-/// `is_late`: this end has revoked the key. The peer may not have known that, so this is no protocol error.
+/// The error for a refused access; no protocol error if `is_late`: the peer may not know that the key is revoked.
 [[nodiscard]] error why_refused(const refused_access& what, software::access_status status, bool is_late) noexcept;
 [[nodiscard]] record record_of(const refused_access& what) noexcept;
-/// How a request has ended, if the peer has refused one in the record `refused`, or none.
+/// How a request ended with the link; `refused` is the peer's record of the request that it refused, if any.
 [[nodiscard]] work_status status_of(const posted_request& item, const std::optional<record>& refused) noexcept;
 /// Why the peer has broken the connection.
 [[nodiscard]] error why_broken(const record& header, std::span<const std::byte> content) noexcept;

@@ -24,7 +24,7 @@ struct established {
   pid_t process = 0;                 ///< the peer's pid; 0 if it is of another user, or has no pid in this namespace
 };
 
-/// Called on the executor that is to own the link. `receives` may be null.
+/// Makes the link; called on the executor that is to own it. `receives` may be null.
 [[nodiscard]] std::unique_ptr<net::link> make_link(established made, std::shared_ptr<software::domain> home,
                                                    std::shared_ptr<receive_queue> receives);
 

@@ -15,17 +15,17 @@ struct refused_access {
   std::uint64_t bytes;
   std::uint64_t address;
   std::uint32_t key;
-  std::uint32_t number;  ///< of all requests of its end, modulo 2^32
+  std::uint32_t number;  ///< index among the peer's requests, modulo 2^32
 };
 
-/// The link, whose parts end it when they cannot go on.
+/// The link as seen by its parts, which end it when they cannot go on.
 class link_breaker {
  public:
-  /// This end cannot go on.
+  /// Ends the link, because this end cannot go on.
   virtual void break_off(const error& why) noexcept = 0;
-  /// The peer has broken the rules.
+  /// Ends the link, because the peer has broken the rules of the protocol.
   virtual void break_rules(std::string_view what) noexcept = 0;
-  /// The peer has no right to what it has asked for.
+  /// Ends the link, because the peer has no right to an access that it asked for.
   virtual void refuse_access(const refused_access& what, software::access_status status) noexcept = 0;
 
  protected:

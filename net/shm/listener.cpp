@@ -31,7 +31,7 @@ bool is_shortage_of_descriptors(const error& why) noexcept {
   return why.code() == std::errc::too_many_files_open || why.code() == std::errc::too_many_files_open_in_system;
 }
 
-// What this end makes of the peer's wishes and its own.
+// Agrees on the smaller of the peer's wish and this end's, for each parameter.
 frame agree(const frame& hello, std::uint32_t ring_bytes, const set_up_options& own) noexcept {
   return {.kind = frame_kind::accept,
           .incoming_reads = std::min(own.incoming_reads, hello.outgoing_reads),
@@ -39,7 +39,7 @@ frame agree(const frame& hello, std::uint32_t ring_bytes, const set_up_options& 
           .ring_bytes = std::min(ring_bytes, hello.ring_bytes)};
 }
 
-// A peer whose hello is in.
+// A peer whose hello has arrived.
 class request final : public net::link_request {
  public:
   request(std::unique_ptr<descriptor> socket, pid_t process, const frame& said, std::shared_ptr<software::domain> home,
@@ -86,7 +86,7 @@ class request final : public net::link_request {
   static void set_private_data(frame& answer, std::span<const std::byte> data) {
     if (!answer.set_private_data(data)) throw error(errc::invalid_argument, "too much private data");
   }
-  // The peer is told to go another way.
+  // Creates the channel. If that fails, rejects the peer as reject_reason::unable, so that it tries another fabric.
   channel make_channel(std::size_t ring_bytes) {
     try {
       return channel::make(ring_bytes, socket_->calls());
@@ -121,8 +121,8 @@ class listener final : public socket_listener {
         any_user_(path_of(name()).has_value()) {}
 
  private:
-  // Of peers of this process's user each process has its share of the places, of others each user: they are what can be
-  // silent on purpose, and a user has as many processes as it likes.
+  // An origin is one process if its user is this process's, else the whole user, because other users may be silent on
+  // purpose, and a user can have any number of processes.
   [[nodiscard]] peer_origin origin_of(const descriptor& socket, const socket_address&) const noexcept override {
     ucred who{};
     socklen_t length = sizeof who;
@@ -144,7 +144,7 @@ class listener final : public socket_listener {
   bool any_user_;
 };
 
-// A rejection comes behind the hello: a socket that is closed before it was read tells its peer nothing but that.
+// Rejects only after reading the hello: closing a socket with unread packets gives the peer ECONNRESET first.
 task<std::unique_ptr<net::link_request>> listener::receive_request(std::unique_ptr<descriptor> socket,
                                                                    const socket_address&, time_point deadline) {
   const ucred who = peer_of(*socket);

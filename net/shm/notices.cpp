@@ -26,8 +26,8 @@ bool notices::send() noexcept {
   return true;
 }
 
-// Sends the file first, so that it is there when the offer is taken. If the socket has no room for it, the peer does
-// not empty its socket, and the offer is withheld.
+// Sends the file first, so that it is there when the peer takes the offer. Withholds the offer if the socket has no
+// room for the file, because the peer does not read its packets.
 bool notices::send(const direct_loans::notice& what) noexcept {
   const bool is_offer = what.header.kind == record_kind::offer;
   const auto where = std::as_bytes(std::span(&what.where, is_offer ? 1 : 0));

@@ -20,11 +20,11 @@
 
 namespace weft::net::shm {
 
-/// The records beside requests and their answers: about loans of memory to either end, fences, and far copies. Also
-/// owns the loans of this end's memory.
+/// Sends and takes the records that are neither requests nor their answers: about loans of memory to either end,
+/// fences, and far copies. Also owns the loans of this end's memory.
 class notices {
  public:
-  /// What notices are about, and where they go.
+  /// The parts of the link that notices use.
   struct surroundings {
     executor_core& home;
     channel& memory;
@@ -41,27 +41,27 @@ class notices {
   notices(const notices&) = delete;
   notices& operator=(const notices&) = delete;
 
-  /// Whether there may be some to be sent.
+  /// Whether there may be notices to send.
   [[nodiscard]] bool are_owed() const noexcept { return owed_; }
   void owe() noexcept { owed_ = true; }
-  /// True if no notice is left that can be sent.
+  /// Sends the notices that are due. False if the ring lacks room for all of them yet.
   [[nodiscard]] bool send() noexcept;
-  /// False if the record is no notice.
+  /// Takes a notice; breaks the link if it is invalid. False if the record is no notice.
   [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
-  /// The socket has a packet.
+  /// Called when the socket has a packet.
   void packet_arrived() noexcept { wake_ups_.arrived(); }
 
   /// Offers the memory to the peer, which can then access it without this end.
   void lend(std::uint32_t key, software::direct_memory& whole) noexcept;
   [[nodiscard]] bool has_lent() const noexcept { return loans_ != nullptr; }
-  /// After has_lent(). The key has been revoked: calls who.revoked() once the peer is outside of the memory.
+  /// Only after has_lent(). Ends the loan of a revoked key; calls who.revoked() once the peer is outside of the memory.
   void revoke(std::uint32_t key, revocation& who) noexcept {
     owed_ = true;
     loans_->revoke(key, who);
   }
   /// Shuts the peer out of all that it was lent. True once it is outside; ask again until then.
   [[nodiscard]] bool shut_out() noexcept { return loans_ == nullptr || loans_->shut_out(); }
-  /// The peer uses no loan any more.
+  /// Takes back all loans; called once the peer uses none any more.
   void end_loans() noexcept { loans_.reset(); }
 
  private:

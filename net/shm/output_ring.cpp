@@ -60,11 +60,10 @@ void output_ring::publish_now() noexcept {
 void output_ring::wake_sleeper() noexcept {
   std::atomic<std::uint32_t>& attention = memory_.other().attention;
   if (attention.exchange(end_words::awake, std::memory_order_seq_cst) == end_words::awake) return;
-  // This never blocks, because the socket shares no open file description with the peer, which could change its flags.
-  // If there is no room for the packet, other wake-ups are in flight.
+  // This never blocks (MSG_DONTWAIT). If there is no room for the packet, other wake-ups are in flight.
   const int result = send_wake_up(socket_);
   if (result == 0 || result == -EAGAIN || result == -EPIPE || result == -ECONNRESET) return;
-  // The peer counts as awake now, so nothing would wake it later: it learns of the end by the socket.
+  // The peer counts as awake now, so nothing would wake it later; it learns of the end from the socket.
   const auto text = software::words::format("the peer cannot be woken up: errno %d", -result);
   link_.break_off(make_error(errc::connection_failed, text.view()));
 }

@@ -14,7 +14,7 @@
 
 namespace weft::net::shm {
 
-/// The records that this end writes, and the wake-ups that go with them.
+/// The ring that this end writes, with the wake-ups for its records.
 class output_ring {
  public:
   output_ring(channel& memory, descriptor& socket, link_breaker& link) noexcept
@@ -22,11 +22,11 @@ class output_ring {
   output_ring(const output_ring&) = delete;
   output_ring& operator=(const output_ring&) = delete;
 
-  /// Contiguous room for a record: its header, and a payload of at least `least` and at most `most` bytes. Empty if
-  /// there is not enough room yet.
+  /// Finds contiguous room for a record: its header, and a payload of at least `least` and at most `most` bytes. Empty
+  /// if there is not enough room yet.
   [[nodiscard]] std::span<std::byte> find_room(std::size_t least, std::size_t most) noexcept;
-  /// find_room() for a record of `bytes` where the ring neither wraps nor seems full: without a look at the peer's
-  /// position, and without consequences if it is empty.
+  /// Finds room for a record with `bytes` bytes of payload, without wrapping the ring and without loading the peer's
+  /// position. Empty if there is none that way; nothing has changed then.
   [[nodiscard]] std::span<std::byte> room_at_once(std::size_t bytes) const noexcept {
     if (!reserved_ || writer_.contiguous_known_room() < ring_bytes_of(bytes)) return {};
     return {writer_.place(), sizeof(record) + bytes};
@@ -36,20 +36,20 @@ class output_ring {
     ::new (static_cast<void*>(writer_.place())) record(header);
     writer_.advance(ring_bytes_of(header.bytes));
   }
-  /// A whole record. False if there is not enough room yet.
+  /// Writes a whole record. False if there is not enough room yet.
   [[nodiscard]] bool send(const record& header, std::span<const std::byte> payload) noexcept;
   void publish() noexcept {
     if (writer_.has_unpublished()) publish_now();
   }
-  /// Called after a publication or a release. This end's store and its load of `attention` are seq_cst, and so is the
-  /// other end's store when it falls asleep; a seq_cst fence separates that from its load. So either the other end sees
-  /// what was published, or this end sees that the other sleeps.
+  /// Wakes the other end if it sleeps; called after a publication or a release. This end's store and its load of
+  /// `attention` are seq_cst, and so is the other end's store when it falls asleep; a seq_cst fence separates that
+  /// store from its load. So either the other end sees what was published, or this end sees that the other sleeps.
   void wake_other() noexcept {
     if (!writer_.other_is_awake()) [[unlikely]]
       wake_sleeper();
   }
 
-  /// Output is tried again.
+  /// Called before output is tried again.
   void begin() noexcept { blocked_room_.reset(); }
   /// True if output that stopped for want of room can go on. Also true if any output `waits` and the peer's position is
   /// impossible; `*sane` is false then.
@@ -71,7 +71,7 @@ class output_ring {
   bool reserved_ = false;                    // the ring's pages are reserved
 };
 
-/// A read position of the peer's that cannot be.
+/// The fault of a peer whose read position is impossible.
 inline constexpr std::string_view taken_too_much = "the peer's read position is beyond what was written";
 
 }  // namespace weft::net::shm

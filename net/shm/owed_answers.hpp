@@ -29,11 +29,11 @@ class owed_answers {
   void make_room(std::size_t incoming_reads, bool counts);
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
 
-  /// A request of the peer's, which is its `number`th. Yields the memory, if that may be lent; null otherwise, and if
-  /// the request is invalid, which ends the link. The caller covers key look-ups by a batch.
+  /// Takes the peer's request with index `number`. Returns its memory if that may be lent, else null; null also if the
+  /// request is invalid, which ends the link. The caller covers key look-ups by a batch.
   [[nodiscard]] software::direct_memory* take(const record& header, std::span<const std::byte> content,
                                               std::uint32_t number) noexcept;
-  /// True once no answer is owed any more.
+  /// Sends answers as far as there is room. True once none is owed any more.
   [[nodiscard]] bool send() noexcept { return count_ == 0 || send_some(); }
 
  private:

@@ -12,7 +12,7 @@ namespace weft::net::shm {
 /// The most descriptors in a packet.
 inline constexpr std::size_t most_descriptors = 1;
 
-/// Returns 0 or -errno.
+/// Sends a packet. Returns 0 or -errno.
 int send_packet(const descriptor& socket, std::span<const std::byte> bytes,
                 std::span<const int> descriptors = {}) noexcept;
 /// Wakes the peer up by a packet, whose contents mean nothing; it may carry a file. Returns 0 or -errno.

@@ -26,13 +26,13 @@ struct proof_word {
 /// The process at the other end. Large payloads are copied out of its memory if the kernel allows that: see
 /// process_vm_readv(2). Nothing is copied into its memory.
 ///
-/// A process is known by its pid, which may have been reused, or may run another program by then. So each copy also
-/// reads the proof's word from the same memory, behind everything else.
+/// The pid may belong to another process by then, or the process may run another program. So each copy also reads the
+/// proof's word from the same memory, behind everything else.
 class peer_process {
  public:
   peer_process(pid_t number, system_calls& calls) noexcept : number_(number), calls_(calls) {}
 
-  /// Whether the kernel lets this end read the process's memory, found out by reading the proof's word.
+  /// Reads the proof's word. True if the kernel lets this end read the process's memory, and the word is there.
   [[nodiscard]] bool accept(const proof_word& proof) noexcept;
   [[nodiscard]] bool is_proven() const noexcept { return proof_.address != 0; }
   /// Fills `to` from the concatenated `pieces`, starting at offset `from`. Returns 0 or -errno; -ESRCH also if the

@@ -41,7 +41,7 @@ std::optional<std::uint32_t> take_number(std::string_view& text) noexcept {
   return number;
 }
 
-// The number as which all users appear that are unmapped in the user namespace of this process.
+// The uid as which all unmapped users appear in the user namespace of this process.
 uid_t overflow_user() noexcept {
   std::array<char, 16> memory;
   std::string_view text = read_beginning("/proc/sys/kernel/overflowuid", memory);

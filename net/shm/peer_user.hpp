@@ -16,7 +16,7 @@ namespace weft::net::shm {
 /// Whether the peer runs as the same user as this process. An abstract name has no permissions, and any user may take
 /// any name, so a peer has to be of the same user. That holds for root as well, which would otherwise trust a name that
 /// somebody else has taken. An unmapped user never counts as the same user, because all unmapped users appear as one,
-/// maybe even this process.
+/// maybe as the user of this process.
 [[nodiscard]] bool is_same_user(const ucred& peer) noexcept;
 
 }  // namespace weft::net::shm

@@ -16,14 +16,14 @@
 
 namespace weft::net::shm {
 
-/// The corner of a work_request.
+/// The link's state of a posted request, in its work_request::corner.
 struct posted_request {
   work_request* work = nullptr;
   posted_request* next = nullptr;
   std::uint64_t bytes = 0;   ///< length of the whole
-  std::uint64_t moved = 0;   ///< bytes that are in the ring, or have been answered
-  std::uint32_t number = 0;  ///< once it is `numbered`: of the requests that this end has sent, modulo 2^32
-  bool numbered = false;     ///< its first record is in the ring; false for one that this end executes itself
+  std::uint64_t moved = 0;   ///< bytes that are in the ring, were answered, or were accessed directly
+  std::uint32_t number = 0;  ///< if `numbered`: index among the requests that this end has sent, modulo 2^32
+  bool numbered = false;     ///< its first record is in the ring; false if this end executes it itself
   bool done = false;
   bool far = false;  ///< the peer copies the payload, and answers with a `copied`
 };
@@ -51,12 +51,12 @@ class posted_requests {
     last_ = &item;
     if (unsent_ == nullptr) unsent_ = &item;
   }
-  /// The first record of a request is in the ring.
+  /// Numbers a request whose first record is in the ring.
   void number(posted_request& item) noexcept {
     item.number = count_++;
     item.numbered = true;
   }
-  /// Likewise, of a request that is sent without being posted.
+  /// Counts a request that is sent without being posted.
   void count_one() noexcept { ++count_; }
   void unsent_is_sent() noexcept { unsent_ = unsent_->next; }
   posted_request& take_oldest() noexcept {
@@ -140,7 +140,7 @@ bool visit_parts(const software::domain& home, const work_request& work, std::ui
   return part(work.own, false);
 }
 
-/// False if a file behind the memory has become shorter.
+/// Copies `what` into a request's memory, from offset `from` on. False if a file behind the memory has become shorter.
 inline bool scatter(const software::domain& home, const work_request& work, std::uint64_t from,
                     std::span<const std::byte> what) {
   return visit_parts(home, work, from, what.size(), [&what](std::span<std::byte> part, bool may_shrink) {

@@ -11,7 +11,7 @@
 
 namespace weft::net::shm {
 
-/// The receives of a link: those that were posted here, or those of a shared queue, which are posted here one by one.
+/// The receives of a link: those that were posted to it, or those that it takes one by one from a shared queue.
 class receive_ring {
  public:
   /// `queue` may be null.
@@ -20,12 +20,12 @@ class receive_ring {
   receive_ring& operator=(const receive_ring&) = delete;
 
   void make_room(std::size_t depth) { ring_.resize(queue_ != nullptr ? 1 : depth); }
-  /// True if a message has waited for it.
+  /// Queues a receive. True if a message has waited for it.
   [[nodiscard]] bool post(receive_work& work) noexcept {
     ring_[(begin_ + count_++) % ring_.size()] = &work;
     return std::exchange(stalled_, false);
   }
-  /// A message has begun. False if it has to wait for a receive.
+  /// Chooses the receive of a message that begins. False if the message has to wait for a receive.
   [[nodiscard]] bool begin(software::receive_queue::taker& who) noexcept {
     if (current_ != nullptr) return true;
     if (queue_ != nullptr && count_ == 0) {
@@ -42,7 +42,7 @@ class receive_ring {
   /// Whether a message waits for a receive.
   [[nodiscard]] bool is_stalled() const noexcept { return stalled_; }
 
-  /// `who` takes no more from the shared queue.
+  /// Ends the wait of `who` for a receive of the shared queue.
   void forget(software::receive_queue::taker& who) noexcept {
     if (queue_ != nullptr) static_cast<software::receive_queue&>(*queue_).forget(who);
   }

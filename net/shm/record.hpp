@@ -15,7 +15,7 @@ namespace weft::net::shm {
 /// It is contiguous: a record that does not fit before the end of the ring begins at the ring's beginning, behind a
 /// `skip`.
 ///
-/// Both ends are of one machine and one version, so numbers are in its byte order. Nothing in a record is trusted.
+/// Both ends run on one machine, with one version, so numbers are in its byte order. Nothing in a record is trusted.
 enum class record_kind : std::uint8_t {
   skip = 1,      ///< padding up to the end of the ring
   send,          ///< a message, or its first piece
@@ -32,31 +32,31 @@ enum class record_kind : std::uint8_t {
   returned,      ///< answers a withdrawn: the sender does not map the memory any more
   fence,         ///< asks for a fenced once all earlier writes are in place
   fenced,        ///< answers a fence
-  prove,         ///< asks whether the other end can copy out of this one's memory; the payload is a proof_word
+  prove,         ///< asks whether the receiver can copy out of the sender's memory; the payload is a proof_word
   proven,        ///< answers a prove
-  copied,        ///< the payload of the oldest request that was `far` has been copied
-  finished,      ///< the last record of an end that sends no more
-  broken,        ///< the last record of an end that has ended otherwise; the payload is text
+  copied,        ///< answers the oldest `far` request: its payload has been copied
+  finished,      ///< the sender has no further requests, and uses no loan; it only answers
+  broken,        ///< the last record of a sender that breaks the connection; the payload is text
 };
 
 struct record {
-  static constexpr std::uint8_t solicited = 0x01;    ///< of send, and of write with immediate data
-  static constexpr std::uint8_t immediate = 0x02;    ///< of write: `number` is immediate data
-  static constexpr std::uint8_t invalidates = 0x04;  ///< of send: `key` is one of the receiver's, to be revoked
-  static constexpr std::uint8_t far = 0x08;       ///< of send and write: the payload is far_pieces, to be copied from
-  static constexpr std::uint8_t readable = 0x01;  ///< of offer, with `writable` and `atomic`: what the key allows
+  static constexpr std::uint8_t solicited = 0x01;    ///< in sends and immediate data: asks for a solicited event
+  static constexpr std::uint8_t immediate = 0x02;    ///< in writes: `number` is immediate data
+  static constexpr std::uint8_t invalidates = 0x04;  ///< in sends: `key` is a key of the receiver, to be revoked
+  static constexpr std::uint8_t far = 0x08;          ///< in sends and writes: the payload lists far_pieces to copy from
+  static constexpr std::uint8_t readable = 0x01;     ///< in offers, with `writable` and `atomic`: the key's rights
   static constexpr std::uint8_t writable = 0x02;
   static constexpr std::uint8_t atomic = 0x04;
-  static constexpr std::uint8_t declined = 0x01;  ///< of taken: the offer was declined; of proven: it cannot copy
+  static constexpr std::uint8_t declined = 0x01;  ///< in taken: offer declined; in proven: the sender cannot copy
 
   record_kind kind = record_kind::skip;
   std::uint8_t flags = 0;
-  std::uint16_t reason = 0;   ///< of broken: a break_reason
+  std::uint16_t reason = 0;   ///< in broken: a break_reason
   std::uint32_t bytes = 0;    ///< length of the payload
-  std::uint64_t total = 0;    ///< of send, write, read and offer: length of the whole
-  std::uint64_t address = 0;  ///< of write, read, atomic operations, offer; of broken: the refused address
-  std::uint32_t key = 0;      ///< the key to that; of send: see `invalidates`
-  std::uint32_t number = 0;   ///< immediate data; of broken: the refused request's number; of notices: the loan's
+  std::uint64_t total = 0;    ///< in sends, writes, reads and offers: length of the whole
+  std::uint64_t address = 0;  ///< in writes, reads, atomic operations and offers; in broken: the refused address
+  std::uint32_t key = 0;      ///< the key of `address`; in sends: see `invalidates`
+  std::uint32_t number = 0;   ///< immediate data; in broken: the refused request's number; in notices: the loan's
 };
 static_assert(sizeof(record) == 32 && std::is_trivially_copyable_v<record>);
 
@@ -72,7 +72,7 @@ inline constexpr std::size_t whole_bytes = 8192;
 /// The largest payload of a record.
 inline constexpr std::size_t largest_piece = std::size_t{32} << 10;
 
-/// The most far_pieces of one request: its segments, and the message's trailer.
+/// The most far_pieces of one request: one for each segment, and one for the message's trailer.
 inline constexpr std::size_t max_far_pieces = max_segments + 1;
 
 /// Where the memory of an offer lies in its file.
@@ -83,9 +83,9 @@ struct offered_memory {
 
 /// Why an end has broken the connection.
 enum class break_reason : std::uint16_t {
-  aborted,          ///< its program has aborted, or it cannot go on
-  access_refused,   ///< the other end has no right to what it has asked for
-  protocol_broken,  ///< the other end has broken the rules
+  aborted,          ///< the sender's program has aborted, or the sender cannot go on
+  access_refused,   ///< the receiver had no right to an access that it asked for
+  protocol_broken,  ///< the receiver has broken the rules of the protocol
 };
 
 /// How many bytes of the ring a record takes.

@@ -20,13 +20,13 @@ inline constexpr std::size_t max_loans = 64;
 ///
 /// `attention` says whether the end sleeps, and the other end changes it too:
 ///   awake     the end polls by itself
-///   asleep    an end that publishes anything for it moves this to awake, and then wakes it, once
+///   asleep    the end sleeps: the other end, after it publishes anything, changes this to awake and wakes it once
 /// `lent` says of each loan of this end's memory whether the other end may use it:
 ///   shut      it may not, or there is no such loan
-///   open      it may, each time that it reads this value after it has made its `turn` odd
+///   open      it may, if it reads this value after it has made its `turn` odd for the access
 /// `payloads` says whether payloads that the other end copies out of this end's memory are still there:
 ///   kept      each is, until the other end has answered that it has copied it
-///   let_go    the connection has ended: a copy that is not complete by now is worthless
+///   let_go    the connection has ended: a copy that is not complete by now must be discarded
 struct end_words {
   static constexpr std::uint32_t awake = 0;
   static constexpr std::uint32_t asleep = 1;
@@ -58,15 +58,15 @@ class ring_writer {
   [[nodiscard]] std::size_t room(bool* sane) noexcept;
   /// How many bytes are left until the ring wraps to its beginning.
   [[nodiscard]] std::size_t until_wrap() const noexcept { return capacity() - position(); }
-  /// How many bytes can be written at place(), by what room() has last found: the other end may have made more room.
+  /// How many bytes can be written at place(), as room() last found; the other end may have made more room since.
   [[nodiscard]] std::size_t contiguous_known_room() const noexcept {
     return std::min(capacity() - static_cast<std::size_t>(written_ - taken_), until_wrap());
   }
   /// Where the next bytes go: until_wrap() of them are contiguous, as far as there is room.
   [[nodiscard]] std::byte* place() const noexcept { return memory_.data() + position(); }
   void advance(std::size_t bytes) noexcept { written_ += bytes; }
-  /// Publishes all that was written so far. To be followed by a look at the other end's `attention`; how the two are
-  /// ordered says output_ring::wake_other().
+  /// Publishes all that was written so far. To be followed by a look at the other end's `attention`;
+  /// output_ring::wake_other() says how the two are ordered.
   void publish() noexcept {
     published_ = written_;
     own_->written.store(written_, std::memory_order_seq_cst);
@@ -97,7 +97,7 @@ class ring_reader {
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
   /// How many bytes there are to take. `*sane` is false if the other end claims to have published more than fits.
   [[nodiscard]] std::size_t available(bool* sane) noexcept;
-  /// False if there is anything to take, or if the other end's position is impossible.
+  /// Whether there is nothing to take; false also if the other end's position is impossible.
   [[nodiscard]] bool is_empty() const noexcept {
     return written_ == taken_ && other_->written.load(std::memory_order_acquire) == taken_;
   }

@@ -14,12 +14,12 @@
 namespace weft::net::shm {
 namespace {
 
-// One byte more than the longest frame is seen to be too long.
+// One byte more than the longest frame, so that a longer packet is seen to be too long.
 using frame_room = std::array<std::byte, frame::max_bytes + 1>;
 
 bool is_end(int number) noexcept { return number == -ECONNRESET || number == -EPIPE; }
 
-// Waits for a packet that is not the end. One of no bytes cannot be told from that, and is taken for it.
+// Waits for a packet. An empty packet is taken for the end of the stream, because the two look alike.
 task<> await_packet(descriptor& socket, packet& got, frame_room& room, received_frame& into, const char* step,
                     time_point deadline) {
   for (;;) {
@@ -95,7 +95,7 @@ void send_frame(const descriptor& socket, const frame& what, std::span<const int
 
 namespace {
 
-// Who may stop a process may as well have a copy out of its memory wait.
+// The peer's pid; 0 for another user, who could make a copy block. The same user can stop this process anyway.
 pid_t process_of_same_user(const descriptor& socket) noexcept {
   ucred who{};
   socklen_t length = sizeof who;

@@ -17,10 +17,10 @@
 #include <memory>
 #include <span>
 
-// The I/O of a connection's set-up. Sockets are waited for and then called without waiting.
+// The I/O of a connection's set-up. It waits until a socket is ready, and then calls it without blocking.
 namespace weft::net::shm {
 
-/// A packet of the peer's with the descriptors that came with it, which are as many as belong to it.
+/// A frame from the peer; if it is of this version, with exactly the descriptors that its kind carries.
 class received_frame {
  public:
   received_frame() noexcept {}
@@ -29,21 +29,21 @@ class received_frame {
   std::array<descriptor, most_descriptors> descriptors;
 };
 
-/// Waits for the peer's next frame. Throws weft::error: errc::peer_vanished, errc::protocol_error for what is no frame
-/// or comes with other descriptors than belong to it, EMFILE where this process has no room for these. A frame of
-/// another version is yielded for its number alone: see check_kind(). No descriptor of an error stays open.
+/// Waits for the peer's next frame. Throws weft::error: errc::peer_vanished; errc::protocol_error for no valid frame,
+/// or a wrong number of descriptors; EMFILE if this process has no descriptor left for them. Of a frame of another
+/// version only the version is valid: see check_kind(). After an error, no descriptor of the packet stays open.
 task<received_frame> receive_frame(descriptor& socket, const char* step, time_point deadline);
-/// Throws errc::protocol_error for a frame of another version, or of a kind that does not come now.
+/// Throws errc::protocol_error for a frame of another version, or of another kind than `wanted`.
 void check_kind(const frame& got, frame_kind wanted, const char* step);
-/// Waits for a packet and throws it away, with whatever came along.
+/// Waits for a packet, and discards it with its descriptors.
 task<> discard_packet(descriptor& socket, const char* step, time_point deadline);
 
-/// Sends a frame: a new socket has room for it, so that there is nothing to wait for. Returns 0 or -errno.
+/// Sends a frame without waiting, because a new socket has room for it. Returns 0 or -errno.
 int try_send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors = {}) noexcept;
-/// Throws weft::error.
+/// Sends a frame as try_send_frame() does. Throws weft::error.
 void send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors, const char* step);
 
-/// Has the event driver forget the socket, and makes the link, on the executor that calls.
+/// Makes the link on the calling executor, whose event driver forgets the socket.
 [[nodiscard]] std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed,
                                                        std::string peer, std::shared_ptr<software::domain> home,
                                                        std::shared_ptr<net::receive_queue> receives);

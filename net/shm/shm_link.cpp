@@ -18,12 +18,12 @@ using weft::detail::make_error;
 
 namespace {
 
-// Although the reader may hold back a quarter of the ring (take_input()), there is room for any record of this size.
+// Although the reader may hold back a quarter of the ring (took_record()), there is room for any record of this size.
 static_assert(ring_bytes_of(whole_bytes) <= channel::min_ring_bytes / 4 * 3);
 // Limits of one poll, so that other connections have their turn.
 constexpr unsigned records_a_poll = 64;
 constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
-constexpr unsigned polls_before_release = 64;
+constexpr unsigned polls_before_release = 64;  // consecutive polls without work, before taken room is released
 // How much of a far payload is copied in one turn.
 constexpr std::size_t bytes_a_copy = std::size_t{512} << 10;
 
@@ -32,7 +32,7 @@ bool is_whole_message(const record& header) noexcept {
   return header.kind == record_kind::send && header.bytes == header.total && is_plain;
 }
 
-// False if a file behind the memory has become shorter. Beside its caller, so that it becomes a part of it.
+// Copies a part of a request's memory. False if a file behind it has become shorter. Beside its caller, to be inlined.
 bool gather(const software::domain& home, const work_request& work, std::uint64_t from, std::span<std::byte> to) {
   return visit_parts(home, work, from, to.size(), [&to](std::span<const std::byte> part, bool may_shrink) {
     const std::span<std::byte> place = to.first(part.size());
@@ -109,7 +109,7 @@ void shm_link::post(work_request& work) noexcept {
   if (life_.has_ended()) unsettled_ = true;
 }
 
-// Memory that a file backs, which may become shorter, is copied in a way that takes more time.
+// Leaves a send or write through the ring to post() if its memory may shrink, because copying that takes a system call.
 bool shm_link::take_now(const work_request& work) noexcept {
   const bool is_clear = depth_ == 0 && !unsettled_ && !has_unsent() && !notices_.are_owed() && !life_.has_ended();
   if (!is_clear) return false;
@@ -155,7 +155,7 @@ void shm_link::ring() noexcept {
   unsettled_ = true;
 }
 
-// Called at the end of the outermost turn only, because closed() may destroy the link, and nothing of it is touched
+// Called only at the end of the outermost turn, because closed() may destroy the link; nothing of it is touched
 // afterwards.
 void shm_link::settle() noexcept {
   if (life_.is_closed() || !life_.has_begun()) return;
@@ -247,7 +247,7 @@ bool shm_link::send_pieces(posted_request& item) noexcept {
   return true;
 }
 
-// In posting order: a request that waits for an answer holds back those behind it.
+// Completes requests in posting order: a request that waits for an answer holds back those behind it.
 void shm_link::complete_oldest() noexcept {
   while (requests_.oldest_is_done() && !life_.has_ended()) {
     life_.events().completed(*requests_.take_oldest().work, work_status::done);
@@ -278,7 +278,7 @@ std::size_t shm_link::poll() noexcept {
   return 1;  // the link may be destroyed by now
 }
 
-// What is not as it should be is left to take_record().
+// Leaves malformed records to take_record(), which breaks the link.
 untaken_message shm_link::peek_message() noexcept {
   // defect: behind the last message of a peer that has left
   if (life_.is_ending()) return {};
@@ -290,15 +290,15 @@ untaken_message shm_link::peek_message() noexcept {
   const std::byte* const place = reader_.place();
   record header;
   std::memcpy(&header, place, sizeof header);
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
-  // As `here` is a multiple of a cache line, there is room for ring_bytes_of() them, too.
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from loading the header again
+  // `here` is a multiple of a cache line, so there is room for ring_bytes_of(header.bytes), too.
   const bool is_here = header.bytes <= here - sizeof header;  // defect: before all of it is there
   if (!is_here || !is_whole_message(header)) return {};
   return {.bytes = std::span(place + sizeof header, header.bytes),
           .solicited = (header.flags & record::solicited) != 0};
 }
 
-// Keeps the end hot, because the polls between may find nothing.
+// Keeps this end hot, because polls between the messages may find nothing.
 void shm_link::take_peeked(const untaken_message& peeked) noexcept {
   shared_.heat(*this);  // defect: let an end go cold
   quiet_polls_ = 0;
@@ -366,7 +366,7 @@ void shm_link::take_input() noexcept {
 }
 
 // Does not release the room of each record, because the other end would have to fetch the cache line before it writes
-// again. The rest never keeps it waiting: it is released when there is nothing else to do, without waking anybody.
+// again. The other end never waits for the rest, which is released when there is nothing else to do, without a wake-up.
 void shm_link::took_record(std::size_t bytes) noexcept {
   reader_.advance(bytes);
   if (reader_.unreleased() < reader_.capacity() / 4) return;
@@ -378,7 +378,7 @@ void shm_link::took_record(std::size_t bytes) noexcept {
 std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noexcept {
   record header;
   std::memcpy(&header, reader_.place(), sizeof header);
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from loading the header again
   const std::byte* const payload = reader_.place() + sizeof header;
   const std::size_t here = std::min(available, reader_.until_wrap());
   if (available % cache_line != 0 || here < cache_line) return break_rules("a record that is cut off"), 0;
@@ -388,7 +388,7 @@ std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noex
   if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {  // defect: let the peer write
     return break_rules("a record that is longer than what there is"), 0;
   }
-  // Only messages need no key look-up.
+  // Plain messages take no batch, because they need no key look-up.
   const bool is_message = header.kind == record_kind::send && (header.flags & record::invalidates) == 0;
   if (!is_message && !inside) inside.emplace(shared_.keys());
   const std::span content(payload, header.bytes);
@@ -396,7 +396,7 @@ std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noex
   return ring_bytes_of(header.bytes);
 }
 
-// False for a message that waits for a receive, and stays in the ring.
+// False if the record waits for a receive, and so stays in the ring.
 bool shm_link::take(const record& header, std::span<const std::byte> content) noexcept {
   switch (header.kind) {
     case record_kind::send:
@@ -421,7 +421,7 @@ bool shm_link::take(const record& header, std::span<const std::byte> content) no
   return true;
 }
 
-// Takes what is rare.
+// Takes the rare kinds of records.
 [[gnu::noinline]] void shm_link::take_rest(const record& header, std::span<const std::byte> content) noexcept {
   switch (header.kind) {
     case record_kind::copied:
@@ -462,7 +462,7 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
   return true;
 }
 
-// Most messages: one record, that does nothing else.
+// Delivers a message that is one record and revokes no key, as most are.
 void shm_link::deliver_whole(std::span<const std::byte> content, std::uint8_t flags) noexcept {
   receive_work& receive = receives_.take_current();
   arrival what{.bytes = content.size(), .solicited = (flags & record::solicited) != 0};
@@ -497,7 +497,7 @@ void shm_link::end_delivery() noexcept {
     what.invalidated_key = header.key;
   }
   if (!is_send) {
-    std::atomic_thread_fence(std::memory_order_release);  // whoever sees a later write sees this one
+    std::atomic_thread_fence(std::memory_order_release);  // a reader that sees a later write sees this one
     if (counts_) shared_.keys().written(header.key, id_);
     if ((header.flags & record::immediate) == 0) return;
     what.immediate = header.number;
@@ -505,7 +505,7 @@ void shm_link::end_delivery() noexcept {
   life_.events().received(receives_.take_current(), what);
 }
 
-// No later record is taken until the payload has been copied.
+// Copies the next part of a far payload. No later record is taken until the whole payload has been copied.
 void shm_link::go_on_copying() noexcept {
   const software::key_table::reader::batch inside(shared_.keys());
   const mr::slice* const message = incoming_.is_message() ? &receives_.current().memory : nullptr;
@@ -518,7 +518,8 @@ void shm_link::go_on_copying() noexcept {
       notices_.owe();
       return end_delivery();
     case far_copies::outcome::missing:
-      // The kernel does not tell at which end. If a file here has become shorter, the peer is not at fault.
+      // The kernel does not tell which end's memory is missing. If a file here became shorter, the peer is not at
+      // fault.
       if (place.may_shrink) return refuse_incoming(access_status::bounds);
       return break_rules("a payload that is not in the memory of its sender");
     case far_copies::outcome::failed:
@@ -585,7 +586,7 @@ void shm_link::end_because(const error& why, const record& last, std::string_vie
   life_.break_off();
   unsettled_ = true;
   made_.memory.own().payloads.store(end_words::let_go, std::memory_order_seq_cst);
-  // If there is no room, the peer learns of the end by the socket.
+  // If there is no room, the peer learns of the end from the socket.
   static_cast<void>(output_.send(last, std::as_bytes(std::span(words.substr(0, max_words)))));
   output_.publish();
   receives_.forget(*this);
@@ -610,7 +611,7 @@ void shm_link::refuse(violation, std::string_view why) noexcept {
   break_rules(why);
 }
 
-// Takes the next steps of closing that are possible; called whenever a condition of theirs may have changed.
+// Takes the closing steps that are possible now; called whenever one of their conditions may have changed.
 void shm_link::advance_end() noexcept {
   if (life_.is_closed()) return;
   const bool is_unheard = life_.peer_has_left() && life_.peer_has_finished();  // nobody makes room any more
@@ -629,8 +630,8 @@ void shm_link::advance_end() noexcept {
   if (life_.may_close() && is_outside_of_loans()) close();
 }
 
-// An honest peer may be in the middle of an access to memory that it was lent. It learns of the end, and closes its
-// socket, which wakes this end. If it dies, its socket is closed as well.
+// Shuts the peer out of memory that it was lent. An honest peer in the middle of an access learns of the end from the
+// socket, and closes its own, which wakes this end. If it dies, its socket is closed as well.
 bool shm_link::is_outside_of_loans() noexcept {
   if (life_.peer_has_left() || notices_.shut_out()) return true;  // defect: end a connection while
   if (!life_.is_leaving()) {
@@ -640,7 +641,7 @@ bool shm_link::is_outside_of_loans() noexcept {
   return false;
 }
 
-// Records that the peer has published before its end are still taken.
+// Breaks the link off once the records that the peer has published are taken.
 void shm_link::look_at_the_end_of_the_socket() noexcept {
   bool sane = true;
   if (life_.peer_has_finished() && (life_.has_finished() || requests_.empty())) return;
@@ -656,8 +657,8 @@ void shm_link::flush_oldest() noexcept {
   life_.events().completed(*item.work, status_of(item, refused_));
 }
 
-// The answers to this end's reads may be behind a message for which there is no receive. Native peers have credits and
-// never get there; for others there is a timeout.
+// Limits the time for which answers to this end's reads may be held up behind a message that has no receive. Native
+// peers have credits and never get there.
 void shm_link::watch_stalled() noexcept {
   const bool overdue = receives_.is_stalled() && reads_ != 0 && !life_.has_ended() && overdue_after_.count() != 0;
   if (!overdue && timer::armed()) home_.disarm(*this);

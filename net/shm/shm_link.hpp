@@ -79,7 +79,7 @@ class shm_link final : public net::link,
   void revoke(std::uint64_t key, revocation& who) noexcept override;
 
  private:
-  // One entry from outside. Output and closing wait until the outermost turn is over.
+  // One call into the link from outside. Output and closing wait until the outermost turn is over.
   class turn {
    public:
     explicit turn(shm_link& owner) noexcept : owner_(owner) { ++owner_.depth_; }
@@ -127,7 +127,7 @@ class shm_link final : public net::link,
   }
   void go_on_with_input() noexcept { far_.is_copying() ? go_on_copying() : take_input(); }
   void take_input() noexcept;
-  // Covers the key look-ups of one turn; made at the first of them.
+  // The key table's batch for all look-ups of one turn; begun at the first look-up.
   using key_batch = std::optional<software::key_table::reader::batch>;
   void took_record(std::size_t bytes) noexcept;
   [[nodiscard]] std::size_t take_record(std::size_t available, key_batch& inside) noexcept;
@@ -159,19 +159,19 @@ class shm_link final : public net::link,
   executor_state& shared_;
   software::stream_id id_;
   capabilities capabilities_;
-  // The peer has left when its process, or its end of the socket, is gone. Leaving, this end waits only until the peer
+  // The peer has left when its process, or its end of the socket, is gone. A leaving link only waits until the peer
   // is outside of memory that it was lent.
   link_life life_;
-  bool counts_ = true;     // what the peer writes: native_features::cuts_writes()
+  bool counts_ = true;     // counts the peer's writes; false if native_features::cuts_writes()
   bool in_place_ = false;  // link_parameters::in_place
   std::chrono::milliseconds overdue_after_{};
-  unsigned depth_ = 0;      // turns inside each other
+  unsigned depth_ = 0;      // nested turns
   bool unsettled_ = false;  // settle() has something to do
 
   output_ring output_;
   posted_requests requests_;
-  std::uint16_t reads_ = 0;        // outstanding at the peer
-  std::optional<record> refused_;  // the peer's record about the request that it has refused
+  std::uint16_t reads_ = 0;        // reads and atomic operations outstanding at the peer
+  std::optional<record> refused_;  // the peer's `broken` record about the request that it has refused
   direct_requests direct_;
   far_copies far_;
   notices notices_;
@@ -179,7 +179,7 @@ class shm_link final : public net::link,
 
   ring_reader reader_;
   receive_ring receives_;
-  unsigned quiet_polls_ = 0;  // polls in a row that have found nothing
+  unsigned quiet_polls_ = 0;  // consecutive polls that have found nothing
   arriving_request incoming_;
   std::uint32_t peer_requests_ = 0;
   software::exposed_keys exposed_{*domain_, id_};

@@ -33,7 +33,7 @@ constexpr auto longest_pause = std::chrono::milliseconds(32);
 constexpr const char* connect_step = "connect to the listener's socket";
 constexpr const char* busy_step = "connect to the listener's socket: the listener's backlog is full";
 constexpr const char* answer_step = "wait for the answer";
-// The two cannot be told apart, because a peer in another container of this machine has an address of its own as well.
+// The two cases look alike, because a peer in another container of this machine has an address of its own as well.
 constexpr const char* elsewhere = "the peer is on another machine, or in another network namespace (see unix:PATH)";
 constexpr const char* nobody_there = "in this network namespace (unix:PATH reaches others)";
 // How long to try a listener whose backlog is full, if the peer may be reached over another fabric.

@@ -10,14 +10,14 @@
 
 namespace weft::net::shm {
 
-/// The transport over memory that two processes of one machine share, or two ends in one process. Needs no device.
+/// Opens the transport over memory shared by two processes of one machine, or by two ends in one. Needs no device.
 ///
 /// "HOST:PORT", where HOST is this machine, reaches processes of the same user and network namespace; "unix:PATH"
 /// reaches those that the permissions of the path let in. `calls` is a seam, for the randomness of keys; sockets use
 /// their executor's system calls. Throws errc::invalid_argument.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
-/// The same transport on a domain that other software transports share.
+/// Opens the transport on a domain that other software transports share. Throws errc::invalid_argument.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options,
                                                              std::shared_ptr<software::domain> home);
 

@@ -12,7 +12,7 @@ namespace {
 
 // The smallest buffer that a socket can have holds six packets.
 constexpr unsigned wake_ups_unread = 4;
-// An honest peer has sent a few packets before an offer's file. One that goes on sending must not keep this end busy.
+// An honest peer sends few packets before an offer's file. A peer that goes on sending must not keep this end busy.
 constexpr unsigned packets_before_a_file = 256;
 
 }  // namespace
@@ -35,8 +35,8 @@ descriptor wake_ups::take_file(bool* lost) noexcept {
   return file;
 }
 
-// False if there was no packet. ECONNRESET counts as one: the kernel reports once, before the packets that there are,
-// that the peer has died without reading all of its own.
+// Reads a packet; false if there is none. ECONNRESET counts as a packet: before the packets that are there, the kernel
+// reports once that the peer has died without reading all of its own.
 bool wake_ups::take(descriptor& file) noexcept {
   std::array<std::byte, 1> room{};
   const packet got = take_packet(socket_, room, {&file, 1});

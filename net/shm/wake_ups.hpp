@@ -7,18 +7,18 @@ namespace weft::net::shm {
 
 /// The packets on a connection's socket: wake-ups, whose contents mean nothing, and the files of offers.
 ///
-/// The packets are read from time to time only, but long before those of an honest peer could fill the socket, because
-/// such a peer does not wake an end that is awake. A peer that sends more of them fills its own buffer.
+/// The packets are read only from time to time, but long before an honest peer could fill the socket, because such a
+/// peer does not wake an end that is awake. A peer that sends more packets fills its own send buffer.
 class wake_ups {
  public:
   explicit wake_ups(const descriptor& socket) noexcept : socket_(socket) {}
   wake_ups(const wake_ups&) = delete;
   wake_ups& operator=(const wake_ups&) = delete;
 
-  /// The socket has a packet.
+  /// Called when the socket has a packet.
   void arrived() noexcept;
-  /// The file of an offer that has arrived. Empty if there is none; `*lost`: because this process had no descriptor for
-  /// it.
+  /// Takes the file of an offer that has arrived. Empty if there is none; `*lost` tells whether the file was lost
+  /// because this process had no descriptor for it.
   [[nodiscard]] descriptor take_file(bool* lost) noexcept;
 
  private:

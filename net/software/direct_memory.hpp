@@ -14,8 +14,8 @@
 
 namespace weft::net::software {
 
-/// Whether a file in memory has huge pages. A missing one is SIGBUS to whoever touches it, and whoever can write the
-/// file can take them away.
+/// Whether a file in memory has huge pages. A missing huge page is SIGBUS to any process that touches it, and any
+/// process that can write the file can take them away.
 [[nodiscard]] bool has_huge_pages(const descriptor& file) noexcept;
 
 /// Registered memory that is a whole file, and that peers may map: mr::registration_options::direct. Thread-safe.
@@ -38,8 +38,8 @@ class direct_memory : public std::enable_shared_from_this<direct_memory> {
 
   [[nodiscard]] int file() const noexcept { return file_.fd(); }
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
-  /// Whether pages may be missing although the file is sealed against becoming shorter: huge ones, which whoever can
-  /// write the file can take away.
+  /// Whether pages may be missing although the file is sealed against becoming shorter: huge pages, which any process
+  /// that can write the file can take away.
   [[nodiscard]] bool may_lose_pages() const noexcept { return may_lose_pages_; }
   /// Whether a process that has the file can write it.
   [[nodiscard]] bool writable() const noexcept { return writable_; }

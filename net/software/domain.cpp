@@ -32,7 +32,7 @@ constexpr mr::domain_capabilities abilities{
 
 std::uint32_t stag_of(const mr::registration& item) noexcept { return static_cast<std::uint32_t>(item.remote_key); }
 
-// Not rights_for_iwarp(): read sinks have keys of their own here, which the engine makes up and checks.
+// Does not use rights_for_iwarp(): read sinks have keys of their own here, which the engine makes up and checks.
 constexpr key_rights rights_of(mr::usage purpose) noexcept {
   const mr::access rights = mr::rights_for(purpose);
   return {.remote_read = includes(rights, mr::access::remote_read),
@@ -45,7 +45,7 @@ std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_opt
   return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
 }
 
-// Returns whether pages of it may be missing at an access.
+// Checks that the ranges can be registered. Returns whether pages of them may be missing at an access.
 bool check_all(std::span<const std::span<std::byte>> ranges, const mr::registration_options& options,
                std::string_view name) {
   if (options.lazy) {

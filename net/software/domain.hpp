@@ -30,7 +30,7 @@ class domain final : public mr::domain {
   [[nodiscard]] bool may_shrink(const mr::memory_record& memory) const noexcept override {
     return memory.in(fabric()).handle == &shrinks_;
   }
-  /// The handle of such memory's registrations.
+  /// The handle of the registrations whose memory may shrink.
   [[nodiscard]] const void* shrinking() const noexcept { return &shrinks_; }
   /// The direct memory that peers may map; null if they may not. Valid until the memory is deregistered.
   [[nodiscard]] direct_memory* direct(const mr::memory_record& memory) const noexcept {

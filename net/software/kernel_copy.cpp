@@ -31,7 +31,7 @@ bool copy_by(Call call, std::span<const std::byte> memory, std::span<const std::
   return call(::getpid(), &own, 1, &far, 1, 0) == static_cast<ssize_t>(memory.size());
 }
 
-// False from the first lazy region on: what may not be mapped at all is never left to the processor, even if the calls
+// False from the first lazy region on: memory that may not be mapped is never left to the processor, even if the calls
 // are forbidden later.
 std::atomic<bool> processor_may_copy{true};
 

@@ -17,8 +17,8 @@ namespace weft::net::software {
 [[nodiscard]] bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept;
 [[nodiscard]] bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept;
 
-/// For memory that may not be mapped at all, which the processor must not copy: throws errc::not_supported where the
-/// kernel forbids these calls; from then on a copy that it forbids fails. `name` is the transport's.
+/// Called for memory that may not be mapped at all, which the processor must not copy. Throws errc::not_supported if
+/// the kernel forbids these calls; otherwise, a copy that it forbids later fails. `name` is the transport's.
 void check_kernel_copies(std::string_view name);
 
 }  // namespace weft::net::software

@@ -48,7 +48,7 @@ class key_list {
     return nullptr;
   }
 
-  /// The list must not have an entry of its STag, which is not 0.
+  /// Adds an entry, whose STag is not 0; the list must not have an entry with that STag.
   void insert(node& item) noexcept;
   /// Unlinks the entry of an STag; null if there is none.
   [[nodiscard]] node* remove(std::uint32_t stag) noexcept;

@@ -312,7 +312,7 @@ access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, 
     offset += from.size;
     if (!out.empty()) from = find(stag, offset, out.size(), right::read, stream);
   }
-  std::atomic_thread_fence(std::memory_order_acquire);  // later reads see what was stored before
+  std::atomic_thread_fence(std::memory_order_acquire);  // later loads must not pass these
   return from.status;
 }
 

@@ -18,7 +18,7 @@
 
 namespace weft::net::software {
 
-/// What peers may do with the memory behind a key.
+/// The rights of peers to the memory behind a key.
 struct key_rights {
   bool remote_read = false;
   bool remote_write = false;
@@ -53,7 +53,7 @@ class key_table {
   key_table& operator=(const key_table&) = delete;
   ~key_table();  // asserts that no reader is left
 
-  /// What to open: ranges that peers see one behind the other, the first byte at `address`.
+  /// The memory to open: ranges that peers see one behind the other, the first byte at `address`.
   struct opening {
     std::span<const std::span<std::byte>> ranges;  ///< none of them empty
     std::uint64_t address = 0;
@@ -150,8 +150,8 @@ class key_table::reader {
   /// then.
   [[nodiscard]] static bool is_inside() noexcept;
 
-  /// A peer's read at `offset` in the memory behind `stag`, arriving on connection `stream`: checked, then copied, as
-  /// mr::load_shared() does. Touches nothing unless ok. Only inside a batch.
+  /// Executes a peer's read at `offset` in the memory behind `stag`, on connection `stream`: checks it, then copies as
+  /// mr::load_shared() does. Touches nothing if the check fails. Only inside a batch.
   [[nodiscard]] access_status read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                    stream_id stream) noexcept;
   /// Where the bytes of a checked access lie; only the first of them, if the memory continues elsewhere: look up the
@@ -160,14 +160,14 @@ class key_table::reader {
     access_status status;
     std::byte* data;                  ///< null unless ok
     std::uint64_t size;               ///< bytes that lie there in one piece, at most as many as asked for
-    bool may_shrink = false;          ///< to be written by copy_into()
+    bool may_shrink = false;          ///< to be accessed by copy_into() and copy_out_of()
     direct_memory* direct = nullptr;  ///< opening::direct
   };
   [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                   stream_id stream) noexcept;
   /// Counts a peer's write whose last byte is in place, if there is a counter.
   void written(std::uint32_t stag, stream_id stream) noexcept;
-  /// The status that read() of that many bytes would return.
+  /// The status that read() of `bytes` bytes would return.
   [[nodiscard]] access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                          stream_id stream) const noexcept {
     return read_place(stag, offset, bytes, stream).status;
@@ -182,9 +182,9 @@ class key_table::reader {
   };
   [[nodiscard]] range range_of(std::uint32_t stag) const noexcept;
 
-  /// A peer's atomic operation, on memory that is aligned for it. Each is one std::atomic_ref<std::uint64_t> operation,
-  /// so it is atomic with those of other peers and of this process. `previous` is set only if ok. `counts`: it counts
-  /// as a write.
+  /// Executes a peer's atomic operation, on memory that is aligned for it. Each is one std::atomic_ref<std::uint64_t>
+  /// operation, so it is atomic with those of other peers and of this process. `previous` is set only if ok. `counts`:
+  /// it counts as a write.
   [[nodiscard]] access_status atomic(const atomic_request& asked, std::uint64_t& previous, stream_id stream,
                                      bool counts = true) noexcept;
   /// The status that atomic() at that place would return.
@@ -193,8 +193,9 @@ class key_table::reader {
   }
   [[nodiscard]] place atomic_place(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
 
-  /// A peer's request to revoke a key (RFC 5040 section 5.1: send with invalidate). Only for a key of its connection
-  /// alone; `access` for others. No peer can use the key afterwards; the owner still has to erase() it.
+  /// Executes a peer's send with invalidate (RFC 5040 section 5.1), which revokes a key. Only for a key of its
+  /// connection alone; else `access` or `not_associated`. No peer can use the key afterwards; its owner still has to
+  /// erase() it.
   [[nodiscard]] access_status invalidate(std::uint32_t stag, stream_id stream) noexcept;
 
  private:

@@ -24,14 +24,14 @@ class receive_queue final : public net::receive_queue {
 
    private:
     friend class receive_queue;
-    /// Gives it the receive that it has waited for.
+    /// Hands the link the receive that it has waited for.
     virtual void give(receive_work& work) noexcept = 0;
   };
 
   explicit receive_queue(std::size_t depth) : posted_(depth) {}
 
   void post(receive_work& work) noexcept override;
-  /// The oldest receive; if there is none, null, and `who` is given one in its turn.
+  /// Takes the oldest receive. Null if there is none; then `who` is given one in its turn.
   [[nodiscard]] receive_work* take(taker& who) noexcept;
   /// `who` no longer waits for a receive.
   void forget(taker& who) noexcept;

@@ -53,7 +53,7 @@ class received_bytes {
   /// The bytes of `memory` from `offset` on.
   received_bytes(mr::buffer memory, std::size_t offset) noexcept : memory_(std::move(memory)), offset_(offset) {}
 
-  /// Whether the stream has ended.
+  /// Whether there are no bytes, because the stream has ended.
   [[nodiscard]] bool empty() const noexcept { return bytes().empty(); }
   /// The bytes.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return memory_.bytes().subspan(offset_); }

@@ -11,8 +11,7 @@
 namespace weft::net {
 namespace {
 
-// The schemes of a device's fabrics and rails, once each: of "verbs:mlx5_0+verbs:mlx5_1,iwarp" these are "verbs" and
-// "iwarp".
+// The schemes of a device's fabrics and rails, once each: "verbs" and "iwarp" for "verbs:mlx5_0+verbs:mlx5_1,iwarp".
 std::vector<std::string_view> schemes_of(std::string_view names) {
   std::vector<std::string_view> all;
   for (;;) {

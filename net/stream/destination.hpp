@@ -11,8 +11,8 @@ struct destination {
   std::string_view where;
 };
 
-/// Parses "SCHEME://HOST:PORT", or an address without a scheme. The schemes are "tcp" and those of the fabrics of the
-/// device of this name: for "verbs:mlx5_0,iwarp" they are "verbs" and "iwarp". Throws errc::not_supported for others.
+/// Parses "SCHEME://HOST:PORT", or an address without a scheme. SCHEME is "tcp", or the scheme of a fabric in `device`:
+/// "verbs" or "iwarp" if `device` is "verbs:mlx5_0,iwarp". Throws errc::not_supported for others.
 [[nodiscard]] destination parse_destination(std::string_view address, std::string_view device);
 
 }  // namespace weft::net

@@ -13,7 +13,7 @@
 namespace weft::net {
 namespace {
 
-// A larger limit would save no header bytes to speak of, and take more memory at a time.
+// The largest message to any peer. A larger limit would hardly save header bytes, and would take more memory at a time.
 constexpr std::size_t largest_of_all = std::size_t{64} << 10;
 // The largest message to a peer whose receive_size is not known.
 constexpr std::size_t usual_message = 4096;
@@ -75,7 +75,7 @@ task<received_bytes> message_stream::read_bytes(stream_ref) {
   co_return rest;
 }
 
-// False at the end of the stream. A received message is kept here, so that a stopped read loses nothing.
+// Receives the next message into content_, so that a stopped read loses nothing. False at the end of the stream.
 task<bool> message_stream::receive() {
   if (input_ended_) co_return false;
   auto got = co_await open_for("read from a stream").recv();
@@ -146,8 +146,9 @@ task<> message_stream::write(stream_ref self, mr::buffer what) {
   static_cast<void>(co_await send(messages));
 }
 
-// The bytes of the leading messages that will arrive. A stop takes messages back from the last one on. Those that were
-// posted by then arrive if the connection owns their memory; if it is borrowed, the stop has aborted the connection.
+// The number of bytes in the leading messages that will arrive. A stop cancels messages, the last one first. Messages
+// that were posted by then arrive if the connection owns their memory; if it is borrowed, the stop aborts the
+// connection.
 std::size_t message_stream::outgoing::on_their_way() noexcept {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < count_; ++i) {

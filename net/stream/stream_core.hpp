@@ -37,10 +37,10 @@ class stream_core {
   virtual task<> write(stream_ref self, mr::buffer what) = 0;
   virtual task<> shutdown_send(stream_ref self) = 0;
 
-  /// Closes in order, in the background. closed() is set at the end, at the latest when the handle is gone.
+  /// Closes in order, in the background, and sets closed() at the end.
   virtual void close() noexcept = 0;
   virtual void abort() noexcept = 0;
-  /// The handle is gone.
+  /// Called when the handle is destroyed: ends the stream, unless close() does so already.
   virtual void drop() noexcept = 0;
   [[nodiscard]] virtual bool is_open() const noexcept = 0;
 
@@ -57,7 +57,8 @@ class stream_core {
   [[nodiscard]] event& closed() noexcept { return closed_; }
 
  protected:
-  /// The only operation of a direction. While it lives, cancel() stops the coroutine, as its own token does.
+  /// The one operation of a direction that may be in progress, else errc::busy. While it lives, cancel() stops the
+  /// coroutine, as the coroutine's own token does.
   class turn {
    public:
     turn(weft::detail::promise_base& self, turn*& place, const char* what)
@@ -111,7 +112,7 @@ inline void gather(const readable_ranges& what, std::size_t offset, std::span<st
   }
 }
 
-/// Copies as many bytes as there are, or is room for; yields how many.
+/// Copies as many bytes of `source` as `where` has room for, and returns their number.
 inline std::size_t scatter(std::span<const std::byte> source, const writable_ranges& where) noexcept {
   const std::size_t whole = source.size();
   for (const std::span<std::byte>& part : where.all()) {

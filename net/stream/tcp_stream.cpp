@@ -22,7 +22,7 @@
 namespace weft::net {
 namespace {
 
-// Before the next attempt to accept, when the machine has run out of descriptors or memory.
+// The pause before the next attempt to accept, when the machine has run out of descriptors or memory.
 constexpr auto shortage_pause = std::chrono::milliseconds(50);
 // The size of the buffer that read_bytes() reads into.
 constexpr std::size_t usual_read = std::size_t{16} << 10;
@@ -179,7 +179,7 @@ task<> tcp_stream::shutdown_send(stream_ref) {
   turn mine(co_await weft::detail::current_promise(), writing_, words);
   output_ended_ = true;
   const int result = wire_->socket.calls().shutdown(wire_->socket.fd(), SHUT_WR);
-  // The peer may have gone: then there is nobody to tell.
+  // ENOTCONN: the peer is gone, so there is nobody to notify.
   if (result < 0 && result != -ENOTCONN) throw failure(-result, "shut down the sending side of a stream to");
 }
 
@@ -202,7 +202,7 @@ void tcp_stream::close() noexcept {
 
 void tcp_stream::abort() noexcept {
   if (wire_ == nullptr || (std::exchange(ended_, true) && !finishing_)) return;
-  const linger at_once{.l_onoff = 1, .l_linger = 0};  // a reset instead of an end: see socket(7)
+  const linger at_once{.l_onoff = 1, .l_linger = 0};  // close sends a reset, not a FIN: see socket(7)
   system_calls& calls = wire_->socket.calls();
   calls.setsockopt(wire_->socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   wire_->is_aborted = true;
@@ -210,7 +210,7 @@ void tcp_stream::abort() noexcept {
   calls.shutdown(wire_->socket.fd(), SHUT_RDWR);  // wakes finish()
 }
 
-// What an exception destroys has not said all: an orderly end would look as if it had.
+// Aborts a stream that an exception destroys, because after an orderly end its bytes would seem to be complete.
 void tcp_stream::drop() noexcept {
   const bool unwinding = weft::detail::exceptions_under_way() > exceptions_before_;
   unwinding && !ended_ ? abort() : close();
@@ -231,7 +231,7 @@ task<> tcp_stream::finish(stream_ref) {
     wire_->socket.calls().shutdown(wire_->socket.fd(), SHUT_WR);
     try {
       co_await wire_->wait_until_arrived();
-    } catch (const std::bad_alloc&) {  // then it is the kernel's
+    } catch (const std::bad_alloc&) {  // then the kernel sends the rest
     }
     finishing_ = false;
   }
@@ -241,7 +241,7 @@ task<> tcp_stream::finish(stream_ref) {
 // Closing a socket with unread bytes resets the TCP connection, as does input that arrives afterwards; written bytes in
 // flight are lost then.
 bool tcp_stream::wire::drop_input() noexcept {
-  constexpr int most_calls = 64;  // others have their turns
+  constexpr int most_calls = 64;  // so that other tasks have their turns
   std::array<std::byte, 4096> room{};
   message_header header{writable_ranges(std::span(room))};
   for (int i = 0; i < most_calls; ++i) {
@@ -280,14 +280,14 @@ void tcp_stream::wire::close_at_home() noexcept {
   static_cast<void>(drop_input());
 }
 
-// The stream was destroyed on another thread. Written bytes arrive all the same, so wait for that in the background.
+// Called if the stream was destroyed on another thread. Waits in the background until written bytes have arrived.
 void tcp_stream::wire::run_on_executor() noexcept {
   try {
     if (!is_aborted && home_.on_own_thread()) {
       run_in_background(home_, end_in_background(*this), "close a stream");
       return;
     }
-  } catch (const std::bad_alloc&) {  // then it is the kernel's
+  } catch (const std::bad_alloc&) {  // then the kernel sends the rest
   }
   close_at_home();
   delete this;
@@ -298,7 +298,7 @@ task<> tcp_stream::wire::end_in_background(wire& self) {
   self.socket.calls().shutdown(self.socket.fd(), SHUT_WR);
   try {
     co_await self.wait_until_arrived();
-  } catch (const std::bad_alloc&) {  // then it is the kernel's
+  } catch (const std::bad_alloc&) {  // then the kernel sends the rest
   }
 }
 

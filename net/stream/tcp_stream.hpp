@@ -52,13 +52,13 @@ class tcp_stream final : public stream_core {
           window(home, socket, options.dead_peer_after),
           home_(home),
           patience_(options.close_timeout) {}
-    /// On any thread: its executor does it.
+    /// Closes the socket, on its executor. From any thread.
     static void close(std::unique_ptr<wire> item) noexcept;
 
     /// Drops input that will not be read. False once the peer has ended its output.
     [[nodiscard]] bool drop_input() noexcept;
-    /// After the end of what was written: waits until that has arrived. If the peer goes on sending, until it has ended
-    /// as well; in any case no longer than close_timeout without progress.
+    /// Called after this end has shut down its output: waits until the peer's machine has all of it and, if input was
+    /// dropped, until the peer has ended its output too. Gives up after close_timeout without progress.
     task<> wait_until_arrived();
 
     std::unique_ptr<connection_place> place;  // at its listener, until the socket is closed
@@ -72,7 +72,7 @@ class tcp_stream final : public stream_core {
     static task<> end_in_background(wire& self);
     executor_core& home_;
     const std::chrono::milliseconds patience_;  // close_timeout
-    bool has_dropped_ = false;                  // input
+    bool has_dropped_ = false;                  // drop_input() has found bytes
     executor_core::dependent open_{home_};
   };
 
@@ -105,7 +105,7 @@ class tcp_acceptor final {
   tcp_acceptor(const socket_address& address, const listener_options& options);
 
   [[nodiscard]] const socket_address& address() const noexcept { return address_; }
-  /// Empty after close(). Peers for which there is no place are accepted and closed at once.
+  /// Waits for the next peer; null after close(). Peers for which there is no place are accepted and closed at once.
   static task<std::unique_ptr<peer>> next(std::shared_ptr<tcp_acceptor> self);
   void close() noexcept;
 
@@ -115,7 +115,7 @@ class tcp_acceptor final {
   descriptor socket_;
   spare_descriptor spare_;
   socket_address address_;
-  stop_source* waiting_ = nullptr;  // of next()
+  stop_source* waiting_ = nullptr;  // stops next(), while it waits
   bool closed_ = false;
   std::optional<executor_core::dependent> open_{std::in_place, home_};  // until close()
 };

@@ -33,7 +33,7 @@ class async_target final : public std::enable_shared_from_this<async_target> {
 
   /// Passes an event on to the handler's executor. From any thread, while the handler's object at the device exists.
   void tell(ibv_event_type what, int port) noexcept;
-  /// The handler gets no further events. On its executor.
+  /// Stops the delivery to the handler. Called on its executor.
   void end() noexcept { handler_ = nullptr; }
 
  private:
@@ -47,14 +47,14 @@ class async_audience {
  public:
   void join(async_target& who);
   void leave(async_target& who) noexcept;
-  /// Takes the next event, as ibv_get_async_event(3), and records the state of a port. Serialized, because otherwise
+  /// Takes the next event with ibv_get_async_event(3), and records a port's state. Serialized, because otherwise
   /// two executors could record the events of a port in the wrong order.
   [[nodiscard]] int take(rdma_calls& library, ibv_context* context, ibv_async_event& found) noexcept;
   void tell(ibv_event_type what, int port) noexcept;
-  /// Tells the owner of an object; the object's context is an async_target, or null.
+  /// Passes an event on to the owner of an object, whose context is an async_target, or null.
   void tell_owner(void* const& context, ibv_event_type what) noexcept;
-  /// For an object that could not be destroyed, as when the kernel has removed the device: the library keeps the
-  /// object, and events about it may still be queued. From now on they are dropped.
+  /// Drops further events about an object that could not be destroyed, as when the kernel has removed the device: the
+  /// library keeps the object, and events about it may still be queued.
   void forget(void*& context) noexcept;
   /// Whether the last event about the port was that it went down. Connections survive a port that comes back soon: the
   /// device's retries decide.

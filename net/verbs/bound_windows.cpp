@@ -57,7 +57,7 @@ void bound_windows::invalidated(std::uint32_t key) noexcept {
   if (bound_window* const item = find(key)) item->invalidated_ = true;
 }
 
-// From now on the window is not found by its key, if it has one.
+// Removes the window from keys_, if it is there.
 void bound_windows::take_key(bound_window& item) noexcept {
   if (item.unkeyed_.empty()) item.unkeyed_ = keys_.extract(item.keyed_);
 }
@@ -196,7 +196,7 @@ int bound_windows::deallocate(const bound_window& item) noexcept {
     weft::detail::terminate_because("a memory window could not be deallocated, and peers may still use it");
   }
   if (result < 0) return result;
-  if (item.own_region_ != nullptr) device_.calls().dereg_mr(item.own_region_);  // opens nothing to peers by itself
+  if (item.own_region_ != nullptr) device_.calls().dereg_mr(item.own_region_);  // if kept, it opens nothing to peers
   return 0;
 }
 

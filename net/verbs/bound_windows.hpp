@@ -30,7 +30,7 @@ class bound_windows;
 ///   gone     nobody
 ///
 /// A worker revokes the window, then mails that to the executor (remote_work), which forgets the window. An invalidated
-/// window lets nobody in. If the device can bind it again, it is kept for the next exposure, and stays open meanwhile.
+/// window lets nobody in. If the device can bind it again, it is kept, in the state open, for the next exposure.
 class bound_window final : private weft::detail::worker_job,
                            private weft::detail::remote_work,
                            private mr::detail::last_use {
@@ -40,7 +40,7 @@ class bound_window final : private weft::detail::worker_job,
   [[nodiscard]] ibv_mw& window() const noexcept { return *window_; }
   [[nodiscard]] ibv_mr* own_region() const noexcept { return own_region_; }
   [[nodiscard]] bool is_made() const noexcept { return window_ != nullptr; }
-  /// The peer gets this key. A window of a region may have to be revoked synchronously, by whoever releases the region.
+  /// Records the key for the peer. `of_region`: a thread that releases the region may revoke the window synchronously.
   void opened(std::uint32_t key, bool of_region) noexcept;
   [[nodiscard]] bool is_of_region() const noexcept { return of_region_; }
   [[nodiscard]] bool is_invalidated() const noexcept { return invalidated_; }
@@ -79,7 +79,7 @@ class bound_windows {
 
   class owner {
    public:
-    /// The device has refused to deallocate a window: shuts peers out in another way. From any thread.
+    /// Shuts peers out in another way, because the device has refused to deallocate a window. From any thread.
     virtual void shut_out_peers(int result) noexcept = 0;
     /// Follows shut_out_peers(), on the executor.
     virtual void on_window_kept() noexcept = 0;
@@ -92,7 +92,7 @@ class bound_windows {
   bound_windows(const bound_windows&) = delete;
   bound_windows& operator=(const bound_windows&) = delete;
 
-  /// A kept window, or else a new one that is still to be made. Throws std::bad_alloc.
+  /// Returns a kept window, or else adds one that is still to be made. Throws std::bad_alloc.
   [[nodiscard]] bound_window& add();
   /// Allocates the window, on a worker. If the device checks only the bounds of the region, the window gets a region of
   /// its own. Throws weft::error, and then nothing has been allocated.
@@ -100,19 +100,19 @@ class bound_windows {
 
   /// The window with that key; null if it is gone, or being revoked.
   [[nodiscard]] bound_window* find(std::uint32_t key) noexcept;
-  /// The peer has invalidated that key.
+  /// Notes that the peer has invalidated that key.
   void invalidated(std::uint32_t key) noexcept;
   /// Keeps an invalidated window, to be bound again. False if enough are kept, if it owns its region, or if it has been
   /// bound so often that its keys would soon repeat.
   [[nodiscard]] bool keep(bound_window& item) noexcept;
 
-  /// Revokes a window, given by its key if it is still here: notifies `who` once nobody uses the window any more. A
-  /// worker does it, unless there is none, or the executor does not run, so that blocking does no harm.
+  /// Revokes a window, and notifies `who` once nobody uses it any more; at once if no window has the key. A worker does
+  /// it; the caller does if there is no worker, or if the executor does not run, when blocking does no harm.
   void revoke(std::uint32_t key, revocation& who) noexcept;
   void revoke(bound_window& item, revocation& who) noexcept;
   /// Revokes a window synchronously, even if another revocation is in progress; notifies nobody.
   void revoke_now(bound_window& item) noexcept;
-  /// Deallocates all windows, on a worker. When it returns, no thread uses one any more.
+  /// Deallocates all windows. Called on a worker, if there is one. When it returns, no thread uses a window any more.
   void destroy_all() noexcept;
 
   /// Whether a revocation is in progress.

@@ -15,10 +15,10 @@ constinit rdma_calls instance;
 
 // The three ways in which these libraries report that a call has failed.
 int from_errno(int result) noexcept { return result < 0 ? -errno : result; }  // -1, with errno
-int from_number(int number) noexcept {                                        // the number, or once in a while -1
+int from_number(int number) noexcept {                                        // the error number, or at times -1
   return number < 0 ? -errno : -number;
 }
-// null, with errno. A driver may leave errno as it was, so that it is cleared first.
+// null, with errno, which is cleared first because a driver may not set it
 template <class T, class Call>
 int from_pointer(T** place, Call call) noexcept {
   errno = 0;
@@ -118,7 +118,7 @@ int rdma_calls::get_cq_event(ibv_comp_channel* channel) noexcept {
   return from_errno(::ibv_get_cq_event(channel, &queue, &context));
 }
 void rdma_calls::ack_cq_events(ibv_cq* queue, unsigned count) noexcept { ::ibv_ack_cq_events(queue, count); }
-// Not the extended queue (ibv_create_cq_ex(3)), whose driver for rxe in rdma-core 44 overruns its own index.
+// Does without the extended queue (ibv_create_cq_ex(3)), because rxe's in rdma-core 44 overruns its own index.
 int rdma_calls::poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept { return ::ibv_poll_cq(queue, most, found); }
 
 int rdma_calls::create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
@@ -128,8 +128,8 @@ int rdma_calls::modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept 
   return from_number(::ibv_modify_qp(pair, wanted, mask));
 }
 int rdma_calls::destroy_qp(ibv_qp* pair) noexcept { return from_number(::ibv_destroy_qp(pair)); }
-// Not ibv_wr_start() and its companions, which send wrong lengths on rxe in rdma-core 44. FLUSH has no other way, and
-// no local memory, so that it has no such length.
+// Does without ibv_wr_start() and its companions, because they send wrong lengths on rxe in rdma-core 44. FLUSH needs
+// them, but has no local memory, and so no such length.
 int rdma_calls::post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   return from_number(::ibv_post_send(pair, first, refused));
 }
@@ -138,7 +138,7 @@ static_assert(wr_flush_opcode == IBV_WR_FLUSH && access_flush_persistent == IBV_
 
 bool rdma_calls::has_flush() const noexcept { return true; }
 
-// send_ops_flags name what ibv_wr_start(3) is for; the rest goes by ibv_post_send(3), which the two manuals allow.
+// send_ops_flags lists the operations of ibv_wr_start(3). All others use ibv_post_send(3); the two manuals allow both.
 int rdma_calls::create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
   ibv_qp_init_attr_ex all{};
   all.send_cq = wanted->send_cq;
@@ -155,7 +155,7 @@ int rdma_calls::create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made
   return result;
 }
 
-// A length has 32 bits on the wire. What does not fit takes a flush of the whole region.
+// A length has 32 bits on the wire, so a longer flush covers the whole region.
 int rdma_calls::wr_flush(ibv_qp* pair, const ibv_send_wr& what) noexcept {
   ibv_qp_ex* const to = ::ibv_qp_to_qp_ex(pair);
   const std::uint64_t bytes = what.wr.atomic.compare_add;

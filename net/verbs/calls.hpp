@@ -12,12 +12,12 @@
 
 namespace weft::net::verbs {
 
-/// FLUSH with placement in persistent memory, which rdma-core has since 46 and the kernel since Linux 6.2, by numbers
-/// that do not need their headers. The bit of ibv_device_attr_ex::device_cap_flags_ex, from rdma/ib_user_verbs.h:
+/// FLUSH to persistent memory exists since rdma-core 46 and Linux 6.2. These numbers do not need their headers. This
+/// one is the bit of ibv_device_attr_ex::device_cap_flags_ex, from rdma/ib_user_verbs.h:
 inline constexpr std::uint64_t can_flush_persistent = std::uint64_t{1} << 39;
 /// IBV_ACCESS_FLUSH_PERSISTENT, of ibv_reg_mr(3) and ibv_modify_qp(3)
 inline constexpr unsigned access_flush_persistent = 1U << 9;
-/// IBV_WR_FLUSH. wr.atomic.compare_add is how many bytes.
+/// IBV_WR_FLUSH. wr.atomic.compare_add holds the number of bytes.
 inline constexpr auto wr_flush_opcode = static_cast<ibv_wr_opcode>(14);
 
 /// The calls into libibverbs and librdmacm that can fail: one seam, through which a test injects failures or puts a
@@ -45,7 +45,7 @@ class rdma_calls {
   virtual int dealloc_pd(ibv_pd* pd) noexcept;
   virtual int get_async_event(ibv_context* context, ibv_async_event* found) noexcept;
   virtual void ack_async_event(ibv_async_event* event) noexcept;
-  /// fcntl(2): calls on the descriptor return -EAGAIN instead of waiting.
+  /// Sets O_NONBLOCK with fcntl(2): calls on the descriptor return -EAGAIN instead of waiting.
   virtual int set_nonblocking(int fd) noexcept;
   /// Whether weft was built with libraries that have ibv_wr_flush(3).
   [[nodiscard]] virtual bool has_flush() const noexcept;
@@ -53,13 +53,13 @@ class rdma_calls {
   [[nodiscard]] virtual int numa_node(const std::string& device) const;
 
   // Memory.
-  /// Why FLUSH does not make the memory persistent, in words, from /proc/self/maps and sysfs; empty if it does.
+  /// Says why FLUSH does not make the memory persistent, from /proc/self/maps and sysfs; empty if it does.
   [[nodiscard]] virtual std::string why_not_dax(std::span<const std::byte> memory) const;
   virtual int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
                      ibv_mr** made) noexcept;
   virtual int reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd,
                             unsigned access, ibv_mr** made) noexcept;
-  /// `code` is what the call itself returns: 0, or an IBV_REREG_MR_ERR_* that tells the state of the region.
+  /// `code` receives the call's own result: 0, or an IBV_REREG_MR_ERR_* that tells the state of the region.
   virtual int rereg_mr(ibv_mr* region, int what, ibv_pd* pd, void* memory, std::size_t bytes, unsigned access,
                        int* code) noexcept;
   virtual int dereg_mr(ibv_mr* region) noexcept;
@@ -79,7 +79,7 @@ class rdma_calls {
 
   // Queue pairs.
   virtual int create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept;
-  /// A queue pair for wr_flush() as well. -EOPNOTSUPP if the device's driver in user space has no FLUSH.
+  /// Creates a queue pair for wr_flush() too. Returns -EOPNOTSUPP if the device's driver in user space has no FLUSH.
   virtual int create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept;
   virtual int modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept;
   virtual int destroy_qp(ibv_qp* pair) noexcept;

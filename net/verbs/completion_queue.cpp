@@ -141,7 +141,7 @@ std::size_t completion_queue::poll(std::size_t budget) noexcept {
 }
 
 void completion_queue::drain() noexcept {
-  // At most one queue's worth: more would be requests of tasks that were resumed meanwhile.
+  // Takes at most capacity_ completions: further ones are of requests that were posted meanwhile, by resumed tasks.
   for (std::uint32_t left = capacity_; left != 0;) {
     const std::size_t found = poll(std::min<std::size_t>(left, batch_size));
     if (found < batch_size) return;
@@ -169,7 +169,7 @@ void completion_queue::disarm() noexcept {
 }
 
 // The kernel has removed the device. The readable descriptor would keep the executor from sleeping, so polling ends,
-// but not inside this call.
+// in on_async_event(), because it must not end inside a poll.
 void completion_queue::lose_channel() noexcept {
   channel_lost_ = true;
   if (!failure_) fail(device_removed(device_->name()));

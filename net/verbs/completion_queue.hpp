@@ -14,11 +14,11 @@
 
 namespace weft::net::verbs {
 
-/// A link, as a completion queue sees it.
+/// A user of a completion queue, such as a link.
 class completion_sink {
  public:
-  /// Hands what was posted to the device. Called once after each completion_queue::ring_later(), before the queue is
-  /// polled.
+  /// Hands what was posted to the device. Called by the next poll after completion_queue::ring_later(), before it takes
+  /// completions.
   virtual void ring_now() noexcept {}
   /// One completion of the sink's queue pair, in order. `detail` is the part of the request's wr_id below the tag.
   virtual void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept = 0;
@@ -38,23 +38,23 @@ class completion_sink {
 /// rxe silently. Used on the executor, except for the constructor and the destructor.
 class completion_queue final : public poller, private async_handler {
  public:
-  /// How many low bits of a wr_id are the sink's own.
+  /// The number of low bits of a wr_id that are the sink's own.
   static constexpr unsigned detail_bits = 24;
 
-  /// At least `entries` deep. Blocks. Throws weft::error.
+  /// Creates a queue for at least `entries` completions. Blocks. Throws weft::error.
   completion_queue(std::shared_ptr<device> home, std::uint32_t entries);
   completion_queue(const completion_queue&) = delete;
   completion_queue& operator=(const completion_queue&) = delete;
   ~completion_queue();
 
-  /// From now on events about the queue are delivered on `home`, the executor that polls it.
+  /// Has events about the queue delivered on `home`, the executor that polls it.
   void hear_events_on(executor_core& home);
-  /// To be polled while there are users. Called from a coroutine, not inside a poll.
+  /// Starts and stops polling: only a queue with users is polled. Called from a coroutine, not inside a poll.
   void begin_polling();
   void end_polling() noexcept;
 
   [[nodiscard]] ibv_cq* get() const noexcept { return queue_; }
-  /// False once the queue has failed.
+  /// Whether `entries` more completions fit; false once the queue has failed.
   [[nodiscard]] bool has_room(std::uint32_t entries) const noexcept {
     return !failure_ && entries <= capacity_ - reserved_;
   }
@@ -62,18 +62,18 @@ class completion_queue final : public poller, private async_handler {
   void reserve(std::uint32_t entries) noexcept { reserved_ += entries; }
   void release(std::uint32_t entries) noexcept { reserved_ -= entries; }
 
-  /// Yields the tag for a sink's wr_ids, above detail_bits. Throws std::bad_alloc, or the queue's failure.
+  /// Adds a sink, and returns the tag for its wr_ids, above detail_bits. Throws std::bad_alloc, or the queue's failure.
   [[nodiscard]] std::uint64_t attach(completion_sink& sink);
-  /// From now on completions with this tag go to `sink`.
+  /// Passes completions with this tag to `sink` from now on.
   void hand_over(std::uint64_t tag, completion_sink& sink) noexcept { places_[index_of(tag)].sink = &sink; }
-  /// Completions that still come with this tag are dropped: a destroyed queue pair may leave some behind.
+  /// Removes the sink. Completions that still come with this tag are dropped: a destroyed queue pair may leave some.
   void detach(std::uint64_t tag) noexcept;
   /// Calls the sink's ring_now() in the next poll(). The executor polls in every turn and once more before it sleeps,
-  /// so that all requests posted in a turn take one doorbell.
+  /// so all requests posted in a turn take one doorbell.
   void ring_later(std::uint64_t tag) noexcept;
-  /// Calls the sink's on_drained() once a poll() has found nothing more; a later poll() if asked inside on_drained().
+  /// Calls the sink's on_drained() once a poll() finds nothing more; if asked inside on_drained(), in a later poll().
   void tell_when_drained(std::uint64_t tag) noexcept;
-  /// Takes the completions that are there.
+  /// Polls the completions that are there already.
   void drain() noexcept;
 
   std::size_t poll(std::size_t budget) noexcept override;

@@ -19,7 +19,7 @@ class descriptor_watch : private io_operation {
   descriptor_watch(const descriptor_watch&) = delete;
   descriptor_watch& operator=(const descriptor_watch&) = delete;
 
-  /// Called before enter(): allocates what leave() needs. Throws std::bad_alloc.
+  /// Allocates what leave() needs; called before each enter(). Throws std::bad_alloc.
   void prepare();
   void enter() noexcept;
   /// Called from a coroutine, or while the executor does not run.
@@ -29,7 +29,7 @@ class descriptor_watch : private io_operation {
   ~descriptor_watch() { assert(users_ == 0 && "a descriptor was closed while it was watched"); }
 
  private:
-  /// Takes some of the pending events. False if there will never be another one.
+  /// Takes some of the pending events. Returns false if there will never be another one.
   virtual bool on_readable() noexcept = 0;
 
   void complete(int result) noexcept override;

@@ -184,7 +184,7 @@ int device::query(ibv_transport_type transport) noexcept {
   max_message_bytes_ = 0;
   if (const int failure = calls_.query_device(context_, &limits_); failure < 0) return failure;
   traits_ = traits_of(transport, limits_);
-  for (unsigned port = 1; port <= limits_.phys_port_cnt; ++port) {  // there may be 255
+  for (unsigned port = 1; port <= limits_.phys_port_cnt; ++port) {  // not in 8 bits: there may be 255
     ibv_port_attr state{};
     if (const int failure = calls_.query_port(context_, static_cast<std::uint8_t>(port), &state); failure < 0)
       return failure;

@@ -20,8 +20,8 @@ namespace weft::net::verbs {
 /// support.
 [[nodiscard]] std::vector<std::string> device_names(rdma_calls& library);
 
-/// An opened RDMA device with a protection domain, shared by everything on this device. Thread-safe; immutable except
-/// for the audience of its events, and for what is known about empty requests.
+/// An opened RDMA device with a protection domain, shared by everything on this device. Thread-safe; immutable after
+/// be_fabric(), except for the audience of its events, and for what is known about empty requests.
 class device {
  public:
   /// Opens the device with that name or IP address ("10.0.0.2"); with an empty name, the first that has an active port.
@@ -46,7 +46,7 @@ class device {
   /// Whether mr::everything() can be registered: implicit on-demand paging.
   [[nodiscard]] bool pages_everything() const noexcept { return pages_everything_; }
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
-  /// Whether it makes persistent memory persistent when peers ask for that: FLUSH.
+  /// Whether it has FLUSH, by which peers make their writes to persistent memory persistent.
   [[nodiscard]] bool has_flush() const noexcept { return has_flush_; }
   /// The NUMA node nearest to the device; -1: none, as with software devices.
   [[nodiscard]] int numa_node() const { return calls_.numa_node(name_); }

@@ -60,7 +60,7 @@ unsigned flags_of(mr::access rights, const mr::registration_options& options) no
 // The usages that need a region at the memory's own address.
 constexpr mr::usage own_uses = ~mr::peer_usages;
 
-// Not IBV_ACCESS_ZERO_BASED, which rdma-core 44 ignores: an iova of 0 is the same, see ibv_reg_mr_iova(3).
+// zero_based is an iova of 0 (ibv_reg_mr_iova(3)), because rdma-core 44 ignores IBV_ACCESS_ZERO_BASED.
 std::uint64_t address_for_peers(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
   if (options.zero_based) return 0;
   return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
@@ -111,7 +111,7 @@ bool is_plain(std::span<std::byte> memory, const mr::registration_options& optio
 
 void domain::deregister::operator()(ibv_mr* region) const noexcept {
   const int failure = calls->dereg_mr(region);
-  // A device that has gone accesses no memory any more. Any other failure would leave the memory open to peers: EBUSY,
+  // A removed device accesses no memory any more. Any other failure would leave the memory open to peers: EBUSY,
   // for example, or EINVAL on rxe, if a window is bound to the region. Our own windows keep their region registered.
   if (failure < 0 && !has_gone(failure)) {
     weft::detail::terminate_because("memory could not be deregistered, and peers may still use it");
@@ -131,7 +131,7 @@ mr::access domain::rights_of(mr::usage purpose) const noexcept {
   return rights;
 }
 
-// A device flushes any memory, persistent or not. The kernel refuses some that is not, without a reason.
+// Refuses memory that is not persistent, because a device flushes any. The kernel refuses some, but gives no reason.
 void domain::check_flushed(std::span<std::byte> memory, const mr::registration_options& options,
                            const std::string& what) const {
   if (!is_flushed_by_device(options)) return;
@@ -184,7 +184,7 @@ void domain::check_count(const std::string& what) {
 }
 
 // A region has one address, for us and for peers (ibv_reg_mr_iova(3)), but our operations use the real one. So memory
-// that both use, and peers at another address, is registered twice, and counts twice as pinned.
+// that both use is registered twice if peers use another address, and then counts twice as pinned.
 domain::entry domain::make_regions(std::span<std::byte> memory, const mr::registration_options& options,
                                    const std::string& what) {
   const auto real = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -206,8 +206,8 @@ domain::entry domain::make_regions(std::span<std::byte> memory, const mr::regist
   return made;
 }
 
-// Registers by a dma-buf, as current kernels and drivers can, or else through a module of the GPU's driver, which lets
-// the kernel treat device addresses as memory. Peers get no windows of it, because a dma-buf can have none.
+// Registers device memory by a dma-buf, as current kernels and drivers can, or else through a module of the GPU's
+// driver, which lets the kernel treat device addresses as memory. A dma-buf can have no windows, so peers get none.
 domain::held_region domain::make_region_of_device(std::span<std::byte> memory, unsigned flags, mr::memory_device& owner,
                                                   const std::string& what) {
   rdma_calls& library = device_->calls();
@@ -272,7 +272,7 @@ domain::change_result domain::change(mr::registration& item, std::span<std::byte
                                      const mr::registration_options& options) {
   check_size(memory, fmt::format("register {} bytes on {}", memory.size(), name()));
   entry& held = *static_cast<entry*>(item.handle);
-  const bool is_flushed = is_flushed_by_device(options);  // whose memory is looked at when it is registered
+  const bool is_flushed = is_flushed_by_device(options);  // only do_register() checks such memory
   if (!held.changeable || !is_plain(memory, options) || is_flushed) return change_result::untouched;
   const mr::access rights = rights_of(options.usage);
   int parts = IBV_REREG_MR_CHANGE_ACCESS;

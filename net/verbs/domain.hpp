@@ -38,7 +38,7 @@ class domain final : public mr::domain {
   };
   using held_region = std::unique_ptr<ibv_mr, deregister>;
 
-  // What a registration's handle points to.
+  // The object to which a registration's handle points.
   struct entry {
     held_region own;        // at the memory's own address: for our operations, and for windows
     held_region for_peers;  // at another address; null: peers use `own`

@@ -26,7 +26,7 @@ class empty_requests {
     return found->second >= losses_that_tell ? fate::lost : fate::unknown;
   }
   void note_arrival(std::string_view host) noexcept { note(host, 0); }
-  /// True if the requests now count as lost. A single loss proves nothing, because the peer may have died at that
+  /// True if this loss makes requests count as lost. One alone proves nothing, because the peer may have died at that
   /// moment.
   bool note_loss(std::string_view host) noexcept { return note(host, 1) == losses_that_tell; }
 
@@ -34,7 +34,7 @@ class empty_requests {
   static constexpr unsigned losses_that_tell = 2;
   static constexpr std::size_t most_hosts = 4096;  // beyond that, all are forgotten
 
-  // Returns how many were lost in a row.
+  // Counts the loss, or forgets earlier ones if `lost` is 0. Returns how many were lost in a row.
   unsigned note(std::string_view host, unsigned lost) noexcept try {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(host);

@@ -65,7 +65,7 @@ class marker final : public completion_sink {
   std::optional<ibv_wc_status> status_;
 };
 
-// Returns what rdma_calls::post_send() does.
+// Posts a signaled zero-length write. Returns the result of rdma_calls::post_send().
 int post_empty_write(rdma_calls& library, ibv_qp* pair, std::uint64_t tag) noexcept {
   ibv_send_wr wr{};
   wr.wr_id = tag;
@@ -107,7 +107,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
         fmt::format("a queue pair takes at most {} requests and as many receives; lower send_depth or receive_depth",
                     most));
   }
-  const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // requests may have been lost
+  const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // lost requests may keep their room
   const std::uint32_t entries = sends + receives_ + flush_markers;          // defect: reserve room for one completion
   queue_ = co_await shared_.reserve(entries);
   entries_ = entries;
@@ -276,7 +276,7 @@ void endpoint::on_async_event(ibv_event_type what, int) noexcept {
   changed_.set();
 }
 
-// Fails for shared receives only: there is room for all of its own.
+// Only a shared receive can find no memory, because early_receives_ has room for all of the endpoint's own receives.
 void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept try {
   early_receives_.push_back({what, &work});
 } catch (const std::bad_alloc&) {
@@ -365,7 +365,7 @@ void endpoint::detach_from_shared_receives() noexcept {
 
 // Receives are flushed before the last request, so the completion of that request shows that they have been.
 task<> endpoint::wait_until_flushed() {
-  if (home().traits().kernel_drives_pair) co_return;  // the kernel has flushed it by now, and it takes no request more
+  if (home().traits().kernel_drives_pair) co_return;  // the kernel has flushed the pair, which takes no more requests
   marker last(*queue_);
   if (post_empty_write(calls(), pair_, last.tag()) == 0) co_await with_timeout(flush_time, last.wait());
   if (ready_ && home().traits().announces_last_receive) co_await with_timeout(flush_time, last_receive_.wait());
@@ -380,7 +380,7 @@ void endpoint::destroy_now() noexcept {
   const cm_id gone = std::move(id_);
 }
 
-// A device that has gone accesses no memory any more. Neither does a queue pair that is left over in ERR.
+// A removed device accesses no memory any more. Neither does a queue pair that could not be destroyed, but is in ERR.
 void endpoint::destroy_pair() noexcept {
   const int result = calls().destroy_qp(pair_);
   if (result < 0) {

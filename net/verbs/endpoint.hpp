@@ -99,7 +99,7 @@ class endpoint final : private cm_handler,
 
   /// The port of the device that the connection goes through; ports count from 1.
   [[nodiscard]] int port() const noexcept { return id_.get()->port_num; }
-  /// Takes the completions that are there.
+  /// Polls the completions that are there already.
   void drain() noexcept;
 
   /// Sets the traffic class of its packets, whatever the peer has asked for. Called before make_pair().
@@ -107,14 +107,14 @@ class endpoint final : private cm_handler,
   /// Creates the queue pair, in the state INIT, and posts the first receives: the peer may send as soon as it knows
   /// that the connection is established, and then it would be too late to post them. Throws weft::error.
   task<> make_pair(const set_up_options& options);
-  /// Moves the queue pair to RTS, once the connection manager knows the peer's. Throws weft::error.
+  /// Moves the queue pair to RTS, once the connection manager knows the peer's queue pair. Throws weft::error.
   task<> make_ready(agreement what);
   /// Moves the queue pair to ERR, so that everything posted is flushed. A queue pair in ERR is moved there again, to
   /// flush what was posted since. False if the device refuses.
   bool make_broken() noexcept;
 
-  /// The next event of the set-up if it is `expected`. Any other event is an error, and so is none in time; both errors
-  /// name `step`.
+  /// Yields the next event of the set-up. Throws an error that names `step` if the event is not `expected`, reports a
+  /// failure, or does not come in time.
   task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
   /// The outcome of a zero-length request that probes the peer.
   enum class sign_of_life : std::uint8_t {
@@ -123,7 +123,7 @@ class endpoint final : private cm_handler,
     undone,  ///< the connection has ended for another reason, for example because the peer has disconnected
   };
   task<sign_of_life> ask_with_nothing(time_point deadline);
-  /// From now on events go to `handler`; for earlier ones see replay_events().
+  /// Passes events to `handler` from now on; for earlier ones see replay_events().
   void hand_events_to(endpoint_events* handler) noexcept { handler_ = handler; }
   /// Passes on the events that came before there was a handler.
   void replay_events() noexcept;
@@ -131,15 +131,15 @@ class endpoint final : private cm_handler,
   [[nodiscard]] std::uint64_t receive_tag() const noexcept { return receive_tag_.value_or(0); }
   /// How many receives make_pair() has posted; their slots count from 0.
   [[nodiscard]] std::size_t posted_receives() const noexcept { return posted_receives_; }
-  /// From now on completions of its own receives go to `own`, and those of shared receives to `shared`; earlier ones
-  /// are passed on at once.
+  /// Passes completions of its own receives to `own` from now on, and those of shared receives to `shared`; earlier
+  /// ones at once.
   void hand_receives_to(completion_sink& own, receive_sink& shared) noexcept;
 
   /// Destroys everything on a worker: afterwards nothing touches memory for this connection any more, and all
-  /// revocations have been notified. Called once; the task exists since construction, so that the call needs no memory.
+  /// revocations have been notified. Called once; the task exists since construction, so the call needs no memory.
   task<> destroy() noexcept { return std::move(destruction_); }
-  /// Destroys it in the background. From any thread: at once on its executor's thread, also between two runs; when the
-  /// executor is served next if that is driven from outside, or runs on another thread.
+  /// Destroys it in the background. From any thread. Begins at once on its executor's thread, also between two runs; if
+  /// the executor is driven from outside, or runs on another thread, when it runs next.
   static void dispose(std::unique_ptr<endpoint> gone) noexcept;
 
  private:
@@ -191,10 +191,10 @@ class endpoint final : private cm_handler,
   std::uint16_t requests_ = 0;
   std::uint16_t receives_ = 0;
   std::uint32_t max_inline_bytes_ = 0;
-  bool opens_flush_ = false;  // to the peer
+  bool opens_flush_ = false;  // the peer may flush
   bool has_flush_ = false;
   std::optional<std::uint8_t> traffic_class_;
-  std::uint32_t entries_ = 0;  // reserved in the queue
+  std::uint32_t entries_ = 0;  // completions reserved in queue_
 
   endpoint_events* handler_ = nullptr;
   std::deque<cm_event> events_;

@@ -38,7 +38,7 @@ class cm_handler {
   ~cm_handler() = default;
 };
 
-/// Owns a channel. Shared by its ids, because they have to be destroyed first.
+/// Owns a channel. Its ids share it, because they have to be destroyed before the channel.
 class channel_handle {
  public:
   /// Throws weft::error.
@@ -79,7 +79,7 @@ class cm_id {
   /// Moves the id to the channel of another executor, and waits until none of its events is being handled on the old
   /// one. Returns 0 or -errno.
   [[nodiscard]] int migrate(const std::shared_ptr<channel_handle>& target) noexcept;
-  /// From any thread.
+  /// Has a worker destroy the id. From any thread.
   static void destroy_on_worker(cm_id id) noexcept;
 
  private:

@@ -19,7 +19,8 @@ namespace weft::net::verbs {
 /// asynchronous events, and completion queues.
 class executor_state final : public weft::detail::attachment, private async_handler {
  public:
-  /// A connection or a listener. Events are watched while there is a user; each user gets the events about the device.
+  /// A connection, a listener or a shared receive queue. Events are watched while there is a user; each user gets the
+  /// events about the device.
   class user : public weft::detail::list_hook<user> {
    public:
     user(executor_state& shared, async_handler& who);
@@ -43,10 +44,10 @@ class executor_state final : public weft::detail::attachment, private async_hand
   [[nodiscard]] executor_core& owner() const noexcept { return executor_; }
   [[nodiscard]] event_channel& channel() noexcept { return channel_; }
 
-  /// Reserves room for so many completions, and yields the queue that has it; a worker creates one if all are full.
-  /// Throws weft::error: errc::invalid_argument for more than the device can hold.
+  /// Reserves room for `entries` completions, and yields the queue that has it; a worker creates one if all are full.
+  /// Throws weft::error: errc::invalid_argument for more than one queue of the device can hold.
   task<completion_queue*> reserve(std::uint32_t entries);
-  /// Gives the room back. Called from a coroutine, not inside a poll.
+  /// Gives reserved room back. Called from a coroutine, not inside a poll.
   void release(completion_queue& from, std::uint32_t entries) noexcept;
 
  private:

@@ -21,8 +21,8 @@ namespace {
 
 constexpr int backlog = 1024;
 
-// A connection request that has arrived. Events of its id are dropped on the listener's channel: if the peer gives up,
-// accept() fails.
+// A connection request that has arrived. Events of its id on the listener's channel are dropped, so if the peer gives
+// up, that shows only when accept() fails.
 class rdma_request final : public net::link_request {
  public:
   rdma_request(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id, const cm_event& asked,
@@ -71,7 +71,7 @@ class listener final : private cm_handler,
   ~listener() { cm_id::destroy_on_worker(std::move(id_)); }
 
   void listen_on(socket_address address);
-  /// To be called after listen_on() has failed. A worker destroys the id, because that may block.
+  /// Has a worker destroy the id, because that may block. Called after listen_on() has failed.
   task<> give_address_back();
 
   [[nodiscard]] std::string_view name() const noexcept { return name_; }

@@ -9,7 +9,7 @@
 
 namespace weft::net::verbs {
 
-/// Listens by an id of the connection manager, which delivers whole requests, so that no peer stays half-open. The
+/// Listens by an id of the connection manager, which delivers whole requests, so no peer stays half-open. The
 /// number of requests that nobody has taken yet is limited; further ones are rejected. Throws weft::error; then the
 /// address is free again.
 task<std::unique_ptr<link_listener>> listen(std::shared_ptr<device> home, std::shared_ptr<domain> memory,

@@ -52,10 +52,10 @@ void peer_watch::ask(bool listens) noexcept {
   requests_.post_own(keep_alive_, keep_alive_mark);  // defect: notice no dead peer
 }
 
-// The keep-alive is a read if writes complete without an answer. Otherwise it is a write, which can be repeated: rxe
-// refuses a zero-length read that it has answered before, if that answer was lost. It has one byte if the peer has a
-// landing_place, because some networks lose packets without payload, and because a zero-length read may do harm. Other
-// peers get a zero-length request once they are silent, if the set-up has found that such requests get through.
+// The keep-alive is a read if writes complete without an answer, and the peer accepts reads. Otherwise it is a write,
+// because rxe refuses a repeated zero-length read if it has answered the first one and that answer was lost. It has one
+// byte if the peer has a landing_place, because some networks lose packets without payload, and because a zero-length
+// read may do harm. Other peers, once silent, get a zero-length request if the set-up has found that these get through.
 void peer_watch::fill_keep_alive() noexcept {
   const bool reads = !completes_on_answer() && may_read_;
   keep_alive_ = {};
@@ -81,8 +81,8 @@ void peer_watch::count_silence(bool awaits_message) noexcept {
 
 // The number of silent looks after which the peer counts as dead. Three cover dead_peer_after, because the first of
 // them may see a request that was posted just before. A large message takes more, and a message for which the peer has
-// no receive may wait for ever. The next completion has to wait for all requests up to the first signaled one; if
-// requests complete before they are answered, for all that was posted, and for what TCP holds of it.
+// no receive may wait for ever. All requests up to the first signaled one count, because the next completion waits for
+// them. If requests complete before they are answered, all that was posted counts, and what TCP holds of it.
 std::uint64_t peer_watch::looks_to_spare() const noexcept {
   constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
   constexpr std::uint64_t with_tcp = 4 << 20;

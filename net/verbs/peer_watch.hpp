@@ -14,7 +14,7 @@ namespace weft::net::verbs {
 
 /// Watches whether a link's peer is alive: looks twice in each dead_peer_after.
 ///
-/// An idle queue pair does not notice that its peer has gone, so it gets a request that changes nothing. The state of
+/// An idle queue pair does not notice that its peer died, so it gets a request that changes nothing. The state of
 /// the port counts as well, because rxe does not count retries while its port is down.
 class peer_watch {
  public:
@@ -24,22 +24,22 @@ class peer_watch {
 
   void start(const landing_place& peers) noexcept;
   [[nodiscard]] bool is_on() const noexcept { return pause_.count() > 0; }
-  /// Between two looks.
+  /// The time between two looks.
   [[nodiscard]] std::chrono::milliseconds pause() const noexcept { return pause_; }
 
-  /// A message has come.
+  /// Notes that a message has arrived.
   void heard() noexcept { active_ = true; }
-  /// A request has been executed.
+  /// Notes that a request has completed: a sign of life if that takes the peer's answer.
   void heard_of(std::uint32_t mark) noexcept { active_ = active_ || requests_.has_answer(mark); }
 
-  /// The reason why the peer counts as dead, if it does. `awaits_message`: the peer owes one.
+  /// Looks once, and returns the reason if the peer now counts as dead. `awaits_message`: the peer owes one.
   [[nodiscard]] std::optional<error> look(bool awaits_message) noexcept;
   /// Follows look(): posts the keep-alive if nothing was heard since the last look, unless the link `listens` only.
   void ask(bool listens) noexcept;
   [[nodiscard]] const ibv_send_wr& keep_alive() const noexcept { return keep_alive_; }
   void keep_alive_ended() noexcept { keep_alive_posted_ = false; }
 
-  /// A port that is down is the reason why nobody has answered.
+  /// Adds to `why` that the port is down, because then nobody can answer.
   [[nodiscard]] error blame_port(const error& why) const noexcept;
   [[nodiscard]] bool is_port_down() const noexcept;
 

@@ -20,17 +20,17 @@ class posted_receives {
   posted_receives(const posted_receives&) = delete;
   posted_receives& operator=(const posted_receives&) = delete;
 
-  /// Makes room for so many at a time. The first to be posted are those that the set-up has posted already.
+  /// Makes room for `depth` receives at a time. post() only records the first ones, which the set-up has posted.
   void make_room(std::uint16_t depth);
-  /// Whether hand_over() has to follow.
+  /// Posts a receive. Returns whether hand_over() has to follow.
   [[nodiscard]] bool post(receive_work& work) noexcept;
-  /// Yields a negative errno if the device has refused some, which are flushed with the rest.
+  /// Hands the chain to the device. Yields a negative errno if it has refused some, which are flushed with the rest.
   [[nodiscard]] int hand_over() noexcept;
   [[nodiscard]] receive_work& completed(std::uint32_t slot) noexcept;
 
-  /// Nothing more is handed over.
+  /// Drops the chain, so nothing more is handed over.
   void break_off() noexcept { chained_.take(); }
-  /// The device is not expected to complete anything any more.
+  /// Stops expecting completions from the device.
   void give_up() noexcept { with_device_ = 0; }
   [[nodiscard]] bool is_with_device() const noexcept { return with_device_ != 0; }
   void flush(link_events& events) noexcept;
@@ -44,7 +44,7 @@ class posted_receives {
   endpoint& endpoint_;
   const domain& domain_;
   std::unique_ptr<posted_receive[]> receives_;  // by slot
-  std::size_t depth_ = 0;                       // size of receives_; the set-up may have made room for more
+  std::size_t depth_ = 0;                       // size of receives_; the queue pair may have room for more
   request_chain<ibv_recv_wr> chained_;
   std::size_t with_device_ = 0;
   std::size_t posted_early_ = 0;  // how many of the next receives the set-up has posted already

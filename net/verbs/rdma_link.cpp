@@ -162,14 +162,14 @@ void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexce
 
 void rdma_link::end(bool orderly, const error& why) noexcept {
   if (life_.has_ended()) return;
-  const bool is_peers = why.code() == errc::protocol_error;  // a device tells the target of an access no more than that
+  const bool is_peers = why.code() == errc::protocol_error;  // a device reports no more to the target of an access
   if (is_peers || why.code() == errc::remote_access) refusal_ = {.is_peers = is_peers};
   failed_alone_ = failed_alone_ || why.code() == errc::connection_failed;
   life_.end(orderly, why);
 }
 
 // Whether a disconnect of the peer may be orderly. For a weft peer the connection decides, because it knows whether a
-// close message has come. A foreign peer is gone for good, and has not executed requests that are still in flight.
+// close message has come. A foreign peer has left for good, and has not executed requests that are still in flight.
 bool rdma_link::may_end_without_peer() const noexcept { return native_ || requests_.idle(); }
 
 void rdma_link::end_without_peer(std::string_view words) noexcept {
@@ -264,7 +264,7 @@ void rdma_link::advance_end() noexcept {
 void rdma_link::expired() noexcept {
   if (life_.is_leaving()) return;
   if (life_.is_broken()) {
-    requests_.give_up();  // destroying the queue pair ends what is lost
+    requests_.give_up();  // destroying the queue pair ends the lost requests
     receives_.give_up();
     return advance_end();
   }

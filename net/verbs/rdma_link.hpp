@@ -101,19 +101,19 @@ class rdma_link final : public net::link,
   std::shared_ptr<domain> domain_;
   std::string peer_;
   capabilities capabilities_;
-  // Finished: this end has disconnected; the peer has left: it has; broken: the queue pair is in ERR; leaving: finish()
-  // runs.
+  // Here finished means that this end has disconnected; left, that the peer has disconnected; broken, that the queue
+  // pair is in ERR; leaving, that finish() runs.
   link_life life_;
   bool native_ = false;
   bool delivers_after_end_ = false;
-  bool listens_first_;         // and no message has come yet
+  bool listens_first_;         // until the first message
   bool taken_over_ = false;    // completions of receives come to this link
   bool unwatched_ = false;     // there was no memory for a timer, so flushed requests are not waited for
   bool failed_alone_ = false;  // may_have_failed_alone()
   std::optional<refused_access> refusal_;
   weft::detail::root_handle<void> finisher_;  // finish(), made while there is memory
 
-  // They refer to the endpoint, and are not used without it.
+  // Parts that refer to the endpoint, and are not used without it.
   send_queue requests_;
   posted_receives receives_;
   window_binder windows_;

@@ -16,7 +16,7 @@ struct receive_request {
   ibv_recv_wr wr{};
   ibv_sge part{};
 
-  /// The object must not move until it has been posted.
+  /// Fills the request, which must not move until it has been posted.
   void fill(const receive_work& work, std::size_t fabric, std::uint64_t wr_id) noexcept;
 };
 
@@ -35,12 +35,12 @@ class receive_sink {
 /// A shared receive queue of one device, for queue pairs of one executor: see ibv_create_srq(3).
 ///
 /// The receives of all its queue pairs complete in one completion queue, which has room for the whole depth. A
-/// completion names the queue pair that has taken the receive by its number; if that queue pair is gone, the receive is
-/// posted again. The queue outlives its queue pairs.
+/// completion names the queue pair that has taken the receive by its number; if that queue pair was detached, the
+/// receive is posted again. The queue outlives its queue pairs.
 class receive_queue final : public net::receive_queue, private completion_sink, private async_handler {
  public:
   /// Throws weft::error: errc::not_supported if the device has no shared receive queues, or is an RNIC;
-  /// errc::invalid_argument if it has none so deep.
+  /// errc::invalid_argument if `depth` is beyond its limit.
   static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
 
   receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made);
@@ -52,10 +52,10 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
 
   void post(receive_work& work) noexcept override;
 
-  /// From now on the receives that the queue pair of that number takes go to `who`. The pair cannot take any yet.
+  /// Passes receives that the queue pair with that number takes to `who`. Called before the pair can take any.
   /// Throws weft::error if the queue has failed.
   void attach(std::uint32_t pair, receive_sink& who);
-  /// From now on the receives of that queue pair go to `who` instead.
+  /// Passes the receives of that queue pair to `who` instead, from now on.
   void hand_over(std::uint32_t pair, receive_sink& who) noexcept;
   void detach(std::uint32_t pair) noexcept;
 
@@ -79,7 +79,7 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
   ibv_srq* queue_;
   std::shared_ptr<async_target> target_;
   std::vector<receive_work*> posted_;  // by slot; null: not with the device
-  std::uint64_t tag_;                  // initialized after all that may throw, because nothing would detach it then
+  std::uint64_t tag_;                  // attached after all that may throw: a constructor that throws detaches nothing
   std::vector<user> users_;            // sorted by number
   std::optional<error> failure_;
 };

@@ -34,7 +34,7 @@ class request_chain {
     if (&end == last_) last_ = nullptr;
     return std::exchange(first_, std::exchange(end.next, nullptr));
   }
-  /// False if it is not in the chain.
+  /// Removes a request. False if it is not in the chain.
   bool remove(const Request& item) noexcept {
     Request* before = nullptr;
     for (Request* each = first_; each != nullptr; before = std::exchange(each, each->next)) {

@@ -15,10 +15,10 @@
 namespace weft::net::verbs {
 namespace {
 
-// link::furnish() must not fail for the first so many requests.
+// The number of requests for which link::furnish() must not fail.
 constexpr std::size_t furnished_at_once = 8;
 
-// One in so many small requests is signaled, besides the last one before a doorbell.
+// At least every fourth small request is signaled, and the last before a doorbell.
 constexpr unsigned signal_every = 4;
 constexpr std::uint64_t largest_unsignaled = 4096;
 
@@ -49,11 +49,11 @@ bool is_local(std::uint32_t mark) noexcept {
   return mark >= first_bind_mark && mark != keep_alive_mark && (mark & run_bit) == 0;
 }
 
-// When a packet is lost, rxe of Linux 6.1 also retransmits all requests that were posted behind it. Among these,
+// When a packet is lost, rxe of Linux 6.1 also retransmits all requests that were posted behind it. Then
 //   - it refuses a bind that was done long ago, and breaks the connection;
 //   - a message or write that the peer has had already is acknowledged with the number of the last request that the
 //     peer has executed. If that is a read or an atomic operation, rxe completes it too, although its answer was lost.
-// So on rxe a bind waits until nothing is before it, and reads and atomic operations wait until only their like is.
+// So on rxe a bind waits until no request is before it, and a read or atomic until only reads and atomics are.
 bool has_to_wait_behind(const ibv_send_wr& wr, const ibv_send_wr& before) noexcept {
   return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));  // defect: read on Soft-RoCE
 }
@@ -173,7 +173,7 @@ void send_queue::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
 }
 
 // A large request is always signaled, so that its waiter does not wait for requests behind it as well: the next request
-// may need its buffer. So is each request if they complete out of order, when one completion implies nothing of others.
+// may need its buffer. So is each if requests complete out of order, because one completion then implies no others.
 bool send_queue::has_to_signal(const ibv_send_wr& wr) const noexcept {
   return bytes_of(wr) > largest_unsignaled || unsignaled_ == signal_every ||
          !endpoint_.home().traits().completes_in_order;  // defect: have requests not tell
@@ -294,7 +294,7 @@ ibv_send_wr& send_queue::last_to_hand_over() const noexcept {
 }
 
 int send_queue::hand_over() noexcept {
-  if (chained_.empty() || has_to_wait(chained_.front())) return 0;  // until completed()
+  if (chained_.empty() || has_to_wait(chained_.front())) return 0;  // completed() rings again
   ibv_send_wr& last = last_to_hand_over();
   last.send_flags |= IBV_SEND_SIGNALED;  // defect: leave the last request
   unsignaled_ = 0;
@@ -309,7 +309,7 @@ int send_queue::hand_over() noexcept {
   return result;
 }
 
-// FLUSH goes by a call of its own, between the calls for what was posted before it and behind it.
+// Posts FLUSH by a call of its own, between the calls for the requests before it and behind it.
 int send_queue::post_apart(ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   rdma_calls& library = endpoint_.calls();
   int result = 0;
@@ -348,13 +348,13 @@ void send_queue::split_group(std::size_t place, std::uint16_t first_part) noexce
   rest.count = static_cast<std::uint16_t>(rest.count - first_part);
 }
 
-// The mark of the element that is so many elements behind `mark`.
+// The mark of the element that is `elements` places behind `mark`.
 std::uint32_t send_queue::mark_behind(std::uint32_t mark, std::size_t elements) const noexcept {
   const std::size_t place = (mark & (run_bit - 1)) + elements;
   return run_bit | static_cast<std::uint32_t>(place < run_depth_ ? place : place - run_depth_);
 }
 
-// How many elements of the group are before the request with that mark; all if the request is not in the group.
+// The number of elements of the group before the request with that mark; all if the request is not in the group.
 std::size_t send_queue::place_in_group(const place_in_order& group, std::uint32_t mark) const noexcept {
   if ((group.mark & mark & run_bit) == 0) return group.mark == mark ? 0 : group.count;
   const std::size_t distance = mark < group.mark ? mark + run_depth_ - group.mark : mark - group.mark;

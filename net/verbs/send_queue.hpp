@@ -17,22 +17,21 @@
 
 namespace weft::net::verbs {
 
-/// A request's wr_id holds, beside the tag, its mark: the slot of a work_request, run_bit and the place of a run's
-/// element, or one of these, for the link's own requests. They are beyond every slot, because max_depth is below them.
+/// A request's wr_id holds, beside the tag, its mark: the slot of a work_request; run_bit and the place of a run's
+/// element; or, for the link's own requests, one of these marks, which are beyond every slot: max_depth is below them.
 inline constexpr std::uint16_t keep_alive_mark = 0xFFFF;
 inline constexpr std::uint16_t first_bind_mark = 0xFFF0;
 
 /// The requests of a queue pair, in order, from their post to their completion.
 ///
 /// Requests are chained, and handed over once in a turn: one doorbell for all tasks that use the link. The last request
-/// of a chain is signaled, and one in a few before it; a completion stands for the unsignaled requests before it as
-/// well.
+/// of a chain is signaled, and one in a few before it; a completion stands for the unsignaled requests before it too.
 ///
-/// Lists are taken whole: the elements of a work_run are copied into a ring of requests of their own, in groups, of
-/// which only the last request is signaled. A group has one place in the order of requests, and one completion.
+/// Lists are taken whole: the elements of a work_run are copied into a ring of requests of their own, in groups. Only
+/// the last request of a group is signaled. A group has one place in the order of requests, and one completion.
 class send_queue {
  public:
-  /// The owner of requests that no work_request stands for, with marks of their own.
+  /// The owner of the link's own requests, which have a mark, but no work_request.
   class own_requests {
    public:
     [[nodiscard]] virtual const ibv_send_wr& own_request(std::uint32_t mark) const noexcept = 0;
@@ -55,9 +54,9 @@ class send_queue {
   send_queue(const send_queue&) = delete;
   send_queue& operator=(const send_queue&) = delete;
 
-  /// Makes room for so many requests and elements of runs at a time. Throws std::bad_alloc.
+  /// Makes room for `depth` requests and elements of runs at a time. Throws std::bad_alloc.
   void make_room(std::uint16_t depth);
-  /// From now on completions go to `sink`. Called last, because only closing undoes it. Throws like
+  /// Passes completions to `sink` from now on. Called last, because only closing undoes it. Throws like
   /// completion_queue::attach().
   void attach(completion_sink& sink) { tag_ = endpoint_.queue().attach(sink); }
   [[nodiscard]] std::uint64_t tag() const noexcept { return tag_; }
@@ -73,10 +72,10 @@ class send_queue {
 
   /// Posts a request of the link's own.
   void post_own(ibv_send_wr& wr, std::uint16_t mark) noexcept;
-  /// Puts a signaled request of the link's own ahead of all that the device has not been handed.
+  /// Puts a signaled request of the link's own ahead of all requests that were not handed over.
   void post_own_first(ibv_send_wr& wr, std::uint16_t mark) noexcept;
-  /// Gives a place in the order to a request that is handed over by another call than ibv_post_send(3), to be followed
-  /// by handed_over_own().
+  /// Gives a place in the order to a request that another call than ibv_post_send(3) hands over; handed_over_own()
+  /// follows.
   void enter_own(std::uint16_t mark) noexcept { enter({.mark = mark}); }
   void handed_over_own() noexcept { ++with_device_; }
   /// Takes a request of the link's own back. False if the device has it already.
@@ -85,12 +84,12 @@ class send_queue {
   /// Hands over what is chained, as far as it need not wait for earlier requests. Yields a negative errno if the device
   /// has refused some of it, which stays in the order.
   [[nodiscard]] int hand_over() noexcept;
-  /// A request has completed: so have those before it.
+  /// Takes a request's completion, which stands for the unsignaled requests before it as well.
   void completed(const ibv_wc& what, std::uint32_t mark) noexcept;
 
-  /// Nothing more is handed over. What the device has been handed may still complete.
+  /// Drops the chain, so nothing more is handed over. Requests that the device has may still complete.
   void break_off() noexcept { chained_.take(); }
-  /// The device is not expected to complete anything any more.
+  /// Stops expecting completions from the device.
   void give_up() noexcept { with_device_ = 0; }
   /// Completes all that was posted, after break_off().
   void flush() noexcept;
@@ -99,18 +98,18 @@ class send_queue {
   [[nodiscard]] bool idle() const noexcept { return order_count_ == 0; }
   /// Whether the device has requests that have not completed.
   [[nodiscard]] bool is_with_device() const noexcept { return with_device_ != 0; }
-  /// Whether a request to the peer has not completed, and whether the device has one.
+  /// Whether a posted request to the peer has not completed; whether the device has such a request.
   [[nodiscard]] bool depends_on_peer() const noexcept { return depends_on_peer(order_count_); }
   [[nodiscard]] bool device_depends_on_peer() const noexcept { return depends_on_peer(with_device_); }
   /// Whether the request of this mark completes only with the peer's answer.
   [[nodiscard]] bool has_answer(std::uint32_t mark) const noexcept;
 
-  /// What the device has to do before the next completion.
+  /// The work of the device before the next completion.
   struct outstanding {
     std::uint64_t bytes = 0;
     bool takes_receive = false;  ///< the peer needs a receive for some of it
   };
-  /// `all`: before everything that it was handed has completed.
+  /// `all`: before everything that was handed over has completed.
   [[nodiscard]] outstanding before_next_completion(bool all) const noexcept;
 
  private:
@@ -168,7 +167,7 @@ class send_queue {
   const link_life& life_;
   own_requests& own_;
   std::uint64_t tag_ = 0;
-  std::vector<posted_request*> requests_;        // by slot: those that have been furnished
+  std::vector<posted_request*> requests_;        // by slot, once furnished
   std::unique_ptr<run_request[]> run_requests_;  // a ring; made for the first list
   std::size_t run_depth_ = 0;                    // size of run_requests_
   std::size_t next_run_request_ = 0;

@@ -110,8 +110,8 @@ void warn_of_lost_requests(const device& home, std::string_view host) noexcept t
 } catch (const std::bad_alloc&) {  // no memory for the text
 }
 
-// Not on an RNIC, whose packets are TCP's and never empty. Not with shared receives either, because the question may
-// end the connection, and it is not known what becomes of the receives that this has taken.
+// Whether to call find_out(). Not on an RNIC, whose packets are TCP's and never empty. Not with shared receives either:
+// the probe may end the connection, and the fate of the shared receives that it has taken would be unknown.
 bool has_to_find_out(const device& home, const set_up_options& options, std::span<const std::byte> said) noexcept {
   return options.receives == nullptr && options.dead_peer_after.count() > 0 && home.traits().completes_on_answer &&
          !has_landing_place(said);
@@ -193,7 +193,7 @@ error real_reason(const error& why, stop_token stop) {
 
 // Steps on a worker. Each owns the endpoint while it runs, and yields it, because the waiting frame may be destroyed.
 
-// make_pair() does not look at the views of the options, whose memory may be gone.
+// make_pair() does not look at the views of the options, whose memory may have been freed.
 task<guarded_endpoint> make_pair(guarded_endpoint self, set_up_options options) {
   co_await self->make_pair(options);
   co_return self;
@@ -253,7 +253,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   if (has_to_find_out(*home, options, peer_data)) {
     const duration patience = std::min(saturated(options.dead_peer_after) / 2, patience_of_connects);
     const finding what = co_await find_out(*self.operator->(), peer, patience, options.deadline);
-    if (what.asked_here == endpoint::sign_of_life::lost) {  // the next one uses the same receives
+    if (what.asked_here == endpoint::sign_of_life::lost) {  // the next attempt uses the same receives
       co_await weft::detail::apart(destroy_endpoint(self.take()));
       co_return new_link(nullptr, {});
     }
@@ -263,7 +263,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 
-// Whether the connection manager has chosen a port that it takes for free, but that TCP has in use.
+// Whether the connection manager has chosen a port that it believes to be free, but that TCP has in use.
 bool has_met_a_port_in_use(const error& why, const device& home, const socket_address* source) {
   const bool chosen_for_us = source == nullptr || source->port() == 0;
   return home.traits().shares_ports_with_tcp && chosen_for_us &&
@@ -285,7 +285,7 @@ task<new_link> connect_from(const socket_address* source, std::shared_ptr<device
 
 }  // namespace
 
-// The system's own route may lead through another device. Then connects from the addresses of this device in turn.
+// Connects by the system's own route. If that leads through another device, tries this device's addresses as sources.
 task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
                        std::span<const socket_address> sources, const set_up_options& options) {
   const socket_address* const chosen = choose_source(target, sources);

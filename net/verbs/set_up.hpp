@@ -18,7 +18,7 @@ namespace weft::net::verbs {
 task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
                        std::span<const socket_address> sources, const set_up_options& options);
 
-/// Accepts the peer whose connection request `asked` is, on the running executor. `traffic_class` is the listener's;
+/// Accepts the peer of the connection request `asked`, on the running executor. `traffic_class` is the listener's;
 /// that of `options` takes precedence.
 task<std::unique_ptr<net::link>> accept(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id,
                                         const cm_event& asked, const set_up_options& options,

@@ -23,9 +23,9 @@ enum class window_kind : std::uint8_t {
 struct device_traits {
   // ---- what it has ----
 
-  /// Atomic operations, by its attributes.
+  /// Atomic operations: ibv_device_attr::atomic_cap.
   bool has_atomics = true;
-  /// Memory windows, by its attributes. siw has none.
+  /// Memory windows: ibv_device_attr::device_cap_flags. siw has none.
   window_kind windows = window_kind::type_2b;
   /// Writes with immediate data. An RNIC has none, because they came to iWARP only with RFC 7306.
   bool has_write_immediate = true;
@@ -59,12 +59,12 @@ struct device_traits {
   bool kernel_drives_pair = false;
   /// rdma_connect(3) may block until the peer answers, because siw establishes its TCP connection inside the call.
   bool connect_blocks = false;
-  /// The machine's TCP uses the same ports. On an RNIC the connection manager may choose a port that it takes for free
-  /// although TCP has it in use.
+  /// The machine's TCP uses the same ports. On an RNIC the connection manager may choose a port that it believes to be
+  /// free although TCP has it in use.
   bool shares_ports_with_tcp = false;
   /// The connecting end has to send first, as an RNIC requires: RFC 5044 section 7.1.2.
   bool initiator_speaks_first = false;
-  /// rdma_disconnect(3) ends both directions at once, and flushes what the peer has in flight. An RNIC closes TCP.
+  /// rdma_disconnect(3) ends both directions at once, and flushes the peer's requests in flight: an RNIC closes TCP.
   bool disconnect_ends_both_ways = false;
   /// Requests may be flushed before the connection manager reports that the connection has ended. An RNIC flushes as
   /// soon as TCP has ended.
@@ -73,7 +73,7 @@ struct device_traits {
   // ---- requests ----
 
   /// Completions come in the order of the requests. siw completes a read after requests that were posted behind it, so
-  /// that one completion implies nothing about others.
+  /// one completion implies nothing about others.
   bool completes_in_order = true;
   /// A completion of a write or a message means that the peer has answered. With an RNIC it may mean only that TCP has
   /// taken the bytes.
@@ -96,17 +96,17 @@ struct device_traits {
   bool announces_last_receive = true;
 
   [[nodiscard]] bool has_windows() const noexcept { return windows != window_kind::none; }
-  /// A window is open to one queue pair only, whose peer can also revoke it.
+  /// Whether a window is open to one queue pair only, whose peer can also revoke it.
   [[nodiscard]] bool has_windows_of_one_peer() const noexcept {
     return has_windows() && windows != window_kind::type_1;
   }
-  /// An invalidated window is bound again, instead of allocating a new one.
+  /// Whether an invalidated window is bound again, rather than replaced by a new one.
   [[nodiscard]] bool reuses_windows() const noexcept {
     return has_windows_of_one_peer() && checks_window_bounds && invalidates_windows_well;
   }
 };
 
-/// The facts about the device with these attributes, as ibv_query_device(3) tells them.
+/// The facts about the device with these attributes of ibv_query_device(3).
 [[nodiscard]] device_traits traits_of(ibv_transport_type transport, const ibv_device_attr& attributes) noexcept;
 
 }  // namespace weft::net::verbs

@@ -27,7 +27,7 @@ window_binder::window_binder(executor_core& home, endpoint& of, const domain& me
     : home_(home), endpoint_(of), domain_(memory), life_(life), requests_(requests), owner_(link) {}
 
 // A region would let in every peer that guesses its key, for as long as the memory is registered. A window of type 1
-// lets them in as well, but only to the memory that one of them was given, and only for as long.
+// lets them in as well, but only to the memory that is exposed to one of them, and only while it is exposed.
 void window_binder::check_windows() const {
   const window_kind best = endpoint_.home().traits().windows;
   if (best == window_kind::none) {
@@ -108,7 +108,7 @@ class window_binder::unfinished_window final : private revocation {
   }
 
   [[nodiscard]] bound_window& get() const noexcept { return *window_; }
-  /// The peer is about to get its key.
+  /// Keeps the window, because the peer is about to get its key.
   void finish(std::uint32_t key, bool of_region) noexcept { std::exchange(window_, nullptr)->opened(key, of_region); }
   void begin_revoking() noexcept { all_.revoke(*window_, *this); }
   /// After begin_revoking().
@@ -221,8 +221,8 @@ void window_binder::post_binding(binding& item) noexcept {
   item.wr.bind_mw.rkey = window.rkey;
 }
 
-// The request names the window, which is destroyed with the waiting coroutine. If the device has the request already,
-// it fails there, and ends the link; else the device never gets it.
+// Takes the request back, because it names the window, which is destroyed with the waiting coroutine. If the device has
+// the request already, it fails there, and ends the link.
 void window_binder::withdraw(binding& item) noexcept {
   if (!requests_.withdraw_own(item.wr, mark_of(item))) return;
   binding_ended(item, false);
@@ -238,8 +238,8 @@ void window_binder::binding_ended(binding& item, bool done) noexcept {
   item.ended.set();
 }
 
-// Works even while the link leaves: until a worker has deallocated it, the window is bound to memory that its owner is
-// about to release.
+// Works even while the link leaves, because the window stays bound until a worker has deallocated it, and the owner
+// is about to release the memory.
 void window_binder::revoke(std::uint64_t key, revocation& who) noexcept {
   const auto number = static_cast<std::uint32_t>(key);
   bound_windows& all = endpoint_.windows();
@@ -250,9 +250,9 @@ void window_binder::revoke(std::uint64_t key, revocation& who) noexcept {
   all.revoke(number, who);
 }
 
-// Only if the request depends on nobody else. Behind a request to the peer, it would be up to the peer when the memory
-// is taken back. A region's window is deallocated, because the region may be released on a thread that cannot wait for
-// completions.
+// Whether an invalidation would depend on nobody else: behind a request to the peer, the peer would decide when the
+// memory is taken back. A region's window is deallocated, because the region may be released on a thread that cannot
+// wait for completions.
 bool window_binder::can_invalidate(const bound_window& item) const noexcept {
   const bool ending = life_.has_ended() || life_.is_shut_down() || life_.peer_has_left();
   if (ending || item.is_of_region() || item.is_invalidated() || !home_.on_own_thread()) return false;
@@ -260,9 +260,8 @@ bool window_binder::can_invalidate(const bound_window& item) const noexcept {
   return !requests_.depends_on_peer();
 }
 
-// A device may report an error if the peer has invalidated the window before, and the owner may have learned of that
-// otherwise than by the message that tells the link. So pending completions are polled first, and requests posted
-// meanwhile wait.
+// A device may report an error if the peer has invalidated the window already, which the memory's owner may know before
+// the link has seen the peer's message. So pending completions are polled first, and requests posted meanwhile wait.
 void window_binder::begin_invalidating(bound_window& item, binding& place, revocation& who) noexcept {
   place.invalidated = &item;
   place.who = &who;

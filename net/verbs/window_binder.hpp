@@ -26,12 +26,12 @@ class window_binder {
   /// The link.
   class owner {
    public:
-    /// Whether the link's requests wait for a message of the peer's.
+    /// Whether the link holds its requests back until the peer's first message.
     [[nodiscard]] virtual bool listens() const noexcept = 0;
-    /// Hands over what was posted.
+    /// Rings the doorbell now.
     virtual void ring_now() noexcept = 0;
     virtual void fail(const error& why) noexcept = 0;
-    /// A request has ended without a completion.
+    /// Takes the next steps of closing, because a request has ended without a completion.
     virtual void advance_end() noexcept = 0;
 
    protected:
@@ -47,20 +47,20 @@ class window_binder {
   task<exposed_place> expose(mr::slice memory, mr::usage uses);
   void revoke(std::uint64_t key, revocation& who) noexcept;
 
-  /// Whether a window is about to be invalidated, once completions that may be there have been polled. Requests posted
-  /// meanwhile wait.
+  /// Whether an invalidation waits until the completions that are there have been polled. Requests posted meanwhile
+  /// wait too.
   [[nodiscard]] bool looks_first() const noexcept { return looks_first_; }
-  /// Follows: the completions have been polled.
+  /// Continues the invalidations that have waited, because the completions have been polled.
   void drained() noexcept;
 
   [[nodiscard]] const ibv_send_wr& request(std::uint32_t mark) const noexcept {
     return bindings_[mark - first_bind_mark].wr;
   }
   void request_ended(std::uint32_t mark, bool done) noexcept { binding_ended(bindings_[mark - first_bind_mark], done); }
-  /// A coroutine that waits for a free request, or for the link to speak, looks again.
+  /// Has the coroutines that wait for a free request, or for the peer's first message, look again.
   void wake_waiting() noexcept { binding_free_.set(); }
 
-  /// The queue pair is about to be destroyed: windows that were to be invalidated are deallocated.
+  /// Has windows deallocated that were to be invalidated, because the queue pair is about to be destroyed.
   void give_up_invalidating() noexcept;
   /// Whether coroutines of expose() refer to the link.
   [[nodiscard]] bool is_exposing() const noexcept { return exposing_ != 0; }

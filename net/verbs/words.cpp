@@ -41,7 +41,7 @@ error described(errc code, const char* before, const ibv_wc& what) noexcept try 
   return weft::detail::make_error(code);
 }
 
-// The error at the target of a refused access; the device tells the target nothing more.
+// The error at the target of a refused access; the device reports nothing more to the target.
 error broken_off() noexcept {
   return weft::detail::make_error(errc::protocol_error,
                                   "the device has ended the connection, as it does after refusing an access");
@@ -65,7 +65,7 @@ std::string words_for_no_device(const std::string& of_kernel) {
 
 std::string advice_for_opening(int number, const std::string& file) {
   if (number == EACCES || number == EPERM) return fmt::format(" (may this user open /dev/infiniband/{}?)", file);
-  // If ibv_open_device(3) may not open the file, it looks elsewhere, and then reports that there is none.
+  // ibv_open_device(3) looks elsewhere for a file that it may not open, and then reports ENOENT.
   if (number == ENOENT) return fmt::format(" (is /dev/infiniband/{} there, and may this user open it?)", file);
   return {};
 }

@@ -37,8 +37,7 @@ void check(int result, const char* step);
 [[nodiscard]] error failure_of_request(const ibv_wc& what) noexcept;
 [[nodiscard]] error failure_of_receive(const ibv_wc& what) noexcept;
 
-/// The error of a call that was to post something. An RNIC may refuse it because the connection has ended, before an
-/// event reports that.
+/// The error of a refused post. An RNIC may refuse one because the connection has ended, before an event reports that.
 [[nodiscard]] error failure_of_post(int number, const char* what) noexcept;
 
 /// The failure that an event about a device or one of its queues reports; empty if it only informs. See

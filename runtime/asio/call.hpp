@@ -72,7 +72,7 @@ class frame_memory {
   friend bool operator==(const frame_memory&, const frame_memory&) = default;
 };
 
-/// The allocator for T that belongs to a handler's associated allocator.
+/// The allocator of T for a handler with this associated allocator.
 template <class Allocator, class T>
 using asio_allocator = std::conditional_t<std::is_same_v<Allocator, std::allocator<void>>, frame_memory<T>,
                                           typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
@@ -88,10 +88,10 @@ struct asio_held {
 
   Operation what;
 };
-/// An operation apart, in the recycled memory of frames.
+/// An operation that is allocated by itself, in the recycled memory of frames.
 template <class Operation>
 using asio_parked = std::unique_ptr<asio_held<Operation>>;
-/// Whether a token moves what it is given several times, as Asio's coroutines do.
+/// Whether a token moves the operation several times, as Asio's coroutines do.
 template <class Token>
 inline constexpr bool asio_moves_often = false;
 template <class Token, class Slot>
@@ -117,7 +117,7 @@ struct asio_given<asio_parked<Operation>> {
   static member keep(member&& parked) noexcept { return std::move(parked); }
 };
 
-/// Whether a handler's associated executor is that of an io_context, so that on its thread the handler may be called
+/// Whether a handler's associated executor is that of an io_context, so on its thread the handler may be called
 /// directly.
 template <class Executor>
 bool is_executor_of(const Executor& wanted, const asio::io_context::executor_type& own) noexcept {
@@ -181,7 +181,7 @@ class asio_call final : public asio_call_base {
   }
   ~asio_call() = default;
 
-  // Starts a task itself; for anything else, a task that awaits it.
+  // Starts the operation itself if it is a task, else a task that awaits it.
   void start_task(executor_core& where, stop_token token) override {
     if constexpr (is_task) {
       root_ = root_handle<value>(std::move(operation_->what));
@@ -205,7 +205,7 @@ class asio_call final : public asio_call_base {
     if constexpr (is_task) take_result();
     operation_.reset();
   }
-  // An operation that translates failures is asked for its result after a failure, too.
+  // Takes the task's result. An operation with take_for_asio() is asked for it after a failure, too.
   void take_result() noexcept {
     constexpr bool translates = requires(Operation& what) { what.take_for_asio(*root_); };
     if (!root_) return;  // there was no memory for the task

@@ -19,7 +19,7 @@ inline std::error_code from_asio(const asio_code& code) noexcept {
 }
 
 #if WEFT_BOOST_ASIO
-/// What Boost.Asio's users catch, with the same words.
+/// The exception that Boost.Asio's users catch, with the same message.
 inline std::exception_ptr with_asio_code(const std::system_error& known) {
   return std::make_exception_ptr(boost::system::system_error(as_asio_code(to_asio(known.code())), known.what()));
 }
@@ -27,7 +27,7 @@ inline std::exception_ptr with_asio_code(const error& known) {
   return with_asio_code(static_cast<const std::system_error&>(known));
 }
 #else
-/// The same failure with the code that Asio's users expect.
+/// `known`, the exception being handled, with the code that Asio's users expect.
 inline std::exception_ptr with_asio_code(const error& known) {
   const std::error_code code = to_asio(known.code());
   return code == known.code() ? std::current_exception() : std::make_exception_ptr(known.with_code(code));
@@ -35,8 +35,8 @@ inline std::exception_ptr with_asio_code(const error& known) {
 inline std::exception_ptr with_asio_code(const std::system_error&) { return std::current_exception(); }
 #endif
 
-/// A failure with its message, and the code that Asio's users expect. Null, and an exception that has no code, stay
-/// what they are.
+/// The failure with its message, and with the code that Asio's users expect. Null, and an exception that has no code,
+/// stay as they are.
 inline std::exception_ptr to_asio(std::exception_ptr failure) noexcept {
   if (!failure) return failure;
   try {
@@ -54,7 +54,7 @@ inline std::exception_ptr to_asio(std::exception_ptr failure) noexcept {
   }
 }
 
-/// Makes start_asio_call() complete a token that throws with the exception_ptr of to_asio().
+/// The failure type for tokens that throw: start_asio_call() completes them with the exception_ptr of to_asio().
 struct asio_thrown;
 
 /// Whether a token throws failures. It gets the exception itself then, because an error_code has no room for its

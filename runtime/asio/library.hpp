@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Which Asio a program uses with weft: the one that it has included before this header; of none or both, standalone
-// Asio, where it is installed. A program that defines WEFT_BOOST_ASIO as 1 or 0 has chosen.
+// Chooses the Asio that a program uses with weft: the one that it has included before this header; if neither or both,
+// standalone Asio where it is installed. A program that defines WEFT_BOOST_ASIO as 1 or 0 has chosen.
 #if !defined(WEFT_BOOST_ASIO)
 #if defined(BOOST_ASIO_DETAIL_CONFIG_HPP) && !defined(ASIO_DETAIL_CONFIG_HPP)
 #define WEFT_BOOST_ASIO 1
@@ -80,7 +80,7 @@ namespace detail {
 using asio_code = boost::system::error_code;
 const bool has_one_asio = (require_one_asio("Boost.Asio"), true);
 
-/// The same code for a handler. Codes of the system are Boost's own there, with which its users compare them.
+/// Converts a code for a handler. Codes of the system become Boost's own, because its users compare with these.
 inline asio_code as_asio_code(const std::error_code& code) noexcept {
   if (code.category() == std::system_category()) return {code.value(), boost::system::system_category()};
   if (code.category() == std::generic_category()) return {code.value(), boost::system::generic_category()};
@@ -92,11 +92,11 @@ inline asio_code as_asio_code(const std::error_code& code) noexcept {
 using asio_code = std::error_code;
 const bool has_one_asio = (require_one_asio("Asio"), true);
 
-/// The same code for a handler.
+/// The code for a handler, unchanged.
 inline asio_code as_asio_code(const std::error_code& code) noexcept { return code; }
 #endif
 
-/// A code of Asio's, as all others know it.
+/// Converts a handler's code to a std::error_code.
 inline std::error_code as_std_code(const asio_code& code) noexcept { return code; }
 
 }  // namespace detail

@@ -85,9 +85,9 @@ class asio_call_base : protected root_observer {
   asio_call_base(const asio_call_base&) = delete;
   asio_call_base& operator=(const asio_call_base&) = delete;
 
-  /// Called once, on the io_context's thread.
+  /// Starts the operation. Called once, on the io_context's thread.
   void start() noexcept;
-  /// Instead of start(): destroys the call, and the handler uncalled.
+  /// Destroys the call, and the handler uncalled: instead of start(), or if the handler cannot be given the failure.
   virtual void abandon() noexcept = 0;
 
  protected:
@@ -95,7 +95,7 @@ class asio_call_base : protected root_observer {
   ~asio_call_base() = default;
 
   [[nodiscard]] asio_loop& loop() const noexcept { return *loop_; }
-  /// Called before start(), to allow request_stop() until the end.
+  /// Allows request_stop() until the end. Called before start().
   void allow_stop() noexcept { stops_alone_ = true; }
   /// Stops this operation alone. On the io_context's thread.
   void request_stop() noexcept;
@@ -165,8 +165,8 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     }
   }
 
-  /// Stops all tasks, waits for their end, and leaves the io_context. With tasks, a call on another thread ends the
-  /// program, because they cannot run there.
+  /// Stops all tasks, waits for their end, and leaves the io_context. On another thread it ends the program if there is
+  /// work left, because tasks cannot run there.
   void finish() noexcept;
   /// Whether finish() has begun: the io_context does not run then, so tasks must not wait for its handlers.
   [[nodiscard]] bool finishing() const noexcept { return finishing_; }
@@ -185,7 +185,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     scheduled_ = false;
     pump();
   }
-  // From any thread. Posts nothing if a woken() is on its way, because that looks for work afterwards.
+  // From any thread. Posts nothing if a woken() is on its way, because that one will look for work.
   void wake() noexcept override {
     if (waking_.exchange(true, std::memory_order_acq_rel)) return;
     asio::post(*context_, asio_nudge(shared_from_this(), &asio_loop::woken, wake_memory_));
@@ -257,7 +257,7 @@ inline void asio_loop::pump() {
   if (context_ == nullptr) return;
   kicked_ = true;
   if (pumping_) return;  // called from a handler that runs the io_context
-  // After so many steps, other handlers have their turn. A step that handlers interrupt counts as a short one.
+  // Other handlers get a turn after most_steps steps cut short by ended calls; any other step counts as long_step.
   constexpr int most_steps = 64;
   constexpr int long_step = 8;
   struct pumping {
@@ -284,7 +284,7 @@ inline void asio_loop::pump() {
   }
   try {
     rest(kicked_ ? duration::zero() : time);
-  } catch (...) {  // no memory to wait with: likewise leaves io_context::run()
+  } catch (...) {  // no memory to wait with: leaves io_context::run(), too
     kick();
     throw;
   }

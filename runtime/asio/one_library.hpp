@@ -3,8 +3,8 @@
 
 namespace weft::detail {
 
-/// Ends the process if it was called before with another name: what is made of one library's types has the same names
-/// as what is made of the other's, so that a program uses one of them.
+/// Ends the process if it was called before with another name. A program must use only one of the two libraries,
+/// because weft's types for one have the same names as those for the other.
 void require_one_asio(const char* name) noexcept;
 
 }  // namespace weft::detail

@@ -23,19 +23,19 @@ namespace weft::detail {
 template <class... Values>
 class asio_wait;
 
-/// The state that an Asio handler and its waiting task share. The second of the two to come destroys it.
+/// The state that an Asio handler and its waiting task share. It destroys itself once both have left.
 template <class... Values>
 class asio_rendezvous final : private remote_work {
  public:
   asio_rendezvous(executor_core& home, asio_wait<Values...>& waiter) noexcept : home_(home), waiter_(&waiter) {}
 
-  /// Called once, on the handler's thread: with its arguments, or without if it is destroyed uncalled.
+  /// Takes the handler's arguments, or nothing if it is destroyed uncalled. Called once, on the handler's thread.
   void answer(std::optional<std::tuple<Values...>> values) noexcept {
     values_ = std::move(values);
     if (state_.exchange(state::answered, std::memory_order_acq_rel) == state::waiting) return home_.submit(*this);
     delete this;
   }
-  /// On the executor: the waiter leaves before the answer.
+  /// Called on the executor if the waiter leaves before the answer.
   void forsake() noexcept {
     waiter_ = nullptr;
     state_.exchange(state::forsaken, std::memory_order_acq_rel);
@@ -51,7 +51,7 @@ class asio_rendezvous final : private remote_work {
 
   // waiting:  neither the handler nor the waiter is gone
   // answered: the handler has submitted this to the executor, which destroys it, waiter or not
-  // forsaken: there is no waiter, and maybe no executor any more: a handler that comes now destroys it
+  // forsaken: the waiter has left, and the executor may be gone: a handler that answers now destroys this
   enum class state : std::uint8_t { waiting, answered, forsaken };
   std::atomic<state> state_{state::waiting};
   executor_core& home_;
@@ -125,10 +125,10 @@ class asio_wait : public operation_base {
     if (meeting_ != nullptr) std::exchange(meeting_, nullptr)->forsake();
   }
 
-  asio_rendezvous<Values...>* meeting_ = nullptr;  // null once either of the two has left
+  asio_rendezvous<Values...>* meeting_ = nullptr;  // null once the handler or the waiter has left
 };
 
-/// Makes the task's result of a handler's arguments: a leading error_code or exception_ptr is thrown.
+/// Turns a handler's arguments into the task's result; throws a leading error_code or exception_ptr.
 template <class First, class... Rest>
 auto asio_result(std::tuple<First, Rest...>&& values) {
   if constexpr (std::is_same_v<First, asio_code>) {

@@ -53,7 +53,7 @@ auto as_task(Operation&& operation) {
   }
 }
 
-/// The type that such a task yields.
+/// The type that the task of as_task() yields for an operation.
 template <class Operation>
 using task_value = typename decltype(as_task(std::declval<Operation>()))::value_type;
 
@@ -65,7 +65,7 @@ std::vector<task<task_value<Operation>>> as_tasks(std::vector<Operation>&& opera
   return tasks;
 }
 
-/// A function that makes a task of such arguments.
+/// A function that makes a task when it is called with these arguments.
 template <class Function, class... Arguments>
 concept makes_task =
     std::is_invocable_v<Function, Arguments...> && is_task<std::invoke_result_t<Function, Arguments...>>;

@@ -18,11 +18,11 @@ class coarse_clock {
     fresh_ = true;
     return recent_ = now();
   }
-  /// Likewise, for recent() alone.
+  /// Reads the clock for recent() alone: read_once() reads it again.
   time_point peek() noexcept { return recent_ = now(); }
   /// read(), unless it was read since the last grow_old().
   time_point read_once() noexcept { return fresh_ ? recent_ : read(); }
-  /// A turn ends.
+  /// Called at the end of a turn, so that the next read_once() reads the clock.
   void grow_old() noexcept { fresh_ = false; }
 
  private:

@@ -30,19 +30,19 @@ extern "C" const weft::detail::debugger_layout weft_debugger_layout;
 namespace weft {
 namespace {
 
-// Bounded batches: the most that one source may do in a turn before the next has its chance.
+// Bounded batches: the most that one source may do in a turn before the next source is served.
 constexpr std::size_t ready_batch = 256;
 constexpr std::size_t timer_batch = 64;
 constexpr std::size_t io_batch = 64;
 constexpr std::size_t mail_batch = 256;
 // The most resumptions in one batch, counting the coroutines that others leave in next_to_resume.
 constexpr std::size_t longest_run = 4096;
-// A turn with fewer resumptions takes up the coroutines that have become ready in it.
+// A turn with fewer resumptions also resumes the coroutines that have become ready in it.
 constexpr std::size_t short_run = 64;
-// While spinning, the clock is read once in so many looks at the queues, because reading it takes longer than a look.
+// While spinning, the clock is read after this many looks at the queues, because reading it takes longer than a look.
 constexpr unsigned looks_per_clock_look = 4;
-// An executor that another loop drives, and that never sleeps, reads the clock once in so many turns, unless a timer is
-// armed.
+// An executor that another loop drives, and that never sleeps, reads the clock once in this many turns, or more often
+// while a timer is armed.
 constexpr std::uint64_t turns_per_clock_look = 64;
 // How often pollers that may lose events are polled while the executor sleeps.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
@@ -101,7 +101,7 @@ class executor_core::dump_watch final : public detail::shared_signal, private de
 
 namespace {
 
-// Has the tasks of a turn timed.
+// Makes the loop time the tasks of a turn.
 class watching {
  public:
   watching(detail::turn_watch*& current, detail::turn_watch& watch) noexcept : current_(current) { current = &watch; }
@@ -188,7 +188,7 @@ void executor_core::unwatch_all() noexcept {
   pollers_.unwatch(*driver_);
 }
 
-// True on the executor's thread; before the first run(), which decides it, true on any.
+// True on the executor's thread, and on any thread before the first run(), which decides it.
 bool executor_core::belongs_to_this_thread() const noexcept {
   return thread_.load(std::memory_order_relaxed) == 0 || runs_on_this_thread();
 }
@@ -198,7 +198,7 @@ void executor_core::check_thread(const char* what) const {
 }
 
 // Flattened, because most turns resume one task, and would spend their time on entering and leaving functions. The
-// loops are kept out of line, so that what remains has registers enough.
+// loops are kept out of line, so that the rest has enough registers.
 [[gnu::flatten]] void executor_core::run_until(const bool& done) {
   if (is_over(done)) return;
   for (;;) {
@@ -215,7 +215,7 @@ void executor_core::check_thread(const char* what) const {
   return turn(done);
 }
 
-// False if there is nothing left to do but to wait.
+// Runs one turn of run(). False if there is nothing left to do but to wait.
 bool executor_core::turn(const bool& done) {
   const bool busy = serve_all();
   if (is_over(done)) return true;
@@ -236,7 +236,7 @@ bool executor_core::kernel_look_is_due() noexcept {
 
 // The order matters little, the bounds do: every source is visited in every turn, and none may do more than its batch.
 // The kernel comes after this: together with waiting if there is nothing else to do, so that handing over operations
-// and waiting for them is one system call. True if a poller was busy, so that there may be more.
+// and waiting for them is one system call. True if a poller was busy, so there may be more.
 bool executor_core::serve_all() {
   counters_.turns.add(1);
   if (mail_.seems_full()) run_mail(mail_batch);
@@ -267,7 +267,7 @@ bool executor_core::submit_unless_ended(detail::remote_work& work) noexcept {
   return open;
 }
 
-// Only the thread that takes the flag down pays for the wake-up.
+// Only the thread that clears the flag pays for the wake-up.
 void executor_core::wake() noexcept {
   if (!sleeping_.load(std::memory_order_seq_cst) || !sleeping_.exchange(false, std::memory_order_seq_cst)) return;
   outer_loop* const outer = outer_.load(std::memory_order_seq_cst);
@@ -295,7 +295,7 @@ void executor_core::run_all_mail() noexcept {
   run_mail(std::numeric_limits<std::size_t>::max());
 }
 
-// Most turns find one coroutine that is ready.
+// Resumes the coroutines that are ready. Most turns find one, for which the path is shorter.
 void executor_core::serve_ready() noexcept {
   if (ready_.size() != 1 || watch_ != nullptr) return resume_ready(longest_run);
   const auto resume = [](detail::promise_base& each) { each.handle().resume(); };
@@ -315,7 +315,7 @@ void executor_core::serve_ready() noexcept {
   gives_way_ = false;
 }
 
-// Pollers, and work that was put off, wait for one batch, and a task that yields for the whole turn.
+// Whether another batch may run before the rest of the turn: not if pollers, late work or a yielding task wait for it.
 bool executor_core::takes_more(std::size_t budget) const noexcept {
   return !ready_.empty() && late_.empty() && pollers_.empty() && !gives_way_ && budget > longest_run - short_run;
 }
@@ -359,7 +359,7 @@ bool executor_core::spin_driver() noexcept {
   return (pollers_.empty() || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
 }
 
-// Looks for completions without sleeping; true if any came, or the policy forbids sleeping.
+// Looks for work without sleeping; true if there is any, or the policy forbids sleeping.
 [[gnu::noinline]] bool executor_core::spin() {
   const bool always = policy_ == poll_policy::spin;
   const duration window = always ? window_.longest() : window_.next();
@@ -391,7 +391,7 @@ void executor_core::sleep() {
   wake_up();
 }
 
-// False if there is something to do.
+// Publishes that the executor sleeps, then looks for work once more; false if there is some.
 bool executor_core::fall_asleep() noexcept {
   if (!pollers_.empty()) return fall_asleep_beside_pollers();
   sleeping_.store(true, std::memory_order_seq_cst);
@@ -420,7 +420,7 @@ void executor_core::wait() {
   time_.read();
 }
 
-// False under a simulated driver, so that only its program's events wake the executor.
+// False under a simulated driver, so only its program's events wake the executor.
 bool executor_core::keeps_many_frames() const noexcept {
   return detail::idle_frames::are_many() && owned_driver_ != nullptr;
 }
@@ -469,7 +469,7 @@ bool executor_core::keeps_many_frames() const noexcept {
   idle_frames_.wake_up(time_.recent());
 }
 
-// Without work, nobody may call step() again: give back frames at once.
+// Without work step() may never be called again, so frames are given back at once.
 [[gnu::noinline]] std::optional<duration> executor_core::time_between_steps() noexcept {
   const time_point start = now();
   const std::optional<duration> limit = time_to_sleep(start);
@@ -502,9 +502,9 @@ void executor_core::drive_from(outer_loop* loop) noexcept {
   return step_turn(interrupted);
 }
 
-// False if there is nothing left to do but to wait. The look at the kernel comes last, so that the executor may sleep
-// after a turn that has served something. While handlers of the other loop add work, the look is as rare as beside work
-// of our own, so that the operations that they start now complete together.
+// Runs one turn of step(). False if there is nothing left to do but to wait. The look at the kernel comes last, so that
+// the executor may sleep after a turn that has served something. While handlers of the other loop add work, the look is
+// as rare as beside work of our own, so that the operations that they start now complete together.
 bool executor_core::step_turn(const bool& interrupted) {
   if (counters_.turns.get() % turns_per_clock_look == 0) time_.read();
   const bool busy = serve_all();

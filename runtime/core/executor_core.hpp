@@ -43,8 +43,8 @@ class worker_pool;
 
 namespace detail {
 
-/// The number of this thread. Never reused, unlike std::thread::id, so that a ring can tell an ended thread from a
-/// later one.
+/// The number of this thread. Never reused, unlike std::thread::id, so a later thread is not taken for one that has
+/// ended.
 [[nodiscard]] std::uint64_t this_thread_number() noexcept;
 
 class root_task;
@@ -115,7 +115,7 @@ class executor_core {
   [[nodiscard]] bool may_go_on() noexcept { return ready_.may_go_on(); }
   /// How many coroutines have become ready so far.
   [[nodiscard]] std::uint64_t readied() const noexcept { return ready_.pushed(); }
-  /// Whether the first so many of them have been resumed, and what they have let go on as well.
+  /// Whether the first `so_many` of these, and the coroutines that they left in next_to_resume, have been resumed.
   [[nodiscard]] bool has_resumed(std::uint64_t so_many) const noexcept {
     return ready_.popped() >= std::max(so_many, broken_off_);
   }
@@ -132,7 +132,7 @@ class executor_core {
 
   /// From any thread: queues `work` to run on this executor.
   void submit(detail::remote_work& work) noexcept;
-  /// Likewise, unless the executor has ended: then false, and `work` is not touched. Accepted work runs, at the latest
+  /// submit(), unless the executor has ended: then false, and `work` is not touched. Accepted work runs, at the latest
   /// at the executor's end, when has_ended() is true.
   [[nodiscard]] bool submit_unless_ended(detail::remote_work& work) noexcept;
   /// From any thread: whether run() has returned, and has not been called again.
@@ -216,8 +216,8 @@ class executor_core {
   // The loop of another library drives this executor, on one thread, instead of run(): see asio_host.
 
   /// Serves the executor for a bounded number of turns. Call it again once the driver's wait_fd() is readable or the
-  /// returned time has passed; zero: as soon as other handlers of that loop have had their turn; empty: no limit. Ends
-  /// early, before it asks the kernel for news, once a task has set `interrupted`: that loop then has work whose
+  /// returned time has passed; zero: as soon as other handlers of that loop have run; empty: no limit. Ends early,
+  /// usually before it asks the kernel for news, once a task has set `interrupted`: that loop then has work whose
   /// outcome is to be served together with the rest. errc::wrong_thread on any thread but the first that called it.
   [[nodiscard]] std::optional<duration> step(const bool& interrupted);
   /// step() without interruption.
@@ -238,7 +238,7 @@ class executor_core {
   /// The loop that is woken instead of the event driver.
   class outer_loop {
    public:
-    /// From any thread, perhaps with locks of weft's held: it must not call weft, nor wait for a thread that may.
+    /// Wakes the loop, on any thread, perhaps under weft's locks: must not call weft, nor wait for a thread that may.
     virtual void wake() noexcept = 0;
 
    protected:
@@ -273,7 +273,7 @@ class executor_core {
     void failed(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
   };
 
-  // Work that this thread adds between two steps wakes the other loop, which may sleep until something else happens.
+  // Called when this thread adds work: wakes the other loop, which may sleep between two steps until something happens.
   void stir() noexcept {
     if (activity_ == activity::asleep) [[unlikely]]
       wake();
@@ -347,7 +347,7 @@ class executor_core {
 
   detail::ready_queue ready_;
   bool gives_way_ = false;        // give_way() was called in this batch
-  std::uint64_t broken_off_ = 0;  // readied() when resume() last left a coroutine to a later turn
+  std::uint64_t broken_off_ = 0;  // readied() when resume_chain() last left a coroutine for later
   detail::late_list late_;
   detail::timer_queue timers_;
   detail::poller_set pollers_;

@@ -13,8 +13,8 @@ class executor_core;
 
 namespace detail {
 
-/// The entry of a live executor in the list of all that this process has: for dumps of all of them, and for debuggers,
-/// which find the list in a core dump. Intrusive. In a child of fork(2) the list has the parent's executors as well.
+/// The entry of a live executor in the list of this process: for dumps of all executors, and for debuggers, which find
+/// the list in a core dump. Intrusive. In a child of fork(2) the list has the parent's executors as well.
 class listed_executor final : public attachment {
  public:
   /// Throws std::bad_alloc.

@@ -26,7 +26,7 @@ struct free_frame_node {
   free_frame_node* next;
 };
 
-/// Trivially destructible, so that frames freed by other thread_local destructors still find it.
+/// The free lists of a thread. Trivially destructible, so that frames freed by other thread_local destructors find it.
 struct frame_cache {
   static constexpr std::size_t granule = 64;
   static constexpr std::size_t classes = 128;  // frames up to 8 KiB; larger ones are rare and go to the heap
@@ -51,10 +51,10 @@ struct frame_cache {
   return cache.opened && !cache.closed ? most_frame_bytes_kept - cache.room : 0;
 }
 
-/// For a full cache, the thread's first frame, and frames freed after the thread's destructors.
+/// Frees a frame if the cache is full, or it is the thread's first, or the thread's destructors have run.
 void free_frame_without_room(void* frame, std::size_t index) noexcept;
 
-// Inline, because the compiler knows the size of a frame, so that a few instructions remain.
+// Inline, because the compiler knows the size of a frame, so only a few instructions remain.
 
 [[nodiscard]] inline void* allocate_frame(std::size_t bytes) {
   const std::size_t index = frame_cache::class_of(bytes);

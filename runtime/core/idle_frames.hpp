@@ -10,8 +10,8 @@
 
 namespace weft::detail {
 
-/// Decides when an executor that keeps more freed frames than an idle one may gives them back: after it has slept for a
-/// period, or often.
+/// Decides when an executor that keeps more freed frames than an idle one may gives them back: after a sleep as long as
+/// `period`, or after many shorter sleeps.
 class idle_frames {
  public:
   static constexpr duration period = std::chrono::milliseconds(100);
@@ -19,7 +19,7 @@ class idle_frames {
   [[nodiscard]] static bool are_many() noexcept { return frames_of_thread.room < room_of_few && keeps_too_many(); }
   static void give_back() noexcept { give_back_frames(frame_bytes_kept_when_idle); }
 
-  /// The executor has slept with many frames.
+  /// Called when the executor has slept with many frames.
   void slept(duration time) noexcept {
     constexpr unsigned most_sleeps = 4096;
     if (time >= period || ++sleeps_ % most_sleeps == 0) give_back();
@@ -32,7 +32,7 @@ class idle_frames {
   }
 
  private:
-  // With more room left, there are few for sure, which is cheaper to ask.
+  // With more room left the frames are few for sure, and this check is cheaper.
   static constexpr std::size_t room_of_few = most_frame_bytes_kept - frame_bytes_kept_when_idle;
   [[nodiscard]] static bool keeps_too_many() noexcept { return frame_bytes_kept() > frame_bytes_kept_when_idle; }
 

@@ -5,18 +5,18 @@
 
 namespace weft::detail {
 
-/// When an executor with other work asks the kernel for news: a system call in every turn would cost more than most
-/// turns do.
+/// Decides when an executor with other work asks the kernel for news, because a system call in every turn would cost
+/// more than most turns do.
 class kernel_looks {
  public:
-  /// Called once in a turn. `resumed`: how many coroutines have been resumed so far.
+  /// Whether to ask now. Called once in a turn. `resumed`: how many coroutines have been resumed so far.
   [[nodiscard]] bool is_due(std::uint64_t resumed) noexcept {
     if (++turns_without_ < turns_per_look && resumed < due_at_resumed_) return false;
     note(resumed);
     ++count_;
     return true;
   }
-  /// The kernel is asked now.
+  /// Notes that the kernel is asked now.
   void note(std::uint64_t resumed) noexcept {
     turns_without_ = 0;
     due_at_resumed_ = resumed + resumptions_per_look;

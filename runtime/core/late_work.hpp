@@ -26,7 +26,7 @@ class late_work : public list_hook<late_work> {
   virtual void run_late() noexcept = 0;
 };
 
-/// The list of such work, first come, first served.
+/// A list of late work, first come, first served.
 class late_list {
  public:
   [[nodiscard]] bool empty() const noexcept { return items_.empty(); }

@@ -13,7 +13,7 @@ namespace weft::detail {
 /// comment says otherwise.
 class mailbox {
  public:
-  /// Counts a thread that uses the mailbox or what belongs to it: the work that it has pushed may end the executor
+  /// Counts a thread that uses the mailbox or its executor, because the work that it has pushed may end the executor
   /// before the thread has left. From any thread.
   class visitor {
    public:
@@ -28,7 +28,7 @@ class mailbox {
     mailbox& where_;
   };
 
-  /// From any thread, by a visitor. `work` may be gone when this returns.
+  /// Adds `work`. From any thread, by a visitor. `work` may be gone when this returns.
   void push(remote_work& work) noexcept {
     work.next_ = posted_.load(std::memory_order_relaxed);
     while (!posted_.compare_exchange_weak(work.next_, &work, std::memory_order_seq_cst, std::memory_order_relaxed)) {
@@ -39,14 +39,14 @@ class mailbox {
   [[nodiscard]] bool seems_full() const noexcept {
     return inbox_ != nullptr || posted_.load(std::memory_order_relaxed) != nullptr;
   }
-  /// The last look before sleeping, after the owner has published that it sleeps.
+  /// Whether there is no mail: the last look before sleeping, after the owner has published that it sleeps.
   [[nodiscard]] bool empty() const noexcept {
     return inbox_ == nullptr && posted_.load(std::memory_order_seq_cst) == nullptr;
   }
 
   /// Makes what has come available to pop().
   void take() noexcept;
-  /// The oldest that was taken; null if there is none.
+  /// Removes and returns the oldest work that was taken; null if there is none.
   [[nodiscard]] remote_work* pop() noexcept {
     remote_work* const work = inbox_;
     if (work != nullptr) inbox_ = work->next_;
@@ -54,7 +54,7 @@ class mailbox {
   }
   /// Whether pop() finds something.
   [[nodiscard]] bool has_taken() const noexcept { return inbox_ != nullptr; }
-  /// Removes `work` if it has come.
+  /// Removes `work` if it has come; else false.
   [[nodiscard]] bool remove(remote_work& work) noexcept;
 
   /// From any thread: whether the owner has ended, and has not been started again.
@@ -62,7 +62,7 @@ class mailbox {
   void open() noexcept { closed_.store(false, std::memory_order_relaxed); }
   /// A visitor that has found the mailbox open may still push; its work has come once there are no visitors.
   void close() noexcept { closed_.store(true, std::memory_order_seq_cst); }
-  /// Waits until no thread visits. In a child of fork(2) they do not exist.
+  /// Waits until no visitor is left. Does not wait in a child of fork(2), where their threads do not exist.
   void await_visitors(const birthplace& owner) const noexcept {
     while (visitors_.load(std::memory_order_seq_cst) != 0 && !owner.is_parents()) std::this_thread::yield();
   }

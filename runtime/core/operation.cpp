@@ -6,7 +6,7 @@
 
 namespace weft {
 
-// The chain is out of the list before the operation ends, because that may destroy it, or others.
+// Removes the first chain from the list, then stops its operation, which may destroy this chain or others.
 void stop_source::stop_first_chain() noexcept {
   auto& first = static_cast<detail::promise_base&>(*chains_);
   first.leave();

@@ -16,7 +16,7 @@
 
 namespace weft::detail {
 
-/// Whether an operation that can end where it begins may do so: no stop was requested, and nobody traces operations.
+/// Whether an operation may complete without suspending `waiter`: no stop was requested, and nobody traces operations.
 [[nodiscard]] inline bool may_end_at_once(const promise_base& waiter) noexcept {
   assert(executor_core::current() != nullptr && "an operation was awaited outside of an executor");
   return !waiter.get_stop_token().stop_requested() && current_trace() == nullptr;
@@ -33,7 +33,7 @@ namespace weft::detail {
 class operation_base {
  public:
   operation_base() = default;
-  /// Only before the operation is awaited, so that it can be passed to with_timeout and the like.
+  /// Moves an operation that has not been awaited, so that it can be passed to with_timeout() and the like.
   operation_base([[maybe_unused]] operation_base&& other) noexcept { assert(other.waiter_ == nullptr); }
   operation_base& operator=(operation_base&&) = delete;
 
@@ -43,7 +43,7 @@ class operation_base {
     suspend(waiter.promise());
   }
 
-  /// For executor::dump() and traces, as in "for 2 s on ...": "a receive".
+  /// The name for executor::dump() and traces: "a receive", as in "2.000 s on a receive".
   [[nodiscard]] virtual std::string describe() const { return "an operation"; }
   /// When it was awaited, by executor_core::coarse_now().
   [[nodiscard]] time_point since() const noexcept { return since_; }
@@ -56,8 +56,8 @@ class operation_base {
   /// Called at a stop: calls finish(), at once or when the transport lets go.
   virtual void cancel() noexcept = 0;
 
-  /// Makes `waiter` wait for this. False if a stop came before: the operation has finished then. Else the caller starts
-  /// it. For an await_suspend() of the operation's own, whose start does not throw.
+  /// Makes `waiter` wait for this operation. True: the caller starts it. False: a stop came before, and it has
+  /// finished. For an await_suspend() of the operation's own, whose start does not throw.
   [[nodiscard, gnu::always_inline]] bool may_begin(promise_base& waiter) {
     if (waiter_ != nullptr) [[unlikely]]
       throw_misuse(errc::busy, "await an operation that another task awaits");
@@ -76,7 +76,7 @@ class operation_base {
     return true;
   }
 
-  /// detail::may_end_at_once(): then it has begun, instead of may_begin().
+  /// detail::may_end_at_once(). If true, the operation counts as begun, without may_begin().
   [[nodiscard]] bool may_end_at_once(const promise_base& waiter) noexcept {
     if (!detail::may_end_at_once(waiter)) return false;
     canceled_ = false;
@@ -96,7 +96,7 @@ class operation_base {
   /// False if a stop came before begin().
   [[nodiscard]] bool begun() const noexcept { return begun_; }
   [[nodiscard]] executor_core& home() const noexcept { return *home_; }
-  /// Reports a warning in the name of the task that waits, from begin() until finish().
+  /// Reports a warning in the name of the task that waits. Call it from begin() until finish().
   void warn(std::string_view text) const noexcept {
     report what;
     what.text = text;
@@ -137,7 +137,7 @@ class operation_base {
     return false;
   }
 
-  // Without memory for its name, the trace leaves it out.
+  // Without memory for the operation's name, the trace leaves the operation out.
   [[gnu::noinline, gnu::cold]] void trace_begin(trace_sink& sink) const noexcept {
     try {
       sink.began(trace_track::operations, this, describe());
@@ -145,14 +145,14 @@ class operation_base {
     }
   }
 
-  // A task that inherits its token and is then given the same is found twice.
+  // Does nothing the second time: a task that is given the token that it has inherited is found twice.
   void stop() noexcept {
     if (std::exchange(canceled_, true)) return;
     cancel();
   }
 
   promise_base* waiter_ = nullptr;
-  // Not initialized before the operation is awaited, because one is made for each message.
+  // Not initialized before the operation is awaited, because an operation is made for each message.
   executor_core* home_;
   time_point since_;
   bool canceled_ = false;

@@ -11,7 +11,7 @@
 namespace weft::detail {
 
 /// A thread that its owner joins. A child of fork(2) has a copy of the owner, but not of the thread: there joining it
-/// does nothing, where std::thread would wait for ever. Starting one allocates nothing, so that such a child leaks
+/// does nothing, where std::thread would wait for ever. Starting a thread allocates nothing, so such a child leaks
 /// nothing.
 class owned_thread {
  public:

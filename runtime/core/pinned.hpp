@@ -12,7 +12,7 @@ concept pinned = std::is_lvalue_reference_v<F> || std::is_trivially_destructible
 
 namespace detail {
 
-/// Says in words what is wrong with one that cannot.
+/// Rejects a callable that is not pinned, with the reason in words.
 template <class F>
 consteval void require_pinned() {
   static_assert(pinned<F>,

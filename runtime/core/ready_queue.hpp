@@ -36,7 +36,7 @@ class ready_queue {
     ++pushed_;
   }
 
-  /// The next to resume; only if not empty().
+  /// Removes and returns the next coroutine to resume; only if not empty().
   promise_base& pop() noexcept {
     if (random_) [[unlikely]]
       rotate(draw() % size());

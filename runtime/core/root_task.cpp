@@ -8,7 +8,7 @@
 
 namespace weft::detail {
 
-// Without memory for its name, the trace leaves it out.
+// Without memory for the task's name, the trace leaves the task out.
 [[gnu::cold]] void root_task::trace_start(trace_sink& sink) const noexcept {
   try {
     sink.began(trace_track::tasks, this, name_ != nullptr ? std::string(name_) : function_name(origin_));
@@ -23,7 +23,7 @@ void root_task::request_stop() {
   on_stop();
 }
 
-// The body is in no list of its token's source, which is its own.
+// Stops the body's operation here, because a body that got its token by inherit_stop_token() is in no list of stop_.
 void root_task::on_stop() noexcept {
   stop_.request_stop();
   if (body_ == nullptr || !body_->get_stop_token().is_of(stop_)) return;
@@ -55,7 +55,7 @@ void root_task::end() noexcept {
     return end_with(body_->take_failure());
   root_observer& owner = *observer_;
   if (wanted_) keep_value();
-  // The frame is destroyed before we are unlinked: it may hold our handle, and letting that go must not destroy us yet.
+  // The frame is destroyed before this is unlinked: it may hold our handle, whose destructor must not delete this yet.
   std::exchange(body_, nullptr)->handle().destroy();
   leave();
   if (!wanted_) {

@@ -21,12 +21,12 @@ namespace weft::detail {
 
 class root_waiter;
 
-/// How many exceptions destroy objects on this thread: like std::uncaught_exceptions(), and one more while the frame of
-/// a root that an exception has left is destroyed, with its parameters.
+/// The number of exceptions in flight on this thread: std::uncaught_exceptions(), and one more while the frame of a
+/// root that an exception has left is destroyed, with its parameters.
 [[nodiscard]] int exceptions_under_way() noexcept;
 
-/// A task that no coroutine awaits: it runs beside others, and calls its owner's ended() at its end. For run(), scopes,
-/// and the runtime's own background work; users spawn in a scope.
+/// A task that no coroutine awaits: it runs beside others, and notifies its root_observer at its end. For run(),
+/// scopes, and the runtime's own background work; users spawn in a scope.
 ///
 /// The coroutine is destroyed when it ends. This object lives until its handle lets go, because it keeps the result.
 class root_task : private stop_callback {
@@ -53,10 +53,10 @@ class root_task : private stop_callback {
     body_->inherit_stop_token(stop_.get_token());
     begin(where, end, name);
   }
-  /// Asks a task that was started by start_below() to stop, until it ends. Its owner is told of no failure if it then
-  /// ends with errc::canceled. errc::wrong_thread on any executor but the task's.
+  /// Asks a task that was started by start_below() to stop. If it then ends with errc::canceled, its owner's ended() is
+  /// called, not failed(). Does nothing once it has ended. errc::wrong_thread on any executor but the task's.
   void request_stop();
-  /// Called at the end of the coroutine.
+  /// Destroys the coroutine, which has finished, and notifies the owner.
   void end() noexcept;
   /// Called when nobody will ask for the result. True: the caller destroys this. False: the task runs, and destroys
   /// this at its end.

@@ -13,14 +13,14 @@ namespace weft::detail {
 /// corruption. Call from any thread.
 class shared_on_one_thread {
  public:
-  /// This thread uses the object from now on.
+  /// Notes that this thread uses the object from now on.
   void enter() noexcept { thread_.store(this_thread_number(), std::memory_order_relaxed); }
-  /// Likewise; errc::wrong_thread if the object is `in_use` on another thread.
+  /// enter(), but throws errc::wrong_thread if the object is `in_use` on another thread.
   void enter(bool in_use, const char* what) {
     check(in_use, what);
     enter();
   }
-  /// errc::wrong_thread if the object is `in_use` on another thread.
+  /// Throws errc::wrong_thread if the object is `in_use` on another thread.
   void check(bool in_use, const char* what) const {
     const std::uint64_t user = in_use ? thread_.load(std::memory_order_relaxed) : 0;
     if (user != 0 && user != this_thread_number()) [[unlikely]]

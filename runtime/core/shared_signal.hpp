@@ -17,14 +17,14 @@ class shared_signal : private io_operation {
   shared_signal& operator=(const shared_signal&) = delete;
 
   [[nodiscard]] int signal() const noexcept { return signal_; }
-  /// From any thread.
+  /// Whether it is between watch() and unwatch(). From any thread.
   [[nodiscard]] bool is_watched() const noexcept { return driver_.load(std::memory_order_relaxed) != nullptr; }
   void watch(event_driver& driver) noexcept;
   void unwatch() noexcept;
 
  protected:
   ~shared_signal();
-  /// The signal has come, and no other executor has read it.
+  /// Called when the signal has come and no other executor has read it.
   virtual void came() noexcept = 0;
 
  private:

@@ -9,8 +9,8 @@
 #include <memory>
 #include <utility>
 
-// How a handle notices that it was copied bit by bit, and that the copy has released the resource of both: GCC 12 makes
-// such copies and destroys both (docs/gcc-12.md). The resource may be gone by then, so the check must not touch it.
+// Detects that a handle was copied bit by bit and that the copy has released the resource of both: GCC 12 makes such
+// copies and destroys both (docs/gcc-12.md). The resource may be gone by then, so the check must not touch it.
 namespace weft::detail {
 
 /// The record of a handle's mark. Records are reused and their memory is never freed, so that a handle may look at its
@@ -35,7 +35,7 @@ class handle_mark {
   constexpr handle_mark() noexcept = default;
   handle_mark(handle_mark&& other) noexcept
       : record_(std::exchange(other.record_, nullptr)), life_(std::exchange(other.life_, 0)) {}
-  handle_mark& operator=(handle_mark&&) = delete;  // end() needs its words: use swap()
+  handle_mark& operator=(handle_mark&&) = delete;  // end() needs the handle's name: use swap()
   ~handle_mark() = default;
 
   /// Takes a record. If there is no memory for one, the handle is not checked.

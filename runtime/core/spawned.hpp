@@ -30,7 +30,7 @@ class spawned_wait final : public root_waiter {
 ///     co_await tell(other);
 ///     use(co_await answer);
 ///
-/// when_any() and its like await an lvalue of it in place, so that it can be awaited again.
+/// when_any() and its like await an lvalue of it in place, so it can be awaited again.
 ///
 /// Await it on the scope's executor (else errc::wrong_thread), in one task at a time (else errc::busy). That task keeps
 /// the handle meanwhile. It yields the result once. A stop of the waiting task ends the wait with errc::canceled and
@@ -41,9 +41,9 @@ class spawned {
  public:
   spawned() noexcept = default;
 
-  /// False if it is empty: made so, or moved from.
+  /// False if it is empty: default-constructed, or moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(root_); }
-  /// Whether the task has ended, so that waiting for it does not suspend.
+  /// Whether the task has ended, so waiting for it does not suspend.
   [[nodiscard]] bool ended() const { return root().ended(); }
   /// The result of a task that has ended, without waiting. Either this or co_await yields it, once.
   T take() { return root().take(); }

@@ -33,7 +33,7 @@ class spin_window {
     rest_ = shortest_rest;
   }
 
-  /// A spin was in vain, and the executor sleeps now.
+  /// Called when a spin was in vain and the executor sleeps next.
   void found_nothing() noexcept {
     if (++in_vain_ < most_in_vain) return;
     --in_vain_;  // the next spin in vain is again one too many
@@ -55,7 +55,7 @@ class spin_window {
   duration typical_gap_;  // a moving average
   unsigned in_vain_ = 0;  // spins in a row
   unsigned rest_ = shortest_rest;
-  unsigned sleeps_left_ = 0;  // of a rest
+  unsigned sleeps_left_ = 0;  // left of the current rest
 };
 
 /// The time in which an executor that another loop drives finds nothing to do, and spins at first.
@@ -73,7 +73,7 @@ class idle_gap {
     return false;
   }
   [[nodiscard]] bool has_begun() const noexcept { return since_.has_value(); }
-  /// Something has come. `slept`: after a sleep.
+  /// Called when something has come; `slept`: after a sleep.
   void end(time_point now, bool slept, spin_window& window) noexcept {
     const duration gap = now - *since_;
     slept ? window.slept(gap) : window.found_after(gap);
@@ -82,7 +82,7 @@ class idle_gap {
 
  private:
   std::optional<time_point> since_;
-  duration spin_{};  // how long it spins from then
+  duration spin_{};  // how long it spins from since_ on
 };
 
 }  // namespace weft::detail

@@ -87,8 +87,8 @@ void file::check_open() const {
   if (!descriptor_) throw error(errc::invalid_argument, "use a file that has not been opened, or was moved from");
 }
 
-// One call may do a part only: the kernel moves at most 2 GiB at a time, and less when a signal or the end of the disk
-// intervenes.
+// Repeats the call, because one may transfer only a part: the kernel moves at most 2 GiB at a time, and less when a
+// signal or the end of the disk intervenes.
 task<std::size_t> file::transfer(io_kind kind, std::uint64_t offset, iovec memory) {
   check_open();
   const std::size_t bytes = memory.iov_len;

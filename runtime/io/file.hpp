@@ -18,7 +18,7 @@ struct iovec;
 
 namespace weft {
 
-/// What a file is opened for.
+/// The access that a file is opened for.
 enum class file_access : std::uint8_t { read, write, read_write };
 
 /// How a file is opened: the flags of open(2).
@@ -50,9 +50,9 @@ class file {
 
   /// Fills `into` from `offset`, and yields the number of bytes: fewer only at the end of the file. See preadv(2).
   task<std::size_t> read_at(std::uint64_t offset, std::span<std::byte> into);
-  /// Writes all of `from` to `offset`, and yields the number of bytes. See pwritev(2).
+  /// Writes all of `from` at `offset`, and yields the number of bytes. See pwritev(2).
   task<std::size_t> write_at(std::uint64_t offset, std::span<const std::byte> from);
-  /// Returns once what has been written would survive a loss of power. See fdatasync(2).
+  /// Returns once the data written so far would survive a loss of power. See fdatasync(2).
   task<> sync();
   /// The size in bytes, also of a block device.
   task<std::uint64_t> size();

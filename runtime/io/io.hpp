@@ -8,8 +8,7 @@
 
 namespace weft::detail {
 
-/// One io_operation as an awaiter, for code that runs seldom: connecting, accepting, set-up. Yields what the system
-/// call returned, or -errno; -ECANCELED if it was stopped.
+/// One io_operation as an awaiter. Yields the result of the system call, or -errno; -ECANCELED if it was stopped.
 class io_wait final : public operation_base, private io_operation {
  public:
   io_wait(io_kind call, descriptor& where) noexcept : io_operation(call) { target = &where; }

@@ -23,14 +23,14 @@ class signal_set {
   /// Waits for the next of the signals and yields its number; errc::canceled if stopped. Several tasks may wait, and
   /// get one each, first come, first served.
   task<int> next();
-  /// The number of a signal that has come already; 0: none has.
+  /// Takes a signal that has come already, and returns its number; 0: none has.
   [[nodiscard]] int try_next() noexcept;
 
   /// Gives the signals back to the thread, as the destructor does: from now on they interrupt it as they did before,
-  /// and one that came but was not taken does so at once. Call on the thread that made the set.
+  /// and a signal that came but was not taken interrupts it at once. Call on the thread that made the set.
   void restore() noexcept;
 
-  /// Readable when a signal has come; for an io_operation of your own.
+  /// The descriptor that is readable when a signal has come; for an io_operation of your own.
   [[nodiscard]] descriptor& source() noexcept { return descriptor_; }
 
  private:

@@ -80,7 +80,7 @@ namespace {
 
 using address_list = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-// Returns 0 with the addresses in `found`, or one of EAI_*.
+// Calls getaddrinfo(3). Returns 0 with the addresses in `found`, or one of EAI_*.
 int ask(system_calls& calls, const host_and_port& where, int flags, address_list& found) noexcept {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -172,7 +172,7 @@ class question final : public detail::worker_job, public detail::remote_work {
   host_and_port where_;
   int flags_;
   std::shared_ptr<question> self_;  // keeps it alive until the answer has arrived
-  wait* waiter_ = nullptr;          // for the executor only
+  wait* waiter_ = nullptr;          // used only on the executor
   std::mutex mutex_;
   executor_core* home_ = nullptr;  // under mutex_; null: nobody waits
 };

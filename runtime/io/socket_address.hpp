@@ -46,13 +46,13 @@ struct host_and_port {
   std::string port;  ///< a number, or the name of a service
 };
 
-/// Parses such a text. Throws errc::invalid_address; the message says what is missing, but does not repeat the text.
+/// Parses HOST:PORT. Throws errc::invalid_address; the message says what is wrong, but does not repeat the text.
 [[nodiscard]] host_and_port parse_host_and_port(std::string_view text);
 
-/// The addresses of a name, at least one, in the order in which to try them (RFC 6724). A worker thread calls
-/// getaddrinfo(3). An empty host is the loopback; with `for_listening` it is every address of this machine, IPv6 (which
-/// takes IPv4 as well) before IPv4. Errors have the resolver's message: errc::invalid_address, or EAGAIN if the
-/// resolver could not be reached.
+/// Yields the addresses of a name, at least one, in the order in which to try them (RFC 6724). A worker thread calls
+/// getaddrinfo(3), unless host and port are numeric. An empty host is the loopback; with `for_listening` it is every
+/// address of this machine, IPv6 (which takes IPv4 as well) before IPv4. Errors have the resolver's message:
+/// errc::invalid_address, or EAGAIN if the resolver could not be reached.
 task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening);
 /// resolve() for a text that parse_host_and_port() has parsed; its errors do not repeat the text.
 task<std::vector<socket_address>> resolve(host_and_port where, bool for_listening);

@@ -46,23 +46,23 @@ class channel {
   send_operation send(T&& value) noexcept { return send_operation(*this, value); }
   /// Sends without waiting, from any thread; false if there is no room, or if is_closed().
   [[nodiscard]] bool try_send(T&& value) noexcept;
-  /// Sends without waiting, from any thread: where there is no room, the oldest value goes. False if is_closed().
+  /// Sends without waiting, from any thread; drops the oldest value if there is no room. False if is_closed().
   [[nodiscard]] bool force_send(T&& value) noexcept;
 
   /// The next value; empty once the channel is closed and all that was sent has been received.
   receive_operation receive() noexcept { return receive_operation(*this); }
-  /// Receives without waiting, from any thread; may be empty.
+  /// Receives without waiting, from any thread; empty if there is no value to take.
   [[nodiscard]] std::optional<T> try_receive() noexcept;
 
-  /// From any thread: nothing more can be sent. What was sent before can still be received.
+  /// Closes the channel, from any thread: nothing more can be sent. Values sent before can still be received.
   void close() noexcept;
-  /// From any thread; a channel stays closed.
+  /// Whether close() was called, from any thread; a channel stays closed.
   [[nodiscard]] bool is_closed() const noexcept {
     const std::lock_guard lock(mutex_);
     return closed_;
   }
 
-  /// From any thread: values that wait to be received, without those that are on their way to a receiver.
+  /// How many values wait to be received, without those that are on their way to a receiver. From any thread.
   [[nodiscard]] std::size_t size() const noexcept {
     const std::lock_guard lock(mutex_);
     return count_ - promised_;
@@ -71,9 +71,9 @@ class channel {
   [[nodiscard]] std::size_t capacity() const noexcept { return values_.size(); }
 
  private:
-  // One in so many operations suspends although it could complete, so that other tasks have a turn.
+  // One in most_at_once operations suspends although it could complete, so that other tasks have a turn.
   static constexpr unsigned most_at_once = 64;
-  // woken: a value is promised to the receiver. One that is destroyed first leaves it to the next.
+  // woken: a value is promised to the receiver. A receiver that is destroyed first leaves it to the next.
   enum class outcome : std::uint8_t { pending, woken, done, closed };
 
   [[nodiscard]] bool is_others_turn() noexcept { return ++at_once_ % most_at_once == 0; }
@@ -111,14 +111,14 @@ class channel {
   std::vector<std::optional<T>> values_;  // a ring, oldest at first_
   std::size_t first_ = 0;
   std::size_t count_ = 0;
-  std::size_t promised_ = 0;  // of these, to receivers that were woken
+  std::size_t promised_ = 0;  // how many values are promised to receivers that were woken
   unsigned at_once_ = 0;
   bool closed_ = false;
   detail::remote_waiters senders_;    // only while there is no room
   detail::remote_waiters receivers_;  // only while every value is promised
 };
 
-/// What channel::send() returns.
+/// The operation that channel::send() returns.
 template <class T>
 class channel<T>::send_operation final : public detail::remote_waiter {
  public:
@@ -155,7 +155,7 @@ class channel<T>::send_operation final : public detail::remote_waiter {
   outcome outcome_ = outcome::pending;
 };
 
-/// What channel::receive() returns.
+/// The operation that channel::receive() returns.
 template <class T>
 class channel<T>::receive_operation final : public detail::remote_waiter {
  public:
@@ -196,7 +196,7 @@ class channel<T>::receive_operation final : public detail::remote_waiter {
   outcome outcome_ = outcome::pending;
 };
 
-// False if the operation has ended without suspending the task.
+// Starts the operation. False if it has ended without suspending the task.
 template <class T>
 template <class Operation>
 bool channel<T>::suspend(Operation& item, detail::remote_waiters& list, detail::promise_base& waiter) {
@@ -215,8 +215,8 @@ bool channel<T>::suspend(Operation& item, detail::remote_waiters& list, detail::
   return suspend_first(item, list, waiter);
 }
 
-// Suspends the task whatever the channel has: others have a turn, or a trace_sink is told, which may use the channel
-// itself and therefore is not called under the mutex.
+// Suspends the task even if the operation could complete, so that other tasks have a turn, or because a trace_sink is
+// called: it may use the channel itself and therefore is not called under the mutex.
 template <class T>
 template <class Operation>
 [[gnu::noinline]] bool channel<T>::suspend_first(Operation& item, detail::remote_waiters& list,
@@ -262,7 +262,7 @@ void channel<T>::take_promised(std::optional<T>& value) noexcept {
   if (!receivers_.empty()) settle(woken);
 }
 
-// Only while a receiver waits and not every value is promised.
+// Promises a value to the first receiver. Only while a receiver waits and not every value is promised.
 template <class T>
 void channel<T>::promise_one(detail::remote_wake_ups& woken) noexcept {
   auto& receiver = static_cast<receive_operation&>(receivers_.pop());
@@ -271,7 +271,7 @@ void channel<T>::promise_one(detail::remote_wake_ups& woken) noexcept {
   woken.add(receiver);
 }
 
-// Only while a sender waits, there is room, and the channel is open.
+// Puts the first sender's value into the ring. Only while a sender waits, there is room, and the channel is open.
 template <class T>
 void channel<T>::admit_one(detail::remote_wake_ups& woken) noexcept {
   auto& sender = static_cast<send_operation&>(senders_.pop());
@@ -298,7 +298,7 @@ void channel<T>::settle(detail::remote_wake_ups& woken) noexcept {
   if (closed_) end_all(woken);
 }
 
-// In a closed channel. A receiver waits on while a value is promised to another, because that promise may be broken.
+// Ends the waits in a closed channel. Receivers wait on while a value is promised, because a promise may be broken.
 template <class T>
 void channel<T>::end_all(detail::remote_wake_ups& woken) noexcept {
   while (!senders_.empty()) {
@@ -320,7 +320,7 @@ bool channel<T>::try_send(T&& value) noexcept {
   return place(value, woken) == outcome::done;
 }
 
-// A value that was promised is the oldest, whichever that is, so that one may go.
+// May drop a promised value: a promise is for whichever value is the oldest when the receiver takes it.
 template <class T>
 bool channel<T>::force_send(T&& value) noexcept {
   std::optional<T> oldest;  // outlives the lock, because its destructor is the user's

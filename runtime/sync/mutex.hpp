@@ -8,8 +8,8 @@
 
 namespace weft {
 
-/// Lets one task of an executor at a time into a section that has a co_await in it. A section without one needs none,
-/// because nothing else runs on its executor meanwhile. First come, first served.
+/// Lets one task of an executor at a time into a section that has a co_await in it. A section without one needs no
+/// mutex, because nothing else runs on its executor meanwhile. First come, first served.
 ///
 /// Used on that executor alone. errc::wrong_thread for a task that would have to wait for a task on another thread;
 /// unlocking on another thread while a task waits ends the program. Any other use on another thread is a data race that

@@ -5,8 +5,9 @@
 
 namespace weft {
 
-using duration = std::chrono::steady_clock::duration;      ///< of timeouts and pauses
-using time_point = std::chrono::steady_clock::time_point;  ///< of deadlines; virtual under a virtual clock
+using duration = std::chrono::steady_clock::duration;  ///< the type of timeouts and pauses
+using time_point =
+    std::chrono::steady_clock::time_point;  ///< the type of deadlines; virtual time under a virtual clock
 
 /// Converts a time that a user gives; one that does not fit becomes duration::max(), which means never.
 template <class Rep, class Period>

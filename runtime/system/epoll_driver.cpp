@@ -19,7 +19,7 @@
 namespace weft {
 namespace {
 
-// While operations complete without waiting, look for edges once in so many turns, so that none is starved.
+// The most turns without a look for edges while operations complete without waiting, so that no edge is starved.
 constexpr unsigned longest_without_look = 16;
 
 descriptor checked(int fd, system_calls& calls, const char* what) {
@@ -122,7 +122,7 @@ void epoll_driver::forget(descriptor& target) noexcept {
   done_.push(operation, result);
 }
 
-// Tries sends only: edges tell when there is something to receive.
+// Tries only sends, because edges report when there is something to receive.
 [[gnu::flatten]] int epoll_driver::try_now(io_operation& operation) noexcept {
   const descriptor& target = *operation.target;
   if (operation.kind != io_kind::send || target.output_ != nullptr) return -EAGAIN;
@@ -311,7 +311,7 @@ std::size_t epoll_driver::spin(std::size_t budget) noexcept {
   return count + complete_done(budget);
 }
 
-// Lets the oldest one's owner try to receive; false if nothing was received.
+// Lets the owner of the oldest parked operation try to receive; false if nothing was received.
 bool epoll_driver::try_oldest() noexcept {
   io_operation& operation = to_try_.pop();
   operation.target->input_ = nullptr;

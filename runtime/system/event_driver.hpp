@@ -73,7 +73,7 @@ class io_operation {
 
   bool in_progress_ = false;
   bool connecting_ = false;  // epoll: connect(2) has been called and is in progress
-  // Not initialized before the operation is in a done_list, because one is made for each message.
+  // Not initialized before the operation is in a done_list, because an operation is made for each message.
   int result_;
   io_operation* next_done_;
 };
@@ -89,7 +89,7 @@ class event_driver {
   /// "io_uring" or "epoll".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
 
-  /// Called once, before anything else, on the thread that stays the executor's.
+  /// Binds the driver to this thread, which stays the executor's. Called once, before anything else.
   virtual void attach_thread() = 0;
 
   /// Starts an operation. At most one per direction (receive, accept, readable; connect, send) is in progress on a

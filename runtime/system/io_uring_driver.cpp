@@ -23,7 +23,7 @@ namespace {
 constexpr unsigned submission_entries = 256;
 constexpr unsigned completion_entries = 4096;
 
-// The tags of entries that are not io_operations. Operations are aligned, so that these cannot be their addresses.
+// The tags of entries that are not io_operations. Operations are aligned, so these cannot be their addresses.
 constexpr std::uint64_t wake_tag = 1;
 constexpr std::uint64_t cancel_tag = 2;
 
@@ -35,8 +35,8 @@ constexpr std::array<unsigned, 3> set_ups = {
     IORING_SETUP_R_DISABLED,
 };
 
-// 0 if the ring can be used at all, else -errno: a seccomp profile may allow io_uring_setup(2) and forbid the other two
-// calls.
+// Checks that the ring can be used: 0, or -errno. A seccomp profile may allow io_uring_setup(2) and forbid the other
+// two calls.
 int probe_ring(io_uring& ring) noexcept {
   constexpr std::array used = {IORING_OP_ACCEPT,   IORING_OP_CONNECT, IORING_OP_RECVMSG,      IORING_OP_SENDMSG,
                                IORING_OP_POLL_ADD, IORING_OP_READ,    IORING_OP_ASYNC_CANCEL, IORING_OP_READV,

@@ -61,9 +61,9 @@ class io_uring_driver final : public event_driver {
   std::uint64_t wake_count_ = 0;  // filled in by the read of wake_
   bool wake_awaited_ = false;     // that read is in progress
   bool received_ = false;         // the last try_receive() did not return EAGAIN
-  parked_operations sends_;       // started, and not yet in the ring
-  parked_operations inputs_;      // likewise, inputs that may be tried
-  done_list done_;                // refused before they reached the ring, or taken from it to make room
+  parked_operations sends_;       // sends that were started and are not yet in the ring
+  parked_operations inputs_;      // inputs that may be tried, were started and are not yet in the ring
+  done_list done_;                // refused or canceled before they reached the ring, or taken from it to make room
 };
 
 }  // namespace weft

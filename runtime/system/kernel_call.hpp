@@ -17,7 +17,7 @@ concept call_argument = std::integral<Type> || std::is_pointer_v<Type> || std::s
 #if defined(__x86_64__) && !defined(__ILP32__)
 
 namespace detail {
-// The kernel reads a whole register.
+// Widens an argument, because the kernel reads a whole register.
 template <class Type>
   requires(sizeof(Type) <= sizeof(long))
 [[nodiscard]] inline long to_register(Type value) noexcept {

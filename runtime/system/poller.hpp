@@ -21,7 +21,7 @@ class poller {
   /// Undoes arm(), and clears wait_fd(), so that it does not wake the executor again.
   virtual void disarm() noexcept = 0;
 
-  /// Whether the source may fail to make wait_fd() readable, so that the executor polls it now and then while it
+  /// Whether the source may fail to make wait_fd() readable, so the executor polls it now and then while it
   /// sleeps: kernels drop the completion events of devices when memory is tight. Never changes.
   [[nodiscard]] virtual bool may_lose_events() const noexcept { return true; }
 

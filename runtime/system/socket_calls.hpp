@@ -21,8 +21,8 @@ namespace weft {
 inline constexpr bool calls_by_number = !detail::is_sanitized;
 
 /// recvmsg(2), sendmsg(2) and epoll_wait(2) for drivers, which make them for each message. On the real kernel there is
-/// no virtual call, and a message of one piece of memory and nothing else becomes recv(2) or send(2), so that the
-/// kernel has no message header and no vector to copy and check.
+/// no virtual call, and a message of one piece of memory and nothing else becomes recv(2) or send(2), so the kernel has
+/// no message header and no vector to copy and check.
 class socket_calls {
  public:
   explicit socket_calls(system_calls& calls) noexcept : calls_(calls), direct_(&calls == &system_calls::kernel()) {}
@@ -39,7 +39,7 @@ class socket_calls {
     const int capacity = static_cast<int>(events.size());
     if (!direct_) return calls_.epoll_wait(epoll, events.data(), capacity, milliseconds);
     if (!calls_by_number) return or_errno(::epoll_wait(epoll, events.data(), capacity, milliseconds));
-    // Younger architectures have no SYS_epoll_wait.
+    // Newer architectures have no SYS_epoll_wait.
     return static_cast<int>(
         kernel_call(SYS_epoll_pwait, epoll, events.data(), capacity, milliseconds, nullptr, std::size_t{0}));
   }

@@ -77,7 +77,7 @@ class system_calls {
 
   /// mmap(2) of anonymous memory. A failure is null, with an errno in `failure`, instead of MAP_FAILED.
   virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
-  /// mmap(2) of a file; a failure likewise.
+  /// mmap(2) of a file, with failures like those of mmap().
   virtual void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept;
   /// The system call of this name.
   /// @{
@@ -89,9 +89,9 @@ class system_calls {
   virtual ssize_t getrandom(void* buffer, std::size_t length, unsigned flags) noexcept;
   /// @}
 
-  /// Asked before a ring is set up: a negative errno forbids it.
+  /// Called before a ring is set up; a negative errno forbids it.
   virtual int permit_io_uring() noexcept;
-  /// Asked for each operation that goes through the ring rather than through a call above: a negative errno fails it.
+  /// Called for each operation that goes through the ring instead of a call above; a negative errno fails it.
   virtual int permit_ring_operation(std::uint8_t opcode) noexcept;
 
   /// The kernel itself.

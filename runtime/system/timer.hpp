@@ -34,8 +34,8 @@ class timer {
   std::size_t index_ = unarmed;  // our place in the heap
 };
 
-/// The armed timers of one executor: a binary heap in which each timer knows its place, so that disarming is
-/// logarithmic. It allocates only when more timers are armed than ever before.
+/// The armed timers of one executor: a binary heap in which each timer knows its place, so disarming is logarithmic. It
+/// allocates only when more timers are armed than ever before.
 class timer_queue {
  public:
   timer_queue() = default;

@@ -202,7 +202,10 @@ TEST_P_WINDOWS(cancellation, an_operation_that_is_stopped_says_so_though_another
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
   const auto there = co_await expose_zeros(server, long_transfer);
   auto operation = client.write(region.slice(), there.remote());
-  const auto await_it = [&]() -> task<> { co_await std::move(operation); };
+  const auto await_it = [&]() -> task<> {
+    net::transfer& it = operation;
+    co_await it;
+  };
   attempt writing(tasks, await_it());
   co_await yield();
   writing.stop();
