@@ -345,5 +345,5 @@ function(weft_vm_test)
   # The first one may have to fetch the kernel.
   set_tests_properties(${arg_NAME} PROPERTIES
     ENVIRONMENT "GTEST_OUTPUT=xml:/out/${arg_NAME}.xml;WEFT_VM_OUT=${PROJECT_BINARY_DIR}/results"
-    LABELS vm PROCESSORS 2 SKIP_RETURN_CODE 77 TIMEOUT 600)
+    LABELS vm PROCESSORS 2 SKIP_RETURN_CODE 77 TIMEOUT 1100)
 endfunction()
