@@ -91,8 +91,9 @@ class system_calls {
 
   /// Called before a ring is set up; a negative errno forbids it.
   virtual int permit_io_uring() noexcept;
-  /// Called for each operation that goes through the ring instead of a call above; a negative errno fails it.
-  virtual int permit_ring_operation(std::uint8_t opcode) noexcept;
+  /// Called for each operation that goes through the ring instead of a call above, with the number of its io_kind; a
+  /// negative errno fails it.
+  virtual int permit_ring_operation(std::uint8_t kind) noexcept;
 
   /// The kernel itself.
   [[nodiscard]] static system_calls& kernel() noexcept;
