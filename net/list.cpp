@@ -74,11 +74,11 @@ void list_operation::cancel() noexcept { owner_->stop(*this); }
 void list_operation::elements_ended(std::size_t count) noexcept {
   under_way_ -= count;
   has_failed_ |= element_.failure_.has_value();
-  if (!has_failed_) done_ += count;  // defect: count an element
+  if (!has_failed_) done_ += count;  // mutant: count an element
   if (!failure_) failure_ = std::move(element_.failure_);
   element_.failure_.reset();
   if (failure_ && is_open_) return owner_->stop(*this);  // posts no more elements
-  if (!is_open_ && under_way_ == 0) conclude();          // defect: end a list
+  if (!is_open_ && under_way_ == 0) conclude();          // mutant: end a list
 }
 
 void list_operation::conclude() noexcept {
@@ -111,7 +111,7 @@ std::optional<error> list_operation::check_blocks() const {
 
 // Makes the element at `place` the one to be posted.
 void list_operation::load(std::size_t place) {
-  element_.how_.immediate = place + 1 == size() ? how_.immediate : std::nullopt;  // defect: notify the peer of a list
+  element_.how_.immediate = place + 1 == size() ? how_.immediate : std::nullopt;  // mutant: notify the peer of a list
   element_.how_.solicited = how_.solicited && element_.how_.immediate;
   if (is_of_blocks_) return load_block(blocks_.blocks[place]);
   element_.one_ = parts_[place].local;

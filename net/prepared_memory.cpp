@@ -47,19 +47,19 @@ void prepared_memory::look_up() noexcept {
   sending& out = there.core_->out();
   connection_state& here = there.core_->state();
   const direct_gate& gate = *there.gate_;
-  // defect: use prepared memory ahead of
+  // mutant: use prepared memory ahead of
   if (gate.is_behind || !out.is_clear() || here.has_ended()) return taken::no;
   if (!weft::detail::may_end_at_once(waiter)) return taken::no;
   if (there.version_ != gate.version) [[unlikely]]
-    there.look_up();  // defect: use a place that has been given back
+    there.look_up();  // mutant: use a place that has been given back
   const mr::slice local = held_ != nullptr ? held_->slice() : borrowed_;
   const bool reads = kind_ == transfer_kind::read;
   if (!may_use(local, reads)) return taken::no;
   const direct_place& place = there.place_;
-  // defect: use prepared memory beyond
+  // mutant: use prepared memory beyond
   if (offset_ > place.bytes || local.size() > place.bytes - offset_) return taken::no;
   const loan_visit inside(*place.turn, *place.lent);
-  if (!inside.is_open()) return taken::no;  // defect: use prepared memory after
+  if (!inside.is_open()) return taken::no;  // mutant: use prepared memory after
   const std::span<std::byte> memory(place.first + offset_, local.size());
   reads ? mr::load_shared(memory, local.bytes()) : mr::store_shared(memory, local.bytes());
   // Orders this access before later ones, as direct_requests does.

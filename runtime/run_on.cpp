@@ -22,7 +22,7 @@ void run_on_base::cancel() noexcept {
   do {
     if (outstanding == 0) return;
   } while (!outstanding_.compare_exchange_weak(outstanding, outstanding + 1, std::memory_order_relaxed));
-  where_.submit(stop_);  // defect: stop a task
+  where_.submit(stop_);  // mutant: stop a task
 }
 
 void run_on_base::call_ended() noexcept { mail_done(); }
@@ -34,7 +34,7 @@ void run_on_base::stop() noexcept {
 
 void run_on_base::mail_done() noexcept {
   executor_core& home_executor = home();
-  // defect: resume who waits for another executor
+  // mutant: resume who waits for another executor
   if (outstanding_.fetch_sub(1, std::memory_order_acq_rel) == 1) home_executor.submit(home_mail_);
 }
 

@@ -172,7 +172,7 @@ class userfaultfd_monitor final : public memory_monitor {
   // only if no other change is read meanwhile.
   [[nodiscard]] bool all_told() const noexcept override {
     uffdio_writeprotect nothing{};
-    // defect: trust what a change under way may have ended
+    // mutant: trust what a change under way may have ended
     return ::ioctl(events_.fd(), UFFDIO_WRITEPROTECT, &nothing) == 0 || errno != EAGAIN;
   }
 

@@ -14,7 +14,7 @@ void block_cache::send(allocate_request& served) noexcept {
 }
 
 void block_cache::ask_for_blocks() noexcept {
-  requested_.flush = true;  // defect: what another executor keeps at hand
+  requested_.flush = true;  // mutant: what another executor keeps at hand
   submit();
 }
 

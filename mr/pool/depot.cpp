@@ -70,7 +70,7 @@ carved_arena::carved_arena(std::unique_ptr<arena> memory, depot& home, bool whol
 }
 
 void carved_arena::run() noexcept {
-  memory_.reset();  // defect: lose an arena
+  memory_.reset();  // mutant: lose an arena
   home_->listener_.retired(*home_, bytes_);
 }
 

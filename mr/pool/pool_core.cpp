@@ -230,7 +230,7 @@ void pool_core::put_back(block& item, duties& todo) noexcept {
   auto& to = static_cast<budget_state&>(home.home());
   to.give(item);
   const bool idle = home.idle();
-  if (to.waiting.size() != 0) serve(to, todo);  // defect: leave who waits for a buffer
+  if (to.waiting.size() != 0) serve(to, todo);  // mutant: leave who waits for a buffer
   if (idle) trim(to, todo);
 }
 
@@ -355,7 +355,7 @@ void pool_core::take_at_hand(allocate_request& waiter) noexcept {
 // A waiter of another thread may be destroyed there at any time, except under the mutex.
 void pool_core::resolve(budget_state& from, allocate_request& waiter, duties& todo) noexcept {
   unlink(from, waiter);
-  // defect: serve who waits for a buffer
+  // mutant: serve who waits for a buffer
   if (waiter.home().on_own_thread()) return todo.served.push_back(waiter);
   waiter.place_ = allocate_request::place::served;
   waiter.cache_->send(waiter);

@@ -4,7 +4,7 @@
 namespace weft::net {
 
 taken completion_order::wait_for_turn(weft::detail::promise_base& waiter) noexcept {
-  home_.ready(waiter);  // defect: go on ahead of tasks whose operations have completed
+  home_.ready(waiter);  // mutant: go on ahead of tasks whose operations have completed
   note();
   return taken::in_turn;
 }

@@ -139,7 +139,7 @@ void connection_core::received(receive_work& work, const arrival& what) noexcept
   const receiving::meaning content = receiving_.examine(slot, what);
   if (content != receiving::meaning::data) [[unlikely]]
     return received_control(slot, content);
-  // defect: forget to go on
+  // mutant: forget to go on
   sending_.pump();  // the message may have brought credits
   receiving_.put(slot, content);
 }
@@ -200,7 +200,7 @@ void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) no
   executor_core& home = core->home();
   core->reaped_abruptly_ = abort;
   const bool elsewhere = !home.belongs_to_this_thread() || executor_core::current() != nullptr || home.is_driven();
-  if (home.on_own_thread() || !elsewhere) return reap_at_home(std::move(core));  // defect: close a connection on
+  if (home.on_own_thread() || !elsewhere) return reap_at_home(std::move(core));  // mutant: close a connection on
   home.submit(*core.release());
 }
 

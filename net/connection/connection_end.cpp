@@ -29,8 +29,8 @@ void connection_end::begin() noexcept {
 
 void connection_end::take_step() noexcept {
   if (state_.shut_down || state_.failure) return;
-  if (!out_.is_idle() || out_.is_busy_with(message_kind::close)) return;  // defect: close before what was posted
-  if (state_.properties().native && !state_.peer_closed && !state_.close_sent) {  // defect: close without telling
+  if (!out_.is_idle() || out_.is_busy_with(message_kind::close)) return;  // mutant: close before what was posted
+  if (state_.properties().native && !state_.peer_closed && !state_.close_sent) {  // mutant: close without telling
     state_.close_sent = true;
     return out_.post_control(message_kind::close);
   }
@@ -68,8 +68,8 @@ void connection_end::link_ended(bool orderly, const error& why) noexcept {
   if (finished) state_.peer_closed = true;
   over_.set();
   in_.stop_refilling();
-  out_.fail_waiting(*state_.failure);  // defect: forget who waits to send
-  in_.deliver();                       // defect: forget who waits to receive
+  out_.fail_waiting(*state_.failure);  // mutant: forget who waits to send
+  in_.deliver();                       // mutant: forget who waits to receive
   if (orderly && !std::exchange(state_.shut_down, true)) state_.link().shut_down();
 }
 

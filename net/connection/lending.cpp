@@ -24,7 +24,7 @@ lending::~lending() {
 
 void lending::run_on_executor() noexcept {
   const std::shared_ptr<link_keys> keys = keys_;
-  keys->take(this);  // defect: key of what another executor drops
+  keys->take(this);  // mutant: key of what another executor drops
 }
 
 void lending::expired() noexcept {

@@ -74,7 +74,7 @@ std::optional<error> receive_target::hold(const connection_state& state) {
 void receive_target::let_go() noexcept {
   if (!is_held_) return;
   for (const mr::slice& part : parts()) {
-    mr::region_pin::release(part);  // defect: when its receive has ended
+    mr::region_pin::release(part);  // mutant: when its receive has ended
   }
   is_held_ = false;
   pin_.reset();

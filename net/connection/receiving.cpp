@@ -129,12 +129,12 @@ receiving::meaning receiving::keep(const arrival& what) noexcept {
 }
 
 void receiving::put(receive_slot& slot, meaning what) noexcept {
-  if (what != meaning::data) {  // defect: deliver a message
+  if (what != meaning::data) {  // mutant: deliver a message
     post(slot);
     return offer_credits();
   }
   if (!slot.what.in_place.empty()) return put_in_place(slot);
-  inbox_.push(slot);  // defect: let memory grow
+  inbox_.push(slot);  // mutant: let memory grow
   deliver();
 }
 
@@ -156,7 +156,7 @@ void receiving::put_in_place(receive_slot& slot) noexcept {
 // False if the message does not fit, or a file behind the memory has become shorter; the next receive gets it then.
 bool receiving::store(recv_operation& receiver, const arrival& what, std::span<const std::byte> content) noexcept {
   receive_target& target = *receiver.target_;
-  // defect: beyond the end of the memory
+  // mutant: beyond the end of the memory
   if (content.size() > target.size() || !target.store(content, state_)) return false;
   target.said = {.bytes = content.size(),
                  .immediate = what.immediate,
@@ -266,7 +266,7 @@ bool receiving::hold(recv_operation& item) {
 }
 
 [[gnu::flatten]] bool receiving::take(recv_operation& item) noexcept {
-  if (inbox_.empty()) return take_from_link(item);  // defect: ahead of those that arrived before
+  if (inbox_.empty()) return take_from_link(item);  // mutant: ahead of those that arrived before
   refill(hand_over(item));
   return true;
 }
@@ -346,14 +346,14 @@ bool receiving::take_peeked(recv_operation& item, const untaken_message& next) n
     state_.sendable = said->credits;
     ++state_.received;
   }
-  ++state_.receivable;  // defect: give no credit
+  ++state_.receivable;  // mutant: give no credit
   state_.statistics.messages_received.add(1);
   state_.statistics.bytes_received.add(content.size());
   return true;
 }
 
 void receiving::stop(recv_operation& item) noexcept {
-  receivers_.remove(item);  // defect: lose a credit
+  receivers_.remove(item);  // mutant: lose a credit
   item.failure_ = describe(make_error(errc::canceled));
   end(item);
 }
@@ -410,7 +410,7 @@ void receiving::drop(receive_slot& slot) noexcept {
 
 void receiving::offer_credits() noexcept {
   const std::uint32_t owed = state_.receivable - state_.offered;
-  if (owed * 2 < state_.options.receive_depth || owed == 0) return;  // defect: never offer credits
+  if (owed * 2 < state_.options.receive_depth || owed == 0) return;  // mutant: never offer credits
   if (!state_.properties().native || state_.is_silent() || out_.is_busy_with(message_kind::credits)) return;
   out_.post_control(message_kind::credits);
 }

@@ -139,7 +139,7 @@ bool sending::take_one(transfer& item) noexcept {
   if (!is_plain || item.one_.size() > most_at_once_) return false;
   if (kind == transfer_kind::read && !state_.link().may_read_at_once()) return false;
   const bool is_message = item.is_message();
-  if (is_message && !has_credit()) return false;  // defect: at once without a credit
+  if (is_message && !has_credit()) return false;  // mutant: at once without a credit
   if (item.is_behind_owner_ || refusal(item, state_).find() != refusal::reason::none) return false;
   if (is_beyond(item.one_)) return false;
   work_request& work = now_;
@@ -240,7 +240,7 @@ void sending::enqueue(transfer& item) noexcept {
   state_.statistics.waiting.add(1);
   state_.statistics.begun(state_.home.coarse_now());
   item.state_ = transfer::state::waiting;
-  waiting_.push_back(item);  // defect: overtake one that waits
+  waiting_.push_back(item);  // mutant: overtake one that waits
 }
 
 void sending::enqueue_first(transfer& item) noexcept {
@@ -272,7 +272,7 @@ void sending::unlink(transfer& item) noexcept {
 bool sending::may_post(const transfer& item) noexcept {
   const bool has_room = state_.statistics.in_flight.get() < state_.options.send_depth;
   const bool has_record = free_ != nullptr || make_operations();
-  return has_room && has_record && (!item.is_message() || has_credit());  // defect: send one message more
+  return has_room && has_record && (!item.is_message() || has_credit());  // mutant: send one message more
 }
 
 [[gnu::noinline]] void sending::post_waiting() noexcept {
@@ -364,7 +364,7 @@ void sending::post(transfer& item) noexcept {
   record.counted->posted.add(1);
   record.counted->bytes.add(item.bytes());
   fill(record, item);
-  if (item.is_message()) ++state_.sent;  // defect: messages that writes bring
+  if (item.is_message()) ++state_.sent;  // mutant: messages that writes bring
   state_.link().post(record);
 }
 
@@ -475,7 +475,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
     counter = waiter->counter_;
   }
   if (waiter != nullptr) {
-    waiter->state_ = transfer::state::idle;  // defect: keep the pin
+    waiter->state_ = transfer::state::idle;  // mutant: keep the pin
     waiter->previous_value_ = record.answer;
   } else {
     record.owned.reset();
@@ -485,7 +485,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
   const bool is_told = counter != 0 && has_written(record, status);
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
-  if (waiter != nullptr) waiter->end();  // defect: drop a completion
+  if (waiter != nullptr) waiter->end();  // mutant: drop a completion
   order_.note();
   if (is_told) [[unlikely]]
     notices_.note(counter, 1);
@@ -518,7 +518,7 @@ void sending::post_control(message_kind kind, std::uint32_t immediate, std::uint
 
 void sending::reuse(operation_record& record) noexcept {
   if (record.borrowed) {
-    for (const mr::slice& part : record.segments) mr::region_pin::release(part);  // defect: keep a region pinned
+    for (const mr::slice& part : record.segments) mr::region_pin::release(part);  // mutant: keep a region pinned
   }
   record.next_free = std::exchange(free_, &record);
   state_.statistics.in_flight.subtract(1);
@@ -556,7 +556,7 @@ void sending::abandon(transfer& item) noexcept {
   record.waiter = nullptr;
   record.counter = item.counter_;
   record.owned = std::move(item.owned_);
-  record.pin = std::move(item.pin_);  // defect: free the buffer
+  record.pin = std::move(item.pin_);  // mutant: free the buffer
   item.state_ = transfer::state::idle;
 }
 

@@ -134,7 +134,7 @@ void sending::post_one_by_one(list_operation& all) noexcept {
   std::uint64_t bytes = 0;
   while (all.is_open_) {
     all.load(all.posted_);
-    if (!may_post(element)) break;  // defect: post elements of a list
+    if (!may_post(element)) break;  // mutant: post elements of a list
     ++all.posted_;
     ++all.under_way_;
     bytes += element.one_.size();

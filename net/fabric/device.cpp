@@ -113,7 +113,7 @@ device::device(fabric_calls& library, std::string_view provider)
   check_choice();
   order_ = order_table(*info_);
   in_software_ = !places_in_hardware(this->provider());
-  keeps_regions_in_software_ = keeps_regions_in_software(this->provider());  // defect: register memory
+  keeps_regions_in_software_ = keeps_regions_in_software(this->provider());  // mutant: register memory
   fid_fabric* fabric = nullptr;
   int failure = calls_.fabric(info_->fabric_attr, &fabric);
   if (failure < 0) throw_failure(calls_, failure, fmt::format("open the fabric of libfabric's provider {}", name_));
@@ -165,7 +165,7 @@ bool device::can_freeze() const noexcept {
 
 void device::freeze() const noexcept {
   const std::lock_guard lock(mutex_);
-  if (in_software_) ++freezes_;  // defect: go on while a device
+  if (in_software_) ++freezes_;  // mutant: go on while a device
 }
 
 void device::thaw() const noexcept {

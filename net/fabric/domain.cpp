@@ -47,11 +47,11 @@ std::uint64_t draw_key(const device& home) {
 // Takes the further steps that some providers want before a region may be used. Returns 0 or -errno of libfabric.
 int prepare(const device& home, fid_mr& region, fid_ep* bound) noexcept {
   const entry inside = home.enter_for_region();
-  if (home.needs(FI_MR_ENDPOINT) && bound != nullptr) {  // defect: leave a region unbound
+  if (home.needs(FI_MR_ENDPOINT) && bound != nullptr) {  // mutant: leave a region unbound
     const int failure = home.calls().mr_bind(&region, &bound->fid, 0);
     if (failure < 0) return failure;
   }
-  // defect: leave a region disabled
+  // mutant: leave a region disabled
   return home.needs(FI_MR_ENDPOINT | FI_MR_RMA_EVENT) ? home.calls().mr_enable(&region) : 0;
 }
 
@@ -72,7 +72,7 @@ region_ptr register_region(const device& home, std::span<std::byte> memory, std:
   fi_mr_attr wanted{};
   wanted.mr_iov = &range;
   wanted.iov_count = 1;
-  wanted.access = rights;  // defect: open memory
+  wanted.access = rights;  // mutant: open memory
   region_ptr region(nullptr, {&home});
   int failure = -FI_ENOKEY;
   for (int tries = 0; failure == -FI_ENOKEY && tries < 8; ++tries) {  // key in use: one in 2^64, if keys are so long
@@ -127,7 +127,7 @@ void domain::do_deregister(mr::registration& item) noexcept {
     open_.erase(key);
   }
   region_closer{device_.get()}(region);
-  if (was_open) device_->fence(key);  // defect: do not ask peers
+  if (was_open) device_->fence(key);  // mutant: do not ask peers
 }
 
 }  // namespace weft::net::fabric

@@ -59,7 +59,7 @@ task<exposed_place> exposures::expose(mr::slice memory, mr::usage uses) {
     throw error(stopped ? errc::canceled : errc::closed, "expose a buffer");
   }
   items_.push_back(std::move(made));
-  // defect: count the addresses
+  // mutant: count the addresses
   const std::uint64_t address = device_.needs(FI_MR_VIRT_ADDR) ? reinterpret_cast<std::uintptr_t>(memory.data()) : 0;
   item.key = ::fi_mr_key(item.region.get());
   item.opened = {.address = address, .bytes = memory.size(), .rights = rights_of_peers(uses)};
@@ -153,7 +153,7 @@ void exposures::exposure::run_here() noexcept {
     hurry = hurried;
   }
   executor_core& home = all.home_;
-  all.device_.freeze();  // defect: let memory go
+  all.device_.freeze();  // mutant: let memory go
   end_last_use();
   hurry = frozen;  // the exposure may be destroyed from here on, unless it was queued
   if (was_queued) home.submit(*this);
@@ -163,7 +163,7 @@ void exposures::exposure::settle() noexcept {
   hurry_t expected = waiting;
   if (hurry.compare_exchange_strong(expected, nobody)) return end_last_use();
   while (hurry == hurried) std::this_thread::yield();
-  if (hurry.exchange(nobody) == frozen) all.device_.thaw();  // defect: leave a device frozen
+  if (hurry.exchange(nobody) == frozen) all.device_.thaw();  // mutant: leave a device frozen
 }
 
 void exposures::region_closed(exposure& item) noexcept {
@@ -177,7 +177,7 @@ void exposures::ask(exposure& item) noexcept {
   ++asking_;
   item.state = exposure::asking;
   if (life_.is_leaving()) return;  // closing the endpoint ends them
-  // defect: do not ask the peer
+  // mutant: do not ask the peer
   if (life_.peer_has_left()) return settled(item);
   (last_unasked_ != nullptr ? last_unasked_->next_unasked : first_unasked_) = &item;
   last_unasked_ = &item;
@@ -198,7 +198,7 @@ bool exposures::ask_about(std::uint64_t key) noexcept try {
 }
 
 std::optional<std::uint64_t> exposures::next_question() noexcept {
-  if (first_unasked_ == nullptr || unanswered_ == most_unanswered) return std::nullopt;  // defect: ask about everything
+  if (first_unasked_ == nullptr || unanswered_ == most_unanswered) return std::nullopt;  // mutant: ask about everything
   exposure& item = *first_unasked_;
   first_unasked_ = item.next_unasked;
   if (first_unasked_ == nullptr) last_unasked_ = nullptr;

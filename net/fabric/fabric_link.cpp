@@ -115,8 +115,8 @@ void fabric_link::start(link_events& events, const link_parameters& parameters) 
 }
 
 void fabric_link::run_on_executor() noexcept {
-  mail_.came();                               // defect: forget regions
-  if (is_setting_up_) return hurry_set_up();  // defect: wait for a peer
+  mail_.came();                               // mutant: forget regions
+  if (is_setting_up_) return hurry_set_up();  // mutant: wait for a peer
   if (life_.is_leaving()) return;             // keys that are left are dropped with the endpoint
   await_input();
   if (!made_.endpoint->can_wait()) tick_later();
@@ -143,7 +143,7 @@ void fabric_link::post_receive(receive_work& work) noexcept {
 void fabric_link::hand_over_receives() noexcept {
   if (!receives_.waits()) return;
   const ssize_t result = receives_.hand_over();
-  if (result == -FI_EAGAIN) return tick_later();  // defect: no room for a receive
+  if (result == -FI_EAGAIN) return tick_later();  // mutant: no room for a receive
   if (result < 0) fail(make_error(errc::connection_failed, "post a receive"));
 }
 
@@ -228,7 +228,7 @@ void fabric_link::completed(operation& item, std::size_t bytes) noexcept {
 }
 
 void fabric_link::step_ended(operation& part) noexcept {
-  if (requests_.step_ended(part)) tell_of_end(send_queue::owner_of(part));  // defect: do not tell the owner
+  if (requests_.step_ended(part)) tell_of_end(send_queue::owner_of(part));  // mutant: do not tell the owner
 }
 
 [[gnu::noinline]] void fabric_link::tell_of_end(posted_request& item) noexcept {
@@ -244,7 +244,7 @@ void fabric_link::failed(const fi_cq_err_entry& what) noexcept {
   } else if (item != nullptr) {
     posted_request& request = send_queue::owner_of(*item);
     request.failed = true;  // first, because step_ended() may lose the peer, which completes all that counts as done
-    // defect: take a request that failed
+    // mutant: take a request that failed
     step_ended(*item);
   }
   doubt(made_.endpoint->calls().strerror(what.err));
@@ -373,13 +373,13 @@ void fabric_link::arm() noexcept {
   const device& home = made_.endpoint->home();
   const entry inside = home.enter();
   if (!inside.may_move_bytes()) return tick_later();
-  // defect: sleep without asking
+  // mutant: sleep without asking
   must_not_sleep_ = home.calls().trywait(home.fabric(), made_.endpoint->queue()) == -FI_EAGAIN;
   if (!requests_.idle()) tick_later();  // the provider may have to retransmit, or may make no more progress
 }
 
 void fabric_link::tick_later() noexcept {
-  if (timer::armed() || life_.is_leaving()) return;  // defect: no room for a request
+  if (timer::armed() || life_.is_leaving()) return;  // mutant: no room for a request
   const bool needs_us = !made_.endpoint->can_wait() || blocked_ || receives_.waits();
   const duration busy = needs_us ? duration(busy_tick) : duration(doubt_time / 4);
   const duration pause = requests_.idle() && !receives_.waits() ? std::max(busy, duration(idle_tick)) : busy;
@@ -585,7 +585,7 @@ task<> fabric_link::finish() {
     made_.endpoint.reset();
     exposures_.endpoint_closed();
   };
-  co_await weft::detail::offload_for_resources(work);  // defect: give memory back
+  co_await weft::detail::offload_for_resources(work);  // mutant: give memory back
   mail_.close();
   mail_.drop();
   exposures_.tell_of_end();

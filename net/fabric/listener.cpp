@@ -59,7 +59,7 @@ class request final : public net::link_request {
     std::unique_ptr<fabric_link> link;
     std::exception_ptr failure;
     try {
-      made.endpoint = co_await make_endpoint(home_, *made.socket, options, &hello_);  // defect: answer a peer before
+      made.endpoint = co_await make_endpoint(home_, *made.socket, options, &hello_);  // mutant: answer a peer before
       if (!answer.set_address(made.endpoint->address())) throw error(errc::not_supported, "the address is too long");
       answer.set_name(home_->provider());
       link = make_link(made);

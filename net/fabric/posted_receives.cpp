@@ -38,7 +38,7 @@ ssize_t posted_receives::hand_over() noexcept {
 ssize_t posted_receives::hand_over(posted_receive& item) noexcept {
   const mr::slice& memory = item.work->memory;
   pieces where;
-  where.add(memory.data(), memory.size(), desc_of(memory, domain_.fabric()));  // defect: hand a receive over
+  where.add(memory.data(), memory.size(), desc_of(memory, domain_.fabric()));  // mutant: hand a receive over
   where.add(endpoint_.tail_of(item.work->slot), message_trailer::bytes, endpoint_.staging_desc());
   const fi_msg what = where.message(FI_ADDR_UNSPEC, item);
   const entry inside = endpoint_.home().enter();
@@ -56,11 +56,11 @@ const char* posted_receives::enter(posted_receive& item, std::size_t bytes) noex
   std::copy_n(memory.data() + item.bytes, inside, packed.begin());
   std::copy_n(tail, packed.size() - inside, packed.begin() + static_cast<std::ptrdiff_t>(inside));
   item.trailer = unpack_trailer(packed);
-  if (item.trailer.token != token_) {  // defect: listen to strangers
+  if (item.trailer.token != token_) {  // mutant: listen to strangers
     post(*item.work);
     return nullptr;
   }
-  const std::uint32_t ahead = item.trailer.number - next_number_;  // defect: ignore the numbers
+  const std::uint32_t ahead = item.trailer.number - next_number_;  // mutant: ignore the numbers
   posted_receive** const place = ahead < depth_ ? &arrived_[(next_arrival_ + ahead) % depth_] : nullptr;
   if (place == nullptr || *place != nullptr) return "a message has come twice, or none before it";
   *place = &item;

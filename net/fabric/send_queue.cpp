@@ -17,7 +17,7 @@ bool send_queue::may_start(access_kind kind) noexcept {
   const bool asks = kind == access_kind::read || kind == access_kind::atomic;
   if (asks && under_way(access_kind::read) + under_way(access_kind::atomic) >= reads_) return false;
   for (std::size_t earlier = 0; earlier != access_kinds; ++earlier) {
-    // defect: take the order of a provider
+    // mutant: take the order of a provider
     if (under_way_[earlier] != 0 && !order_.keeps(kind, static_cast<access_kind>(earlier))) return false;
   }
   return true;
@@ -35,7 +35,7 @@ ssize_t send_queue::hand_over() noexcept {
     const bool wakes = item.work->immediate && item.handed_over + 1 == item.steps;
     const access_kind kind = wakes ? access_kind::send : kind_of(item.work->kind);
     if (with_provider_ >= most || !may_start(kind)) break;
-    const ssize_t result = wakes ? send_wake(item) : hand_over(item, kind);  // defect: take a message for sent
+    const ssize_t result = wakes ? send_wake(item) : hand_over(item, kind);  // mutant: take a message for sent
     if (result < 0) return result;
     if (with_provider_ == 0) moved_at_ = home_.coarse_now();
     ++under_way(kind);
@@ -48,7 +48,7 @@ ssize_t send_queue::hand_over() noexcept {
 
 std::uint64_t send_queue::flags_of(access_kind kind) const noexcept {
   // Always for a write, because a refused write must not count as done.
-  // defect: take a write for done
+  // mutant: take a write for done
   const bool delivered = kind == access_kind::write || order_.has_to_be_delivered(kind);
   return FI_COMPLETION | (delivered ? FI_DELIVERY_COMPLETE : 0);
 }
@@ -106,7 +106,7 @@ ssize_t send_queue::access(posted_request& item, bool writes) noexcept {
     assert(!writes && work.own.size() <= endpoint::own_bytes);
     own.add(endpoint_.sink_of(work.slot), work.own.size(), endpoint_.staging_desc());
   }
-  // defect: cut a key off
+  // mutant: cut a key off
   const fi_rma_iov there{.addr = work.remote_address, .len = own.bytes, .key = work.remote_key};
   fi_msg_rma what{};
   what.msg_iov = own.ranges.data();
@@ -213,7 +213,7 @@ bool send_queue::await_end(std::uint64_t key) noexcept {
   bool under_way = false;
   for (posted_request* each = first_; each != nullptr; each = each->next) {
     const bool is_meant = is_access(*each->work) && each->work->remote_key == key;
-    if (is_meant && each->completed != each->handed_over) {  // defect: tell the owner that
+    if (is_meant && each->completed != each->handed_over) {  // mutant: tell the owner that
       under_way = each->awaited = true;
       each->fenced_key = key;
     }

@@ -102,7 +102,7 @@ task<new_link> transport::set_up(const socket_address& target, std::span<const s
     made.incoming_reads = said.outgoing_reads;
     made.outgoing_reads = said.incoming_reads;
     made.peer_token = said.token;
-    made.endpoint = co_await insert_peer(std::move(made.endpoint), said);  // defect: be ready before
+    made.endpoint = co_await insert_peer(std::move(made.endpoint), said);  // mutant: be ready before
     const auto data = said.private_data();
     peer_data.assign(data.begin(), data.end());
     link = make_link(made);

@@ -77,8 +77,8 @@ bool engine::is_released(const request& request) const noexcept {
 void engine::retire() noexcept {
   while (open_ && !requests_.empty()) {
     const request& first = requests_.front();
-    const bool is_sent = first.gathered_ && first.end_ <= sent_;         // defect: complete a read before
-    if (!is_sent || (is_query(first.kind) && !first.answered_)) return;  // defect: resume a waiter
+    const bool is_sent = first.gathered_ && first.end_ <= sent_;         // mutant: complete a read before
+    if (!is_sent || (is_query(first.kind) && !first.answered_)) return;  // mutant: resume a waiter
     complete_first({.status = completion_status::ok, .bytes = first.total_});
   }
 }

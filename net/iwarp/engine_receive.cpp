@@ -52,7 +52,7 @@ bool engine::handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_byte
 
 bool engine::require_crc(const std::byte* field, std::uint32_t computed, std::size_t fpdu_bytes) noexcept {
   const std::uint32_t carried = mpa::load_crc(field);
-  if (carried == computed) return true;  // defect: take an FPDU for whole
+  if (carried == computed) return true;  // mutant: take an FPDU for whole
   terminate(cause::crc_mismatch, {},
             words::format("CRC mismatch: an FPDU of %zu bytes carries 0x%08" PRIx32 ", its contents give 0x%08" PRIx32,
                           fpdu_bytes, carried, computed));
@@ -311,7 +311,7 @@ void engine::handle_atomic_request(const untagged_header& header, std::span<cons
   const access_status status =
       wraps(asked.offset, sizeof(std::uint64_t)) ? access_status::wrap : host_.check_atomic(asked.stag, asked.offset);
   if (status != access_status::ok) return refuse_atomic(ulpdu, asked, status);
-  accept({.sequence = header.sequence, .asked = asked});  // defect: execute an atomic operation
+  accept({.sequence = header.sequence, .asked = asked});  // mutant: execute an atomic operation
 }
 
 void engine::handle_atomic_response(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {

@@ -147,9 +147,9 @@ void engine::gather_small(output_batch& batch, request& request, opcode op) noex
 }
 
 bool engine::may_take_now(const output_batch* batch, std::size_t bytes) const noexcept {
-  // defect: at once ahead of those that were posted
+  // mutant: at once ahead of those that were posted
   const bool may_send = open_ && (initiator_ || heard_) && requests_.empty() && !in_message_;
-  if (is_ready(lane::responses)) return false;  // defect: keep responses from
+  if (is_ready(lane::responses)) return false;  // mutant: keep responses from
   if (!may_send || bytes > std::min(inline_bytes, payload_limit(max_ulpdu_, untagged_header::bytes))) return false;
   return batch == nullptr || (batch->storage_room() >= message_room_bytes && batch->segment_room() > 0);
 }
@@ -226,7 +226,7 @@ std::size_t engine::gather_pieces(output_batch& batch, request& request, std::si
     auto piece = piece_at(request, request.at_, limit - gathered);
     const bool is_tail = request.at_.segment == request.local.size();
     // If memory may change before it is sent, checksum and payload come from one copy, or they might not match.
-    // defect: send what may have changed
+    // mutant: send what may have changed
     const bool by_copy = crc_ && !is_tail && may_change(request.local[request.at_.segment]);
     if (piece.size() > inline_bytes && !by_copy) {
       batch.refer(piece);

@@ -26,7 +26,7 @@ void output_batch::advance(std::size_t bytes) noexcept {
   pending_bytes_ -= bytes;
   if (pending_bytes_ == 0) return clear();
   while (bytes >= segments_[first_].iov_len) bytes -= segments_[first_++].iov_len;
-  // defect: send again what a short send
+  // mutant: send again what a short send
   segments_[first_].iov_base = static_cast<std::byte*>(segments_[first_].iov_base) + bytes;
   segments_[first_].iov_len -= bytes;
 }

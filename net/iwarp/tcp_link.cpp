@@ -222,7 +222,7 @@ void tcp_link::post_receive(receive_work& work) noexcept {
   item.buffer = work.memory.bytes();
   const bool stalled = engine_->needs_receive();
   engine_->post_receive(item);
-  // defect: lose the wake-up of a connection
+  // mutant: lose the wake-up of a connection
   if (!stalled) return;
   resuming_ = true;  // not from here: the caller may be in the middle of handling a message
   settle_later();
@@ -318,7 +318,7 @@ tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t plac
   const auto received = static_cast<std::size_t>(result);
   const std::size_t placed = std::min(received, placement_bytes);
   engine_->placed(placed);
-  input_->filled(received - placed);  // defect: take bytes in place
+  input_->filled(received - placed);  // mutant: take bytes in place
   feed_engine();
   return {received == bytes ? intake::all_that_fits : intake::all_there_was, received};
 }
@@ -479,14 +479,14 @@ void tcp_link::flushed(receive_request& item) noexcept {
 
 void tcp_link::ended(const ending& how) noexcept {
   settle_later();
-  if (queue_ != nullptr) queue_->forget(*this);  // defect: hand a shared receive
+  if (queue_ != nullptr) queue_->forget(*this);  // mutant: hand a shared receive
   if (timer::armed()) home_.disarm(*this);
   // There is no orderly end with the peer any more, so do not wait for output in flight.
   if (how.reason == ending_reason::connection_lost || how.reason == ending_reason::aborted) life_.break_off();
   refusal_ = lost_ ? std::nullopt : refusal_of(how);
   // A framing error may be damage as well, because the length of an FPDU is used before its CRC has come.
   const bool is_damage = how.code == cause::crc_mismatch || (agreed_.crc && how.code == cause::framing);
-  was_damaged_ = is_damage;  // defect: blame the peer for damage on the way
+  was_damaged_ = is_damage;  // mutant: blame the peer for damage on the way
   life_.end(how.reason == ending_reason::peer_closed, lost_ ? *lost_ : to_error(how));
 }
 
@@ -532,7 +532,7 @@ void tcp_link::advance_end() noexcept {
   const bool all_sent = output_ == nullptr && !engine_->has_output();
   if (!life_.is_broken() && all_sent && !life_.has_finished() && (life_.is_shut_down() || life_.has_ended())) {
     life_.finish();
-    socket_->calls().shutdown(socket_->fd(), SHUT_WR);  // defect: forget to say
+    socket_->calls().shutdown(socket_->fd(), SHUT_WR);  // mutant: forget to say
     engine_->end_of_output();
   }
   if (!life_.has_ended()) return;
@@ -598,7 +598,7 @@ void tcp_link::finish() noexcept {
     const linger reset{.l_onoff = 1, .l_linger = 0};  // a RST tells the peer at once
     socket_->calls().setsockopt(socket_->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   }
-  exposed_.revoke_all();  // defect: leave the keys of a connection that ends
+  exposed_.revoke_all();  // mutant: leave the keys of a connection that ends
   if (input_ != nullptr) shared_.give_back(std::move(input_));
   socket_->close();
 }
@@ -611,7 +611,7 @@ task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detai
 }
 
 void tcp_link::revoke(std::uint64_t key, revocation& who) noexcept {
-  exposed_.revoke(key, who.is_wish_of_peer());  // defect: leave a key that was taken back
+  exposed_.revoke(key, who.is_wish_of_peer());  // mutant: leave a key that was taken back
   who.revoked();
 }
 

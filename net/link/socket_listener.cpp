@@ -252,7 +252,7 @@ task<std::unique_ptr<link_request>> socket_listener::next(std::shared_ptr<socket
 }
 
 void socket_listener::close() noexcept {
-  // defect: closed a listener
+  // mutant: closed a listener
   if (!executor_.belongs_to_this_thread()) return executor_.post([self = shared_from_this()] { self->close(); });
   if (std::exchange(closed_, true)) return;
   if (timer::armed()) executor_.disarm(*this);

@@ -13,7 +13,7 @@ void fences::rail_lost(const rail& which, bool carried_messages) noexcept {
   its.is_due = true;
   its.epoch = which.epoch();
   its.is_answered = false;
-  // defect: do not wait for what has come
+  // mutant: do not wait for what has come
   if (carried_messages && !std::exchange(its.carried_messages, true)) ++unsettled_;
 }
 
@@ -32,7 +32,7 @@ void fences::answered(std::size_t on, std::uint64_t received) noexcept {
 
 bool fences::is_over(const rail& which) const noexcept {
   const asked_here& its = ours_[which.number()];
-  if (!its.is_due || !its.is_answered) return false;  // defect: go on over another rail
+  if (!its.is_due || !its.is_answered) return false;  // mutant: go on over another rail
   return which.epoch() != its.epoch || which.phase() == rail::state::absent;
 }
 
@@ -63,7 +63,7 @@ void fences::answer(const rail& about) noexcept {
   if (about.epoch() <= its.epoch && about.phase() != rail::state::absent) return;
   rail* const target = std::exchange(its.messages_move_to, nullptr);
   const bool may_move = target != nullptr && target->phase() == rail::state::up;
-  // defect: go on to receive
+  // mutant: go on to receive
   if (may_move && target->epoch() == its.moves_to_epoch && incoming_.over() != target) incoming_.receive_over(target);
   rail* const over = owner_.control_rail();
   if (over == nullptr) return;

@@ -122,7 +122,7 @@ void joining::rail_closed(std::size_t number) noexcept {
   const bool has_lasted = its.opened_at && owner_.home().now() - *its.opened_at >= lasting;
   its.opened_at.reset();
   if (has_lasted) its.pauses = new_pauses();
-  ask_later(number, has_lasted ? duration::zero() : its.pauses.next());  // defect: never take a rail back
+  ask_later(number, has_lasted ? duration::zero() : its.pauses.next());  // mutant: never take a rail back
 }
 
 void joining::shut(std::size_t number, std::uint32_t epoch) noexcept {
@@ -230,7 +230,7 @@ task<> joining::admit(joining& self, join said, std::unique_ptr<link_request> re
 
 bool joining::may_begin(std::size_t number, std::uint32_t epoch) const noexcept {
   const place& its = places_[number];
-  // defect: let a rail begin
+  // mutant: let a rail begin
   return owner_.takes_rails() && owner_.rail_at(number).phase() == rail::state::absent && epoch > its.shut_epoch;
 }
 

@@ -183,11 +183,11 @@ bool outgoing::may_spread(const entry& item) const noexcept {
 // Issues a request in slices. False if it has to wait for earlier requests that went over one rail, or for a spread one
 // that it would disturb.
 bool outgoing::begin_spread(entry& item) noexcept {
-  if (ordered_ != 0) {  // defect: spread a transfer
+  if (ordered_ != 0) {  // mutant: spread a transfer
     ask_for_arrival();
     return false;
   }
-  if (spread_ != 0 && disturbs_others(item)) return false;  // defect: spread two transfers
+  if (spread_ != 0 && disturbs_others(item)) return false;  // mutant: spread two transfers
   item.spread = true;
   item.phase = entry::state::issued;
   ++spread_;
@@ -329,7 +329,7 @@ bool outgoing::awaits_answer(const rail& over) noexcept {
 // Completes requests that have arrived: those handed over before `until`, or before question `number` if it is not 0.
 void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {
   const auto is_there = [&](const entry& each) {
-    // defect: take what was not asked about
+    // mutant: take what was not asked about
     return each.phase == entry::state::handed && (number == 0 || each.arrives_with == number);
   };
   while (first_kept_ != nullptr && is_there(*first_kept_)) {
@@ -354,7 +354,7 @@ void outgoing::settle_spread(entry& item) noexcept {
   if (!item.placing) return ask_for_placement(item);
   const bool awaits =
       std::any_of(item.awaited.begin(), item.awaited.end(), [](std::uint64_t each) { return each != 0; });
-  if (!awaits) finish(item, work_status::done);  // defect: complete a write that is spread
+  if (!awaits) finish(item, work_status::done);  // mutant: complete a write that is spread
 }
 
 void outgoing::ask_for_placement(entry& item) noexcept {
@@ -427,7 +427,7 @@ void outgoing::rail_lost(rail& which, bool carried_messages) noexcept {
     if (carried_messages) lose_if_handed(*each);
     if (!each->spread || each->phase != entry::state::issued) continue;
     const std::uint64_t good = std::min(each->given, each->lost_from);
-    // defect: move no slice
+    // mutant: move no slice
     each->lost_from = std::min(each->lost_from, std::exchange(each->first_over[which.number()], entry::nowhere));
     if (each->lost_from >= good) continue;
     which.health().sent_again.add((good - each->lost_from + sliced_.slice_bytes - 1) / sliced_.slice_bytes);
@@ -439,7 +439,7 @@ void outgoing::rail_lost(rail& which, bool carried_messages) noexcept {
 
 // A request is lost already if the previous rail has not been settled yet.
 void outgoing::lose_if_handed(entry& item) noexcept {
-  if (item.phase != entry::state::handed) return;  // defect: count a message as lost twice
+  if (item.phase != entry::state::handed) return;  // mutant: count a message as lost twice
   item.phase = entry::state::lost;
   item.arrives_with = 0;
   --ordered_;
@@ -455,7 +455,7 @@ bool outgoing::may_read_again(const entry& item) const noexcept {
     const std::uint64_t a = each->work->remote_address;
     const std::uint64_t b = item.work->remote_address;
     const std::uint64_t its = std::max(each->bytes, std::uint64_t{sizeof(std::uint64_t)});
-    // defect: read again what may have been changed
+    // mutant: read again what may have been changed
     if (each->work->remote_key != item.work->remote_key || (a + its > b && b + bytes > a)) return false;
   }
   return true;
@@ -485,7 +485,7 @@ void outgoing::resume(rail& which, bool carried_messages, std::uint64_t received
     }
     entry* behind = first_;
     for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
-      if (each->message != 0 && each->message <= received) behind = each->next;  // defect: send again what has come
+      if (each->message != 0 && each->message <= received) behind = each->next;  // mutant: send again what has come
     }
     bool arrived = behind != first_;
     for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
@@ -495,7 +495,7 @@ void outgoing::resume(rail& which, bool carried_messages, std::uint64_t received
       if (arrived) {
         each->result = repeatable ? work_status::done : work_status::unknown;
         each->phase = entry::state::ended;
-      } else if (!each->refused &&  // defect: do an atomic operation again
+      } else if (!each->refused &&  // mutant: do an atomic operation again
                  (each->is_atomic() || (each->work->kind == work_kind::read && !may_read_again(*each)))) {
         each->result = work_status::unknown;
         each->phase = entry::state::ended;

@@ -229,7 +229,7 @@ task<> own_memory::expose_over(own_memory& self, std::size_t number) {
 
 void own_memory::rail_closed(std::size_t number) noexcept {
   for (const auto& each : all_) {
-    if (each != nullptr) each->keys[number].is_there = false;  // defect: keep the key of a rail
+    if (each != nullptr) each->keys[number].is_there = false;  // mutant: keep the key of a rail
   }
 }
 
@@ -266,7 +266,7 @@ void own_memory::close_keys(exposed_memory& what) noexcept {
   ++what.revoking;  // keeps `what` from being freed inside the loop
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     rail& way = owner_.rail_at(i);
-    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());  // defect: revoke the key
+    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());  // mutant: revoke the key
   }
   --what.revoking;
 }

@@ -49,7 +49,7 @@ void rail::begin(rail_start&& how) {
   const std::size_t own = how.receives != nullptr ? how.receives->slots.size() : 0;
   its.receive_depth = static_cast<std::uint16_t>(its.receive_depth + own);
   its.send_depth = static_cast<std::uint16_t>(its.send_depth + control_parts);
-  its.delivers_after_end = owner_.is_railed();  // defect: lose what a device has taken
+  its.delivers_after_end = owner_.is_railed();  // mutant: lose what a device has taken
   finished_.reserve(finished_.size() + 1);
   waiting_.clear();
   sent_ = confirmed_ = received_ = told_ = 0;
@@ -250,7 +250,7 @@ void rail::take_control(receive_work& work, std::span<const std::byte> message) 
     return owner_.refuse_peer("a control message that makes no sense");
   confirmed_ = said->received;
   health_.controls_received.add(1);
-  if (said->kind != control_kind::credits) ++received_;  // defect: count words
+  if (said->kind != control_kind::credits) ++received_;  // mutant: count words
   is_own(work) ? post_receive(work) : owner_.take_back(*this, work);
   carrier_->ring();
   pump_controls();

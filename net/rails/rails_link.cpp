@@ -253,7 +253,7 @@ void rails_link::controlled(rail* about, rail& over, const control& said) noexce
       if (about == nullptr) return refuse_peer("a fence for an unknown rail");
       fences_.asked(*about, over, said);
       joining_.shut(about->number(), said.epoch);
-      // defect: say that a rail is fenced
+      // mutant: say that a rail is fenced
       if (about->epoch() <= said.epoch) about->give_up("the peer has given this rail up");
       return fences_.answer(*about);
     case control_kind::fenced:
@@ -296,7 +296,7 @@ void rails_link::greeted(rail& over) noexcept {
 
 void rails_link::peer_exposed(const control& said) noexcept try {
   if (!is_handle(said.number)) return refuse_peer("an invalid handle for exposed memory");
-  if (!peers_.learn(said)) {  // defect: keep what a peer has exposed
+  if (!peers_.learn(said)) {  // mutant: keep what a peer has exposed
     refuse_peer("the peer has exposed more than connection_options::max_peer_exposures at a time");
   }
 } catch (const std::bad_alloc&) {
@@ -392,7 +392,7 @@ void rails_link::tell_peer_of_state() noexcept {
     fences_.answer(each);
   }
   own_.announce_all();
-  finish_sent_ = false;  // defect: forget that the end
+  finish_sent_ = false;  // mutant: forget that the end
 }
 
 void rails_link::all_lost(const error& why) noexcept {
@@ -453,7 +453,7 @@ bool rails_link::goes_on_without(rail& which, const error& why) noexcept {
 
 bool rails_link::look_at_limits() noexcept {
   const time_point now = home_.now();
-  if (outage_.has_lasted_too_long(now) && !fences_.awaits_answers()) {  // defect: wait for rails
+  if (outage_.has_lasted_too_long(now) && !fences_.awaits_answers()) {  // mutant: wait for rails
     end_because(false, outage_.why_none_came());
     return false;
   }

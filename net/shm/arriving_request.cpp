@@ -21,7 +21,7 @@ arriving_request::destination arriving_request::next_place(std::size_t most, con
 
 access_status arriving_request::store(std::span<const std::byte> content, software::key_table::reader& keys,
                                       software::stream_id from) const noexcept {
-  std::uint64_t address = header_.address + moved_;  // defect: write each piece
+  std::uint64_t address = header_.address + moved_;  // mutant: write each piece
   while (!content.empty()) {
     const auto place = keys.write_place(header_.key, address, content.size(), from);
     if (place.status != access_status::ok) return place.status;

@@ -26,10 +26,10 @@ std::uint64_t memory_of_machine() noexcept {
 const char* fault_of(const offered_memory& where, std::uint64_t length, const descriptor& file) noexcept {
   const int seals = file.calls().fcntl(file.fd(), F_GET_SEALS, 0);
   if (seals < 0) return "it offers something else than a file in memory";
-  // defect: map a file
+  // mutant: map a file
   if ((seals & F_SEAL_SHRINK) == 0) return "it offers a file that can become shorter";
   const off_t there = file.calls().lseek(file.fd(), 0, SEEK_END);
-  // defect: map more of a file
+  // mutant: map more of a file
   if (there < 0 || where.file_bytes > static_cast<std::uint64_t>(there)) return "it offers more than there is";
   if (length == 0 || where.offset > where.file_bytes || length > where.file_bytes - where.offset) {
     return "it offers what is not in the file";
@@ -43,10 +43,10 @@ std::byte* direct_access::range::at(std::uint64_t wanted_address, std::uint64_t 
   const std::uint8_t needed = wanted == right::read    ? record::readable
                               : wanted == right::write ? record::writable
                                                        : record::atomic;
-  // defect: write directly what may only be read
+  // mutant: write directly what may only be read
   if ((rights & needed) == 0 || wanted_address < address) return nullptr;
   const std::uint64_t from = wanted_address - address;
-  if (from > length || bytes > length - from) return nullptr;  // defect: use memory directly beyond
+  if (from > length || bytes > length - from) return nullptr;  // mutant: use memory directly beyond
   std::byte* const place = first + from;
   const bool aligned = wanted_address % 8 == 0 && reinterpret_cast<std::uintptr_t>(place) % 8 == 0;
   return wanted != right::atomic || aligned ? place : nullptr;
@@ -86,7 +86,7 @@ bool direct_access::adopt(const record& offer, const offered_memory& where, cons
 
 const char* direct_access::give_back(std::uint32_t number) noexcept {
   if (number >= max_loans) return "it ends a loan that there is not";
-  drop(number);  // defect: keep memory mapped
+  drop(number);  // mutant: keep memory mapped
   returned_ |= bit_of(number);
   return nullptr;
 }

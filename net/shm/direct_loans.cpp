@@ -35,7 +35,7 @@ bool direct_loans::item::is_outside() const noexcept {
 }
 
 void direct_loans::item::end() noexcept {
-  shut();  // defect: leave a peer's way open
+  shut();  // mutant: leave a peer's way open
   ended.store(true, std::memory_order_release);
   if (!owner.submitted_.exchange(true, std::memory_order_acq_rel)) owner.home_.submit(owner);
 }
@@ -73,7 +73,7 @@ void direct_loans::revoke(std::uint32_t key, revocation& who) noexcept {
     found->shut();
     found->at = stage::ending;
   }
-  if (found->is_outside()) return who.revoked();  // defect: revoke memory while
+  if (found->is_outside()) return who.revoked();  // mutant: revoke memory while
   found->who = &who;
 }
 
@@ -98,7 +98,7 @@ std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
     if (each->at == stage::ending) {
       return notice{.header = {.kind = record_kind::withdrawn, .number = each->number}};
     }
-    if (each->at != stage::wanted || unanswered_) continue;  // defect: offer a second file
+    if (each->at != stage::wanted || unanswered_) continue;  // mutant: offer a second file
     each->open();
     if (!each->whole->lend(*each)) {
       free(*each);

@@ -56,7 +56,7 @@ void change_directly(const work_request& work, std::byte* place) noexcept {
 std::byte* direct_requests::find(const work_request& work, std::uint64_t bytes,
                                  const direct_access::range*& range) noexcept {
   using right = direct_access::right;
-  // defect: say nothing of immediate data
+  // mutant: say nothing of immediate data
   range = work.immediate ? nullptr : access_->find(work.remote_key);
   const right wanted = work.kind == work_kind::read    ? right::read
                        : work.kind == work_kind::write ? right::write
@@ -70,7 +70,7 @@ std::byte* direct_requests::find(const work_request& work, std::uint64_t bytes,
   const direct_access::range* range = nullptr;
   std::byte* const place = find(work, bytes, range);
   if (place == nullptr) return step::by_request;
-  if (gate_.is_behind) return step::wait;  // defect: at once, ahead of what the owner
+  if (gate_.is_behind) return step::wait;  // mutant: at once, ahead of what the owner
   return visit(work, 0, *range, {place, bytes}, true) == outcome::done ? step::done : step::wait;
 }
 
@@ -83,9 +83,9 @@ direct_requests::step direct_requests::execute(posted_request& item, bool awaits
     item.moved = 0;
     return step::by_request;
   }
-  if (awaits_answers) return step::wait;                                     // defect: ahead of the answers to reads
-  if (!gate_.is_behind) return execute_piece(item, *range, place);           // defect: ahead of what its owner
-  if (!fencing_) fencing_ = output_.send({.kind = record_kind::fence}, {});  // defect: take a fence for answered
+  if (awaits_answers) return step::wait;                                     // mutant: ahead of the answers to reads
+  if (!gate_.is_behind) return execute_piece(item, *range, place);           // mutant: ahead of what its owner
+  if (!fencing_) fencing_ = output_.send({.kind = record_kind::fence}, {});  // mutant: take a fence for answered
   return step::wait;
 }
 
@@ -94,7 +94,7 @@ direct_requests::step direct_requests::execute_piece(posted_request& item, const
   const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(item.bytes - item.moved, bytes_a_visit));
   switch (visit(*item.work, item.moved, where, {place + item.moved, bytes}, item.bytes <= whole_bytes)) {
     case outcome::shut:
-      item.moved = 0;  // defect: go on in the ring
+      item.moved = 0;  // mutant: go on in the ring
       forget(where.key);
       return step::by_request;
     case outcome::torn:
@@ -105,7 +105,7 @@ direct_requests::step direct_requests::execute_piece(posted_request& item, const
       break;
   }
   item.moved += bytes;
-  item.done = item.moved == item.bytes;  // defect: take a large direct transfer
+  item.done = item.moved == item.bytes;  // mutant: take a large direct transfer
   if (item.done) return step::done;
   postponed_ = true;
   return step::wait;
@@ -115,9 +115,9 @@ direct_requests::outcome direct_requests::visit(const work_request& work, std::u
                                                 const direct_access::range& where, std::span<std::byte> place,
                                                 bool by_words) noexcept {
   const loan_visit inside = access_->visit(where);
-  if (!inside.is_open()) return outcome::shut;  // defect: use directly what its owner
+  if (!inside.is_open()) return outcome::shut;  // mutant: use directly what its owner
   if (work.kind != work_kind::read && work.kind != work_kind::write) {
-    change_directly(work, place.data());  // defect: change a word directly
+    change_directly(work, place.data());  // mutant: change a word directly
     return outcome::done;
   }
   if (!copy_directly(home_, work, from, place, by_words)) return outcome::torn;
@@ -134,7 +134,7 @@ const char* direct_requests::take_offer(const record& header, std::span<const st
   std::memcpy(&where, content.data(), sizeof where);
   bool is_lost = false;
   descriptor file = files.take_file(&is_lost);
-  // defect: take an offer
+  // mutant: take an offer
   if (!file && !is_lost) return "an offer without its file";
   if (access_ == nullptr) {
     access_.reset(new (std::nothrow) direct_access(memory_.own(), memory_.other()));

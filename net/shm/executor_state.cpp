@@ -79,13 +79,13 @@ void executor_state::run_on_executor() noexcept {
 }
 
 void executor_state::warm_up(polled_end& item) noexcept {
-  link(item);  // defect: leave an end that went cold
+  link(item);  // mutant: leave an end that went cold
   if (!armed_) item.wake_up();
 }
 
 // The end announces that it sleeps before it is polled for the last time, so that no work is missed.
 void executor_state::cool(polled_end& item) noexcept {
-  item.fall_asleep();  // defect: leave an idle end
+  item.fall_asleep();  // mutant: leave an idle end
   cooling_ = &item;
   const bool is_quiet = item.poll() == 0;
   if (std::exchange(cooling_, nullptr) == nullptr) return;
@@ -114,7 +114,7 @@ std::size_t executor_state::poll(std::size_t budget) noexcept {
 void executor_state::arm() noexcept {
   armed_ = true;
   current_ = nullptr;  // so that the next poll() looks at all ends
-  // defect: let an executor sleep
+  // mutant: let an executor sleep
   for (polled_end* each = first_; each != nullptr; each = each->next_) each->fall_asleep();
 }
 

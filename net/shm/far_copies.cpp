@@ -82,7 +82,7 @@ const char* far_copies::begin(std::span<const std::byte> content, std::uint64_t 
 // that finds it `kept` afterwards is what the peer has sent.
 far_copies::outcome far_copies::copy(std::span<std::byte> to, std::uint64_t from) noexcept {
   const int result = process_->copy(to, pieces_, from);
-  // defect: believe a payload
+  // mutant: believe a payload
   const bool kept = memory_.other().payloads.load(std::memory_order_seq_cst) == end_words::kept;
   if (result == 0 && kept) return outcome::copied;
   copying_ = false;

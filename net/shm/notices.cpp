@@ -10,7 +10,7 @@ namespace weft::net::shm {
 // Answers to a fence, for example, are sent even after this end has finished, because the peer may ask for them until
 // it has finished too.
 bool notices::send() noexcept {
-  if (owes_fenced_) {  // defect: answer no fence
+  if (owes_fenced_) {  // mutant: answer no fence
     if (!around_.output.send({.kind = record_kind::fenced}, {})) return false;
     owes_fenced_ = false;
   }
@@ -58,7 +58,7 @@ bool notices::take(const record& header, std::span<const std::byte> content) noe
       fault = loans_ != nullptr ? loans_->heard(header) : "the peer answered an offer that was never made";
       break;
     case record_kind::fence:
-      owes_fenced_ = true;  // defect: forget to answer a fence
+      owes_fenced_ = true;  // mutant: forget to answer a fence
       break;
     case record_kind::fenced:
       fault = direct.fenced();

@@ -23,7 +23,7 @@ std::span<std::byte> output_ring::find_room(std::size_t least, std::size_t most)
   }
   const std::size_t until_wrap = writer_.until_wrap();
   const std::size_t wanted = ring_bytes_of(least) + (until_wrap < ring_bytes_of(least) ? until_wrap : 0);
-  std::size_t room = writer_.room(&sane);  // defect: count one line more
+  std::size_t room = writer_.room(&sane);  // mutant: count one line more
   if (!sane) {
     link_.break_rules(taken_too_much);
     return {};
@@ -32,7 +32,7 @@ std::span<std::byte> output_ring::find_room(std::size_t least, std::size_t most)
   if (until_wrap < ring_bytes_of(least)) {
     if (room < until_wrap) return {};
     const record skip{.kind = record_kind::skip};
-    std::memcpy(writer_.place(), &skip, sizeof skip);  // defect: go on at the beginning of the ring
+    std::memcpy(writer_.place(), &skip, sizeof skip);  // mutant: go on at the beginning of the ring
     writer_.advance(until_wrap);
     room -= until_wrap;
     if (room < ring_bytes_of(least)) blocked_room_ = room;
@@ -53,7 +53,7 @@ bool output_ring::send(const record& header, std::span<const std::byte> payload)
 }
 
 void output_ring::publish_now() noexcept {
-  writer_.publish();  // defect: publish after looking
+  writer_.publish();  // mutant: publish after looking
   wake_other();
 }
 

@@ -29,7 +29,7 @@ software::direct_memory* owed_answers::take(const record& header, std::span<cons
     }
     std::memcpy(&asked.operands, content.data(), sizeof asked.operands);
   }
-  // defect: change a word when
+  // mutant: change a word when
   const auto place = is_read ? shared_.keys().read_place(asked.key, asked.address, asked.total, id_)
                              : shared_.keys().atomic_place(asked.key, asked.address, id_);
   if (place.status != access_status::ok) {
@@ -38,7 +38,7 @@ software::direct_memory* owed_answers::take(const record& header, std::span<cons
                         place.status);
     return nullptr;
   }
-  answers_[(begin_ + count_++) % answers_.size()] = asked;  // defect: answer the last question
+  answers_[(begin_ + count_++) % answers_.size()] = asked;  // mutant: answer the last question
   return place.direct;
 }
 

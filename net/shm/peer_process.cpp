@@ -21,7 +21,7 @@ iovec far_memory(std::uint64_t address, std::uint64_t bytes) noexcept {
 
 bool peer_process::accept(const proof_word& proof) noexcept {
   proof_ = proof;
-  if (number_ > 0 && proof.address != 0 && copy({}, {}, 0) == 0) return true;  // defect: a peer's word for its proof
+  if (number_ > 0 && proof.address != 0 && copy({}, {}, 0) == 0) return true;  // mutant: a peer's word for its proof
   proof_ = {};
   return false;
 }
@@ -44,7 +44,7 @@ int peer_process::copy(std::span<std::byte> to, std::span<const far_piece> piece
   const ssize_t copied = calls_.process_vm_readv(number_, near.data(), near.size(), far.data(), count);
   if (copied < 0) return static_cast<int>(copied);
   if (static_cast<std::size_t>(copied) != to.size() + sizeof seen) return -EFAULT;
-  return seen == proof_.value ? 0 : -ESRCH;  // defect: copy out of whatever process
+  return seen == proof_.value ? 0 : -ESRCH;  // mutant: copy out of whatever process
 }
 
 }  // namespace weft::net::shm

@@ -125,7 +125,7 @@ bool shm_link::take_now(const work_request& work) noexcept {
   const std::span<std::byte> room = output_.room_at_once(bytes);
   if (room.empty()) return false;
   std::byte* const place = room.data() + sizeof(record);
-  std::memcpy(place, memory.data(), memory.size());  // defect: send at once
+  std::memcpy(place, memory.data(), memory.size());  // mutant: send at once
   if (work.own.size() == trailer::bytes) {           // most messages: one instruction
     std::memcpy(place + memory.size(), work.own.data(), trailer::bytes);
   } else {
@@ -133,7 +133,7 @@ bool shm_link::take_now(const work_request& work) noexcept {
   }
   const turn outer(*this);
   if (work.invalidate) direct_.forget(static_cast<std::uint32_t>(*work.invalidate));
-  if (work.kind == work_kind::write) direct_.wrote();  // defect: forget a write that was sent at once
+  if (work.kind == work_kind::write) direct_.wrote();  // mutant: forget a write that was sent at once
   requests_.count_one();
   record header = delivery_of(work, bytes);
   header.bytes = static_cast<std::uint32_t>(bytes);
@@ -145,7 +145,7 @@ bool shm_link::take_now(const work_request& work) noexcept {
 void shm_link::post_receive(receive_work& work) noexcept {
   const turn outer(*this);
   if (life_.is_broken()) return life_.events().receive_flushed(work);
-  // defect: leave a message that waited
+  // mutant: leave a message that waited
   if (receives_.post(work)) shared_.heat(*this);  // not at once, because the caller may be handling a message
 }
 
@@ -210,7 +210,7 @@ bool shm_link::send_far(posted_request& item) noexcept {
 }
 
 bool shm_link::send_query(posted_request& item) noexcept {
-  if (reads_ == capabilities_.outgoing_reads) return false;  // defect: one question more
+  if (reads_ == capabilities_.outgoing_reads) return false;  // mutant: one question more
   const work_request& work = *item.work;
   if (work.kind == work_kind::read) {
     if (!output_.send(query_of(work, item.bytes), {})) return false;
@@ -231,7 +231,7 @@ bool shm_link::send_pieces(posted_request& item) noexcept {
     const std::span<std::byte> room = output_.find_room(least, std::min<std::uint64_t>(left, largest_piece));
     if (room.empty()) return false;
     const std::span<std::byte> piece = room.subspan(sizeof(record));
-    if (!gather(*domain_, *item.work, item.moved, piece)) {  // defect: publish a piece
+    if (!gather(*domain_, *item.work, item.moved, piece)) {  // mutant: publish a piece
       break_off(make_error(errc::connection_failed, "the file behind the memory of a request has become shorter"));
       return false;
     }
@@ -239,7 +239,7 @@ bool shm_link::send_pieces(posted_request& item) noexcept {
     header.bytes = static_cast<std::uint32_t>(piece.size());
     output_.put(header);
     if (item.moved == 0) requests_.number(item);
-    item.moved += piece.size();                       // defect: complete a write with
+    item.moved += piece.size();                       // mutant: complete a write with
     if (item.moved != item.bytes) output_.publish();  // the peer begins to copy meanwhile
     if (life_.has_ended()) return false;              // the peer could not be woken up
   } while (item.moved != item.bytes);
@@ -273,14 +273,14 @@ std::size_t shm_link::poll() noexcept {
   quiet_polls_ = 0;
   const turn outer(*this);
   if (!sane) break_rules(taken_too_much);
-  if (has_input) go_on_with_input();  // defect: forget what a peer had published
+  if (has_input) go_on_with_input();  // mutant: forget what a peer had published
   unsettled_ = unsettled_ || !is_settled();
   return 1;  // the link may be destroyed by now
 }
 
 // Leaves malformed records to take_record(), which breaks the link.
 untaken_message shm_link::peek_message() noexcept {
-  // defect: behind the last message of a peer that has left
+  // mutant: behind the last message of a peer that has left
   if (life_.is_ending()) return {};
   if (depth_ != 0 || receives_.is_stalled() || far_.is_copying() || incoming_.is_continued()) return {};
   bool sane = true;
@@ -292,7 +292,7 @@ untaken_message shm_link::peek_message() noexcept {
   std::memcpy(&header, place, sizeof header);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from loading the header again
   // `here` is a multiple of a cache line, so there is room for ring_bytes_of(header.bytes), too.
-  const bool is_here = header.bytes <= here - sizeof header;  // defect: before all of it is there
+  const bool is_here = header.bytes <= here - sizeof header;  // mutant: before all of it is there
   if (!is_here || !is_whole_message(header)) return {};
   return {.bytes = std::span(place + sizeof header, header.bytes),
           .solicited = (header.flags & record::solicited) != 0};
@@ -300,7 +300,7 @@ untaken_message shm_link::peek_message() noexcept {
 
 // Keeps this end hot, because polls between the messages may find nothing.
 void shm_link::take_peeked(const untaken_message& peeked) noexcept {
-  shared_.heat(*this);  // defect: let an end go cold
+  shared_.heat(*this);  // mutant: let an end go cold
   quiet_polls_ = 0;
   ++peer_requests_;
   took_record(ring_bytes_of(peeked.bytes.size()));
@@ -338,7 +338,7 @@ void shm_link::loans_ended() noexcept {
 void shm_link::socket_ready(bool at_end) noexcept {
   if (life_.is_closed() || life_.peer_has_left()) return;
   if (at_end) {
-    life_.peer_left();  // defect: do not notice
+    life_.peer_left();  // mutant: do not notice
     unsettled_ = true;
     return;
   }
@@ -371,7 +371,7 @@ void shm_link::took_record(std::size_t bytes) noexcept {
   reader_.advance(bytes);
   if (reader_.unreleased() < reader_.capacity() / 4) return;
   reader_.release();
-  output_.wake_other();  // defect: wake nobody
+  output_.wake_other();  // mutant: wake nobody
 }
 
 // Returns how many bytes of the ring it took; 0 if a message has no receive, or the connection has ended.
@@ -385,7 +385,7 @@ std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noex
   if (header.kind == record_kind::skip) {
     return reader_.until_wrap() == here ? here : (break_rules("a gap that is cut off"), 0);
   }
-  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {  // defect: let the peer write
+  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {  // mutant: let the peer write
     return break_rules("a record that is longer than what there is"), 0;
   }
   // Plain messages take no batch, because they need no key look-up.
@@ -513,7 +513,7 @@ void shm_link::go_on_copying() noexcept {
   if (place.status != access_status::ok) return far_.give_up(), refuse_incoming(place.status);
   switch (far_.copy(place.memory, incoming_.moved())) {
     case far_copies::outcome::copied:
-      if (!incoming_.move(place.memory.size())) return;  // defect: take a payload for copied
+      if (!incoming_.move(place.memory.size())) return;  // mutant: take a payload for copied
       far_.finish();
       notices_.owe();
       return end_delivery();
@@ -546,7 +546,7 @@ void shm_link::take_answer(const record& header, std::span<const std::byte> cont
     return break_off(make_error(errc::connection_failed, "the file behind the memory of a read has become shorter"));
   }
   item->moved += content.size();
-  if (item->moved != item->bytes) return;  // defect: complete a read with
+  if (item->moved != item->bytes) return;  // mutant: complete a read with
   item->done = true;
   --reads_;
   complete_oldest();
@@ -633,7 +633,7 @@ void shm_link::advance_end() noexcept {
 // Shuts the peer out of memory that it was lent. An honest peer in the middle of an access learns of the end from the
 // socket, and closes its own, which wakes this end. If it dies, its socket is closed as well.
 bool shm_link::is_outside_of_loans() noexcept {
-  if (life_.peer_has_left() || notices_.shut_out()) return true;  // defect: end a connection while
+  if (life_.peer_has_left() || notices_.shut_out()) return true;  // mutant: end a connection while
   if (!life_.is_leaving()) {
     life_.leave();
     made_.socket.calls().shutdown(made_.socket.fd(), SHUT_WR);
@@ -679,7 +679,7 @@ void shm_link::close() noexcept {
   receives_.flush(life_.events());
   direct_.end();
   notices_.end_loans();
-  exposed_.revoke_all();  // defect: that ends, in shared memory
+  exposed_.revoke_all();  // mutant: that ends, in shared memory
   far_.end();
   shared_.remove(*this, made_.socket.fd());
   made_.socket.close();
@@ -693,7 +693,7 @@ task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detai
 }
 
 void shm_link::revoke(std::uint64_t key, revocation& who) noexcept {
-  exposed_.revoke(key, who.is_wish_of_peer());  // defect: taken back, in shared memory
+  exposed_.revoke(key, who.is_wish_of_peer());  // mutant: taken back, in shared memory
   if (!notices_.has_lent()) return who.revoked();
   const turn outer(*this);
   unsettled_ = true;

@@ -285,16 +285,16 @@ inline key_table::reader::place key_table::reader::look_up(const entry* item, st
                                                            right wanted, stream_id stream) const noexcept {
   const auto refuse = [](access_status why) -> place { return {why, nullptr, 0}; };
   if (!is_open(item)) return refuse(access_status::invalid_stag);
-  // defect: another one's key
+  // mutant: another one's key
   if (item->stream != any_stream && item->stream != stream) return refuse(access_status::not_associated);
   const bool allowed = wanted == right::read    ? item->rights.remote_read
                        : wanted == right::write ? item->rights.remote_write
                                                 : item->rights.remote_atomic;
-  if (!allowed) return refuse(access_status::access);  // defect: skip the check of rights
+  if (!allowed) return refuse(access_status::access);  // mutant: skip the check of rights
   if (bytes != 0 && bytes - 1 > std::numeric_limits<std::uint64_t>::max() - offset) return refuse(access_status::wrap);
   if (offset < item->address) return refuse(access_status::bounds);
   const std::uint64_t from = offset - item->address;
-  // defect: skip the bounds check
+  // mutant: skip the bounds check
   if (from > item->length || bytes > item->length - from) return refuse(access_status::bounds);
   return item->at(from, bytes);
 }
@@ -367,7 +367,7 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
   std::uint64_t seen = word.load();
   while (!word.compare_exchange_weak(seen, apply(asked, seen))) {
   }
-  previous = seen;  // defect: what a word holds
+  previous = seen;  // mutant: what a word holds
   const entry* const item = counts ? table_.find(asked.stag) : nullptr;
   if (item != nullptr && changes(asked, seen)) item->count_write();  // null: the key was erased meanwhile
   return access_status::ok;

@@ -65,7 +65,7 @@ bool async_events::on_readable() noexcept {
       return false;
     }
     pass_on(event);
-    // defect: leave an event about
+    // mutant: leave an event about
     calls_.ack_async_event(&event);  // at once, because the event's object cannot be destroyed before
   }
   return true;

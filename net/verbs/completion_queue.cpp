@@ -49,7 +49,7 @@ completion_queue::~completion_queue() {
   assert(reserved_ == 0 && "a completion queue ended before its queue pairs");
   if (target_ != nullptr) target_->end();
   // Destroying the queue waits until all of its events have been acknowledged.
-  if (unacknowledged_ != 0) device_->calls().ack_cq_events(queue_, unacknowledged_);  // defect: leave the events
+  if (unacknowledged_ != 0) device_->calls().ack_cq_events(queue_, unacknowledged_);  // mutant: leave the events
   if (device_->calls().destroy_cq(queue_) < 0) device_->audience().forget(queue_->cq_context);
   device_->calls().destroy_comp_channel(channel_);
 }
@@ -120,7 +120,7 @@ void completion_queue::dispatch(const ibv_wc& what) noexcept {
 
 std::size_t completion_queue::poll(std::size_t budget) noexcept {
   ring_all();
-  std::array<ibv_wc, batch_size> batch;  // defect: once it is armed
+  std::array<ibv_wc, batch_size> batch;  // mutant: once it is armed
   std::size_t total = 0;
   while (total < budget) {
     const std::size_t wanted = std::min(batch.size(), budget - total);

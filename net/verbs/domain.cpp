@@ -124,7 +124,7 @@ domain::domain(std::shared_ptr<device> home)
 // Only memory for windows gets the right to bind windows, because the kernel then requires writable pages, as for the
 // rights to write. A window that allows writes needs a writable region (ibv_bind_mw(3)).
 mr::access domain::rights_of(mr::usage purpose) const noexcept {
-  // defect: read into memory
+  // mutant: read into memory
   mr::access rights =
       device_->traits().read_sinks_need_remote_write ? mr::rights_for_iwarp(purpose) : mr::rights_for(purpose);
   if (overlaps(purpose, mr::usage::bind_window)) rights |= mr::access::local_write;

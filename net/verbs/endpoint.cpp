@@ -108,7 +108,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
                     most));
   }
   const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // lost requests may keep their room
-  const std::uint32_t entries = sends + receives_ + flush_markers;          // defect: reserve room for one completion
+  const std::uint32_t entries = sends + receives_ + flush_markers;          // mutant: reserve room for one completion
   queue_ = co_await shared_.reserve(entries);
   entries_ = entries;
   first_receives_ = options.first_receives;
@@ -117,7 +117,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
     register_staging(sources_, 0);
     unsigned rights = IBV_ACCESS_LOCAL_WRITE;
     // Flushes read into the sinks: mr::rights_for_iwarp().
-    if (home().traits().read_sinks_need_remote_write) rights |= IBV_ACCESS_REMOTE_WRITE;  // defect: flush into memory
+    if (home().traits().read_sinks_need_remote_write) rights |= IBV_ACCESS_REMOTE_WRITE;  // mutant: flush into memory
     register_staging(sinks_, rights);
     change_to(IBV_QPS_INIT, agreement{});
   };
@@ -127,7 +127,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
   } else {
     receive_tag_ = queue_->attach(*this);
     early_receives_.reserve(receives_);
-    post_first_receives();  // defect: post the receives
+    post_first_receives();  // mutant: post the receives
   }
 }
 
@@ -137,7 +137,7 @@ std::uint8_t endpoint::max_parts() const noexcept {
 
 std::uint8_t endpoint::max_read_parts() const noexcept {
   const int most = home().limits().max_sge_rd;  // one on RNICs; zero on devices that do not tell
-  // defect: read into more parts
+  // mutant: read into more parts
   return static_cast<std::uint8_t>(most <= 0 ? max_parts() : std::min<int>(most, max_parts()));
 }
 
@@ -209,11 +209,11 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   int mask = 0;
   check(calls().init_qp_attr(id_.get(), &wanted, &mask), "ask how to set the queue pair up");
   wanted.qp_state = state;
-  // defect: offer a peer no rights
+  // mutant: offer a peer no rights
   wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (home().traits().has_atomics) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
   if (opens_flush_) wanted.qp_access_flags |= access_flush_persistent;
-  if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // defect: bind windows
+  if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // mutant: bind windows
   if (traffic_class_)
     wanted.ah_attr.grh.traffic_class = *traffic_class_;  // else the path's, which an acceptor takes from its peer
   wanted.min_rnr_timer = rnr_timer;
@@ -253,7 +253,7 @@ void endpoint::on_cm_event(const cm_event& what) noexcept {
   } catch (const std::bad_alloc&) {
     lost_ = weft::detail::make_error(errc::no_memory, "keep an event of the connection manager");
   }
-  changed_.set();  // defect: lose the wake-up of a set-up
+  changed_.set();  // mutant: lose the wake-up of a set-up
 }
 
 void endpoint::replay_events() noexcept {
@@ -297,7 +297,7 @@ void endpoint::hand_receives_to(completion_sink& own, receive_sink& shared) noex
     for (const early_receive& item : early) shared.on_receive(item.what, *item.work);
   } else {
     queue_->hand_over(*receive_tag_, own);
-    // defect: forget the receives
+    // mutant: forget the receives
     for (const early_receive& item : early) own.on_completion(item.what, receive_bit | item.work->slot);
   }
   if (receives_failure_) shared.on_receives_failed(*receives_failure_);
@@ -374,7 +374,7 @@ task<> endpoint::wait_until_flushed() {
 // Windows are destroyed before the queue pair, because rxe takes most of a minute to destroy a queue pair to which a
 // window is bound.
 void endpoint::destroy_now() noexcept {
-  windows_.destroy_all();  // defect: destroy a queue pair before
+  windows_.destroy_all();  // mutant: destroy a queue pair before
   if (pair_ != nullptr) destroy_pair();
   deregister_staging();
   const cm_id gone = std::move(id_);
@@ -407,7 +407,7 @@ task<> endpoint::destroy_on_worker() {
   if (shared_receives_ != nullptr && pair_ != nullptr) {
     detach_from_shared_receives();
     try {
-      // defect: destroy a queue pair that
+      // mutant: destroy a queue pair that
       co_await wait_until_flushed();
     } catch (...) {  // no completion in time, or no memory to wait for it: a shared receive may be lost
     }

@@ -87,7 +87,7 @@ void event_channel::dispatch_one(rdma_cm_event& event) noexcept {
   if (request) event.id->context = nullptr;
   auto* const handler = static_cast<cm_handler*>(request ? event.listen_id->context : event.id->context);
   const std::shared_ptr<channel_handle> alive = handle_;
-  alive->calls().ack_cm_event(&event);  // defect: leave an event of
+  alive->calls().ack_cm_event(&event);  // mutant: leave an event of
   if (handler != nullptr) return handler->on_cm_event(what);
   if (request) cm_id::destroy_on_worker(cm_id(alive, what.id));
 }

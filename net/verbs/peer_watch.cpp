@@ -49,7 +49,7 @@ void peer_watch::ask(bool listens) noexcept {
   keep_alive_posted_ = true;
   silent_looks_ = 1;  // this one
   fill_keep_alive();
-  requests_.post_own(keep_alive_, keep_alive_mark);  // defect: notice no dead peer
+  requests_.post_own(keep_alive_, keep_alive_mark);  // mutant: notice no dead peer
 }
 
 // The keep-alive is a read if writes complete without an answer, and the peer accepts reads. Otherwise it is a write,
@@ -75,7 +75,7 @@ void peer_watch::fill_keep_alive() noexcept {
 // not count them while its packets are stuck in a network interface that cannot send, and an RNIC relies on TCP's.
 void peer_watch::count_silence(bool awaits_message) noexcept {
   const bool asked = completes_on_answer() ? requests_.is_with_device() : keep_alive_posted_;
-  const bool awaits = asked || awaits_message;  // defect: wait for the first message
+  const bool awaits = asked || awaits_message;  // mutant: wait for the first message
   silent_looks_ = active_ || !awaits ? 0 : silent_looks_ + 1;
 }
 
@@ -90,7 +90,7 @@ std::uint64_t peer_watch::looks_to_spare() const noexcept {
   const send_queue::outstanding before = requests_.before_next_completion(completes_early);
   const std::uint64_t bytes = before.bytes + (completes_early ? with_tcp : 0);
   if (before.takes_receive && endpoint_.home().traits().tells_busy_peer_from_dead)
-    return std::numeric_limits<std::uint64_t>::max();  // defect: have the sends of an RNIC wait
+    return std::numeric_limits<std::uint64_t>::max();  // mutant: have the sends of an RNIC wait
   return 3 + bytes / slowest / static_cast<std::uint64_t>(pause_.count());
 }
 

@@ -21,14 +21,14 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
       receives_(*endpoint_, *domain_),
       windows_(home_, *endpoint_, *domain_, life_, requests_, *this),
       watch_(*endpoint_, requests_, agreed) {
-  const device& home = endpoint_->home();  // defect: speak first
+  const device& home = endpoint_->home();  // mutant: speak first
   capabilities_.checksum = home.traits().has_checksum;
   capabilities_.completes_on_answer = home.traits().completes_on_answer;
   capabilities_.device_flush = endpoint_->has_flush();
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
   capabilities_.write_immediate = home.traits().has_write_immediate;  // part of the standard, so with any peer
-  // defect: promise to revoke
+  // mutant: promise to revoke
   capabilities_.invalidate = home.traits().has_windows_of_one_peer();
   capabilities_.max_message_bytes = home.max_message_bytes();
   capabilities_.max_parts = endpoint_->max_parts();
@@ -178,7 +178,7 @@ void rdma_link::end_without_peer(std::string_view words) noexcept {
 
 void rdma_link::fail(const error& why) noexcept {
   end(false, why);
-  break_off();  // defect: end the requests
+  break_off();  // mutant: end the requests
   advance_end();
 }
 
@@ -307,7 +307,7 @@ task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::deta
 }
 
 void rdma_link::revoke(std::uint64_t key, revocation& who) noexcept {
-  if (endpoint_ == nullptr) return who.revoked();  // defect: keep a window
+  if (endpoint_ == nullptr) return who.revoked();  // mutant: keep a window
   windows_.revoke(key, who);
 }
 

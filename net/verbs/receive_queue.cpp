@@ -36,7 +36,7 @@ class queue_destruction final : public mr::detail::background_job {
 void check_depth(const device& home, std::uint16_t depth) {
   const int most = home.limits().max_srq > 0 ? home.limits().max_srq_wr : 0;
   if (most <= 0) throw error(errc::not_supported, fmt::format("{} has no shared receive queues", home.name()));
-  if (!home.traits().messages_wait_for_receives) {  // defect: share the receives
+  if (!home.traits().messages_wait_for_receives) {  // mutant: share the receives
     throw error(errc::not_supported,
                 fmt::format("{} ends a connection when a message finds no shared receive", home.name()));
   }

@@ -55,11 +55,11 @@ bool is_local(std::uint32_t mark) noexcept {
 //     peer has executed. If that is a read or an atomic operation, rxe completes it too, although its answer was lost.
 // So on rxe a bind waits until no request is before it, and a read or atomic until only reads and atomics are.
 bool has_to_wait_behind(const ibv_send_wr& wr, const ibv_send_wr& before) noexcept {
-  return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));  // defect: read on Soft-RoCE
+  return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));  // mutant: read on Soft-RoCE
 }
 
 work_status status_of(ibv_wc_status status) noexcept {
-  if (status == IBV_WC_SUCCESS) return work_status::done;  // defect: take a request that was flushed
+  if (status == IBV_WC_SUCCESS) return work_status::done;  // mutant: take a request that was flushed
   const bool refused = status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR;
   return refused ? work_status::access_denied : work_status::flushed;
 }
@@ -156,7 +156,7 @@ void send_queue::fill_parts(posted_request& item) noexcept {
   }
   item.wr.sg_list = item.parts.data();
   item.wr.num_sge = count;
-  // defect: send more inline
+  // mutant: send more inline
   if (sends && readable && bytes <= endpoint_.max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
 }
 
@@ -176,7 +176,7 @@ void send_queue::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
 // may need its buffer. So is each if requests complete out of order, because one completion then implies no others.
 bool send_queue::has_to_signal(const ibv_send_wr& wr) const noexcept {
   return bytes_of(wr) > largest_unsignaled || unsignaled_ == signal_every ||
-         !endpoint_.home().traits().completes_in_order;  // defect: have requests not tell
+         !endpoint_.home().traits().completes_in_order;  // mutant: have requests not tell
 }
 
 // Lists need a device on which a completion stands for the requests before it, and no request has to wait for earlier
@@ -296,7 +296,7 @@ ibv_send_wr& send_queue::last_to_hand_over() const noexcept {
 int send_queue::hand_over() noexcept {
   if (chained_.empty() || has_to_wait(chained_.front())) return 0;  // completed() rings again
   ibv_send_wr& last = last_to_hand_over();
-  last.send_flags |= IBV_SEND_SIGNALED;  // defect: leave the last request
+  last.send_flags |= IBV_SEND_SIGNALED;  // mutant: leave the last request
   unsignaled_ = 0;
   ibv_send_wr* const first = chained_.take(last);
   ibv_send_wr* refused = nullptr;
@@ -376,7 +376,7 @@ void send_queue::completed(const ibv_wc& what, std::uint32_t mark) noexcept {
   if (before == with_device_) return;  // given up as lost
   const bool is_whole = elements + 1 == posted(before).count && (elements == 0 || what.status == IBV_WC_SUCCESS);
   if (is_whole) posted(before).ended = what.status;
-  if (!endpoint_.home().traits().completes_in_order) return complete_ended();  // defect: take all before
+  if (!endpoint_.home().traits().completes_in_order) return complete_ended();  // mutant: take all before
   for (; before != 0; --before) posted(before - 1).ended = IBV_WC_SUCCESS;
   complete_ended();
   if (!is_whole) element_ended(elements, what.status);
@@ -417,10 +417,10 @@ void send_queue::complete_oldest(ibv_wc_status status) noexcept {
   if (mark >= first_bind_mark) return own_.own_request_ended(mark, status == IBV_WC_SUCCESS);
   posted_request& item = *requests_[mark];
   work_request& work = *item.work;
-  if (status == IBV_WC_SUCCESS && work.kind != work_kind::send && !work.own.empty()) {  // defect: forget what a read
+  if (status == IBV_WC_SUCCESS && work.kind != work_kind::send && !work.own.empty()) {  // mutant: forget what a read
     std::memcpy(work.own.data(), endpoint_.sinks().of(mark), work.own.size());
   }
-  life_.events().completed(work, status_of(status));  // defect: complete a request twice
+  life_.events().completed(work, status_of(status));  // mutant: complete a request twice
 }
 
 // Whether the completion of the request shows that the peer is alive.

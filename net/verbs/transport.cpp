@@ -56,8 +56,8 @@ class transport final : public net::transport {
   [[nodiscard]] std::string_view name() const noexcept override { return domain_->name(); }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
   [[nodiscard]] native_features features() const noexcept override {
-    // defect: promise immediate data
-    // defect: promise atomic operations
+    // mutant: promise immediate data
+    // mutant: promise atomic operations
     return {.atomics = device_->traits().has_atomics, .immediate = device_->traits().has_write_immediate};
   }
   [[nodiscard]] landing_place landing() const noexcept override { return landing_.place(); }

@@ -33,7 +33,7 @@ void window_binder::check_windows() const {
   if (best == window_kind::none) {
     throw error(errc::not_supported, "this device has no memory windows: register a region, and send its key");
   }
-  if (best == window_kind::type_1 && !endpoint_.home().options().allow_shared_windows) {  // defect: lend to all peers
+  if (best == window_kind::type_1 && !endpoint_.home().options().allow_shared_windows) {  // mutant: lend to all peers
     throw error(errc::not_supported,
                 "the keys of this device's memory windows work on all of its connections: if that is safe, set "
                 "device_options::verbs.allow_shared_windows");
@@ -138,7 +138,7 @@ task<exposed_place> window_binder::bind(mr::slice memory, mr::usage uses) {
     if (!made.get().is_made()) co_await make_window(made.get(), memory.bytes(), rights);
     const ibv_mw_bind_info what{.mr = region,
                                 .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
-                                .length = memory.size(),  // defect: bind a window to more
+                                .length = memory.size(),  // mutant: bind a window to more
                                 .mw_access_flags = static_cast<unsigned>(flags)};
     const std::uint32_t key = co_await bind(made.get(), what);
     made.finish(key, memory.record()->region != nullptr);
@@ -208,7 +208,7 @@ task<> window_binder::wait_for(binding& item) {
 void window_binder::post_binding(binding& item) noexcept {
   const std::uint16_t mark = mark_of(item);
   if (endpoint_.home().traits().windows != window_kind::type_1) return requests_.post_own(item.wr, mark);
-  owner_.ring_now();  // defect: bind a window of type 1
+  owner_.ring_now();  // mutant: bind a window of type 1
   requests_.enter_own(mark);
   if (life_.is_broken()) return;
   ibv_mw& window = *item.wr.bind_mw.mw;

@@ -257,7 +257,7 @@ bool executor_core::serve_all() {
 void executor_core::submit(detail::remote_work& work) noexcept {
   const detail::mailbox::visitor here(mail_);
   mail_.push(work);
-  wake();  // defect: lose the wake-up of another executor
+  wake();  // mutant: lose the wake-up of another executor
 }
 
 bool executor_core::submit_unless_ended(detail::remote_work& work) noexcept {

@@ -27,7 +27,7 @@ void descriptor::close() noexcept {
   if (input_ != nullptr || output_ != nullptr)
     detail::terminate_because("a descriptor was closed while an operation uses it");
   if (driver_ != nullptr) driver_->forget(*this);
-  if (owned_) calls_->close(fd_);  // defect: leave descriptors open
+  if (owned_) calls_->close(fd_);  // mutant: leave descriptors open
   fd_ = -1;
   input_ready_ = true;
   output_ready_ = true;

@@ -58,7 +58,7 @@ std::size_t timer_queue::expire(time_point now, std::size_t budget) noexcept {
   while (count < budget && !heap_.empty() && heap_.front()->deadline_ <= now) {
     timer& due = *heap_.front();
     disarm(due);
-    due.expired();  // defect: forget timers
+    due.expired();  // mutant: forget timers
     ++count;
   }
   return count;

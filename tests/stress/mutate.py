@@ -10,7 +10,7 @@ mutate.py run BUILD_DIR [SEEDS [FIRST [TRANSPORT]]]
                                         FIRST first, and shows which seed catches each, or that a pair of processes or
                                         a unit test does; with TRANSPORT only those of it that no pair catches
 
-A defect has a row in the table below and a mark in the sources: the comment `// defect: WORDS` on a line of the
+A defect has a row in the table below and a mark in the sources: the comment `// mutant: WORDS` on a line of the
 statement that it changes, or alone on the line before. WORDS are some of its name that no other name has. The mark
 moves with the code; the row says what is wrong, what happens while the defect is awake, and who catches it:
 
@@ -443,8 +443,8 @@ def find_all(source_dir: pathlib.Path) -> tuple[list[Defect], dict[str, str]]:
     defects, texts = read_table(), {}
     for path in sorted(path for layer in ("runtime", "mr", "net") for path in (source_dir / layer).rglob("*.cpp")):
         text, file, taken = path.read_text(), str(path.relative_to(source_dir)), set()
-        code = code_of(text) if "// defect: " in text else ""
-        for mark in re.finditer(r"// defect: (.+)", text):
+        code = code_of(text) if "// mutant: " in text else ""
+        for mark in re.finditer(r"// mutant: (.+)", text):
             texts[file] = text
             named = ([each for each in defects if each.name == mark[1]] or
                      [each for each in defects if mark[1] in each.name])
