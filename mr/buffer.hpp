@@ -48,10 +48,10 @@ class buffer {
     std::swap(size_, other.size_);
     std::swap(life_, other.life_);
   }
-  /// False for one that was moved from.
+  /// False if the buffer is empty: default-constructed, reset, or moved from.
   explicit operator bool() const noexcept { return block_ != nullptr; }
 
-  /// The first byte; null for a buffer that was moved from.
+  /// The first byte; null if the buffer is empty.
   [[nodiscard]] std::byte* data() const noexcept { return block_ != nullptr ? block_->data : nullptr; }
   /// In bytes: the size that was requested, or that resize() has set.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
@@ -122,22 +122,22 @@ class pin {
   }
   ~pin() { reset(); }
 
-  /// Pins a buffer for an operation that only reads it. errc::buffer_in_use if another one writes it,
-  /// errc::invalid_argument if the buffer was moved from.
+  /// Pins a buffer for an operation that only reads it. errc::buffer_in_use if another operation writes it,
+  /// errc::invalid_argument if the buffer is empty.
   [[nodiscard]] static result<pin> share(const buffer& target);
   /// Pins a buffer for an operation that writes it. errc::buffer_in_use if any other operation uses it.
   [[nodiscard]] static result<pin> exclusive(buffer& target);
 
-  // For callers that make many pins, because a result costs more than a pin: empty where share() or exclusive() would
-  // be an error, which why_not() makes.
-  /// share(), or an empty pin.
+  // For callers that make many pins, because a result costs more than a pin. An empty pin stands for an error, which
+  // why_not() returns.
+  /// Pins as share() does; empty instead of an error.
   [[nodiscard]] static pin try_share(const buffer& target) noexcept {
     if (!may_share(target)) return {};
     detail::block& item = *target.block_;
     item.state.fetch_add(detail::block::one_pin, std::memory_order_relaxed);
     return {item, target.bytes(), target.life_};
   }
-  /// exclusive(), or an empty pin.
+  /// Pins as exclusive() does; empty instead of an error.
   [[nodiscard]] static pin try_exclusive(buffer& target) noexcept {
     if (!may_write(target)) return {};
     target.block_->state.store(target.life_ + detail::block::exclusive, std::memory_order_relaxed);
@@ -153,7 +153,7 @@ class pin {
     return (target.checked_use() & detail::block::exclusive) != detail::block::exclusive;
   }
 
-  /// A second pin of the same buffer, from a pin that only reads; empty if this pin is empty.
+  /// A second pin of the same buffer; empty if this pin is empty. Not for pins made by exclusive().
   [[nodiscard]] pin another() const noexcept {
     if (block_ == nullptr) return {};
     check_only();
@@ -198,7 +198,7 @@ class pin {
 
   detail::block* block_ = nullptr;
   std::span<std::byte> bytes_;
-  std::uint64_t life_ = 0;  // the buffer's life_, because of GCC 12
+  std::uint64_t life_ = 0;  // the buffer's life_, kept because of GCC 12: see detail::block
 };
 
 }  // namespace weft::mr

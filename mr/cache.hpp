@@ -39,15 +39,15 @@ class lease {
   }
 
   explicit operator bool() const noexcept { return entry_ != nullptr; }
-  /// The memory that was asked for, for local operations. They keep it registered until they have ended, as the lease
+  /// The requested memory, for local operations. An operation keeps it registered until it has ended, as the lease
   /// does.
   [[nodiscard]] mr::slice slice() const noexcept;
-  /// The memory that was asked for.
+  /// The requested memory.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
   /// The number of the registration: no two registrations share one, not even those of the same range.
   [[nodiscard]] std::uint64_t generation() const noexcept;
   /// False once its range has been invalidated: the pages mapped there now may not be the registered ones. With a
-  /// monitor also false for memory that the monitor cannot watch, once the cache is gone, and while any watched memory
+  /// monitor, also false for memory that the monitor cannot watch, once the cache is gone, and while any watched memory
   /// is being changed, because that may be this range.
   [[nodiscard]] bool current() const noexcept;
 
@@ -59,7 +59,7 @@ class lease {
   std::span<std::byte> bytes_;
 };
 
-/// Waiting for a lease. See cache::lease().
+/// Waits for a lease. See cache::lease().
 class [[nodiscard("co_await it")]] lease_operation final : public detail::lease_request {
  public:
   /// Made by cache::lease().
@@ -92,20 +92,20 @@ class [[nodiscard("co_await it")]] lease_operation final : public detail::lease_
 /// lies, but use the same addresses again. Programs that can choose use the buffers of a pool.
 ///
 /// A lease of memory that is already registered for the same usage, also as part of a larger range, costs no system
-/// call, or one with a monitor. Otherwise a worker registers it, once for all callers that ask meanwhile. The least
+/// call; with a monitor, one. Otherwise a worker registers it, once for all callers that ask meanwhile. The least
 /// recently leased region is evicted for new ones. A region that is leased, or used by an operation, is never evicted;
-/// when it is passed over, that counts as a lease. The cost is about the same for ten regions and a million.
+/// if eviction passes it over, it counts as just leased. The cost is about the same for ten regions and a million.
 /// Thread-safe.
 ///
 /// The cache does not notice that memory is freed. Before leased memory is freed (free(3), munmap(2), the destructor of
 /// a container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the
 /// same address may be for pages that are no longer mapped there. The monitor learns of a change before the call that
 /// makes it returns; because the addresses are free slightly earlier, leases that begin in between register anew.
-/// Memory that it cannot watch is leased but not kept: memory of files, on a disk or not (memfd_create(2),
+/// Memory that the monitor cannot watch is leased but not kept: memory of files, on a disk or not (memfd_create(2),
 /// shm_open(3)), and shared memory, whose pages other processes can replace too. It is not notified of
 /// MADV_GUARD_INSTALL (madvise(2), Linux 6.13): call invalidate(). A child of fork(2) must not use the parent's cache:
-/// errc::not_supported. A child of vfork(2), or of clone(2) itself, should call exec: until it does, freeing memory
-/// that a cache had watched waits for the child, if the cache was destroyed meanwhile.
+/// errc::not_supported. A child of vfork(2), or of a direct call of clone(2), should call exec: if the cache is
+/// destroyed before that, freeing memory that it had watched waits for the child.
 class cache {
  public:
   /// errc::not_supported if that monitor is not available; errc::invalid_argument if `home` is null.
@@ -122,10 +122,10 @@ class cache {
   /// that finds no memory is tried again once all idle regions have been evicted. errc::canceled when stopped; the
   /// registration goes on. A task that waits may be destroyed, which ends a lease that is on its way to it.
   ///
-  /// `device` is the one whose memory it is, as registration_options::device, and lives until the lease is there; null:
-  /// host memory. Each lease of its memory asks it which allocation that is, so that a registration of one that was
-  /// freed is not used for another at the same address, without a monitor. Until then, or invalidate(), the
-  /// registration is kept, and an RDMA device may keep the pages. The errors of memory_device::find().
+  /// `device` is the device whose memory this is (registration_options::device; null: host memory), and must live until
+  /// the lease arrives. Each lease asks it which allocation this is, so even without a monitor a registration of freed
+  /// memory never serves a new allocation there. Until such a lease, an eviction or invalidate(), freed memory stays
+  /// registered, and an RDMA device may keep its pages. Throws the errors of memory_device::find().
   lease_operation lease(std::span<std::byte> memory, mr::usage purpose, memory_device* device = nullptr) noexcept {
     return {*core_, memory, purpose, device};
   }
@@ -137,7 +137,7 @@ class cache {
   /// Forgets every region that is not in use.
   void clear() noexcept;
 
-  /// What it keeps, and how often it has hit and missed.
+  /// The state of the cache, and its counts so far.
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
  private:

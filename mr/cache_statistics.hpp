@@ -9,7 +9,7 @@
 
 namespace weft::mr {
 
-/// What a cache keeps now, and has done so far.
+/// The state of a cache, and its counts so far.
 struct cache_statistics {
   std::size_t regions = 0;           ///< kept now
   std::size_t bytes = 0;             ///< of the regions that are kept
@@ -17,8 +17,8 @@ struct cache_statistics {
   std::uint64_t hits = 0;            ///< leases of memory that was registered already
   std::uint64_t misses = 0;          ///< registrations that were begun
   std::uint64_t shared = 0;          ///< leases that waited for another lease's registration
-  std::uint64_t evictions = 0;       ///< regions that were evicted to make room
-  std::uint64_t invalidations = 0;   ///< regions that were invalidated
+  std::uint64_t evictions = 0;       ///< regions dropped to make room, for a larger one, or by clear()
+  std::uint64_t invalidations = 0;   ///< kept regions that were invalidated
   std::uint64_t not_kept = 0;    ///< registrations without room in the cache, or of memory that could not be watched
   std::uint64_t begun_anew = 0;  ///< registrations that were repeated because an invalidation came meanwhile
 };

@@ -16,11 +16,11 @@ namespace weft::mr {
 /// was stopped before. See cuMemcpyAsync of the CUDA driver API.
 task<> device_copy(std::shared_ptr<memory_device> device, std::byte* to, const std::byte* from, std::size_t bytes);
 
-/// Resumes when the device has done all that the program has queued in a stream of its own so far, such as the kernels
-/// that fill a buffer to be sent. `stream` is the native handle, a CUstream; it must live until then. See
+/// Resumes when the device has done all that has been queued so far in a stream of the program's own, such as the
+/// kernels that fill a buffer to be sent. `stream` is the native handle, a CUstream; it must live until then. See
 /// cuEventRecord. A stop does not interrupt the wait; one that came before is errc::canceled. A task that waits may be
-/// destroyed at once: a worker then waits for the stream to be empty before it lets go of the stream, and
-/// executor::run() waits for the worker.
+/// destroyed at once: a worker then waits for the stream to be empty before it releases the stream, and executor::run()
+/// waits for the worker.
 task<> stream_finished(std::shared_ptr<memory_device> device, void* stream);
 
 }  // namespace weft::mr

@@ -47,7 +47,7 @@ class copy_stream {
   /// until it is copied.
   [[nodiscard]] virtual result<void> copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept = 0;
   /// Marks the end of all that is queued so far. The first mark is 1, each further one is 1 more. An error ends the
-  /// stream.
+  /// stream, except errc::no_memory.
   [[nodiscard]] virtual result<std::uint64_t> mark() noexcept = 0;
   /// The last mark that has been reached; 0: none yet. An error means that the stream has failed for good, and that the
   /// device no longer touches memory for anything that was queued.
@@ -144,7 +144,7 @@ class device_memory {
     if (device_ != nullptr) device_->do_free(bytes_.data());
   }
 
-  /// By the device's address. The processor must not touch it.
+  /// The first byte, as a device address. The processor must not touch it.
   [[nodiscard]] std::byte* data() const noexcept { return bytes_.data(); }
   /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_.size(); }

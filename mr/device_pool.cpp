@@ -17,7 +17,7 @@ class detail::device_pool_core {
   device_pool_core(mr::region memory, const device_pool_options& options)
       : region(std::move(memory)), block_bytes(options.block_bytes), permits(options.blocks) {
     free.resize(options.blocks);
-    for (std::uint32_t i = 0; i != options.blocks; ++i) free[i] = options.blocks - 1 - i;  // the first ones first
+    for (std::uint32_t i = 0; i != options.blocks; ++i) free[i] = options.blocks - 1 - i;  // block 0 is taken first
   }
 
   [[nodiscard]] std::uint32_t take() noexcept {

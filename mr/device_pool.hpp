@@ -45,11 +45,11 @@ class device_block {
   }
   ~device_block();
 
-  /// False for one that was moved from.
+  /// False if the block is empty: default-constructed or moved from.
   explicit operator bool() const noexcept { return pool_ != nullptr; }
-  /// Which of the pool's blocks it is: block_pair::local of a list over device_pool::region().
+  /// Its number in the pool: block_pair::local of a list over device_pool::region().
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
-  /// Its memory, for operations. errc::invalid_argument if it was moved from.
+  /// Its memory, for operations. errc::invalid_argument if the block is empty.
   [[nodiscard]] mr::slice slice() const;
 
  private:
@@ -72,7 +72,7 @@ class device_pool {
 
   /// Waits for a free block; waiters are served in order. A stop ends the wait (errc::canceled).
   task<device_block> allocate();
-  /// A free block without waiting: empty if there is none, or if a task waits for one.
+  /// Takes a free block without waiting: empty if there is none, or if a task waits for one.
   [[nodiscard]] std::optional<device_block> try_allocate();
 
   /// All of the memory: for lists of blocks, and for its descriptor.

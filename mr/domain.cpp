@@ -13,7 +13,7 @@
 namespace weft::mr {
 namespace {
 
-// Ranges that adjoin are one, so that a device that takes one range takes these.
+// Joins adjoining ranges, so that a device that takes one range takes these.
 std::vector<std::span<std::byte>> joined(std::span<const std::span<std::byte>> ranges) {
   std::vector<std::span<std::byte>> found;
   for (const std::span<std::byte> range : ranges) {

@@ -8,7 +8,7 @@
 
 namespace weft::mr {
 
-/// What a domain has registered, including the arenas of pools and the regions of caches.
+/// The registrations of a domain, including the arenas of pools and the regions of caches.
 struct domain_statistics {
   std::uint64_t regions = 0;        ///< registered now
   std::uint64_t registrations = 0;  ///< made so far

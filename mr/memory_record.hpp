@@ -28,7 +28,7 @@ struct memory_record {
   memory_device* device = nullptr;           ///< whose memory it is; null: host memory
   mr::usage usage = mr::usage::none;         ///< what operations may do with it
   const mr::registrar* home = nullptr;       ///< where it is registered; null: nowhere, and no operation takes it
-  detail::region_state* region = nullptr;    ///< the region; null: an arena, which the pins of its buffers keep
+  detail::region_state* region = nullptr;    ///< the region or lease; null: an arena, kept by its buffers' pins
   std::span<std::byte> bytes;                ///< the memory; the first range, if there are several
   std::vector<std::span<std::byte>> ranges;  ///< empty if there is only one
   backing_file file;              ///< behind `bytes`, borrowed: of an arena, or of a region that owns an mr::mapping
@@ -36,7 +36,7 @@ struct memory_record {
   std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the device has more than one
 
   std::uint64_t allocation = 0;  ///< device_allocation::id, for device memory
-  /// The key in detail::owner_keys by which peers ask the owner to copy, or to make the memory persistent. 0: none
+  /// The key in detail::owner_keys by which peers ask the owner to copy, or to make the memory persistent. 0: no peer
   /// may.
   std::uint64_t owners_key = 0;
 

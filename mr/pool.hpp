@@ -26,7 +26,7 @@ namespace weft::mr {
 
 class pool;
 
-/// What pool::allocate() returns.
+/// The awaitable that pool::allocate() returns.
 class [[nodiscard("co_await it")]] allocate_operation {
  public:
   /// May be moved only before it is awaited.
@@ -65,8 +65,8 @@ class [[nodiscard("co_await it")]] allocate_operation {
 /// Buffers of registered memory: arenas are registered once and carved into buffers of many sizes.
 ///
 /// Thread-safe; tasks of any executor await its operations. Each executor keeps up to an eighth of a budget at hand,
-/// from which it allocates without a lock; it gives all of that back as soon as an allocation waits. Workers make and
-/// free arenas; one idle arena per budget is kept.
+/// from which it allocates without a lock; it gives that back when an allocation waits and no arena is being made.
+/// Workers make and free arenas; one idle arena per budget is kept.
 class pool {
  public:
   /// Maps nothing yet. errc::invalid_argument if the options leave no room for a single buffer.
@@ -93,8 +93,8 @@ class pool {
     return {*this, bytes, which, where};
   }
 
-  /// Allocates without waiting: empty if no buffer is at hand, or if a task waits for one; the pool may then be
-  /// growing. Buffers that are too large to share an arena are never at hand.
+  /// Allocates without waiting: empty if no buffer is at hand, or if a task waits for one; the pool may then begin to
+  /// grow. Buffers that are too large to share an arena are never at hand.
   [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget which = budget::send,
                                                    std::source_location where = std::source_location::current()) {
     detail::block* item = at_hand(bytes, which);
@@ -103,13 +103,13 @@ class pool {
     return item != nullptr ? std::optional<buffer>(buffer(*item, bytes)) : std::nullopt;
   }
 
-  /// Several buffers of one size, all of them or none. Buffers that a call has gathered stay available to allocate()
+  /// Allocates several buffers of one size, all or none. Buffers that a call has gathered stay available to allocate()
   /// until it has all.
   ///
   /// One such call at a time gathers buffers, and the others follow in order; so two calls never wait for each other's
   /// buffers. Otherwise as allocate(). errc::no_memory at once for more than max_buffers(), if the program is out of
-  /// memory, and if an arena cannot be made while nothing of the budget is in use but what was gathered. The pool must
-  /// not be destroyed before the task has started.
+  /// memory, and if an arena cannot be made while nothing of the budget is in use except the gathered buffers. The pool
+  /// must not be destroyed before the task has started.
   task<std::vector<buffer>> allocate_all(std::size_t count, std::size_t bytes, budget which = budget::send,
                                          std::source_location where = std::source_location::current());
 
@@ -121,19 +121,19 @@ class pool {
   /// The NUMA node that its memory is requested from; -1: none in particular.
   [[nodiscard]] int numa_node() const noexcept;
 
-  /// What it holds now, and what has failed so far.
+  /// The state of the pool, and its failures so far.
   [[nodiscard]] pool_statistics statistics() const;
 
  private:
   friend class allocate_operation;
-  // The fast path: a block from this executor's cache, if this is the pool that it used last. Null: call take().
+  // The fast path: takes a block from this executor's cache, if this thread used this pool last. Null: call take().
   [[nodiscard]] detail::block* at_hand(std::size_t bytes, budget which) const noexcept {
     const detail::last_stacks& last = detail::last_used[static_cast<std::size_t>(which)];
     if (last.pool != number_ || bytes > detail::largest_cached) [[unlikely]]
       return nullptr;
     return last.first[detail::cached_class_of(bytes)].take(executor_core::current());
   }
-  // Null if the caller has to wait; throws if nothing would end the wait.
+  // Takes a block; null if the caller has to wait. Throws if the budget can never yield one.
   [[nodiscard]] detail::block* take(std::size_t bytes, budget which, const std::source_location& where);
 
   detail::pool_core* core_;

@@ -13,7 +13,7 @@ namespace weft::mr {
 
 /// How a pool is made.
 struct pool_options {
-  /// The limit for all arenas together. On a device that pins it is lowered, with a warning, to half of the process's
+  /// The limit for all arenas together. On a device that pins, it is lowered, with a warning, to half of the process's
   /// locked-memory limit (`ulimit -l`) if that is less.
   std::size_t max_bytes = std::size_t{256} << 20;
   std::size_t arena_bytes = std::size_t{4} << 20;  ///< the size of one arena; larger buffers get an arena of their own

@@ -12,7 +12,7 @@
 
 namespace weft::mr {
 
-/// The state of one budget of a pool. Sizes are those of the blocks, which are up to a quarter larger than requested.
+/// The state of one budget of a pool. Sizes are those of blocks: at least 256 bytes, up to a quarter above the request.
 struct budget_statistics {
   std::size_t max_bytes = 0;      ///< of all its arenas
   std::size_t arenas = 0;         ///< how many

@@ -56,7 +56,7 @@ class region {
   /// for bytes that span several ranges: take a slice of each range, for an operation that gathers. errc::busy while
   /// reregister() or porting::refresh() runs, because either may give the region another key.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
-  /// A view of bytes that lie in it, likewise.
+  /// A view of `part`, which lies in one range of the region. Throws as slice(offset, length) does.
   [[nodiscard]] mr::slice slice(std::span<std::byte> part) const;
   /// A view of all of it; of the first range, if there are several. errc::busy as above.
   [[nodiscard]] mr::slice slice() const;
@@ -72,9 +72,9 @@ class region {
   ///
   /// errc::busy as with release(). That error and those of domain::register_memory() leave the region as it is, except
   /// in the rare case that a device drops a registration which it fails to change: the region is empty then. A
-  /// requested_key must differ from the current key. errc::invalid_argument for a region that has several ranges, is
-  /// disabled, direct, of device memory or of everything, or counts writes. A stop does not interrupt it; until it has
-  /// ended, slice() and remote() are errc::busy. From an executor.
+  /// requested_key must differ from the current key. errc::invalid_argument for a region that is empty, disabled,
+  /// direct, of several ranges, of device memory or of everything, or counts writes, and for usage::flush_persistent. A
+  /// stop does not interrupt it; until it has ended, slice() and remote() are errc::busy. From an executor.
   task<> reregister(registration_options options);
   /// Registers other memory in a region that borrows: errc::invalid_argument if the region owns its memory.
   task<> reregister(std::span<std::byte> memory, registration_options options);
@@ -90,7 +90,7 @@ class region {
   [[nodiscard]] detail::region_state* state() const noexcept { return state_.held(); }
 
  private:
-  // Leaves the region empty. errc::busy while somebody uses it.
+  // Takes the state, which leaves the region empty. errc::busy while an operation or a window uses it.
   [[nodiscard]] std::unique_ptr<detail::region_state> take(const char* what);
   [[nodiscard]] std::span<std::byte> bytes_at(std::size_t offset, std::size_t length) const;
 

@@ -35,7 +35,7 @@ void registrar::reregister_now(std::optional<registration>& item, detail::region
 
 void registrar::refresh_now(registration& item, detail::region_state& target) { do_refresh(item, target); }
 
-// errc::not_supported means that the device's driver gives the fabric no access to this memory: it is out of reach too.
+// errc::not_supported means that the device's driver gives the fabric no access: the memory is out of reach, too.
 registration registrar::register_of_device(std::span<std::byte> memory, const registration_options& options) {
   if (!capabilities_.device_memory) return {};
   registration_options its = options;
@@ -285,7 +285,7 @@ void registrar::check_device(const registration_options& options) const {
   exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
 }
 
-// An owner cannot make pinned pages persistent, because what a device writes there does not make them dirty.
+// An owner cannot make pinned pages persistent, because a device's writes do not make them dirty.
 bool registrar::is_flushed_by_device(const registration_options& options) const noexcept {
   return capabilities_.device_flush && !options.on_demand && overlaps(options.usage, usage::flush_persistent);
 }
@@ -300,8 +300,8 @@ void registrar::check_persistent(std::span<const std::byte> memory, const regist
                           memory.size(), name_, why_not));
 }
 
-// Peers ask this process to copy where a fabric does not reach the memory, and to make it persistent where no device
-// does that.
+// Opens a key by which peers ask this process to copy, if a fabric does not reach the memory, or to make the memory
+// persistent, if no device does that.
 void registrar::open_by_owner(memory_record& target, const registration_options& options) const {
   usage open = is_flushed_by_device(options) ? usage::none : options.usage & usage::flush_persistent;
   std::shared_ptr<memory_device> device;

@@ -40,7 +40,7 @@ class registrar {
 
   /// The fabric's name, for errors: "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
-  /// What the fabric can do beyond plain registration.
+  /// The fabric's capabilities beyond plain registration.
   [[nodiscard]] const domain_capabilities& capabilities() const noexcept { return capabilities_; }
   /// Whether registered memory is pinned by the kernel and counts against RLIMIT_MEMLOCK.
   [[nodiscard]] bool pins() const noexcept { return capabilities_.pins; }
@@ -63,11 +63,11 @@ class registrar {
   /// Ends all registrations of a record in the same way.
   void deregister_now(memory_record& target) noexcept;
 
-  /// Whether the fabric's device makes memory that is registered so persistent; else its owner does.
+  /// Whether the fabric's device makes memory that is registered with `options` persistent; if not, its owner does.
   [[nodiscard]] bool is_flushed_by_device(const registration_options& options) const noexcept;
-  /// Throws errc::not_supported if the owner of `memory` cannot keep usage::flush_persistent. For workers.
+  /// Throws errc::not_supported if the owner must, but cannot, make `memory` persistent. For workers.
   void check_persistent(std::span<const std::byte> memory, const registration_options& options) const;
-  /// The descriptor with which peers use the first `size` bytes of `target` for `open`.
+  /// Returns the descriptor with which peers use the first `size` bytes of `target`; `open`: the usages open to them.
   [[nodiscard]] remote_region describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
 
   /// The number of its fabric in the device, as memory_record::in() takes it; 0 for a device's only fabric. Set before
@@ -96,8 +96,8 @@ class registrar {
   registrar(std::string name, const domain_capabilities& capabilities)
       : name_(std::move(name)), capabilities_(capabilities) {}
 
-  /// Called on any thread but an executor's, concurrently, with options that have been checked against capabilities().
-  /// Throws weft::error.
+  /// Called on any thread except an executor's, concurrently, with options that have been checked against
+  /// capabilities(). Throws weft::error.
   virtual registration do_register(std::span<std::byte> memory, const registration_options& options) = 0;
   /// Called on any thread. When it returns, neither the transport nor a peer touches the memory.
   virtual void do_deregister(registration& item) noexcept = 0;
@@ -114,12 +114,12 @@ class registrar {
   [[nodiscard]] virtual bool do_reach_all(const memory_record& target) const noexcept {
     return target.is_within_reach_of(0);
   }
-  /// The descriptor with which peers use the first `size` bytes of `target` for `open`.
+  /// Returns the descriptor with which peers use the first `size` bytes of `target`; `open`: the usages open to them.
   virtual remote_region do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
   /// Called as do_register() is, for several ranges, at most max_ranges.
   virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                           const registration_options& options);
-  /// Counts peers' writes on every fabric; this default has one. Called on any thread.
+  /// Counts peers' writes on every fabric that sees them; this default has one fabric. Called on any thread.
   virtual void do_count_all(memory_record& target, detail::write_counter_core& counter);
   /// Counts peers' writes to `item` with `counter`, which lives until `item` is deregistered. Called on any thread,
   /// only with domain_capabilities::gates, and before peers have access or know the key.
@@ -131,15 +131,15 @@ class registrar {
   [[nodiscard]] registration register_as(const memory_record& target, const registration_options& options);
 
   /// Refreshes the pages of `item`, which no local operation uses; domain registers the memory again. Called on any
-  /// thread but an executor's. Throws weft::error, with `item` as it was.
+  /// thread except an executor's. Throws weft::error, with `item` as it was.
   virtual void do_refresh(registration& item, detail::region_state& target) = 0;
   /// Replaces `item`, the registration of `target`, which no operation uses; domain makes the new registration before
-  /// it ends the old one. Called on any thread but an executor's, with options that have been checked. Throws
+  /// it ends the old one. Called on any thread except an executor's, with options that have been checked. Throws
   /// weft::error, with `item` as it was, or empty if it could not be kept.
   virtual void do_reregister(std::optional<registration>& item, detail::region_state& target,
                              std::span<std::byte> memory, const registration_options& options) = 0;
 
-  /// do_register() for device memory; an empty registration if the fabric does not reach it.
+  /// Calls do_register() for device memory; an empty registration if the fabric does not reach it.
   [[nodiscard]] registration register_of_device(std::span<std::byte> memory, const registration_options& options);
 
   /// Throws if the options are wrong, or if `memory` cannot be registered with them.

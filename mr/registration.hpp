@@ -21,11 +21,11 @@ class memory_device;
 /// of them still fits a small message.
 inline constexpr std::size_t max_fabrics = 4;
 
-/// remote_place::fabric of what the owner of memory does for peers itself: copying to and from a GPU's memory that no
-/// fabric reaches, and making a file's memory persistent.
+/// The remote_place::fabric of memory that peers reach through its owner, which copies to and from a GPU's memory that
+/// no fabric reaches, and makes a file's memory persistent.
 inline constexpr std::uint8_t place_behind_owner = max_fabrics;
 
-/// What memory is made of.
+/// The kinds of memory.
 enum class memory_kind : std::uint8_t {
   host,    ///< the processor reads and writes it
   device,  ///< a device's own, such as a GPU's: the processor must not touch it
@@ -56,11 +56,11 @@ struct registration_options {
   bool disabled = false;
   /// Pages on demand instead of pinning, for this range only. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;
-  /// The range need not be mapped, neither now nor later. A peer that accesses what is not mapped then, or not with the
-  /// rights that this takes, is refused (errc::remote_access); a part of what it writes may be in place. The kernel
-  /// copies, by process_vm_readv(2) and process_vm_writev(2), so that words may be torn; errc::not_supported where that
-  /// is forbidden. For read_src, write_dst and flush_visibility alone. Not together with direct. See FI_MR_ALLOCATED of
-  /// fi_mr(3).
+  /// The range need not be mapped, neither now nor later. A peer that accesses memory that is not mapped then, or not
+  /// with the rights that the access takes, is refused (errc::remote_access); part of its write may be in place. The
+  /// kernel copies, by process_vm_readv(2) and process_vm_writev(2), so words may be torn; errc::not_supported where
+  /// these calls are forbidden. For read_src, write_dst and flush_visibility alone. Not together with direct. See
+  /// FI_MR_ALLOCATED of fi_mr(3).
   bool lazy = false;
   /// The dma-buf descriptor of device memory, which is used from `dmabuf_offset` on. The range is where this process
   /// has mapped it, because the processor copies small messages. The descriptor may be closed once the memory is
@@ -83,7 +83,7 @@ struct registration_options {
 };
 static_assert(std::is_trivially_destructible_v<registration_options>);
 
-/// What a domain can do beyond plain registration of a range.
+/// The capabilities of a domain beyond plain registration of a range.
 struct domain_capabilities {
   mr::usage usages = mr::usage::none;  ///< all usages that it can grant
   bool iova = false;                   ///< registration_options::iova
@@ -101,7 +101,7 @@ struct domain_capabilities {
   bool dmabuf = false;         ///< registration_options::dmabuf
   bool device_memory = false;  ///< the fabric may reach device memory: registration_options::device
   int numa_node = -1;          ///< the device's NUMA node; -1: none, or unknown
-  bool pins = false;           ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
+  bool pins = false;           ///< registration pins pages in memory, so RLIMIT_MEMLOCK counts
   /// The device makes persistent what peers write to persistent memory: usage::flush_persistent without on_demand.
   bool device_flush = false;
 };

@@ -29,9 +29,9 @@ class remote_ptr {
     if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "make a remote_ptr to this address");
   }
 
-  /// The same place without its type.
+  /// The untyped slice.
   [[nodiscard]] const remote_slice& slice() const noexcept { return where_; }
-  /// The same place without its type.
+  /// The untyped slice.
   operator remote_slice() const noexcept { return where_; }
 
   friend bool operator==(const remote_ptr&, const remote_ptr&) = default;
@@ -54,9 +54,9 @@ class remote_span {
   [[nodiscard]] std::uint64_t size() const noexcept { return where_.size() / sizeof(T); }
   /// Whether it has no elements.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
-  /// The same range without its type.
+  /// The untyped slice.
   [[nodiscard]] const remote_slice& slice() const noexcept { return where_; }
-  /// The same range without its type.
+  /// The untyped slice.
   operator remote_slice() const noexcept { return where_; }
 
   /// The element at `index`. Throws errc::out_of_range.

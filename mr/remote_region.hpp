@@ -15,7 +15,7 @@ namespace weft::mr {
 struct remote_place {
   std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device, or place_behind_owner
   std::uint64_t address = 0;  ///< of the first byte, in the owner's terms: its virtual address, or its iova
-  std::uint64_t key = 0;      ///< what allows the access: a number that the fabric has chosen
+  std::uint64_t key = 0;      ///< the rkey: a number that the fabric has chosen
 
   friend constexpr bool operator==(const remote_place&, const remote_place&) noexcept = default;
 };
@@ -47,7 +47,7 @@ class remote_slice {
   [[nodiscard]] std::uint64_t address() const noexcept { return places_[0].address; }
   /// In bytes.
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  /// What this end may do with it.
+  /// The usages that the memory's owner has opened to peers.
   [[nodiscard]] mr::usage usage() const noexcept { return usage_; }
   /// The number under which connections report writes to the owner's porting::write_counter, over fabrics that do not
   /// see the writes. 0: nobody counts.
@@ -97,8 +97,8 @@ class remote_region : public remote_slice {
   /// The size of the wire form.
   [[nodiscard]] std::size_t packed_bytes() const noexcept;
 
-  /// Reads a descriptor of packed_bytes() from the front of what a peer sent. Throws errc::malformed, saying what is
-  /// wrong.
+  /// Reads a descriptor from the front of `bytes`, which a peer sent; it takes packed_bytes() of them. Throws
+  /// errc::malformed, saying what is wrong.
   [[nodiscard]] static remote_region unpack(std::span<const std::byte> bytes);
 };
 

@@ -13,7 +13,7 @@ namespace weft::mr {
 /// pool when the last copy has been destroyed and the last operation on it has ended.
 ///
 /// Each copy pins the buffer. One thread at a time uses a copy, and different threads may use different copies at the
-/// same time. Atomics count them, and the last one returns the buffer on the thread that destroys it.
+/// same time. Atomics count the copies, and the last copy returns the buffer on the thread that destroys it.
 class shared_buffer {
  public:
   shared_buffer() noexcept = default;
@@ -31,9 +31,9 @@ class shared_buffer {
   }
   ~shared_buffer() = default;
 
-  /// False for one that was moved from.
+  /// False if empty: default-constructed or moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(pin_); }
-  /// What the buffer holds.
+  /// The buffer's bytes.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return pin_.bytes(); }
   /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return bytes().size(); }

@@ -10,10 +10,10 @@
 /// Memory that peers and threads of this program use at the same time.
 ///
 /// iWARP in user space executes the reads, writes and atomic operations of a peer on the thread of the connection's
-/// executor. A thread that uses the same memory before a message has told it that the peer is done must use the
-/// functions below. Then there is no data race, also for the thread sanitizer; with memcpy(3) or an ordinary variable
-/// there would be one. They are not for memory that a local operation sends from or receives into, because nobody else
-/// touches that before the operation has completed.
+/// executor. A thread that uses the same memory before a message shows that the peer is done must use the functions
+/// below. Then there is no data race, also for the thread sanitizer; with memcpy(3) or an ordinary variable there would
+/// be one. They are not for memory that a local operation sends from or receives into, because nobody else touches that
+/// before the operation has completed.
 ///
 /// Whole: a unit of 1, 2, 4 or 8 bytes that is aligned to its size and lies within an access is loaded or stored at
 /// once, by either side. A load finds one stored value, never parts of two. Nothing larger is whole: larger data needs

@@ -30,9 +30,9 @@ class slice {
   [[nodiscard]] const memory_record* record() const noexcept { return record_; }
   /// Where the memory is registered: operations take slices of their own device's domain only.
   [[nodiscard]] const mr::registrar* domain() const noexcept { return record_ != nullptr ? record_->home : nullptr; }
-  /// What local operations may do with the memory.
+  /// The usage that the memory is registered for: what local operations may do with it.
   [[nodiscard]] mr::usage usage() const noexcept { return record_ != nullptr ? record_->usage : mr::usage::none; }
-  /// What the memory is made of.
+  /// The kind of the memory.
   [[nodiscard]] memory_kind kind() const noexcept {
     return record_ != nullptr && record_->device != nullptr ? memory_kind::device : memory_kind::host;
   }

@@ -6,7 +6,7 @@
 
 namespace weft::mr {
 
-/// What registered memory is for. Each transport derives from it the access rights that it needs: rights_for().
+/// The purposes of registered memory. Each transport derives the access rights that it needs from them: rights_for().
 enum class usage : std::uint16_t {
   none = 0,              ///< registered, and of no use yet
   send = 1 << 0,         ///< source of sends
@@ -25,7 +25,7 @@ enum class usage : std::uint16_t {
 [[nodiscard]] constexpr std::uint16_t bits(usage value) noexcept { return static_cast<std::uint16_t>(value); }
 [[nodiscard]] constexpr usage operator|(usage a, usage b) noexcept { return static_cast<usage>(bits(a) | bits(b)); }
 [[nodiscard]] constexpr usage operator&(usage a, usage b) noexcept { return static_cast<usage>(bits(a) & bits(b)); }
-/// Everything but `value`, unknown bits included.
+/// Everything except `value`, unknown bits included.
 [[nodiscard]] constexpr usage operator~(usage value) noexcept {
   return static_cast<usage>(static_cast<std::uint16_t>(~bits(value)));
 }
@@ -68,8 +68,8 @@ constexpr access& operator|=(access& a, access b) noexcept { return a = a | b; }
 [[nodiscard]] constexpr bool includes(access set, access wanted) noexcept { return (set & wanted) == wanted; }
 
 /// The rights that a usage needs with InfiniBand and RoCE: remote writes and atomics do not work without local_write,
-/// and a flush is a read at the peer, unless it is persistent, which the owner or its device carries out. See
-/// ibv_reg_mr(3).
+/// and a flush for visibility is a remote read. A persistent flush needs none of these, because the owner or its device
+/// carries it out. See ibv_reg_mr(3).
 [[nodiscard]] constexpr access rights_for(usage purpose) noexcept {
   access rights = access::none;
   if (overlaps(purpose, usage::recv | usage::read_dst)) rights |= access::local_write;

@@ -258,7 +258,7 @@ std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
   return attempt();
 }
 
-// False if the registration has to be repeated.
+// Ends the flight and serves its waiters. False if the registration has to be repeated instead.
 bool cache_core::land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept {
   cache_entry* dead = nullptr;
   {
@@ -372,8 +372,8 @@ bool cache_core::keep(cache_entry& item, cache_entry*& dead) noexcept {
       found != kept_.end() && contains((*found)->bytes, range)) {
     return false;  // an entry that contains it was kept first
   }
-  // The new entry serves every lease that an entry inside its range could, so those are dropped. They begin inside the
-  // range; from the first entry that ends behind it on, all do.
+  // The new entry serves every lease that an entry inside its range could, so the inner entries are dropped. They begin
+  // inside the range; from the first entry that ends behind the range on, all entries end behind it.
   for (auto at = kept_.lower_bound(cache_entry::by_place::place{purpose, range.data()});
        at != kept_.end() && (*at)->options.usage == purpose && contains(range, (*at)->bytes);) {
     ++counts_.evictions;
@@ -452,7 +452,7 @@ void cache_core::drop_stale(std::span<const std::byte> range, bool still_mapped,
   drop_stale_if(range, still_mapped, dead, [](const cache_entry&) { return true; });
 }
 
-// What was registered at these addresses is another allocation's, which has been freed.
+// Drops entries of other allocations at these addresses, because those allocations have been freed.
 void cache_core::forget_former_allocations(const lease_request& wanted) noexcept {
   cache_entry* dead = nullptr;
   {

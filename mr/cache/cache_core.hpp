@@ -56,7 +56,7 @@ class cache_entry final : public region_state, private cache_link {
   friend class cache_core;
 
   // No kept entry contains another of the same usage, so their beginnings and their ends are in the same order: if any
-  // contains a range, it is the last that does not begin behind the range.
+  // entry contains a range, it is the last one that begins at or before the range.
   struct by_place {
     using is_transparent = void;
     struct place {
@@ -78,8 +78,8 @@ class cache_entry final : public region_state, private cache_link {
   [[nodiscard]] static std::size_t size_class_of(const cache_entry& item) noexcept {
     return static_cast<std::size_t>(std::bit_width(item.bytes.size()));
   }
-  // Entries that are only leased may contain one another, so they are sorted by size first: those of about the same
-  // size that overlap a range begin near it.
+  // Entries that are only leased may contain one another, so they are sorted by size first: among entries of about the
+  // same size, all that overlap a range begin near it.
   struct by_size {
     using is_transparent = void;
     struct place {
@@ -145,7 +145,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
       refuse(memory, purpose);
   }
   [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;
-  /// A registration that is kept, with one more holder; null if there is none.
+  /// Finds a kept registration that serves the request, and adds a holder; null if there is none.
   [[nodiscard]] cache_entry* find(const lease_request& wanted) noexcept {
     if (!knows_all()) return nullptr;
     const std::lock_guard lock(mutex_);
@@ -153,7 +153,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   }
   /// Makes the waiter wait. False if it was served at once.
   [[nodiscard]] bool wait(lease_request& waiter);
-  /// False if it has been served meanwhile.
+  /// Withdraws the waiter. False if it has been served meanwhile.
   [[nodiscard]] bool give_up(lease_request& waiter) noexcept;
 
   void invalidate(std::span<const std::byte> range) noexcept;
@@ -163,9 +163,9 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void close() noexcept;
   /// Whether this process is a child of the one that made the cache: then not even the mutex may be used.
   [[nodiscard]] bool is_parents() const noexcept { return birthplace_.is_parents(); }
-  /// Without the mutex.
+  /// Subtracts the entry's size from the statistics. Called without the mutex.
   void deregistered(const cache_entry& item) noexcept;
-  /// Called before an entry is destroyed, without the mutex.
+  /// Removes an entry from its index before it is destroyed, and ends its watch. Called without the mutex.
   void forget(cache_entry& item) noexcept;
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
@@ -174,7 +174,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
 
   using place = cache_entry::kept_index::iterator;
 
-  // The slot for an entry that begins there.
+  // The slot of `recent_` for an entry that begins at `begin`.
   [[nodiscard]] cache_entry*& recent(mr::usage purpose, const std::byte* begin) noexcept {
     const auto mixed = (reinterpret_cast<std::uintptr_t>(begin) ^ bits(purpose)) * 0x9E3779B97F4A7C15U;
     return recent_[mixed >> 52];
@@ -191,7 +191,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] static bool is_of_its_allocation(const cache_entry& item, const lease_request& wanted) noexcept {
     return item.of_allocation == wanted.allocation_;
   }
-  // At most one kept entry of a usage begins at an address, and it is the last that does not begin behind that address.
+  // At most one kept entry of a usage begins at an address, and it is the one that search() would try.
   [[nodiscard]] cache_entry* look_up(const lease_request& wanted) noexcept {
     const std::span<const std::byte> memory = wanted.memory_;
     cache_entry* const item = recent(wanted.usage_, memory.data());
@@ -202,7 +202,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   }
   void forget_former_allocations(const lease_request& wanted) noexcept;
   // While a change is under way, an entry that it ends may still look current: another thread may have been given the
-  // addresses before the monitor reports the change. The memory that a lease asks for was mapped before this call.
+  // addresses before the monitor reports the change. That thread mapped its memory before it asked for a lease.
   [[nodiscard]] bool knows_all() const noexcept { return !monitored_ || monitor_->all_told(); }
   [[nodiscard]] cache_flight* flight_for(const lease_request& waiter) const noexcept;
   static void join(cache_flight& flight, lease_request& waiter) noexcept;
@@ -220,7 +220,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     item.newer->older = item.older;
   }
   [[nodiscard]] cache_entry& oldest() noexcept { return static_cast<cache_entry&>(*order_.newer); }
-  // An entry that nobody holds any more is put on `dead`.
+  // Stops keeping an entry. If nobody holds it any more, puts it on `dead`.
   void drop(cache_entry& item, cache_entry*& dead) noexcept;
   template <class Visit>
   void visit_overlapping(std::span<const std::byte> range, const Visit& visit) const noexcept;

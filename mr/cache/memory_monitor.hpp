@@ -7,7 +7,7 @@
 
 namespace weft::mr {
 
-/// Tells a cache that registered memory was unmapped or its pages replaced: by munmap(2), mremap(2), mmap(2) with
+/// Notifies a cache when registered memory is unmapped or its pages are replaced: by munmap(2), mremap(2), mmap(2) with
 /// MAP_FIXED, madvise(2) with MADV_DONTNEED or MADV_REMOVE, or by free(3), which calls these.
 ///
 /// The protocol: listener::begin(); the monitor takes the next change from the kernel, which lets the thread that made

@@ -40,7 +40,7 @@ namespace {
 /// it.
 class own_descriptor {
  public:
-  /// Takes what `open()` returns.
+  /// Takes the descriptor that `open()` returns.
   template <class Open>
   explicit own_descriptor(Open open) {
     static const int no_fork_handlers = ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, close_all);
@@ -150,9 +150,9 @@ class userfaultfd_monitor final : public memory_monitor {
     return ::ioctl(events_.fd(), UFFDIO_REGISTER, &wanted) == 0 && is_ours_alone(range);
   }
 
-  // Up to Linux 6.16, a descriptor ends the watch of any other as well. Once all changes are reported, the ranges that
-  // the listener finds unneeded are still mapped as this monitor has watched them; and memory that is mapped there
-  // later cannot be watched by another monitor before this is done, because of the mutex.
+  // Up to Linux 6.16, UFFDIO_UNREGISTER ends the watch of other descriptors as well. Once all changes are reported, the
+  // ranges that the listener finds unneeded are still mapped as this monitor has watched them; and memory that is
+  // mapped there later cannot be watched by another monitor before this is done, because of the mutex.
   void unwatch(std::span<const std::byte> range) noexcept override {
     const uffdio_range all = pages_of(range);
     const std::lock_guard lock(own_descriptor::mutex);
@@ -168,8 +168,8 @@ class userfaultfd_monitor final : public memory_monitor {
     }
   }
 
-  // The kernel refuses a range of no bytes, but with EAGAIN while a change that has begun is unread; before Linux 5.15
-  // only if no other change is read meanwhile.
+  // The kernel refuses a range of no bytes: with EAGAIN while a change that has begun is unread (before Linux 5.15 only
+  // if no other change is read meanwhile), else with another error.
   [[nodiscard]] bool all_told() const noexcept override {
     uffdio_writeprotect nothing{};
     // mutant: trust what a change under way may have ended

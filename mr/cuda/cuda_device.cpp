@@ -250,7 +250,7 @@ std::span<std::byte> cuda_device::allocation_around(const void* memory, std::str
   return {pointer_to(base), bytes};
 }
 
-// A copy or fill that the program takes for synchronous may return before the GPU has written its memory, as those
+// A copy or fill that the program takes for synchronous may return before the GPU has written its memory, as copies
 // within one GPU do. An RDMA device would then send the old bytes. With this attribute such calls wait:
 // "Synchronization and Memory Ordering" in NVIDIA's GPUDirect RDMA manual. Memory of cuMemCreate() and of pools does
 // not have it.

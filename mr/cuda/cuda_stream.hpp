@@ -18,10 +18,10 @@ namespace weft::mr::cuda {
 
 /// A CUstream, of weft's own or the program's.
 ///
-/// Each mark is a CUevent that is recorded in the stream. Events are made when needed and used again, so that a stream
-/// soon allocates nothing. If a call of the driver fails and leaves unknown what the device still does, the stream
-/// waits for the device, and has then failed for good. If there is no memory for a mark, it waits for the device as
-/// well, but goes on.
+/// Each mark is a CUevent that is recorded in the stream. Events are made when needed and used again, so a stream soon
+/// allocates nothing. If a call of the driver fails and leaves unknown what the device still does, the stream waits for
+/// the device, and has then failed for good. If there is no memory for a mark, it waits for the device as well, but
+/// goes on.
 class cuda_stream final : public copy_stream {
  public:
   /// A new stream, which the destructor destroys. It and the default stream do not wait for each other.

@@ -127,7 +127,7 @@ struct driver {
   /// The error of a driver call for `attempt` ("copy") on that device ("cuda:0", if any), with the driver's text. EIO
   /// if no code fits better.
   [[nodiscard]] error failure(status code, std::string_view attempt, std::string_view device = {}) const noexcept;
-  /// The same error with another code.
+  /// Returns the error of failure() with the code `meaning`.
   [[nodiscard]] error failure_as(errc meaning, status code, std::string_view attempt,
                                  std::string_view device = {}) const noexcept;
 };

@@ -53,7 +53,7 @@ current_context primary_context::enter() const noexcept {
   return current_context(driver_, context_);
 }
 
-// A context that is gone stays so: if it is retained anew and has no id, it must not be taken for this one.
+// A context that is gone stays gone: a context retained anew may have no id, and must not be taken for this one.
 bool primary_context::is_gone() const noexcept {
   if (gone_.load(std::memory_order_relaxed)) return true;
   unsigned flags = 0;

@@ -36,7 +36,7 @@ class primary_context {
 
   /// The error of a driver call for `attempt`: "copy" becomes "copy on cuda:0: ...".
   [[nodiscard]] error failure(status code, std::string_view attempt) const noexcept;
-  /// The same error with another code.
+  /// Returns the error of failure() with the code `meaning`.
   [[nodiscard]] error failure_as(errc meaning, status code, std::string_view attempt) const noexcept;
   /// Throws the error unless the code is a success.
   void check(status code, std::string_view attempt) const;

@@ -111,7 +111,7 @@ void copy_lane::forget(lane_operation& item) noexcept {
   if (last_ == &item) last_ = before;
 }
 
-// One notification covers all that is queued by then. False if there will be none: the executor must not sleep.
+// Asks for a notification of all that is queued now. False if there will be none: the executor must not sleep.
 bool copy_lane::arm(int event) noexcept {
   if (first_ == nullptr || told_of_ >= first_->mark_) return true;
   if (!stream_->notify(event)) return false;

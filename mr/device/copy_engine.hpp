@@ -20,8 +20,8 @@ namespace weft::mr::detail {
 class copy_engine;
 class copy_lane;
 
-/// Waits for the end of what has been queued to a stream. A stop does not interrupt it, because the device goes on. If
-/// the task was stopped before, nothing is queued, and it throws errc::canceled.
+/// Waits for work that has been queued to a stream. A stop does not interrupt it, because the device goes on. If the
+/// task was stopped before, nothing is queued, and it throws errc::canceled.
 class [[nodiscard("co_await it")]] lane_operation : public weft::detail::operation_base {
  public:
   lane_operation(lane_operation&&) noexcept = default;
@@ -45,7 +45,7 @@ class [[nodiscard("co_await it")]] lane_operation : public weft::detail::operati
   void cancel() noexcept override {}
   /// Queues the work to wait for.
   [[nodiscard]] virtual result<void> queue(copy_stream&) noexcept { return {}; }
-  /// The operation has ended: the device no longer touches memory for it.
+  /// Ends the operation's use of memory. Called when the device no longer touches that memory.
   virtual void let_go() noexcept {}
 
  private:
@@ -126,11 +126,11 @@ class copy_engine final : public weft::detail::attachment, private poller {
  public:
   /// The running executor's engine for a device; made at the first call, on a worker. Throws weft::error.
   static task<copy_engine*> of(std::shared_ptr<memory_device> device);
-  /// owner_keys::close(), on any thread. It waits for copies of other executors; those of this thread's executor,
-  /// which cannot poll meanwhile, it finishes by blocking.
+  /// Closes a key: owner_keys::close(). On any thread. Waits for copies of other executors; copies of this thread's
+  /// executor, which cannot poll meanwhile, are finished by blocking.
   static void close_key(std::uint64_t key) noexcept;
 
-  /// While there is one, the executor polls. Made and destroyed in coroutines, never inside a poll.
+  /// Makes the executor poll as long as this object lives. Made and destroyed in coroutines, never inside a poll.
   class user {
    public:
     explicit user(copy_engine& engine) : engine_(engine) {

@@ -31,7 +31,7 @@ enum class owner_access : std::uint8_t {
   device_failed = 4,  ///< the device did not copy, or the memory was freed while it was registered
   no_memory = 5,      ///< the owner has no host memory to copy through
   closing = 6,        ///< the owner closes the connection
-  not_written = 7,    ///< the storage of a file has not taken its memory
+  not_written = 7,    ///< the memory could not be written to the storage of its file
 };
 
 /// Keys to memory with which peers ask this process to do what their fabric cannot: to copy to and from memory of
@@ -43,7 +43,7 @@ class owner_keys {
   /// For any connection of a device.
   static constexpr std::uint64_t any_connection = 0;
 
-  /// What a key opens.
+  /// The memory that a key opens, and the peers' rights to it.
   struct opening {
     const memory_record* record = nullptr;  ///< lives until the key is closed
     std::shared_ptr<memory_device> device;  ///< whose memory it is; null: host memory
@@ -96,8 +96,8 @@ class owner_keys {
   std::unordered_map<std::uint64_t, entry> open_;
 };
 
-/// One copy's use of memory behind a key: as long as it lives, owner_keys::close() waits. The copy gets it at once, so
-/// that a thread that closes a key can end all uses of its own. Move-only.
+/// One copy's use of memory behind a key: as long as it lives, owner_keys::close() waits. A task passes it to its copy
+/// without suspending, so that a thread that closes a key can end all its own uses. Move-only.
 class owner_key_use {
  public:
   owner_key_use() noexcept = default;

@@ -21,7 +21,7 @@ class allocate_waiter final : public allocate_request {
     if (waiting()) leave();
   }
 
-  /// The blocks that it was served with, each linked to the next. Throws if there are none.
+  /// Returns the first of the blocks that it was served with, each linked to the next. Throws if there are none.
   [[nodiscard]] block& take();
   [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
 

@@ -14,8 +14,8 @@ class depot;
 
 /// The allocations that wait for blocks of one budget, in order of arrival. Under the core's mutex.
 ///
-/// Those for one block come first, because established connections come before those that are being set up. The first
-/// of those for several blocks gathers blocks that no waiter for one block can use, and gives them back when one can.
+/// Waiters for one block come first, because established connections come before connections being set up. The first
+/// waiter for several blocks gathers blocks that no waiter for one block can use, and gives them back when one can.
 class allocation_queue {
  public:
   explicit allocation_queue(depot& home) noexcept : depot_(home) {}
@@ -32,20 +32,20 @@ class allocation_queue {
   [[nodiscard]] bool is_first(const allocate_request& item) const noexcept {
     return (item.gathers() ? gathering_ : single_).first() == &item;
   }
-  /// The oldest of those that wait on the executor of `cache`; null if none does.
+  /// The oldest waiter on the executor of `cache`; null if none waits there.
   [[nodiscard]] const allocate_request* oldest_of(const block_cache& cache) const noexcept;
-  /// False if it has been called since a task last began to wait in an empty queue.
+  /// Claims the report of an overdue wait. False if it has been claimed since the queue was last empty.
   [[nodiscard]] bool may_report() noexcept { return !std::exchange(reported_, true); }
 
   /// Adds blocks from `take`, until `item` has all or `take` returns null. True once it has all; until then it does not
-  /// own the blocks. The mutex is for `take` to hold.
+  /// own the blocks. Needs the mutex only if `take` does.
   template <class Take>
   static bool fill(allocate_request& item, Take take) noexcept;
-  /// Likewise, from the depot.
+  /// Adds blocks from the depot, as above. Under the core's mutex.
   [[nodiscard]] bool fill(allocate_request& item) noexcept;
   /// Gives back the blocks of a waiter to the depot. False if it had none.
   bool put_back(allocate_request& item) noexcept;
-  /// Likewise, those of the first waiter that gathers.
+  /// Gives back the blocks of the first waiter that gathers. False if there were none.
   [[nodiscard]] bool put_back_gathered() noexcept { return !gathering_.empty() && put_back(gathering_.front()); }
   [[nodiscard]] std::size_t gathered_bytes() const noexcept;
 

@@ -14,7 +14,7 @@ namespace weft::mr {
 /// has a key to it. The constructor and the destructor block: for workers.
 class arena {
  public:
-  /// Throws errc::no_memory, or what domain::register_now() throws.
+  /// Throws errc::no_memory, or the errors of domain::register_now().
   arena(std::shared_ptr<mr::domain> home, std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
   arena(const arena&) = delete;
   arena& operator=(const arena&) = delete;
@@ -27,7 +27,7 @@ class arena {
   /// The mapping behind it.
   [[nodiscard]] const mapping& memory() const noexcept { return memory_; }
 
-  /// Of all slices of it.
+  /// The record that all slices of the arena refer to.
   [[nodiscard]] const memory_record& record() const noexcept { return record_; }
 
  private:

@@ -9,13 +9,13 @@
 
 namespace weft::mr::detail {
 
-/// Decides when one budget gets another arena, and which it gives up: one at a time is being made, all together stay
-/// below the limit. Under the core's mutex; the core has workers do what is decided.
+/// Decides when one budget gets another arena, and which arenas it gives up: at most one is being made at a time, and
+/// all together stay within the limit. Under the core's mutex; the core has workers carry out the decisions.
 class arena_supply {
  public:
   arena_supply(depot& home, std::size_t limit) noexcept : depot_(home), limit_(limit) {}
 
-  /// What workers are to do once the mutex is released.
+  /// Work for workers, once the mutex is released.
   struct orders {
     carved_arena* give_up = nullptr;
     // The arena to make, for each budget. No bytes: none; whole: for one block.
@@ -25,11 +25,11 @@ class arena_supply {
     [[nodiscard]] bool empty() const noexcept { return give_up == nullptr && make_bytes[0] == 0 && make_bytes[1] == 0; }
   };
 
-  /// A block of that many bytes is missing: has an arena made, or idle ones given up to make room for it.
+  /// Called when a block of `bytes` is missing: has an arena made, or idle ones given up to make room for it.
   void want(std::size_t bytes, orders& to) noexcept;
   /// Has the next arena made when less than a quarter of one is left, before a task has to wait for it.
   void grow_ahead(orders& to) noexcept;
-  /// Gives up the idle arenas but for `keep`. True if one of them was shared by several buffers.
+  /// Gives up idle arenas, except `keep` shared ones (for several buffers). True if it gave up a shared one.
   bool trim(std::size_t keep, orders& to) noexcept;
   /// Gives up an arena that is not in the depot.
   void give_up(std::unique_ptr<carved_arena> item, orders& to) noexcept;
@@ -52,7 +52,7 @@ class arena_supply {
   depot& depot_;
   const std::size_t limit_;
   std::size_t committed_ = 0;
-  std::size_t retiring_ = 0;  // bytes of these that are being freed
+  std::size_t retiring_ = 0;  // part of committed_: arenas that are being freed
   bool grows_ = false;        // an arena is being made
   bool has_failed_ = false;
 };

@@ -30,7 +30,7 @@ class block_cache : public weft::detail::list_hook<block_cache>, protected weft:
 
   /// Sends a waiter that has been served, to be resumed.
   void send(allocate_request& served) noexcept;
-  /// Takes that back.
+  /// Undoes send().
   static void withdraw(allocate_request& served) noexcept {
     weft::detail::intrusive_list<allocate_request>::remove(served);
   }
@@ -62,10 +62,10 @@ class block_cache : public weft::detail::list_hook<block_cache>, protected weft:
   weft::detail::intrusive_list<allocate_request> served_;
 };
 
-/// All caches of a pool, and the shelves that no executor uses now. Under the core's mutex, but for is_direct().
+/// All caches of a pool, and the shelves that no executor uses now. Under the core's mutex, except is_direct().
 class block_caches {
  public:
-  /// From any thread: whether executors cache no blocks of a budget, so that those that are freed reach the waiters.
+  /// From any thread: whether executors cache no blocks of a budget, so that freed blocks reach the waiters.
   [[nodiscard]] bool is_direct(budget which) const noexcept {
     return direct_[index_of(which)].load(std::memory_order_relaxed);
   }

@@ -13,7 +13,7 @@
 
 namespace weft::mr::detail {
 
-/// How many blocks move between a shelf and the depot at once: enough to make the lock cheap, at most 32 KiB.
+/// The number of blocks that move between a shelf and the depot at once, to make the lock cheap: 1 to 32, about 32 KiB.
 [[nodiscard]] std::size_t batch_of(std::size_t block_bytes) noexcept;
 
 /// The stacks of free blocks that one executor caches, for both budgets. One executor after another may use a shelf; it
@@ -29,15 +29,15 @@ class block_shelf {
 
   /// Lets `user` take and give blocks of a budget without the core. Under the core's mutex.
   void open(budget which, const executor_core& user) noexcept;
-  /// Ends that. Under the core's mutex.
+  /// Undoes open(). Under the core's mutex.
   void close(budget which) noexcept;
 
   /// All stacks of a budget, by size class.
   [[nodiscard]] block_stack& first(budget which) noexcept { return stacks_[stack_of(which, 0)]; }
   [[nodiscard]] block_stack& operator[](std::size_t index) noexcept { return stacks_[index]; }
-  /// A block of that stack; null if it is empty.
+  /// Takes a block from a stack; null if it is empty.
   [[nodiscard]] block* pop(std::size_t index) noexcept;
-  /// False if there is no room for it, and none can be made.
+  /// Puts a block on a stack. False if it is full, and no room can be made.
   [[nodiscard]] bool push(std::size_t index, block& item) noexcept;
   [[nodiscard]] std::size_t count(std::size_t index) const noexcept;
   /// The bytes of a budget that it holds. From any thread.

@@ -18,7 +18,7 @@ class block_stack {
   block_stack(const block_stack&) = delete;
   block_stack& operator=(const block_stack&) = delete;
 
-  /// Null if it is empty, or if `user` is not its user. A null `user` is no executor.
+  /// Takes a block. Null if there is none, or if `user` is not its user. A null `user` is no executor.
   [[nodiscard]] block* take(const void* user) noexcept {
     block** const top = top_.load(std::memory_order_relaxed);
     if (user_.load(std::memory_order_relaxed) != user) return nullptr;
@@ -26,7 +26,7 @@ class block_stack {
     if (item != nullptr) top_.store(top - 1, std::memory_order_relaxed);
     return item;
   }
-  /// False if it has no room, or if `user` is not its user.
+  /// Puts a block back. False if the stack has no room, or if `user` is not its user.
   [[nodiscard]] bool give(block& item, const void* user) noexcept {
     block** const top = top_.load(std::memory_order_relaxed);
     if (user_.load(std::memory_order_relaxed) != user || top == end_) [[unlikely]]

@@ -74,7 +74,7 @@ void carved_arena::run() noexcept {
   home_->listener_.retired(*home_, bytes_);
 }
 
-// The arena has a free run of that length.
+// Returns the index of a free run's first chunk. The arena must have a free run of that length.
 std::size_t carved_arena::find_run(std::size_t chunks) const noexcept {
   std::size_t length = 0;
   std::size_t i = 0;
@@ -130,7 +130,7 @@ block* depot::take_from(slab& source) noexcept {
 }
 
 block* depot::take_whole(std::size_t bytes) noexcept {
-  for (carved_arena& home : idle_[1]) {  // trim() leaves one or two
+  for (carved_arena& home : idle_[1]) {  // few, because trim() gives these up
     if (home.bytes_ < bytes) continue;
     if (slab* const source = home.slabs_[0] ? home.slabs_[0].get() : cut(home, 0, 1, whole_class, home.bytes_)) {
       return take_from(*source);

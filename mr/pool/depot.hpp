@@ -37,7 +37,7 @@ inline constexpr std::size_t budgets = all_budgets.size();
 [[nodiscard]] constexpr std::size_t stack_of(budget which, std::size_t size_class) noexcept {
   return index_of(which) * cached_classes + size_class;
 }
-/// For blocks that executors do not cache.
+/// The stack index of blocks that executors do not cache.
 inline constexpr std::size_t no_stack = budgets * cached_classes;
 
 // The names of a depot's lists.
@@ -54,7 +54,7 @@ class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
   [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
   /// The depot's listener.
   [[nodiscard]] retirement_listener& listener() const noexcept { return *listener_; }
-  /// Note where a block was allocated, for leak reports, in builds that mark freed memory.
+  /// Notes where a block was allocated, for leak reports, in builds that mark freed memory.
   void note_taken(const block& item, const std::source_location& where) noexcept;
   void note_freed(const block& item) noexcept;
   /// The stack where executors cache its blocks: stack_of(), or no_stack.
@@ -138,7 +138,7 @@ class carved_arena final : public background_job,
   std::size_t taken_ = 0;                     // blocks
   std::vector<std::unique_ptr<slab>> slabs_;  // each at the index of its first chunk
   std::vector<bool> used_;                    // chunks that belong to a slab
-  std::size_t longest_run_ = 0;               // of chunks that belong to none
+  std::size_t longest_run_ = 0;               // of chunks that belong to no slab
   std::uint64_t number_ = 0;                  // by age
   // Its node in the depot's index, which is made in advance so that listing it does not allocate.
   index::node_type unlisted_;  // empty while it is listed
@@ -147,8 +147,8 @@ class carved_arena final : public background_job,
 
 /// The arenas of one budget of a pool. Under the pool's mutex. Cutting allocates memory; if that fails, no slab is cut.
 ///
-/// A block is taken and given in constant time while one is cut to its size. Cutting more finds an arena in logarithmic
-/// time, and then goes through its chunks; only reports go through all arenas.
+/// Giving a block takes constant time, and so does taking one if a block of its size is free. Cutting more finds an
+/// arena in logarithmic time, and then goes through its chunks; only reports go through all arenas.
 class depot {
  public:
   /// The class of a slab whose block is a whole arena.
@@ -161,14 +161,14 @@ class depot {
   depot& operator=(const depot&) = delete;
   ~depot();
 
-  /// A free block of at least `bytes`; null if another arena is needed.
+  /// Takes a free block of at least `bytes`; null if another arena is needed.
   [[nodiscard]] block* take(std::size_t bytes) noexcept;
-  /// A free block that is cut to that class already; null if there is none.
+  /// Takes a free block that is cut to that class already; null if there is none.
   [[nodiscard]] block* take_cut(std::size_t size_class) noexcept;
   void give(block& item) noexcept;
 
   [[nodiscard]] budget which() const noexcept { return which_; }
-  /// Of an ordinary arena.
+  /// The size of an ordinary arena.
   [[nodiscard]] std::size_t arena_bytes() const noexcept { return arena_bytes_; }
   /// Whether buffers of that many bytes share an arena with others.
   [[nodiscard]] bool shares_arena(std::size_t bytes) const noexcept {
@@ -181,7 +181,7 @@ class depot {
   void add(std::unique_ptr<carved_arena> item) noexcept;
   /// Removes an arena that is idle.
   [[nodiscard]] std::unique_ptr<carved_arena> remove(carved_arena& item) noexcept;
-  /// An idle arena to give up, if `keep` idle ones are enough: those of large buffers first. Null if there is none.
+  /// An idle arena to give up: one of a large buffer first, then a shared one beyond `keep`. Null if there is none.
   [[nodiscard]] carved_arena* find_idle(std::size_t keep) const noexcept;
 
   [[nodiscard]] std::size_t arenas() const noexcept { return arenas_; }

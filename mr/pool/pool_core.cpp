@@ -19,7 +19,7 @@ constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
   return std::min<duration>(std::chrono::milliseconds(1U << std::min(failures_in_a_row, 10U)), std::chrono::seconds(1));
 }
 
-// A task that waits so long probably waits for buffers that it holds itself.
+// A task that waits this long probably waits for buffers that it holds itself.
 constexpr duration patience = std::chrono::seconds(3);
 
 // The stack of blocks that no executor caches.
@@ -137,7 +137,7 @@ void pool_core::locked(Function function) noexcept {
 }
 
 void pool_core::perform(pool_core* core, duties& todo) noexcept {
-  // All of these wait on this thread's executor, where nothing can destroy one meanwhile.
+  // All these waiters are on this thread's executor, where nothing can destroy one meanwhile.
   while (!todo.served.empty()) todo.served.pop_front().finish();
   if (!todo.arenas.empty()) carry_out(*core, todo.arenas);
   if (todo.last) delete core;
@@ -449,7 +449,7 @@ void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, co
       // growth is tried at once for the next one, whose executor takes over the retry if that fails.
       return waiter->cache_->ask_for_retry();
     }
-    // Moved, because nobody waits until this thread drops a reference of its own.
+    // Moved, so that this thread keeps no reference, because nobody would wait until it drops one.
     waiter->failure_ = std::move(failure);
     const bool had_some = into.waiting.put_back(*waiter);
     resolve(into, *waiter, todo);
@@ -569,7 +569,7 @@ budget_statistics pool_core::statistics_of(budget which) const noexcept {
   one.arena_bytes = from.supply.committed();
   one.pending_bytes = from.supply.committed() - from.total_bytes();
   one.cached_bytes = caches_.bytes(which);
-  // Caches change meanwhile.
+  // Executors change their caches without the mutex.
   one.in_use_bytes = from.taken_bytes() - std::min(from.taken_bytes(), one.cached_bytes);
   one.waiting = from.waiting.size();
   return one;

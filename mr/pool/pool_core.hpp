@@ -43,7 +43,7 @@ class pool_core final : private retirement_listener {
   /// pool::numa_node()
   [[nodiscard]] int node() const noexcept { return node_; }
 
-  /// A block without waiting, or null.
+  /// Takes a block without waiting; null if the caller has to wait.
   [[nodiscard]] block* take(std::size_t bytes, budget which, const std::source_location& where) noexcept;
   /// Takes a block back from its buffer or last pin.
   void give(block& item) noexcept;
@@ -51,7 +51,7 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] static pool_core& of(const block& item) noexcept;
 
   void enqueue(allocate_request& waiter);
-  /// False if the waiter has been served meanwhile.
+  /// Removes a waiter from the queue. False if it has been served meanwhile.
   [[nodiscard]] bool withdraw(allocate_request& waiter) noexcept;
   /// Forgets a waiter that is being destroyed: if it has been served, it is not resumed.
   void abandon(allocate_request& waiter) noexcept;
@@ -66,7 +66,7 @@ class pool_core final : private retirement_listener {
 
   /// Reports the buffers still in use, with the place where they were allocated if that was noted.
   void report_leaks() const noexcept;
-  /// The pool is being destroyed. Deletes the core, now or when nothing needs it any more.
+  /// Called when the pool is destroyed: fails the waiters, and deletes the core now or when nothing needs it any more.
   void close() noexcept;
 
  private:
@@ -89,7 +89,7 @@ class pool_core final : private retirement_listener {
     std::string node_reason;
   };
 
-  /// What is left to do after the mutex is released.
+  /// Work to do after the mutex is released.
   struct duties {
     weft::detail::intrusive_list<allocate_request> served;  // waiters of this thread, to be resumed
     arena_supply::orders arenas;
@@ -123,7 +123,7 @@ class pool_core final : private retirement_listener {
   // On a worker.
   void grow(budget_state& into, std::size_t bytes, bool whole) noexcept;
   void grown(budget_state& into, std::unique_ptr<carved_arena> item, placement where) noexcept;
-  // What was missing to make an arena.
+  // The memory that was missing to make an arena.
   enum class shortage : std::uint8_t {
     arena,    // its mapping or its registration
     program,  // memory of the program's own, without which no arena is cut either

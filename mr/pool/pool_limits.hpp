@@ -14,17 +14,17 @@ namespace weft::mr::detail {
 /// The bytes that each budget of a pool may have, and the errors of allocations that would need more.
 class pool_limits {
  public:
-  /// errc::invalid_argument if there are no such limits. Warns if the limit on locked memory lowers them.
+  /// errc::invalid_argument if the options are wrong. Warns if the limit on locked memory lowers the limits.
   pool_limits(const domain& home, const pool_options& options);
 
   [[nodiscard]] std::size_t of(budget which) const noexcept { return which == budget::send ? send_ : receive_; }
-  /// Of an ordinary arena.
+  /// The size of an ordinary arena.
   [[nodiscard]] std::size_t arena_bytes(budget which) const noexcept;
   /// Why the limit is lower than pool_options::max_bytes; empty if it is not.
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
 
   [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
-  /// `most`: so many buffers are possible.
+  /// `most`: the number of buffers that are possible.
   [[nodiscard]] error impossible(std::size_t count, std::size_t bytes, budget which, std::size_t most) const;
 
  private:

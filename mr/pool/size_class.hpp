@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// The sizes of a pool's blocks: four to a power of two, so that a block is at most a quarter larger than requested.
+// The sizes of a pool's blocks: 256 bytes, then four sizes to a power of two, at most a quarter above the request.
 namespace weft::mr::detail {
 
 inline constexpr std::size_t smallest_block = 256;

@@ -32,9 +32,9 @@ constexpr usage translate(const char* interface, std::uint64_t bits, const Table
 }
 }  // namespace detail
 
-/// From IBV_ACCESS_* of ibv_reg_mr(3), which give both the usage of memory and options for its registration. Local
-/// reading is always allowed. Remote writes and atomics without LOCAL_WRITE are errc::invalid_argument, as verbs
-/// refuses them.
+/// Translates IBV_ACCESS_* of ibv_reg_mr(3), which give both the usage of memory and options for its registration.
+/// Local reading is always allowed. Remote writes and atomics without LOCAL_WRITE are errc::invalid_argument, because
+/// verbs refuses them too.
 [[nodiscard]] constexpr registration_options options_from_ibv_access(std::uint64_t bits) {
   constexpr std::uint64_t local_write = 1 << 0;
   constexpr std::uint64_t remote_write = 1 << 1;
@@ -71,7 +71,7 @@ inline constexpr usage usage_of_rdma_reg_read = usage_of_rdma_reg_msgs | usage::
 inline constexpr usage usage_of_rdma_reg_write = usage_of_rdma_reg_msgs | usage::write_dst;
 /// @}
 
-/// From the access bits of fi_mr(3). Remote atomics have no bits of their own there, but share FI_REMOTE_READ and
+/// Translates the access bits of fi_mr(3). Remote atomics have no bits of their own there, but share FI_REMOTE_READ and
 /// FI_REMOTE_WRITE: add usage::atomic_dst if they are wanted.
 [[nodiscard]] constexpr usage usage_from_fi_access(std::uint64_t bits) {
   constexpr detail::bit_meaning table[] = {
@@ -85,7 +85,7 @@ inline constexpr usage usage_of_rdma_reg_write = usage_of_rdma_reg_msgs | usage:
   return detail::translate("FI", bits, table);
 }
 
-/// From RPMA_MR_USAGE_* of rpma_mr_reg(3).
+/// Translates RPMA_MR_USAGE_* of rpma_mr_reg(3).
 [[nodiscard]] constexpr usage usage_from_rpma(std::uint64_t bits) {
   constexpr detail::bit_meaning table[] = {
       {1 << 0, usage::read_src},

@@ -33,7 +33,7 @@ class event_queue {
 
   /// `const auto event = co_await queue.next();` waits for an event. errc::canceled if it is stopped first.
   next_operation next() noexcept;
-  /// The next event without waiting; empty if there is none.
+  /// Takes the next event without waiting; empty if there is none.
   [[nodiscard]] std::optional<registration_event> try_next() noexcept;
   /// The number of events that can be read now.
   [[nodiscard]] std::size_t size() const noexcept;
@@ -45,7 +45,7 @@ class event_queue {
   std::shared_ptr<detail::event_queue_core> core_;
 };
 
-/// What event_queue::next() returns.
+/// The awaitable that event_queue::next() returns.
 class event_queue::next_operation final : public detail::event_request {
  public:
   next_operation(next_operation&& other) noexcept;

@@ -29,7 +29,7 @@ void check_inside(std::span<const std::span<std::byte>> whole, std::span<const s
   throw error(errc::out_of_range, fmt::format("refresh {} bytes that lie in no range of the region", part.size()));
 }
 
-// All of it, because the transports register regions as a whole.
+// Refreshes all of the region, because the transports register regions as a whole.
 task<> refresh_all(region& target) {
   mr::detail::region_state& state = *target.state();
   if (state.options.dmabuf) throw error(errc::invalid_argument, "refresh a region of device memory (dmabuf)");

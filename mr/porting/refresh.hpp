@@ -18,7 +18,7 @@ namespace weft::mr::porting {
 /// a direct region, and one that is disabled where domain_capabilities::gates is false. If the pages cannot be
 /// registered, the region stays as it was. A stop does not interrupt it. From an executor. See fi_mr_refresh(3).
 task<> refresh(region& target, std::size_t offset, std::size_t length);
-/// Several ranges at once, each of which lies in one range of the region; `ranges` is needed until it has ended.
+/// Refreshes several ranges, each inside one range of the region. `ranges` is needed until the task has ended.
 task<> refresh(region& target, std::span<const std::span<std::byte>> ranges);
 /// Refreshes all of the region.
 task<> refresh(region& target);

@@ -13,7 +13,7 @@ struct registration_event {
   /// `given` is the context of submit(), `end` the outcome.
   registration_event(void* given, result<region> end) noexcept : context(given), outcome(std::move(end)) {}
 
-  void* context;           ///< what submit() was given; weft does not look at it
+  void* context;           ///< the context given to submit(); weft does not look at it
   result<region> outcome;  ///< the region, which the reader owns now, or the error
 };
 

@@ -26,19 +26,19 @@ class event_queue_core {
   void deliver(submission& ended) noexcept;
   /// Puts back an event that its reader did not read, as the next one.
   void put_back(std::shared_ptr<submission> unread) noexcept;
-  /// The oldest event; null if there is none.
+  /// Takes the oldest event; null if there is none.
   [[nodiscard]] std::shared_ptr<submission> take() noexcept;
-  /// The oldest event; if there is none, makes `waiter` wait and returns null.
+  /// Takes the oldest event; if there is none, makes `waiter` wait and returns null.
   [[nodiscard]] std::shared_ptr<submission> take_or_wait(event_request& waiter) noexcept;
-  /// False if an event is on its way to the waiter already.
+  /// Withdraws the waiter. False if an event is on its way to it already.
   [[nodiscard]] bool give_up(event_request& waiter) noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
-  /// The event queue is being destroyed.
+  /// Called when the event queue is destroyed. Destroys the regions of events that were not read.
   void close() noexcept;
 
  private:
   friend class submission;
-  // False if it has to be undone first.
+  // Delivers the event. False if the registration has to be undone first.
   [[nodiscard]] bool try_to_deliver(submission& ended) noexcept;
   [[nodiscard]] std::shared_ptr<submission> take_first() noexcept;
   void append(submission& item) noexcept;
@@ -66,7 +66,7 @@ class submission final : public weft::detail::worker_job, public weft::detail::l
   /// Hands the submission to a worker. It keeps itself alive until its event has been read. Throws what
   /// worker_pool::submit() does.
   static void start(std::shared_ptr<submission> item);
-  /// Called when the handle is destroyed.
+  /// Cancels the registration if its event was not read. Called when the handle is destroyed.
   void abandon() noexcept;
   [[nodiscard]] bool is_complete() const noexcept;
   [[nodiscard]] std::uint64_t key() const;

@@ -41,8 +41,8 @@ class [[nodiscard("co_await it")]] remote_writes_operation final : public mr::de
 ///
 /// Works on every fabric. Where the fabric does not see peers' writes (net::capabilities::sees_writes), as an RDMA
 /// device does not, the peer's connection reports a write when it has completed there: one round trip later, and
-/// together with others, so that it costs little. Both ends must be weft then, and writes that a peer has not reported
-/// when it dies are not counted. A connection that closes in order reports all of them first.
+/// together with others, so it costs little. Both ends must be weft then, and writes that a peer has not reported when
+/// it dies are not counted. A connection that closes in order reports all of them first.
 ///
 /// Thread-safe. Regions keep counting after it is destroyed. See fi_mr_bind(3), FI_REMOTE_WRITE.
 class write_counter {

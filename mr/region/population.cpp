@@ -100,8 +100,8 @@ void population::provide(std::span<std::byte> memory) const noexcept {
 
 namespace {
 
-// Workers that provide pages, each a piece at a time so that others get their turn. A frame that is destroyed meanwhile
-// waits for those that have begun: the memory goes with it.
+// Workers that provide pages, each a piece at a time so that others get their turn. If the frame is destroyed
+// meanwhile, it waits for workers that have begun, because the memory may be freed after that.
 class provision final : public weft::detail::operation_base {
  public:
   explicit provision(population& pages) noexcept : pages_(pages) {}
@@ -117,12 +117,12 @@ class provision final : public weft::detail::operation_base {
   [[nodiscard]] std::string describe() const override { return "the pages of memory"; }
 
  private:
-  // More at a time than the memory's bandwidth is good for would keep the workers from others.
+  // More would gain nothing, because bandwidth limits them, and would keep the workers from other work.
   static constexpr std::size_t most_at_a_time = 4;
 
   class helper final : private weft::detail::worker_job, private weft::detail::remote_work {
    public:
-    // Where no thread can be had, the pages are left to the others, or to the device.
+    // If no thread can be started, the pages are left to the other helpers, or to the device.
     void begin(provision& owner) noexcept try {
       owner_ = &owner;
       ended_ = false;
@@ -131,7 +131,7 @@ class provision final : public weft::detail::operation_base {
       ++owner.busy_;
     } catch (const std::exception&) {
     }
-    // False if it has begun.
+    // Withdraws the job. False if it is not queued.
     bool withdraw() noexcept {
       if (!is_busy_ || !resource_workers(&owner_->home()).withdraw(*this)) return false;
       is_busy_ = false;

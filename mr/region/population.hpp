@@ -29,7 +29,7 @@ class population {
   population(std::span<const std::span<std::byte>> ranges, const registration_options& options) noexcept;
   explicit population(const region_state& target) noexcept : population(target.all_ranges(), target.options) {}
 
-  /// Whether there is anything to do.
+  /// Whether to populate this memory.
   [[nodiscard]] static bool wanted(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                                    const registration_options& options) noexcept;
   [[nodiscard]] static bool wanted(const region_state& target) noexcept {

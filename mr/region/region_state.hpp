@@ -40,9 +40,9 @@ class region_state : public background_job, public memory_record {
   bool enabled = true;
   bool changing = false;  // a worker is changing the registration, which must not be used until the result is known
   std::shared_ptr<write_counter_core> counter;
-  told_counter told;  // for peers on fabrics that do not see their writes
+  told_counter told;  // counts writes that peers report, on fabrics that do not see them
   peer_gate windows;
-  // Set for good once the storage of its file has refused writes: the system says so only once, and forgets them.
+  // Set for good once the storage of its file has refused writes: the system reports them only once, and forgets them.
   std::atomic<bool> has_lost_writes = false;
   // Counts the region's handle and every user of a slice of it; the last to let go disposes of the state.
   std::atomic<std::uint32_t> holders{1};
@@ -59,7 +59,7 @@ class region_state : public background_job, public memory_record {
   [[nodiscard]] bool held_by_handle_alone() noexcept;
   /// Throws errc::busy while it is changing; `what` is the verb in the error's text.
   void check_unchanging(const char* what) const;
-  /// The error of `what`, the verb in its text, on a region with this many holders.
+  /// Returns errc::busy for a region with `all_holders` holders; `what` is the verb in its text.
   [[nodiscard]] error in_use(std::uint32_t all_holders, const char* what) const;
   /// Waits until every last use has ended, and itself ends those that no worker has begun. On the thread of the handle,
   /// or on a worker for it. It may block.
@@ -124,7 +124,7 @@ class region_pin {
 
 namespace detail {
 
-/// The last use of a region, which a worker ends before a pin is let go: it revokes a window of the region.
+/// The last use of a region: a worker revokes a window of the region, and then lets its pin go.
 ///
 /// Until then the region stays registered, but is not busy: a caller that ends or changes it waits for this work, or
 /// does it in the worker's place if the worker has not begun.
@@ -139,16 +139,16 @@ class last_use : public weft::detail::list_hook<last_use> {
 
   /// Called before the work is handed to a worker. Does nothing for an empty pin.
   void begin_last_use(region_pin pin) noexcept;
-  /// The work is done: lets the pin go, and disposes of the region if it was the last one. On any thread.
+  /// Ends the use once the work is done: lets the pin go, and disposes of the region if it was the last. On any thread.
   void end_last_use() noexcept;
-  /// withdraw() may succeed now, although it has failed before: threads that wait try again. On any thread.
+  /// Makes waiting threads try withdraw() again, because it may succeed now. On any thread.
   static void offer_last_use() noexcept;
 
  private:
   friend class region_state;
   /// Takes the work from the worker: false if the worker has begun it. From any thread, and under a mutex.
   [[nodiscard]] virtual bool withdraw() noexcept = 0;
-  /// After withdraw(), on the same thread: does the work, and calls end_last_use().
+  /// Does the work, and calls end_last_use(). Called after withdraw(), on the same thread.
   virtual void run_here() noexcept = 0;
 
   region_state* state_ = nullptr;  // null: none, or ended

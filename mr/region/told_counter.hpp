@@ -25,7 +25,7 @@ class told_counter {
   }
   ~told_counter();
 
-  /// 0: there is none.
+  /// The number; 0: none.
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
 
   /// Counts writes that a peer has reported. Does nothing if no counter has this number now.

@@ -40,9 +40,9 @@ class write_counter_core {
   }
   [[nodiscard]] std::uint64_t value() const noexcept { return count_.load(); }
 
-  /// False if its count has been reached already.
+  /// Makes `waiter` wait. False if its count has been reached already.
   [[nodiscard]] bool wait(remote_writes_request& waiter) noexcept;
-  /// False if the waiter has been woken meanwhile.
+  /// Withdraws the waiter. False if it has been woken meanwhile.
   [[nodiscard]] bool give_up(remote_writes_request& waiter) noexcept;
 
  private:

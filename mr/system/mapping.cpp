@@ -187,7 +187,7 @@ mapping::refusal mapping::map(std::size_t bytes, page_kind pages, origin from) n
   return {};
 }
 
-// Not executable, because a system may demand that (vm.memfd_noexec). Older kernels refuse the flag.
+// Makes the file not executable, because a system may demand that (vm.memfd_noexec). Older kernels refuse the flag.
 mapping::refusal mapping::make_file(std::size_t bytes, page_kind pages) noexcept {
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (pages != page_kind::small) flags |= MFD_HUGETLB | (pages == page_kind::giant ? MFD_HUGE_1GB : MFD_HUGE_2MB);

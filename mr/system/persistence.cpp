@@ -24,7 +24,7 @@ bool is_in_memory(const struct statfs& found) noexcept {
   return kind == TMPFS_MAGIC || kind == RAMFS_MAGIC || kind == HUGETLBFS_MAGIC;
 }
 
-// What the kernel gives as a DAX device is persistent memory without a file system: see ndctl-create-namespace(1).
+// A DAX device is persistent memory without a file system: see ndctl-create-namespace(1).
 bool is_dax_device(const struct stat& file) {
   if (!S_ISCHR(file.st_mode)) return false;
   const auto link = fmt::format("/sys/dev/char/{}:{}/subsystem", ::major(file.st_rdev), ::minor(file.st_rdev));

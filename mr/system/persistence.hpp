@@ -7,11 +7,11 @@
 
 namespace weft::mr::detail {
 
-/// Why memory does not survive a power cut, whatever is done: it is no shared mapping of a file that has a name on a
-/// file system other than one in memory. Empty if it can survive one. Blocks: for workers.
+/// Returns why memory cannot survive a power cut: it is no shared mapping of a file that has a name on a file system
+/// other than one in memory. Empty if it can survive one. Blocks: for workers.
 [[nodiscard]] std::string why_not_persistent(std::span<const std::byte> memory);
 
-/// Likewise, why an RDMA device cannot make pinned memory persistent: it is no shared mapping of a DAX device, such as
+/// Returns why an RDMA device cannot make pinned memory persistent: it is no shared mapping of a DAX device, such as
 /// /dev/dax0.0. Empty if it is one. Blocks: for workers.
 [[nodiscard]] std::string why_not_dax(std::span<const std::byte> memory);
 
