@@ -93,7 +93,7 @@ struct domain_capabilities {
   std::size_t max_ranges = 1;          ///< of one region
   bool disabled = false;               ///< registration_options::disabled, and porting::write_counter
   /// The fabric keeps disabled regions closed and sees peers' writes by itself. Without this, a disabled region has no
-  /// key and no windows until it is enabled, which registers it again.
+  /// key or windows until it is enabled, which may register it again.
   bool gates = false;
   bool on_demand = false;      ///< registration_options::on_demand
   bool lazy = false;           ///< registration_options::lazy

@@ -15,7 +15,7 @@ namespace weft::mr {
 struct remote_place {
   std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device, or place_behind_owner
   std::uint64_t address = 0;  ///< of the first byte, in the owner's terms: its virtual address, or its iova
-  std::uint64_t key = 0;      ///< the rkey: a number that the fabric has chosen
+  std::uint64_t key = 0;      ///< the rkey that a peer's requests carry
 
   friend constexpr bool operator==(const remote_place&, const remote_place&) noexcept = default;
 };

@@ -16,7 +16,7 @@ namespace weft {
 /// The outcome of when_any().
 template <class Values>
 struct when_any_result {
-  /// The index of the one that ended first; if it failed, of the first of the others that yielded a value.
+  /// The index of the first to end; if that one failed, of the first other one that yielded a value.
   std::size_t index;
   /// In the order of the arguments: the value of the first to end, and the values of others that completed before the
   /// stop reached them, so that nothing received is lost. Empty for the rest.

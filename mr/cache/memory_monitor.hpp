@@ -47,7 +47,7 @@ class memory_monitor {
   /// Starts to report changes of `range`. False if some cannot be reported: for files, on a disk or not, and for shared
   /// memory. Blocks. From any thread.
   [[nodiscard]] virtual bool watch(std::span<const std::byte> range) noexcept = 0;
-  /// Ends the watch of those parts of `range` that are listener::unneeded(). Blocks. From any thread.
+  /// Tries to unwatch parts of `range` that listener::unneeded() returns. Blocks. From any thread.
   virtual void unwatch(std::span<const std::byte> range) noexcept = 0;
   /// False while a change that was made before this call may not have been reported. From any thread; one system call.
   [[nodiscard]] virtual bool all_told() const noexcept = 0;

@@ -90,8 +90,7 @@ class [[nodiscard("co_await it")]] mark_operation final : public lane_operation 
 
 /// A stream, and the operations on it, which complete in order. On the executor of its engine, which outlives it.
 ///
-/// A program's stream may have more work behind the operations. The lane does not wait for that: a worker destroys the
-/// borrowed stream.
+/// A program's stream may have more work behind the operations. The lane leaves it to a worker to wait for that.
 class copy_lane {
  public:
   enum class owner : std::uint8_t { engine, program };

@@ -13,7 +13,7 @@
 namespace weft::mr::detail {
 namespace {
 
-// A slab is long enough to waste no more than an eighth of its memory, up to this many chunks.
+// A slab is extended up to this many free chunks to waste at most an eighth of its memory.
 constexpr std::size_t longest_slab = 8;
 
 // A different number for each block, so that a buffer that outlives its block does not match the next block there.

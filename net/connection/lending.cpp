@@ -84,7 +84,7 @@ void link_keys::hand_over(lending* what, bool retiring) noexcept {
   if (!keys->mail(*what)) keys->take(what);
 }
 
-// Without a link there is no key, and detach() has forgotten the lending. With one, the executor is alive, because
+// Without a link, the lending is unlisted and any thread may take it. With one, the executor is alive, because
 // detach() waits for this mutex.
 bool link_keys::mail(lending& what) noexcept {
   const std::lock_guard lock(mutex_);

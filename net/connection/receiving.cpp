@@ -293,7 +293,7 @@ std::optional<message> receiving::try_receive() {
   return order_.go_on(waiter);
 }
 
-// Takes a message straight from the link's memory; if none can be taken so, has the link deliver messages to the inbox.
+// Takes a message straight from the link's memory; if it cannot, lets the link deliver what has arrived to the inbox.
 bool receiving::take_from_link(recv_operation& item) noexcept {
   if (!out_.may_be_at_once()) return false;
   link& from = state_.link();

@@ -188,7 +188,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
 
   // State of the transfer:
   //   idle     not awaited yet, or over
-  //   waiting  in the connection's queue, for a slot or for credits
+  //   waiting  in the connection's queue, not posted or carried yet
   //   posted   in record_; the transport uses the memory
   //   carried  with staging, which posts its own requests for it
   enum class state : std::uint8_t { idle, waiting, posted, carried };

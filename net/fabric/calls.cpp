@@ -12,12 +12,12 @@
 namespace weft::net::fabric {
 namespace {
 
-// FI_MR_CACHE_*: a second cache would pin memory that weft's own has let go, and keep memory open to the device that
-// the program has freed: fi_mr(3). FI_UNIVERSE_SIZE: the number of peers that queues have room for, 256 by default,
-// which is more than some devices' queues hold; a queue of weft has one peer. *_NO_BACKTRACE: the libraries under psm
-// and psm2 catch the signals of a dying program and write files about it, even if another provider is used. Values that
-// the user has set stay. libfabric takes these settings from the environment only, which other threads should not be
-// reading: docs/fabric.md.
+// FI_MR_CACHE_*: a second cache would pin memory that weft's own has let go, and leave freed memory open to the device:
+// fi_mr(3). FI_UNIVERSE_SIZE: the number of peers that queues have room for. The default, 256, is more than some
+// devices' queues hold, and a queue of weft has one peer. *_NO_BACKTRACE: the libraries under psm and psm2 catch the
+// signals of a dying program and write files about it, even if another provider is used. Values that the user has set
+// stay. libfabric takes these settings only from the environment, which no other thread should read meanwhile:
+// docs/fabric.md.
 void set_environment() noexcept {
   constexpr int keep = 0;
   // NOLINTBEGIN(concurrency-mt-unsafe)

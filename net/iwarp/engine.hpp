@@ -71,9 +71,9 @@ class engine {
   std::size_t consume(std::span<const std::byte> bytes,
                       std::size_t budget_bytes = std::numeric_limits<std::size_t>::max()) noexcept;
 
-  /// Returns the memory for the next bytes that TCP delivers, behind those that consume() has taken: memory of a
-  /// region, a read or a receive, checked already. Empty if these bytes are for consume(), which accepts them in any
-  /// case. Valid for one recvmsg(2), which must not outlast this thread's hold on the key (key_table::reader::batch).
+  /// Returns the memory for the next bytes that TCP delivers, behind those that consume() has taken: a checked part of
+  /// a region, a read or a receive. Empty if consume() has to take these bytes, as it always may. Valid for one
+  /// recvmsg(2), while this thread holds the key (key_table::reader::batch).
   [[nodiscard]] std::span<std::byte> placement() noexcept;
   /// Whether placement() may yield memory.
   [[nodiscard]] bool may_place() const noexcept { return early_.payload_left() != 0; }

@@ -159,7 +159,7 @@ class engine_host {
   virtual access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept = 0;
   /// Whether the peer may change these eight bytes. Called once for each atomic request.
   virtual access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept = 0;
-  /// Whether this end has recently revoked the key by itself, so a peer that uses it may not have known.
+  /// Whether this end, not the peer, has recently revoked the key: a peer that uses it may not know.
   [[nodiscard]] virtual bool was_revoked([[maybe_unused]] std::uint32_t stag) const noexcept { return false; }
   /// Revokes a key because the peer asks for it; access_status::access if the peer may not revoke this key.
   virtual access_status invalidate(std::uint32_t stag) noexcept = 0;

@@ -20,7 +20,7 @@ namespace weft::net::iwarp {
 task<std::vector<std::byte>> drive(descriptor& socket, initiator& machine, time_point deadline);
 task<std::vector<std::byte>> drive(descriptor& socket, responder& machine, time_point deadline);
 
-/// Sends a handshake's output alone. `step` names it in the texts of errors.
+/// Sends a handshake's output; reads nothing. Error texts name `step`.
 task<> send_output(descriptor& socket, handshake& machine, const char* step, time_point deadline);
 
 }  // namespace weft::net::iwarp

@@ -160,7 +160,7 @@ class tcp_link final : public net::link,
   bool place_unchecked_;
   stream_id id_;
   capabilities capabilities_;
-  link_life life_;  // the peer's half is the input; broken: TCP is closed with a reset instead of a FIN
+  link_life life_;  // peer_has_finished(): no more input; is_broken(): TCP is reset when it closes
   std::unique_ptr<engine> engine_;
   receive_queue* queue_;                        // null: the receives are posted here
   std::unique_ptr<posted_receive[]> receives_;  // with a queue: only the one taken from it

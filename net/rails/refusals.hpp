@@ -26,7 +26,7 @@ class refusals {
 
   void begin(link_events& events) noexcept { events_ = &events; }
 
-  /// Notes the refusal that has ended a rail. True if the access may only have come too late.
+  /// Notes the refusal that has ended a rail. True if the access may simply have been late.
   [[nodiscard]] bool may_have_been_late(const rail& which, const refused_access& what, const error& why) noexcept;
   /// Whether it is known which memory the peer has refused over that rail.
   [[nodiscard]] bool is_named(std::size_t on) const noexcept { return all_[on].by_peer != 0; }

@@ -25,7 +25,7 @@ struct place_in_network {
   // Whether the address can be that of a listener on one machine, loopback included.
   [[nodiscard]] bool is_of_one() const noexcept {
     if (port == 0) return false;
-    if (!is_ipv6) return first() != 0 && first() < 224;  // 0: this network; from 224 on: groups and reserved addresses
+    if (!is_ipv6) return first() != 0 && first() < 224;  // 0: this network; from 224 on: multicast and reserved
     return !IN6_IS_ADDR_UNSPECIFIED(&host) && !IN6_IS_ADDR_MULTICAST(&host) && !IN6_IS_ADDR_LINKLOCAL(&host) &&
            !IN6_IS_ADDR_V4MAPPED(&host);
   }

@@ -55,7 +55,7 @@ class direct_access {
     static_assert(loan_visit::open == end_words::open);
     return {own_.turn, other_.lent[where.number]};
   }
-  /// Where the `bytes` bytes at `address` are mapped, and what may be done with them; empty if not all are.
+  /// Where the `bytes` bytes at `address` are mapped, and the rights; `first` is null if not all are.
   [[nodiscard]] direct_place place(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) noexcept;
 
   /// The next answer that is owed to the peer. To be followed by answered() once it is in the ring.

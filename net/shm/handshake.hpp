@@ -10,7 +10,7 @@
 //
 //   connector                         acceptor
 //       hello  ------------------------->
-//              <-------------------------  accept, or reject     with the channel
+//              <-------------------------  accept with the channel, or reject
 //       ready  ------------------------->
 //
 // accept() waits for the ready, so that a connector that cannot map the channel, or is stopped before it has, leaves no

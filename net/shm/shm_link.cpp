@@ -614,7 +614,7 @@ void shm_link::refuse(violation, std::string_view why) noexcept {
 // Takes the closing steps that are possible now; called whenever one of their conditions may have changed.
 void shm_link::advance_end() noexcept {
   if (life_.is_closed()) return;
-  const bool is_unheard = life_.peer_has_left() && life_.peer_has_finished();  // nobody makes room any more
+  const bool is_unheard = life_.peer_has_left() && life_.peer_has_finished();  // nobody reads the ring now
   if (life_.is_finishing() && requests_.empty() && (answers_.empty() || is_unheard)) {
     direct_.end();  // `finished` tells the peer that this end has let go of all loans
     if (is_unheard || output_.send({.kind = record_kind::finished}, {})) life_.finish();

@@ -369,7 +369,7 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
   }
   previous = seen;  // mutant: what a word holds
   const entry* const item = counts ? table_.find(asked.stag) : nullptr;
-  if (item != nullptr && changes(asked, seen)) item->count_write();  // null: the key was erased meanwhile
+  if (item != nullptr && changes(asked, seen)) item->count_write();  // null: not counted, or just erased
   return access_status::ok;
 }
 

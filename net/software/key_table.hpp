@@ -105,7 +105,7 @@ class key_table {
  private:
   struct entry;
   struct piece;
-  struct turn;  // of one executor
+  struct turn;  // one per reader
 
   [[nodiscard]] entry* find(std::uint32_t stag) const noexcept;
   [[nodiscard]] std::uint32_t random_number();

@@ -183,7 +183,7 @@ task<> tcp_stream::shutdown_send(stream_ref) {
   if (result < 0 && result != -ENOTCONN) throw failure(-result, "shut down the sending side of a stream to");
 }
 
-// ---- the end ----
+// ---- closing ----
 
 // On another thread, or without memory for the task, wire::close() ends the socket.
 void tcp_stream::close() noexcept {

@@ -54,8 +54,8 @@ struct device_traits {
 
   /// GIDs hold the hardware addresses of network interfaces, as on an RNIC. On RoCE they hold IP addresses.
   bool gids_are_hardware_addresses = false;
-  /// The kernel changes the state of the queue pair as it connects and disconnects. It does so for an RNIC, whose
-  /// connection is a TCP connection that the kernel hands over.
+  /// The kernel changes the queue pair's state when it connects and disconnects. It does so for an RNIC, because it
+  /// attaches the TCP connection to the pair.
   bool kernel_drives_pair = false;
   /// rdma_connect(3) may block until the peer answers, because siw establishes its TCP connection inside the call.
   bool connect_blocks = false;

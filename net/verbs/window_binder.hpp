@@ -57,7 +57,7 @@ class window_binder {
     return bindings_[mark - first_bind_mark].wr;
   }
   void request_ended(std::uint32_t mark, bool done) noexcept { binding_ended(bindings_[mark - first_bind_mark], done); }
-  /// Has the coroutines that wait for a free request, or for the peer's first message, look again.
+  /// Makes coroutines that wait for a free request, or for the peer's first message, check again.
   void wake_waiting() noexcept { binding_free_.set(); }
 
   /// Has windows deallocated that were to be invalidated, because the queue pair is about to be destroyed.

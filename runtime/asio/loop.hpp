@@ -87,7 +87,7 @@ class asio_call_base : protected root_observer {
 
   /// Starts the operation. Called once, on the io_context's thread.
   void start() noexcept;
-  /// Destroys the call, and the handler uncalled: instead of start(), or if the handler cannot be given the failure.
+  /// Destroys the call without calling its handler: instead of start(), or for a failure that it cannot take.
   virtual void abandon() noexcept = 0;
 
  protected:
@@ -204,7 +204,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
 
   asio::io_context* context_;  // null: finished
   executor guest_;
-  std::list<asio_wave> waves_{1};      // the last one is for calls to come
+  std::list<asio_wave> waves_{1};      // new calls join the last one
   std::list<asio_wave> next_wave_{1};  // made ahead, so that a stop needs no memory
   // Made before asio_service, so that they may still be used when that is shut down. Empty: finished.
   std::optional<asio::posix::stream_descriptor> descriptor_;  // the event driver's wait_fd(), from the first watch() on

@@ -188,7 +188,7 @@ void executor_core::unwatch_all() noexcept {
   pollers_.unwatch(*driver_);
 }
 
-// True on the executor's thread, and on any thread before the first run(), which decides it.
+// True on the executor's thread, and on any thread until run() or step() first sets it.
 bool executor_core::belongs_to_this_thread() const noexcept {
   return thread_.load(std::memory_order_relaxed) == 0 || runs_on_this_thread();
 }
