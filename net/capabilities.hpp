@@ -9,7 +9,7 @@ namespace weft::net {
 /// What one connection can do, after negotiation. An operation outside it fails before it is posted.
 struct capabilities {
   bool native = false;           ///< weft on both ends: credits, and an orderly close distinct from a death
-  bool orderly_close = false;    ///< recv() can tell the peer's close from its death
+  bool orderly_close = false;    ///< recv() distinguishes the peer's close from its death
   bool checksum = false;         ///< the transport protects the payload beyond what the network does
   bool immediate = false;        ///< send_options::immediate
   bool write_immediate = false;  ///< write_options::immediate
@@ -20,17 +20,16 @@ struct capabilities {
   bool resumes = false;          ///< both ends wait for a new link once all are lost: connection_options::resume_within
   bool device_memory = false;    ///< both ends copy for fabrics that cannot reach it: connection_options::device_memory
   bool persistent_flush = false;  ///< flush_type::persistent: both ends have set connection_options::persistent_flush
-  bool device_flush = false;      ///< likewise, of memory that the peer's device flushes: docs/persistence.md
-  bool sees_writes = false;       ///< fabrics see the peer's writes; else the writer notifies a counter's owner
-  bool same_machine = false;      ///< the peer is a process of this machine, reached by shared memory
-  bool atomics = false;           ///< fetch_add and compare_swap
+  bool device_flush = false;      ///< persistent flushes by the peer's device as well: docs/persistence.md
+  bool sees_writes = false;   ///< fabrics see the peer's writes; else the peer notifies the owner of a write counter
+  bool same_machine = false;  ///< the peer is a process of this machine, reached by shared memory
+  bool atomics = false;       ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)
   std::uint16_t incoming_reads = 0;  ///< reads of the peer that may be outstanding here (IRD)
-  /// The peer's own limit (ORD) before the smaller one of both ends was taken, over iWARP in user space (RFC 6581
-  /// section 9.1); empty if the peer did not tell it, as in the first revision of MPA, or if a device does not report
-  /// it.
+  /// The peer's own ORD, before the smaller one of both ends was taken, over iWARP in user space (RFC 6581 section
+  /// 9.1); empty if the peer did not send it, as in the first revision of MPA, or if a device does not report it.
   std::optional<std::uint16_t> peer_outgoing_reads{};
-  /// Likewise, the peer's own IRD.
+  /// The peer's own IRD, under the conditions of peer_outgoing_reads.
   std::optional<std::uint16_t> peer_incoming_reads{};
   std::uint64_t max_message_bytes = 0;       ///< of one write or read
   std::uint32_t max_send_bytes = 0;          ///< of one send: the peer's receive_size; 0: not known

@@ -49,7 +49,7 @@ connection_core& connection::checked() const {
   return *core_;
 }
 
-// Beside those who make operations, so that it becomes a part of them.
+// Defined beside its callers, so that it is inlined into them.
 void transfer::use(const sink& memory) {
   struct visitor {
     transfer& self;
@@ -98,7 +98,7 @@ task<> connection::send_bytes(std::string_view text, const send_options& how) {
   return send_bytes(std::as_bytes(std::span(text)), how);
 }
 
-// The connection may be gone when the task begins, and when it has waited for memory: only `keys` is asked then.
+// The connection may be gone when the task begins, and when it has waited for memory: only `keys` may be used then.
 // `state` belongs to `core`.
 task<> connection::send_copy(connection_core& core, connection_state& state, std::shared_ptr<link_keys> keys,
                              std::span<const std::byte> bytes, send_options how) {

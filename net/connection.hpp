@@ -38,11 +38,11 @@ struct connection_state;
 /// has opened to it. Move-only.
 ///
 /// It belongs to the executor on which it was connected or accepted. Operations and tasks that are awaited elsewhere
-/// are errc::wrong_thread, and so are try_send(), try_recv() and confirm_retired(). abort() and what only asks do not
-/// check; of these, only statistics() and rails() may be called on other threads.
+/// throw errc::wrong_thread, and so do try_send(), try_recv() and confirm_retired() called elsewhere. abort() and the
+/// queries do not check; of these, only statistics() and rails() may be called on other threads.
 ///
 /// An operation starts when it is awaited, operations start in the order in which they are awaited, and each completes
-/// exactly once. An operation that only reads local memory takes it as a payload, one that writes it as a sink: a
+/// exactly once. Local memory is passed as a payload if the operation only reads it, and as a sink if it writes it: a
 /// buffer, a slice, or a list of slices.
 ///
 /// An operation that is stopped after it was posted may still take effect at the peer: error::posted() says so. An
@@ -67,33 +67,33 @@ class connection {
   /// peer has not opened that key for this connection alone, the connection ends. See rdma_post_send(3), RFC 5040
   /// section 5.3.
   transfer send(const payload& what, const send_options& how = {});
-  /// Sends a copy of any bytes, for which it takes a buffer of the device's pool: it waits while the pool is used up.
-  /// The bytes are copied after the task has begun, and stay unchanged until it has ended. Its place among the
-  /// operations is that of the moment at which it has the buffer. Otherwise like send().
+  /// Sends a copy of any bytes, in a buffer of the device's pool: waits while the pool is used up. Copies the bytes
+  /// after the task has begun, so leave them unchanged until it has ended. Takes its place in the order of operations
+  /// once it has the buffer. Otherwise like send().
   task<> send_bytes(std::span<const std::byte> bytes, const send_options& how = {});
-  /// Sends a copy of the text's characters, likewise.
+  /// Sends a copy of the text's characters; otherwise like send_bytes() of a span.
   task<> send_bytes(std::string_view text, const send_options& how = {});
 
-  /// Sends one message without waiting, for loops that do so by themselves: no task is suspended. False: it would have
-  /// to wait, for the peer's receives or behind other operations; nothing has happened, and a buffer&& is as it was.
-  /// Otherwise the connection keeps the memory until the transport has let go: buffer::in_use(). It takes buffers, as
-  /// errc::invalid_argument says of other memory. Its outcome is that of the connection; what is refused is thrown, as
-  /// send() does. A loop gives others their turn, by yield(): nothing is completed before, and over iWARP nothing sent.
+  /// Sends one message without suspending the task, for loops that poll. Returns false, without effect and with a
+  /// buffer&& as it was, if it would have to wait: for the peer's credits, or behind other operations. If true, the
+  /// connection keeps the memory until the transport no longer uses it (buffer::in_use()), and the message is lost only
+  /// if the connection ends. Throws what send() throws for a refused message; errc::invalid_argument for other memory
+  /// than buffers. A loop calls yield() between sends: until then nothing completes, and over iWARP nothing is sent.
   [[nodiscard]] bool try_send(const payload& what, const send_options& how = {});
 
   /// Waits for the peer's next message. The result is empty once the peer has closed in order, and errc::peer_vanished
   /// is thrown if it died instead; messages that came before are yielded first. Over iWARP a peer that is not weft may
   /// end its direction alone (a FIN, RFC 5041 section 6.2.1): the result is empty then, reads and atomic operations are
   /// errc::peer_closed, and sends and writes go on until close(). Stopping loses nothing: the message goes to the next
-  /// recv(). A message that is there is received without suspending the task, unless it is the turn of others. See
+  /// recv(). A message that has arrived is received without suspending the task, unless other tasks are due first. See
   /// rdma_post_recv(3), RFC 5041 section 5.3.
   recv_operation recv();
   /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
   recv_or_throw_operation recv_or_throw();
 
-  /// The next message, if it is there and no task waits for one; otherwise empty. It looks where messages arrive only
-  /// over shared memory: elsewhere they come between turns of the task. Once no more can come it throws what
-  /// recv_or_throw() throws.
+  /// Takes the next message, if it has arrived and no task waits for one; otherwise returns empty. Only over shared
+  /// memory does it look for new arrivals: over other fabrics, messages arrive between turns of the task. Once no more
+  /// can come, it throws what recv_or_throw() throws.
   [[nodiscard]] std::optional<message> try_recv();
 
   /// Receives the next message into memory of the program's, which is registered for mr::usage::recv: a buffer, a
@@ -123,10 +123,10 @@ class connection {
   /// Completes once all earlier writes of this connection are in the peer's memory. It reads `where` to find out, which
   /// must allow reading and is at least one byte long. See rpma_flush(3).
   ///
-  /// A persistent one completes once all of `where`, which must allow mr::usage::flush_persistent, survives a power cut
-  /// of the peer: a worker of the peer writes it to the storage of its file (msync(2)), or the peer's device flushes
-  /// persistent memory (ibv_wr_flush(3)), which needs capabilities().device_flush as well. Either needs
-  /// capabilities().persistent_flush. EIO of system_category means that the storage has not taken it.
+  /// A persistent flush completes once all of `where`, which must allow mr::usage::flush_persistent, survives a power
+  /// cut of the peer: a worker of the peer writes it to the storage of its file (msync(2)), or the peer's device
+  /// flushes persistent memory (ibv_wr_flush(3)), which needs capabilities().device_flush as well. Both need
+  /// capabilities().persistent_flush. EIO of system_category means that the storage has not taken the bytes.
   transfer flush(const mr::remote_slice& where, flush_type how = flush_type::visibility);
 
   // Atomic operations.
@@ -167,11 +167,11 @@ class connection {
   /// memory is borrowed, even a buffer's. Before the first element is posted: errc::out_of_range,
   /// errc::invalid_argument, and the errors of write() for each element.
   list_operation write(std::span<const list_part> parts, const write_options& how = {});
-  /// Writes blocks of one size, likewise.
+  /// Writes each block of a list of blocks of one size; otherwise like a list of parts.
   list_operation write(const block_list& blocks, const write_options& how = {});
   /// Reads each element of a list, as read() does.
   list_operation read(std::span<const list_part> parts);
-  /// Reads blocks of one size, likewise.
+  /// Reads each block of a list of blocks of one size; otherwise like a list of parts.
   list_operation read(const block_list& blocks);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
@@ -190,27 +190,27 @@ class connection {
   /// connection ends with errc::closed, because the device might let the peer in at any moment.
   task<exposure> expose(const mr::slice& range, mr::usage uses, const expose_options& how = {});
 
-  /// Confirms that the peer is done with a key of this end, as it has said in the program's own protocol. The key is
-  /// revoked and its memory released: at once if its exposure is retired, otherwise once it is (exposure::retire()).
+  /// Confirms that the peer is done with a key of this end, as the peer has said in the program's own protocol. Revokes
+  /// the key and releases its memory: at once if its exposure is retired, otherwise once it is (exposure::retire()).
   /// Does nothing for a key that is not open. Call it only on the peer's word: a later access of the peer ends the
   /// connection.
   void confirm_retired(std::uint64_t key);
-  /// Confirms it for the key of an exposure that has been retired.
+  /// Confirms that the peer is done with the key of a retired exposure.
   void confirm_retired(const exposure& retired);
 
   // Close and abort.
 
-  /// Sends what was posted, tells the peer, and waits at most close_timeout until both sides are done; then it aborts.
-  /// It takes longer only while the peer is in the middle of a direct access to memory that it was lent (docs/shm.md).
-  /// Waiting receives end with errc::closed; messages that still arrive are dropped. It does not wait for reads and
-  /// writes of the peer in this end's memory, which may be cut off. If stopped, it aborts at once and throws
-  /// errc::canceled.
+  /// Sends what was posted, announces the close, and waits at most close_timeout until both sides are done; then it
+  /// aborts. It takes longer only while the peer is in the middle of a direct access to memory that it was lent
+  /// (docs/shm.md). Waiting receives end with errc::closed; messages that still arrive are dropped. It does not wait
+  /// for reads and writes of the peer in this end's memory, which may be cut off. If stopped, it aborts at once and
+  /// throws errc::canceled.
   task<> close();
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;
 
-  /// Whether neither end has closed, and nothing has ended the connection: asked after an error, it tells whether the
-  /// error was that of one operation. False for a connection that was moved from.
+  /// Whether neither end has closed, and nothing has ended the connection. After the error of an operation, true means
+  /// that only that operation failed. False for a connection that was moved from.
   [[nodiscard]] bool is_open() const noexcept;
   /// Waits until the connection is no longer open, and yields why: errc::peer_closed if the peer has closed in order,
   /// errc::closed if this end did, and otherwise what ended the connection. Messages that came before can still be
@@ -219,7 +219,7 @@ class connection {
 
   /// What both ends can do together.
   [[nodiscard]] const net::capabilities& capabilities() const;
-  /// Its operations so far.
+  /// A snapshot of its counters.
   [[nodiscard]] connection_statistics statistics() const;
   /// State and traffic of each of its rails; at the accepting end, of those that have joined so far. Empty for a
   /// connection of a single link, and if the peer does not know rails. May be called from any thread, like

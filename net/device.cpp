@@ -121,7 +121,7 @@ std::vector<std::size_t> fabrics_for(const device_state& device, std::string_vie
 
 std::string over(const net::transport& way) { return fmt::format("over {}", way.name()); }
 
-// Connects over the first fabric that reaches the peer; each has its share of the time.
+// Connects over the first fabric that reaches the peer; each fabric gets its share of the time.
 task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,
                                                     connection_options options) {
   const std::vector<std::size_t> candidates = fabrics_for(*state, address);
@@ -153,7 +153,7 @@ struct listening {
 task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::vector<std::size_t> candidates,
                                       std::string address, listen_options options) {
   listening made;
-  failed_attempts in_order;  // the widest first, whose failure tells more than that an address is taken
+  failed_attempts in_order;  // as tried: the widest fabric's comes first, because it tells more than a taken address
   bool all_have_own_ports = true;
   for (auto fabric = candidates.rbegin(); fabric != candidates.rend(); ++fabric) {
     net::transport& way = state->fabric(*fabric);
@@ -205,7 +205,7 @@ task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_stat
     one.emplace_back(candidates[0], co_await state->fabric(candidates[0]).listen(address, options));
     co_return join_listeners(std::move(one), failed_listener::is_reported);
   }
-  std::vector<listening> reserved;  // or the kernel would choose their ports again
+  std::vector<listening> reserved;  // their ports stay taken, or the kernel would choose them again
   for (;;) {
     listening made = co_await listen_where_possible(state, candidates, address, options);
     if (!made.of_taken) co_return join_what_listens(*state, candidates.back(), address, std::move(made));

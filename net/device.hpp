@@ -30,8 +30,8 @@ struct found_transport;
 
 /// One or more fabrics that reach peers, with a protection domain and a pool of registered memory.
 ///
-/// A program opens one, and keeps it longer than its executors and everything made from it. To use a device that was
-/// moved from is errc::invalid_argument.
+/// A program opens one, which outlives the program's executors and everything made from it. Operations on a device that
+/// was moved from fail with errc::invalid_argument.
 ///
 /// Thread-safe; tasks of any executor await its operations. A connection, a listener and shared receives belong to the
 /// executor of the task that has awaited them.
@@ -65,15 +65,15 @@ class device {
   /// no iwarp.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
-  /// Seam: a device of a transport that was made elsewhere, on failing libraries for instance. Such a transport has its
-  /// own options; the transports' options in device_options do not apply.
+  /// Seam: opens a device over a transport that was made elsewhere, on failing libraries for instance. Such a transport
+  /// has its own options; the transports' options in device_options do not apply.
   [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
 
   device(device&&) noexcept = default;
   device& operator=(device&&) noexcept = default;
   ~device();
 
-  /// The transport in use: "iwarp", "verbs:mlx5_0".
+  /// The fabrics in use: "iwarp", "verbs:mlx5_0,iwarp".
   [[nodiscard]] std::string_view name() const noexcept;
   /// Why "auto" did not use an RDMA device that is there: "rxe0 cannot be opened: Permission denied". Empty if it used
   /// one, if there is none, or if the device was named. Worth a line in a server's log, because the traffic goes over
@@ -108,15 +108,15 @@ class device {
   /// The pool that allocate() takes from, for what the calls above do not offer, and for statistics.
   [[nodiscard]] mr::pool& pool();
 
-  /// Its connections and set-ups so far.
+  /// A snapshot of its counters: connections and set-ups, so far and now.
   [[nodiscard]] device_statistics statistics() const;
 
   /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn, within the one set_up_timeout:
-  /// each address has its share of the time left. If all fail, the error gives the reason for each.
-  /// The error says which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address,
-  /// errc::protocol_error (no iWARP peer there), or the system's error. ENOBUFS if the peer has no receives left
-  /// or its maximum of connections, EMFILE if it has no descriptors, and errc::no_memory at once if the pool can never
-  /// have the receives of this end. See rdma_connect(3), RFC 6581.
+  /// each address has its share of the time left. If all fail, the error gives the reason for each. The error says
+  /// which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address, errc::protocol_error (no iWARP
+  /// peer there), or the system's error. ENOBUFS if the peer has no receives left or its maximum of connections, EMFILE
+  /// if it has no descriptors, and errc::no_memory at once if the pool can never hold the receives of this end. See
+  /// rdma_connect(3), RFC 6581.
   task<connection> connect(std::string address, connection_options options = {});
 
   /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory:
@@ -125,10 +125,10 @@ class device {
   task<shared_receives> share_receives(shared_receive_options options = {});
 
   /// Listens on "HOST:PORT", at the first address of a name that is this machine's; port 0 lets the system choose
-  /// (listener::address()). ":PORT" and "[::]:PORT" are all of its addresses, "0.0.0.0:PORT" those of IPv4.
-  /// EADDRINUSE if another program has the port; with several fabrics, only if it has the port of the last one, or that
-  /// of shared memory, because peers of this machine would reach that program. A port taken on another fabric is only
-  /// reported. See rdma_listen(3).
+  /// (listener::address()). ":PORT" and "[::]:PORT" stand for all of this machine's addresses, "0.0.0.0:PORT" for its
+  /// IPv4 addresses. EADDRINUSE if another program has the port; with several fabrics, only if it has the port of the
+  /// last one, or that of shared memory, because peers of this machine would reach that program. A port taken on
+  /// another fabric is only reported. See rdma_listen(3).
   task<listener> listen(std::string address, listener_options options = {});
 
  private:

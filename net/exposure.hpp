@@ -50,8 +50,8 @@ static_assert(std::is_trivially_destructible_v<expose_options>);
 ///     const auto how = co_await open.ended();  // net::exposure_end::deadline: the peer did not come
 ///     room = co_await open.revoke();  // at once
 ///
-/// The connection's executor does that in its next turn, so later if it is busy or does not run. Over a connection that
-/// has rails (docs/rails.md) a peer that comes too late loses that access alone; over any other the connection ends.
+/// The connection's executor revokes the key in its next turn, so later if it is busy or does not run. Over a
+/// connection with rails (docs/rails.md) a late access of the peer fails alone; over any other it ends the connection.
 ///
 /// An exposure may outlive its connection, whose end revokes the key, as does the peer's send_options::invalidate.
 /// While a part of a region is exposed the region stays registered: region::release() is errc::busy, and a region that
@@ -111,7 +111,7 @@ class exposure {
   weft::detail::sole_handle<lending*, "an exposure"> lending_;  // owned; null: nothing to revoke
   mr::buffer buffer_;
   std::optional<mr::remote_region> remote_;
-  exposure_end ended_by_ = exposure_end::open;  // ended_by() of an empty one
+  exposure_end ended_by_ = exposure_end::open;  // ended_by() of an empty exposure
 };
 
 }  // namespace weft::net

@@ -7,7 +7,7 @@ namespace weft::net {
 
 /// Why an exposure's key was revoked.
 enum class exposure_end : std::uint8_t {
-  open,        ///< it was not: the peer may use the memory, or is about to lose it
+  open,        ///< it was not revoked: the peer may use the memory, or is about to lose it
   deadline,    ///< expose_options::until
   owner,       ///< the program: exposure::revoke(), or its destructor
   peer,        ///< the peer, by a message that revoked the key (send_options::invalidate)

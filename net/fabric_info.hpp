@@ -13,7 +13,7 @@ struct rdma_port_info {
   std::uint8_t number = 0;              ///< from 1 on
   bool active = false;                  ///< it has a link, and the network takes its packets
   std::uint32_t active_mtu = 0;         ///< payload of its packets, in bytes; 0: not known
-  std::uint32_t max_mtu = 0;            ///< likewise, the largest that the device supports
+  std::uint32_t max_mtu = 0;            ///< the largest MTU that the device supports; 0: not known
   std::uint64_t max_message_bytes = 0;  ///< of one operation
 };
 
@@ -44,14 +44,14 @@ struct rdma_device_info {
   bool shared_receives = false;                       ///< device::share_receives()
   bool on_demand = false;                             ///< registration_options::on_demand
   bool dmabuf = false;                                ///< registration_options::dmabuf
-  exposure_reach exposures = exposure_reach::nobody;  ///< who may be given access by connection::expose()
+  exposure_reach exposures = exposure_reach::nobody;  ///< the peers to which connection::expose() opens memory
   std::vector<rdma_port_info> ports{};                ///< in the order of their numbers
 };
 
 /// A fabric that this build knows, or was built without.
 struct fabric_info {
   std::string name{};     ///< as device::open() takes it: "shm", "iwarp", "verbs:mlx5_0", "fabric:efa"; "verbs"
-                          ///< and "fabric" alone if there is none
+                          ///< or "fabric" if none is found
   std::string why_not{};  ///< why it cannot be opened, for a person; empty if it can be
   std::optional<rdma_device_info> rdma{};  ///< set for an RDMA device that can be opened
 };

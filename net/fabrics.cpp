@@ -34,7 +34,7 @@ std::vector<fabric_info> rdma_fabrics() {
 #endif
 }
 
-// Under the names that device::open() takes; without libfabric, or a provider, one entry gives the reason.
+// Lists libfabric's fabrics as device::open() names them; without libfabric or a provider, one entry has the reason.
 std::vector<fabric_info> libfabric_fabrics() {
   std::vector<fabric_info> all;
 #ifdef WEFT_WITH_FABRIC

@@ -109,7 +109,7 @@ std::optional<error> list_operation::check_blocks() const {
   return std::nullopt;
 }
 
-// Makes the element at `place` the one to be posted.
+// Loads the element at `place` into element_, to be posted next.
 void list_operation::load(std::size_t place) {
   element_.how_.immediate = place + 1 == size() ? how_.immediate : std::nullopt;  // mutant: notify the peer of a list
   element_.how_.solicited = how_.solicited && element_.how_.immediate;
@@ -151,9 +151,9 @@ void list_operation::look_up_parts(std::size_t first, std::span<run_element> int
   }
 }
 
-// The end of the parts that are like this one: in the same memory at both ends, with the same usage and counter, and
-// with a remote size equal to the local one, which is at most `most_bytes`. The last part of the list, which may bring
-// immediate data, is like no other.
+// Returns the end of the parts that are like the one at `place`: in the same memory at both ends, with the same usage
+// and counter, and with a remote size equal to the local one, which is at most `most_bytes`. The last part of the list,
+// which may bring immediate data, is like no other.
 std::size_t list_operation::end_of_like(std::size_t place, std::uint64_t most_bytes) const noexcept {
   const list_part& model = parts_[place];
   const mr::memory_record* const memory = model.local.record();
@@ -172,7 +172,7 @@ std::size_t list_operation::end_of_like(std::size_t place, std::uint64_t most_by
   return end;
 }
 
-// Call it after load(place).
+// Records the parts from `place` to `end` in like_. Call it after load(place).
 void list_operation::note_like(std::size_t place, std::size_t end) noexcept {
   like_ = {.end = end,
            .remote_key = element_.remote_key_,

@@ -30,7 +30,7 @@ struct list_part {
 struct block_pair {
   // Braces, because doxygen takes `local =` for something else and leaves the name out.
   std::uint32_t local{0};    ///< begins `local` times block_list::local_stride after the first block
-  std::uint32_t remote = 0;  ///< likewise, in units of block_list::remote_stride
+  std::uint32_t remote = 0;  ///< begins `remote` times block_list::remote_stride after the first block
 };
 
 /// A list whose elements are blocks of one size, at multiples of a stride in one piece of memory at each end: the pages
@@ -40,7 +40,7 @@ struct block_list {
   mr::remote_slice remote;               ///< memory of the peer's blocks
   std::uint64_t block_bytes = 0;         ///< of each block
   std::uint64_t local_stride = 0;        ///< from the beginning of one block to the next; 0: `block_bytes`
-  std::uint64_t remote_stride = 0;       ///< likewise, in the peer's memory
+  std::uint64_t remote_stride = 0;       ///< the stride in the peer's memory; 0: `block_bytes`
   std::span<const block_pair> blocks{};  ///< the blocks to move; the array has a name, and outlives the operation
 };
 static_assert(std::is_trivially_destructible_v<block_list>);
@@ -54,9 +54,9 @@ static_assert(std::is_trivially_destructible_v<block_list>);
 ///     auto push = peer.write(layer, {.immediate = 7});
 ///     co_await push;
 ///
-/// After a stop, or the failure of an element, no more elements are posted, and the list ends once the transport no
-/// longer uses the memory of those that were: so done() is exact in the end. Destroying a task while elements are
-/// posted ends the program.
+/// After a stop, or the failure of an element, no more elements are posted. The list ends once the transport no longer
+/// uses the memory of the posted ones, so done() is exact then. Destroying a task while elements are posted ends the
+/// program.
 class [[nodiscard("co_await it")]] list_operation final : public weft::detail::operation_base,
                                                           private transfer_group,
                                                           private work_run {
@@ -83,7 +83,7 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   friend class sending;
   friend class staging;
 
-  // How the fabric names the peer's memory of the parts up to `end`, which are alike in that.
+  // The fabric's name for the peer's memory, common to all parts up to `end`.
   struct like_parts {
     std::size_t end = 0;
     std::uint64_t remote_key = 0;
@@ -110,8 +110,8 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   void look_up_parts(std::size_t first, std::span<run_element> into) noexcept;
   [[nodiscard]] std::size_t end_of_like(std::size_t place, std::uint64_t most_bytes) const noexcept;
   void note_like(std::size_t place, std::size_t end) noexcept;
-  // Pin the regions of a run's next elements, and release those of the oldest in flight: elements of a run have no
-  // operation_record to do it.
+  // Pin the regions of the next elements of a run, and release those of the oldest in flight, because elements of a run
+  // have no operation_record to do it.
   void hold(std::size_t count) noexcept;
   void release(std::size_t count) noexcept;
   [[nodiscard]] std::uint64_t bytes_of_next(std::size_t count) const noexcept;
@@ -122,7 +122,7 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   }
   void load_block(const block_pair& pair) noexcept;
   void elements_ended(std::size_t count) noexcept;
-  /// No further elements are posted.
+  /// Posts no further elements; concludes the list once none is in flight.
   void close() noexcept {
     is_open_ = false;
     if (under_way_ == 0) conclude();
@@ -147,9 +147,9 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   std::size_t posted_ = 0;
   std::size_t under_way_ = 0;  // posted and not completed
   std::size_t done_ = 0;
-  std::size_t goes_on_at_ = 0;    // posting resumes with so few operations of the connection in flight
-  bool has_failed_ = false;       // one of the elements has
-  std::optional<error> failure_;  // the first failed element's, or that of a stop
+  std::size_t goes_on_at_ = 0;    // posting resumes once at most this many operations of the connection are in flight
+  bool has_failed_ = false;       // an element has failed
+  std::optional<error> failure_;  // of the first failed element, or of a stop
 };
 
 }  // namespace weft::net

@@ -47,7 +47,7 @@ void check_unanswered(const std::unique_ptr<link_request>& request) {
   if (request == nullptr) throw error(errc::invalid_argument, "this connection request was answered before");
 }
 
-// Whoever accepts one peer is likely to accept more.
+// Less room than this is worth a warning, because a program that accepts one peer is likely to accept more.
 constexpr std::size_t few_connections = 8;
 
 // A pool with less than its max_bytes is limited by locked memory.
@@ -82,11 +82,11 @@ bool tells_of_a_full_pool(const error& why, device_state& device, const connecti
 task<> turn_away(link_request& request, std::string_view words) {
   try {
     co_await request.reject(std::as_bytes(std::span(words)));
-  } catch (const error&) {  // then the peer hears of the end alone
+  } catch (const error&) {  // then the peer sees only the end of the connection
   }
 }
 
-// Ends a set-up that waits for its peer, after waiting until that set-up has had its time. False if there is none.
+// Ends a set-up that waits for its peer, or sleeps until it may be ended. False if there is none: do not try again.
 task<bool> make_room(std::shared_ptr<connection_places> places) {
   const time_point now = executor_core::current()->now();
   const auto due = places->evict(now);
@@ -100,7 +100,7 @@ bool waits_for_others(const mr::budget_statistics& pool) noexcept {
   return pool.waiting != 0 && pool.pending_bytes == 0;
 }
 
-// Does so again and again while a peer waits for a full pool.
+// Ends set-ups that wait for their peers, one at a time, while a peer waits for a full pool.
 task<> keep_making_room(const mr::pool& pool, std::shared_ptr<connection_places> places) {
   for (;;) {
     co_await sleep_for(connection_places::shortest_wait);
@@ -108,8 +108,8 @@ task<> keep_making_room(const mr::pool& pool, std::shared_ptr<connection_places>
   }
 }
 
-// An error if the peer must not wait for the pool, because too many do. A size that the pool can never provide is left
-// to the pool to refuse.
+// Reserves the connection's part of the pool. Yields an error if too many peers already wait for the pool. Leaves a
+// size that the pool can never provide to the pool to refuse.
 task<std::optional<error>> too_many_wait(connection_place& place, device_state& device,
                                          const connection_options& options, time_point patience) {
   const std::size_t most = device.pool().max_buffers(receive_bytes(options), mr::budget::receive);
@@ -131,7 +131,7 @@ task<std::optional<error>> too_many_wait(connection_place& place, device_state& 
           most / wanted));
 }
 
-// The pool's receives for a peer. If the pool is full, set-ups that wait for their peers give theirs back.
+// Allocates a peer's receives from the pool. If it is full, ends set-ups that wait for their peers, to free theirs.
 task<receive_memory> find_receives_of_pool(device_state& device, const connection_options& options,
                                            std::shared_ptr<connection_places> places, time_point patience) {
   auto first =
@@ -142,7 +142,7 @@ task<receive_memory> find_receives_of_pool(device_state& device, const connectio
 // Sets the link up, unless its place is given to another peer meanwhile.
 task<std::unique_ptr<link>> make_link(link_request& request, const set_up_options& options, connection_place& place) {
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
-  // The peer of a task that was stopped while it had its receives may have gone for the same reason.
+  // If the task was stopped while it waited for receives, reports that: its peer may have gone for the same reason.
   if (promise.get_stop_token().stop_requested()) throw error(errc::canceled, "wait for the peer");
   waiting_set_up waiting(place, request.origin, promise.get_stop_token());
   promise.set_stop_token(waiting.token());
@@ -186,8 +186,8 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     if (!greeting::unpack(said)) set_up.private_data = hello.user_data();
     std::vector<std::byte> peer_data(said.begin(), said.end());
     if (shared == nullptr) warn_of_little_room(*device, options);
-    // The peer's time ends about when this end's does, and a peer that could come over another fabric gives each half
-    // of it: the rest is left to tell the peer.
+    // The peer gives up at about this end's timeout, or after half of it if it could try another fabric. Waiting less
+    // than that leaves time to tell it.
     const time_point patience = later(executor_core::current()->now(), options.set_up_timeout / 4);
     receive_memory receives;
     std::optional<error> full;
@@ -242,7 +242,7 @@ task<> reject_request(std::shared_ptr<device_state> device, std::unique_ptr<link
 }  // namespace
 
 task<connection> connection_request::accept(connection_options options) {
-  // The request goes along, for the caller may not keep it until the task begins.
+  // Moves the request into the task, because the caller may not keep this until the task begins.
   return make_connection(accept_core(device_, request_.take(), std::move(place_), options));
 }
 
@@ -259,7 +259,7 @@ task<> connection_request::reject(std::span<const std::byte> private_data) {
 
 // ---- listener::accept() ----
 
-/// What listener::accept() shares with the set-ups that it has begun, on the listener's executor.
+/// State that listener::accept() shares with the set-ups that it has begun, on the listener's executor.
 ///
 /// While calls wait and nobody takes the next request, a task in the background does (take_peer()), and then sets its
 /// connection up; meanwhile another task takes the request after that. When the last call leaves, the task that waits
@@ -269,7 +269,7 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
           std::shared_ptr<connection_places> all_places, std::size_t at_once)
       : device(std::move(way)), source(std::move(from)), places(std::move(all_places)), max_in_progress(at_once) {}
 
-  /// A call of accept() waits, for as long as this lives.
+  /// Counts a waiting call of accept(); the last one to leave stops the wait for a request.
   class caller {
    public:
     explicit caller(set_ups& all) noexcept : all_(all) { ++all.callers; }
@@ -318,7 +318,7 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
   std::atomic<bool> closed{false};  // then home may be gone
 };
 
-/// The options of one call of accept(), with what they refer to: a set-up may begin after the call has returned.
+/// The options of a call of accept(), with copies of what they refer to: a set-up may begin after the call.
 class listener::set_up_choice {
  public:
   set_up_choice(const connection_options& options, const device_state& device)
@@ -396,14 +396,14 @@ task<> listener::take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const s
   promise.set_stop_token(all->ended.get_token());
   all->taking = false;
   if (request) ++all->in_progress;
-  all->changed.set();  // whoever waits has the next peer taken
+  all->changed.set();  // wakes the calls of accept(), which have the next peer taken
   if (!request) co_return;
   co_await set_up_peer(*all, *how, *std::move(request));
   --all->in_progress;
   all->changed.set();
 }
 
-// Waits until fewer set-ups than max_in_progress are in progress, and ends those that wait for their peers.
+// Waits until fewer than max_in_progress set-ups are in progress; meanwhile ends set-ups that wait for their peers.
 task<> listener::wait_for_room(set_ups& all) {
   constexpr auto shortest_wait = connection_places::shortest_wait;
   while (all.in_progress >= all.max_in_progress) {
@@ -450,7 +450,7 @@ listener& listener::operator=(listener&& other) noexcept {
 
 std::string_view listener::address() const noexcept { return source_ ? source_->address() : std::string_view(); }
 
-// The listener may go before the task begins, and while it waits.
+// Passes copies, because the listener may be destroyed before the task begins, or while it waits.
 task<std::optional<connection_request>> listener::next() { return next_request(device_, source_.held(), places_); }
 
 task<std::optional<connection_request>> listener::next_request(std::shared_ptr<device_state> device,
@@ -481,8 +481,8 @@ task<std::optional<connection_request>> listener::next_request(std::shared_ptr<d
 
 void listener::close() noexcept {
   if (source_ == nullptr) return;
-  link_listener& source = *source_;  // first: this tells a duplicate of the handle
-  if (set_ups_->closed) return;      // the executor may be gone
+  link_listener& source = *source_;  // first, because it detects a duplicate of the handle
+  if (set_ups_->closed) return;      // then the executor may be gone
   source.close();
   set_ups_->close();
 }

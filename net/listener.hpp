@@ -41,10 +41,10 @@ class connection_request {
   /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws a
   /// weft::error that names the failed step. Call it once. The request may be destroyed meanwhile.
   ///
-  /// errc::no_memory at once if the pool can never have the receives, or if too many peers of this listener already
-  /// wait for receives (listener_options::max_connections); errc::timed_out if the pool has none within half of
-  /// set_up_timeout. The peer is then told, and its connect() fails with ENOBUFS. errc::timed_out, too, if the peer has
-  /// not gone on for 100 ms and another one needs its place, or, because the pool is full, its receives.
+  /// errc::no_memory at once if the pool can never hold the receives, or if too many peers of this listener already
+  /// wait for receives (listener_options::max_connections); errc::timed_out if the pool has none within a quarter of
+  /// set_up_timeout. In these cases the peer's connect() fails with ENOBUFS. errc::timed_out, too, if the peer has not
+  /// gone on for 100 ms while another one needs its place or, because the pool is full, its receives.
   task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
   /// or max_interop_private_data if the peer is not weft or does not say so.
@@ -79,20 +79,19 @@ class listener {
   /// "0.0.0.0:7471", with the port that the system chose if it was 0.
   [[nodiscard]] std::string_view address() const noexcept;
 
-  /// Waits for the next peer that asks for a connection, and yields its request; the result is empty after close(). A
-  /// peer whose request is invalid is dropped. While somebody waits here, peers beyond
-  /// listener_options::max_connections are told that there is no place for them. errc::wrong_thread elsewhere than on
-  /// its executor.
+  /// Waits for the next peer that asks for a connection, and yields its request; the result is empty after close().
+  /// Drops a peer whose request is invalid. While a task waits here, peers beyond listener_options::max_connections are
+  /// rejected, with the reason that there is no place for them. errc::wrong_thread elsewhere than on its executor.
   task<std::optional<connection_request>> next();
 
   /// Waits for the next peer and sets its connection up, for programs that accept every request. The result is empty
   /// after close().
   ///
-  /// While somebody waits here, up to listener_options::max_half_open peers are set up side by side, so that a slow one
-  /// does not hold up the others: the first that is ready comes first. The next peer takes the place of one that has
-  /// not gone on for 100 ms. If the set-up of a peer fails, it is counted (device_statistics::accepts_failed) and
-  /// reported (report_kind::failure), and the others go on. Several tasks may wait at once, in next() too: each peer
-  /// goes to one of them.
+  /// While somebody waits here, up to listener_options::max_half_open peers are set up side by side, so a slow peer
+  /// does not hold up the others, and the first that is ready is yielded first. At that limit the next peer takes the
+  /// place of one that has not gone on for 100 ms. If the set-up of a peer fails, it is counted
+  /// (device_statistics::accepts_failed) and reported (report_kind::failure), and the others go on. Several tasks may
+  /// wait at once, in next() too: each peer goes to one of them.
   ///
   /// Stopping it loses no peer: set-ups that have begun go on, and their connections go to the next accept(). close()
   /// ends them, and the connections that nobody has taken. A set-up uses the options of a call that waits when its peer

@@ -17,14 +17,14 @@ namespace weft::net {
 /// counts against the receive budget.
 class message {
  public:
-  /// A message without anything besides its content.
+  /// A message with this payload, and nothing besides.
   explicit message(mr::buffer content) noexcept : payload(std::move(content)) {}
 
   mr::buffer payload;                      ///< its size is the message's size
   std::optional<std::uint32_t> immediate;  ///< of the peer's send_options or write_options
   std::optional<std::uint64_t>
       invalidated_key;     ///< the key of one of this end's exposures, if the peer has revoked it and no longer uses it
-  bool solicited = false;  ///< the peer asks for attention
+  bool solicited = false;  ///< the sender has set it in its send_options or write_options
 
   /// The payload's size in bytes.
   [[nodiscard]] std::size_t size() const noexcept { return payload.size(); }
@@ -39,7 +39,7 @@ class message {
 /// A message that connection::recv_into() has stored in memory of the program's.
 struct receipt {
   std::size_t bytes = 0;                           ///< its size; the memory behind it is as it was
-  std::optional<std::uint32_t> immediate{};        ///< as message::immediate; then no bytes, if it follows a write
+  std::optional<std::uint32_t> immediate{};        ///< as message::immediate; behind a write, `bytes` is 0
   std::optional<std::uint64_t> invalidated_key{};  ///< as message::invalidated_key
   bool solicited = false;                          ///< as message::solicited
 };

@@ -32,7 +32,7 @@ struct request_head {
   [[nodiscard]] std::span<std::byte> rest() noexcept { return std::as_writable_bytes(std::span(room)).subspan(size); }
 };
 
-// False if there was no request: the client went, or sent too much.
+// Reads the head of a request. False if there is none, because the client has closed or sent too much.
 task<bool> read_head(stream& client, request_head& head) {
   while (!head.complete()) {
     if (head.size == head.room.size()) co_return false;
@@ -73,7 +73,7 @@ struct request_line {
   std::string_view path;
 };
 
-// RFC 9112 section 3.2: a request of HTTP/1.1 has one field Host, and none has several.
+// A request of HTTP/1.1 has exactly one field Host, and no request has several (RFC 9112 section 3.2).
 std::size_t count_hosts(std::string_view head) noexcept {
   constexpr std::string_view name = "\r\nhost:";
   const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
@@ -143,7 +143,7 @@ std::string metrics_server::answer(std::string_view request, source from) {
   }
 }
 
-// A client that goes away, or is too slow, concerns nobody.
+// Drops the errors of a client that goes away or is too slow, because they concern nobody else.
 task<> metrics_server::serve_client(stream_request request, source from, std::chrono::milliseconds patience) {
   try {
     auto client = co_await request.accept();

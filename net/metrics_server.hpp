@@ -19,8 +19,8 @@ class device;
 
 /// How metrics are served.
 struct metrics_server_options {
-  std::size_t max_connections = 16;  ///< of clients at a time; more are turned away
-  /// How long a request may take to arrive, and its answer to be taken.
+  std::size_t max_connections = 16;  ///< clients at a time; more are turned away
+  /// The limit for a request to arrive, and again for the client to take the answer.
   std::chrono::milliseconds patience{10'000};
 };
 static_assert(std::is_trivially_destructible_v<metrics_server_options>);
@@ -48,7 +48,7 @@ class metrics_server {
 
   /// Serves until it is stopped, or until close(). Each request calls `collect` to add the metrics, on the executor of
   /// the server, where counters of other executors, devices and pools may be read as well. An exception from it becomes
-  /// the status 500. It is an lvalue that outlives the task; so does the server, which is not moved meanwhile.
+  /// the status 500. `collect` is an lvalue; it and the server outlive the task, and the server is not moved meanwhile.
   template <std::invocable<metrics&> Collect>
   task<> serve(const Collect& collect) {
     return serve_source({&collect, [](const void* what, metrics& all) { (*static_cast<const Collect*>(what))(all); }});

@@ -91,7 +91,7 @@ struct connection_options {
   bool persistent_flush = false;
 
   net::profile profile = net::profile::native;  ///< the protocol spoken with the peer
-  std::span<const std::byte> private_data{};    ///< for the peer; max_private_data bytes, or max_interop_private_data
+  std::span<const std::byte> private_data{};    ///< for the peer, at most max_private_data or max_interop_private_data
 
   /// Receives shared with other connections, instead of receive_depth of its own; their size replaces receive_size.
   /// They live until connect() or accept() returns.
@@ -117,51 +117,51 @@ static_assert(std::is_trivially_destructible_v<shared_receive_options>);
 /// How to listen.
 struct listener_options {
   std::chrono::milliseconds set_up_timeout{5000};  ///< for a connected peer to send its request
-  /// The most peers that have not sent their request, and requests that nobody has taken. At that limit the next peer
-  /// replaces a silent one that has had 25 ms: the longest silent of the address with the most silent peers. Requests
-  /// that wait to be taken are never dropped for other peers, which wait in the kernel's backlog; while the device has
-  /// connections with rails, or that resume, other peers are turned away as by max_connections, so that links of these
-  /// connections can come back. Peers of an RDMA device come with their request, and further ones are rejected.
-  /// At most so many set-ups are in progress in listener::accept(), too.
+  /// The most peers that have connected and not sent their request, plus requests that nobody has taken. At that limit
+  /// the next peer replaces one that has been silent for 25 ms: the longest silent of the address with the most silent
+  /// peers. Requests that wait to be taken are never dropped for other peers, which wait in the kernel's backlog; but
+  /// while the device has connections with rails, or that resume, other peers are rejected as beyond max_connections,
+  /// so that links of these connections can come back. Peers of an RDMA device come with their request, and are
+  /// rejected beyond the limit. listener::accept(), too, has at most this number of set-ups in progress.
   std::size_t max_half_open = 256;
   /// The most connections through this listener at a time, counting requests that next() has yielded and nobody has
-  /// answered. A connection frees its place once it is closed at this end. Peers beyond that are told at once, because
-  /// most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the peer has its maximum of
-  /// connections", and next() goes on waiting. Plain TCP cannot give them a reason, and closes.
-  /// A set-up that has waited for its peer for 100 ms gives its place to the next peer: of the address with the most of
-  /// them, the one that has waited longest. It fails with errc::timed_out.
+  /// answered. A connection frees its place once it is closed at this end. Peers beyond that are rejected at once,
+  /// because most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the peer has its
+  /// maximum of connections", and next() goes on waiting. Plain TCP cannot give them a reason, and closes. A set-up
+  /// that has waited for its peer for 100 ms fails with errc::timed_out when the next peer needs its place: of the
+  /// address with the most such set-ups, the one that has waited longest.
   ///
   /// Zero: as many as the pool has receives for, of the size and number that accept() is given; as many again may wait
-  /// in accept() for theirs, and peers beyond that are told at once that none are left. Connections that share
-  /// receives, and plain TCP, take nothing from the pool in advance, so nothing limits them.
+  /// in accept() for their receives, and peers beyond that are rejected at once, because none are left. Connections
+  /// that share receives, and plain TCP, take nothing from the pool in advance, so nothing limits them.
   std::size_t max_connections = 0;
   std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class, from a peer's first packet on
 };
 static_assert(std::is_trivially_destructible_v<listener_options>);
 
-/// What connections over iWARP in user space do.
+/// Options of connections over iWARP in user space.
 struct iwarp_options {
-  /// Protect the connection's bytes with a CRC, which is used if either end wants it. Empty: everywhere but over the
-  /// loopback.
+  /// Protects the connection's bytes with a CRC, which is used if either end wants it. Empty: everywhere except over
+  /// the loopback.
   std::optional<bool> checksum{};
-  /// With checksums, receive large payloads directly in place instead of copying them there once they have been
+  /// With checksums, receives large payloads directly in place instead of copying them there once they have been
   /// checked. Faster, but the connection ends only after the damaged bytes were placed, which RFC 5044 section 6
   /// forbids. It also lowers capabilities::max_whole_write_bytes.
   bool place_unchecked = false;
 };
 static_assert(std::is_trivially_destructible_v<iwarp_options>);
 
-/// What connections over RDMA devices do.
+/// Options of connections over RDMA devices.
 struct verbs_options {
-  /// Let expose() use windows whose key works on every connection of the device, if the RDMA device has no other kind
+  /// Lets expose() use windows whose key works on every connection of the device, if the RDMA device has no other kind
   /// (type 1 of ibv_alloc_mw(3)). Only for peers that may see each other's memory.
   bool allow_shared_windows = false;
 };
 static_assert(std::is_trivially_destructible_v<verbs_options>);
 
-/// What connections between processes of one machine do.
+/// Options of connections between processes of one machine.
 struct shm_options {
-  /// Let device::open("auto") prefer shared memory, for peers of this machine, to an RDMA device or iWARP.
+  /// Lets device::open("auto") prefer shared memory, for peers of this machine, to an RDMA device or iWARP.
   bool automatic = true;
   /// The size of each of a connection's two rings, which hold bytes that one end has written and the other has not read
   /// yet. A power of two from 16 KiB to 16 MiB; the smaller size of the two ends is used. Pages of a ring that were

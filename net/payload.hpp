@@ -19,7 +19,7 @@ namespace weft::net {
 ///   destroyed, its memory goes back to the pool later.
 /// - `slice`: borrowed. Stopping the operation aborts the connection, and waits until the transport no longer uses the
 ///   memory.
-/// - A named array of slices: borrowed likewise, as is the array. At most 8, filled in order.
+/// - A named array of slices: borrowed as well, and so is the array. At most 8, filled in order.
 class sink {
  public:
   /// A whole buffer.
@@ -49,8 +49,8 @@ class sink {
   std::variant<mr::slice, mr::buffer*, consumed, const mr::shared_buffer*, std::span<const mr::slice>> memory_;
 };
 
-/// Local memory that an operation only reads: the argument of connection::send() and write(). It is made from whatever
-/// makes a sink, or from one of these:
+/// Local memory that an operation only reads: the argument of connection::send() and write(). It is made from anything
+/// that makes a sink, or from one of these:
 ///
 /// - `buffer&&`: consumed, even if the operation is refused, and kept until the transport no longer uses it.
 /// - `shared_buffer`: held by the operation until then, in addition to its other holders.

@@ -29,7 +29,7 @@ class prepared_memory;
 /// once; a second time is errc::invalid_argument.
 class [[nodiscard("co_await it")]] prepared_transfer {
  public:
-  /// Only before it is awaited.
+  /// Moves the operation, before it is awaited.
   prepared_transfer(prepared_transfer&& other) noexcept
       : prepared_transfer(other.where_, other.kind_, other.offset_, other.held_, other.borrowed_) {
     assert(other.state_ == state::idle && "an operation was moved after it had been awaited");
@@ -41,8 +41,8 @@ class [[nodiscard("co_await it")]] prepared_transfer {
   }
 
   [[nodiscard]] bool await_ready() const noexcept { return false; }
-  /// Does not suspend the task if the memory is used directly, and it is the task's turn to go on. Throws
-  /// errc::out_of_range beyond the prepared memory.
+  /// Starts the operation. Does not suspend the task if the memory is used directly and no other task is due first.
+  /// Throws errc::out_of_range beyond the prepared memory.
   template <std::derived_from<weft::detail::promise_base> Promise>
   [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
     const taken how = take_now(waiter.promise());
@@ -70,8 +70,8 @@ class [[nodiscard("co_await it")]] prepared_transfer {
   std::uint64_t offset_;
   transfer_kind kind_;
   // idle    not awaited yet
-  // ended   where it began
-  // posted  as posted_, which is there from now on
+  // ended   completed inside await_suspend()
+  // posted  as the transfer posted_, which exists from now on
   enum class state : std::uint8_t { idle, ended, posted };
   state state_ = state::idle;
   union {
@@ -80,18 +80,18 @@ class [[nodiscard("co_await it")]] prepared_transfer {
 };
 
 /// Memory of the peer's whose place was looked up once, for many small reads and writes: connection::prepare(). Over
-/// shared memory, those of memory that is used directly then cost little more than the copy. Over other fabrics, and
-/// while the peer has not lent the memory yet, they are ordinary operations.
+/// shared memory, an operation that uses the memory directly costs little more than the copy. Over other fabrics, and
+/// while the peer has not lent the memory yet, it is an ordinary operation.
 ///
 /// It is used on the connection's executor, and outlives its operations. It may outlive the connection: operations are
 /// errc::closed then.
 class prepared_memory {
  public:
-  /// Reads from `offset` on into the buffer, as many bytes as that has. Otherwise like connection::read().
+  /// Reads from `offset` on, as many bytes as the buffer has. Otherwise like connection::read().
   prepared_transfer read(mr::buffer& into, std::uint64_t offset = 0) noexcept {
     return {*this, transfer_kind::read, offset, &into, mr::slice()};
   }
-  /// Into borrowed memory.
+  /// Reads into borrowed memory, as many bytes as it has.
   prepared_transfer read(const mr::slice& into, std::uint64_t offset = 0) noexcept {
     return {*this, transfer_kind::read, offset, nullptr, into};
   }
@@ -99,11 +99,11 @@ class prepared_memory {
   prepared_transfer write(mr::buffer& from, std::uint64_t offset = 0) noexcept {
     return {*this, transfer_kind::write, offset, &from, mr::slice()};
   }
-  /// From borrowed memory.
+  /// Writes borrowed memory's bytes from `offset` on.
   prepared_transfer write(const mr::slice& from, std::uint64_t offset = 0) noexcept {
     return {*this, transfer_kind::write, offset, nullptr, from};
   }
-  /// The memory.
+  /// The peer's memory.
   [[nodiscard]] const mr::remote_slice& remote() const noexcept { return where_; }
 
  private:
@@ -116,7 +116,7 @@ class prepared_memory {
   connection_core* core_;  // null: the connection was moved from
   std::shared_ptr<link_keys> keys_;
   const direct_gate* gate_ = nullptr;      // null: the link has no direct places; valid as long as the connection
-  const executor_core* home_ = nullptr;    // only compared; null: likewise
+  const executor_core* home_ = nullptr;    // only compared; null if gate_ is null
   const mr::registrar* domain_ = nullptr;  // only compared
   std::size_t fabric_ = 0;                 // the device's number of the link's fabric
   std::uint64_t version_ = 0;              // of the gate, when the place was looked up

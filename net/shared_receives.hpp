@@ -15,8 +15,8 @@ class shared_receive_group;
 /// device::share_receives(). Move-only. Name it in connection_options::receives, for connect() and accept().
 ///
 /// They take memory for `depth` messages, however many connections there are. On a device of several domains, such as
-/// "shm,verbs:mlx5_0", each domain has that many, which connections over its fabrics share. Weft peers still have
-/// receive_depth credits each, which come back as messages are received.
+/// "shm,verbs:mlx5_0", each domain has `depth` receives, which connections over its fabrics share. Weft peers still
+/// have receive_depth credits each, which come back as messages are received.
 ///
 /// The connections share fate. If the program does not receive the messages of one, or keeps payloads until the pool is
 /// empty, the others may find no receive either: their peers' messages, and the end of a close, then wait until
@@ -34,7 +34,7 @@ class shared_receives {
   shared_receives& operator=(shared_receives&& other) noexcept;
   ~shared_receives();
 
-  /// The options of share_receives(). errc::invalid_argument if these were moved from.
+  /// The options of share_receives(). errc::invalid_argument if the shared receives were moved from.
   [[nodiscard]] const shared_receive_options& options() const;
 
  private:

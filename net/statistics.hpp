@@ -17,8 +17,8 @@ struct connection_statistics {
   /// Operations of one kind.
   struct operations {
     std::uint64_t posted = 0;  ///< operations that were started
-    std::uint64_t bytes = 0;   ///< user bytes in those
-    std::uint64_t failed = 0;  ///< those that the peer refused, or that ended with the connection
+    std::uint64_t bytes = 0;   ///< user bytes in these operations
+    std::uint64_t failed = 0;  ///< operations that the peer refused, or that ended with the connection
 
     /// Adds the counters of another connection.
     operations& operator+=(const operations& other) noexcept;
@@ -34,7 +34,7 @@ struct connection_statistics {
   std::uint64_t waits_for_credits = 0;
   std::uint64_t messages_received = 0;  ///< including those that no recv() has yielded yet
   std::uint64_t bytes_received = 0;     ///< in those messages
-  /// Accesses of the peer to memory that was taken back, where only the access was lost: over rails.
+  /// Late accesses of the peer to memory that was taken back, over rails, where only the access is lost.
   std::uint64_t late_accesses = 0;
 
   // At the moment:
@@ -65,7 +65,7 @@ struct rail_traffic {
   /// Traffic in one direction.
   struct direction {
     std::uint64_t requests = 0;  ///< completed requests; each slice of a large transfer counts as one
-    std::uint64_t bytes = 0;     ///< user bytes in those
+    std::uint64_t bytes = 0;     ///< user bytes in these requests
   };
   direction to_peer;    ///< sends, writes and atomic operations
   direction from_peer;  ///< received messages, and reads of this end; the peer's reads are not counted here
@@ -74,9 +74,9 @@ struct rail_traffic {
   std::uint64_t opened = 0;      ///< how often it has come up, the first time included
   std::uint64_t lost = 0;        ///< how often it has ended while its connection went on
   std::uint64_t control_messages_sent = 0;      ///< messages of the protocol between rails, beside the connection's own
-  std::uint64_t control_messages_received = 0;  ///< likewise
+  std::uint64_t control_messages_received = 0;  ///< received messages of that protocol
 
-  /// Adds those of another rail.
+  /// Adds the traffic of another rail.
   rail_traffic& operator+=(const rail_traffic& other) noexcept;
 };
 
@@ -98,10 +98,10 @@ struct rail_statistics {
 /// The rails of all connections of a device that go over one fabric.
 struct fabric_rail_statistics {
   std::string fabric{};                ///< "verbs:mlx5_1"
-  std::uint64_t absent = 0;            ///< now: rails of open connections in that state
-  std::uint64_t joining = 0;           ///< likewise
-  std::uint64_t up = 0;                ///< likewise
-  std::uint64_t ending = 0;            ///< likewise
+  std::uint64_t absent = 0;            ///< now: rails of open connections that are absent
+  std::uint64_t joining = 0;           ///< now: rails of open connections that are joining
+  std::uint64_t up = 0;                ///< now: rails of open connections that are up
+  std::uint64_t ending = 0;            ///< now: rails of open connections that are ending
   std::uint64_t bytes_per_second = 0;  ///< the sum over rails that are up
   rail_traffic so_far{};               ///< including the rails of ended connections
 };
@@ -109,9 +109,9 @@ struct fabric_rail_statistics {
 /// Counters of a device's connections and set-ups, so far and now.
 struct device_statistics {
   std::uint64_t connections_opened = 0;  ///< so far
-  std::uint64_t connections_ended = 0;   ///< those of them that have ended, and left nothing at this end
+  std::uint64_t connections_ended = 0;   ///< so far: connections that have ended, and left nothing at this end
   connection_statistics of_ended;        ///< the sum of all connections that have ended
-  connection_statistics of_open;         ///< the sum of the open ones so far, and what they have in flight now
+  connection_statistics of_open;         ///< the sum of all open connections so far, and what they have in flight now
 
   std::uint64_t set_ups = 0;          ///< now: calls of connect() and accept() that have not returned
   std::uint64_t half_open = 0;        ///< now: peers that a listener has let in and that have not sent their request
@@ -127,7 +127,7 @@ struct device_statistics {
   /// connection has waited for links (connection_options::resume_within).
   std::vector<fabric_rail_statistics> rails{};
 
-  /// How many are open now.
+  /// The number of connections that are open now.
   [[nodiscard]] std::uint64_t connections_open() const noexcept { return connections_opened - connections_ended; }
   /// The sum over all connections so far.
   [[nodiscard]] connection_statistics of_all() const noexcept {

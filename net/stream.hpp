@@ -53,14 +53,14 @@ class stream {
   /// A stream that is not connected, like one that was moved from: operations end with errc::closed when they are
   /// awaited, peer() is empty, and close(), abort() and cancel() do nothing.
   stream() noexcept = default;
-  /// Over a connection that carries nothing else; errc::closed for one that was moved from. With a peer that is not
-  /// weft, messages of at most 4096 bytes are sent.
+  /// Makes a stream over a connection that carries nothing else; errc::closed for one that was moved from. With a peer
+  /// that is not weft, messages of at most 4096 bytes are sent.
   explicit stream(connection over);
   stream(stream&&) noexcept = default;
   stream& operator=(stream&& other) noexcept;
-  /// Like close(), but nobody can wait for it; an exception that destroys it aborts it, unless it is closing. On the
-  /// executor's thread, or anywhere when no operation is in progress: its executor closes it in its next turn then, in
-  /// order all the same.
+  /// Closes the stream as close() does, but nobody can wait for it. If an exception destroys the stream, aborts it,
+  /// unless it is closing. Call it on the executor's thread, or on any while no operation is in progress: the executor
+  /// then closes the stream in its next turn, in order all the same.
   ~stream();
 
   /// Connects to "HOST:PORT" through the device, to "SCHEME://HOST:PORT" through it if SCHEME is the name of one of its
@@ -70,9 +70,9 @@ class stream {
   /// device::connect(). The device outlives the stream, which uses its pool.
   static task<stream> connect(device& through, std::string address, connection_options options = stream_options());
 
-  /// Reads received bytes, as many as there is room for; waits if there are none. Yields their number: 0 only at the
-  /// end of the stream, or for no room. The peer's shutdown_send() or close ends the stream. errc::peer_vanished if the
-  /// peer died; over plain TCP the kernel ends the streams of a process that died in order. Stopping it loses no byte.
+  /// Reads received bytes, as many as fit; waits if there are none. Yields their number: 0 only at the end of the
+  /// stream, or if `where` is empty. The peer's shutdown_send() or close ends the stream. errc::peer_vanished if the
+  /// peer died; over plain TCP, a process that dies ends its streams in order. Stopping loses no byte.
   task<std::size_t> read_some(std::span<std::byte> where);
   /// Reads into several pieces of memory, filled in order.
   task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
@@ -128,14 +128,14 @@ class stream {
 
   /// Whether it is neither closed nor aborted.
   [[nodiscard]] bool is_open() const noexcept;
-  /// "10.0.0.7:7471"
+  /// The peer's address: "10.0.0.7:7471".
   [[nodiscard]] std::string_view peer() const noexcept;
 
   // Members that Asio's requirements on types ask for, defined in <weft/net/asio.hpp>.
 
   class executor_type;
   using lowest_layer_type = stream;  ///< itself: there is no layer below
-  /// The io_context that drives the executor; errc::not_supported where none does.
+  /// The executor of the io_context that drives the stream; errc::not_supported if none does.
   [[nodiscard]] executor_type get_executor() const;
   /// Itself.
   [[nodiscard]] lowest_layer_type& lowest_layer() noexcept { return *this; }
@@ -154,7 +154,7 @@ class stream {
   /// during a write. shutdown_receive does nothing: the peer may send until close().
   template <class ShutdownType>
   void shutdown(ShutdownType what);
-  /// Likewise; `none` is cleared.
+  /// shutdown() in the form that Asio's functions call; clears `none`.
   template <class ShutdownType, class ErrorCode>
   void shutdown(ShutdownType what, ErrorCode& none) {
     shutdown(what);

@@ -125,7 +125,7 @@ task<std::optional<stream>> stream_listener::accept_next_plain(std::shared_ptr<t
     if (!request) co_return std::nullopt;
     try {
       co_return co_await stream_request::accept_plain(std::move(request->plain_), options);
-    } catch (const error& why) {  // the peer has gone meanwhile: it concerns nobody else
+    } catch (const error& why) {  // the peer has gone: wait for the next one
       report_failed_set_up(why);
     }
   }

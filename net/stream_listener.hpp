@@ -27,9 +27,9 @@ class stream_request {
   /// "10.0.0.9:40312"; empty once it was answered.
   [[nodiscard]] std::string_view peer() const noexcept;
 
-  /// Yields the stream, on the executor that awaits this and owns the stream from then on. Plain TCP uses only
-  /// dead_peer_after and close_timeout of the options. Call it once. Throws weft::error. The device outlives the
-  /// stream.
+  /// Sets the stream up and yields it, on the executor that awaits this and owns the stream from then on. Plain TCP
+  /// uses only dead_peer_after and close_timeout of the options. Call it once. Throws weft::error. The device outlives
+  /// the stream.
   task<stream> accept(connection_options options = stream_options());
 
  private:
@@ -56,7 +56,7 @@ class stream_listener {
   stream_listener& operator=(stream_listener&&) noexcept;
   ~stream_listener();
 
-  /// "10.0.0.7:7471", or with the scheme if it is TCP's: what stream::connect() takes.
+  /// The address for stream::connect(): "10.0.0.7:7471", or "tcp://10.0.0.7:7471" over plain TCP.
   [[nodiscard]] std::string_view address() const noexcept { return address_; }
   /// Waits for the next peer; one task at a time. Empty after close().
   task<std::optional<stream_request>> next();

@@ -28,7 +28,7 @@ class connection_places {
   /// The pool's receive budget as a number of parts. A connection takes the fraction that its receives need.
   static constexpr std::uint64_t whole_pool = std::uint64_t{1} << 32;
 
-  /// `most` is zero: no limit but the pool's receives.
+  /// If `most` is zero, there is no limit except the pool's receives.
   explicit connection_places(std::size_t most) noexcept : most_(most) {}
 
   /// The time that a set-up has for its peer even if others want its place: a round trip, and a turn of the peer's
@@ -36,8 +36,8 @@ class connection_places {
   static constexpr std::chrono::milliseconds shortest_wait{100};
 
   /// Ends a set-up that waits for its peer, chosen by peer_to_evict(), and frees its place at once. Returns the time
-  /// from which that set-up may be ended: if that is later than `now`, nothing was done. Empty if no set-up waits for
-  /// its peer, and none was ended a moment ago whose place may soon be held by another one that waits.
+  /// from which it may be ended: if that is later than `now`, nothing was done. If no set-up waits: a later time
+  /// shortly after an eviction, because its place may soon be held by a set-up that waits; otherwise empty.
   std::optional<time_point> evict(time_point now);
 
  private:
@@ -73,8 +73,8 @@ class connection_place {
   ~connection_place() { give_up(); }
 
   [[nodiscard]] const std::shared_ptr<connection_places>& all() const noexcept { return of_; }
-  /// Takes so many parts of connection_places::whole_pool; called once. False, only if the listener has no limit of its
-  /// own, when other connections hold the whole pool and as many again wait for it: then this one must not wait too.
+  /// Takes `parts` of connection_places::whole_pool; called once. False, on a listener without a limit of its own, if
+  /// other connections hold the whole pool and as many again wait for it: then this one must not wait too.
   [[nodiscard]] bool take_receives(std::uint64_t parts) noexcept {
     if (of_->has_limit()) return true;
     if (!connection_places::take(of_->of_pool_, parts, 2 * connection_places::whole_pool)) return false;
@@ -106,7 +106,7 @@ class waiting_set_up final : private weft::detail::remote_work {
   waiting_set_up(connection_place& place, const peer_origin& from, stop_token parent);
   ~waiting_set_up();
 
-  /// Stops when `parent` does, and when the place is taken away.
+  /// A token that stops when `parent` does, and when the place is taken away.
   [[nodiscard]] stop_token token() noexcept { return stop_.get_token(); }
   /// Ends the wait. True if the place was taken away.
   [[nodiscard]] bool ends_without_place() noexcept;

@@ -33,16 +33,16 @@ class loan_visit {
   bool open_;
 };
 
-/// Whether a link's direct_places may be used. The link keeps it as long as it lives.
+/// The state of a link's direct_places, which says whether they may be used. It lives as long as the link.
 struct direct_gate {
-  std::uint64_t version = 0;  ///< changes whenever a place comes or goes
+  std::uint64_t version = 0;  ///< changes whenever a place is added or removed
   bool is_behind = false;     ///< the peer may not have executed all earlier writes yet
   /// The handle of registrations whose memory may vanish while it is used: such memory is not copied directly.
   const void* vanishing = nullptr;
 };
 
-/// Where a part of the peer's memory is mapped in this process, if it is: link::find_direct(). It is valid while
-/// direct_gate has the version that it had then.
+/// Where a part of the peer's memory is mapped in this process, if it is: the result of link::find_direct(). Valid as
+/// long as direct_gate::version stays the same.
 struct direct_place {
   std::byte* first = nullptr;                        ///< in this process; null: it is not mapped
   std::uint64_t bytes = 0;                           ///< from there on

@@ -10,8 +10,8 @@
 
 namespace weft::net {
 
-/// The peer that gives way when all places are taken: the oldest of the origin with the most places, so that an origin
-/// which takes many takes them from itself. `all` is not empty, and is in order of age, oldest first.
+/// Chooses the peer that gives way when all places are taken: the oldest of the origin with the most places, so an
+/// origin that takes many loses its own. `all` is not empty, and is in order of age, oldest first.
 template <class Peer>
 Peer& peer_to_evict(const std::vector<Peer*>& all) {
   std::map<peer_origin, std::size_t> counts;

@@ -15,7 +15,7 @@ namespace weft::net::rails {
 inline constexpr std::size_t max_rails = 4;
 
 /// Identifies the connection of a rail. The accepting end draws it at random, and sends it only to its peer, behind the
-/// private data with which it accepts the first rail. Whoever knows the id may add a rail.
+/// private data with which it accepts the first rail. Any peer that knows the id may add a rail.
 using connection_id = std::array<std::byte, 16>;
 
 /// The private data with which a rail joins a connection:

@@ -31,7 +31,7 @@ struct joint_listener {
   joint_listener(std::vector<fabric_listener> all, failed_listener one) : working(all.size()), failed_one(one) {
     for (fabric_listener& each : all) parts.emplace_back(std::move(each));
   }
-  // Whether the others go on without this one.
+  // Leaves this part out if the others are to go on without it; returns false if not.
   [[nodiscard]] bool leaves_out(part& which, const error& why) noexcept {
     if (failed_one != failed_listener::is_left_out || why.code() != errc::connection_failed || working == 1)
       return false;

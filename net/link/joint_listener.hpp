@@ -20,7 +20,7 @@ struct fabric_listener {
   std::unique_ptr<link_listener> source;
 };
 
-/// What becomes of the others if the device of one listener has failed, or was removed.
+/// How listeners of other fabrics go on when one listener's device has failed, or was removed.
 enum class failed_listener : std::uint8_t {
   is_reported,  ///< next() throws its errors, and goes on
   is_left_out,  ///< they go on without it; the errors of the last one are thrown

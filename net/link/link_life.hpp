@@ -8,17 +8,17 @@
 
 namespace weft::net {
 
-/// The life of a link: its steps, each of which asserts that it is legal, and the events that tell the connection of
-/// its end, each exactly once.
+/// The life of a link: its steps, each of which asserts that it is legal, and the events that report the link's end to
+/// the connection, each exactly once.
 ///
 /// Stages:
 ///   open     requests are executed
 ///   ended    link_events::ended() was called
-///   leaving  the link only lets go of what it has: nothing is posted or delivered any more
+///   leaving  the link only releases what it holds: nothing is posted or delivered any more
 ///   closed   everything has completed or been flushed
 ///   over     link_events::closed() was called, and may have destroyed the link
-/// Each end also finishes its own half: it says that no more follows. A link whose two halves have finished closes in
-/// order; a broken one closes without waiting for the peer.
+/// Each end also finishes its own half: it announces that it sends no more. A link whose two halves have finished
+/// closes in order; a broken one closes without waiting for the peer.
 class link_life {
  public:
   link_life() = default;
@@ -28,46 +28,46 @@ class link_life {
 
   // ---- steps ----
 
-  /// The link has been started, with what it tells its end to.
+  /// Starts the life: the link's end is reported to `events`.
   void begin(link_events& events) noexcept {
     assert(events_ == nullptr && "a link was started twice");
     events_ = &events;
   }
-  /// The connection posts no more.
+  /// Notes that the connection posts no more.
   void shut_down() noexcept {
     if (own_ == half::open) own_ = half::shutting_down;
   }
-  /// This end has said that no more follows, or never will say anything again.
+  /// Notes that this end has announced that it sends no more, or that it will never send anything again.
   void finish() noexcept {
     assert((own_ == half::shutting_down || has_ended()) && !has_finished() && "an end finished too early, or twice");
     own_ = half::finished;
   }
-  /// The peer has said that no more follows.
+  /// Notes that the peer sends no more.
   void peer_finished() noexcept { peer_finished_ = true; }
-  /// Nothing more comes from the peer, nor reaches it: its process or its end of the wire is gone.
+  /// Notes that the peer's process or its end of the wire is gone: nothing more comes from it, or reaches it.
   void peer_left() noexcept { peer_left_ = true; }
-  /// From now on the link does not wait for the peer. end() follows, unless the link has ended already.
+  /// Stops waiting for the peer. end() follows, unless the link has ended already.
   void break_off() noexcept {
     assert(!is_closed() && "a link was broken off after it had closed");
     broken_ = true;
   }
-  /// Tells the connection, which may call back into the link.
+  /// Ends the link, and reports it to the connection, which may call back into the link.
   void end(bool orderly, const error& why) noexcept {
     assert(has_begun() && !has_ended() && "a link ended before it was started, or twice");
     stage_ = stage::ended;
     events_->ended(orderly, why);
   }
-  /// After end(): the link only lets go from now on.
+  /// Enters `leaving`, after end().
   void leave() noexcept {
     assert(stage_ == stage::ended && "a link left before it had ended, or twice");
     stage_ = stage::leaving;
   }
-  /// Everything has completed or been flushed; tell_closed() follows.
+  /// Enters `closed`, once everything has completed or been flushed; tell_closed() follows.
   void close() noexcept {
     assert(has_ended() && !is_closed() && "a link closed before it had ended, or twice");
     stage_ = stage::closed;
   }
-  /// Tells the connection, which may destroy the link: nothing of it is touched afterwards.
+  /// Reports the close to the connection, which may destroy the link: nothing of it is touched afterwards.
   void tell_closed() noexcept {
     assert(stage_ == stage::closed && "closed() was called too early, or twice");
     stage_ = stage::over;
@@ -90,24 +90,24 @@ class link_life {
   /// Whether break_off() was called.
   [[nodiscard]] bool is_broken() const noexcept { return broken_; }
 
-  /// Whether this end posts no more; whether it has said so.
+  /// Whether this end posts no more; whether it has finished its half.
   /// @{
   [[nodiscard]] bool is_shut_down() const noexcept { return own_ != half::open; }
   [[nodiscard]] bool has_finished() const noexcept { return own_ == half::finished; }
   /// @}
-  /// Whether the peer has said so; whether it is gone.
+  /// Whether the peer has finished its half; whether it is gone.
   /// @{
   [[nodiscard]] bool peer_has_finished() const noexcept { return peer_finished_; }
   [[nodiscard]] bool peer_has_left() const noexcept { return peer_left_; }
   /// @}
 
-  /// Whether something has happened from which the end may follow.
+  /// Whether anything has happened that may lead to the end.
   [[nodiscard]] bool is_ending() const noexcept {
     return has_ended() || own_ != half::open || peer_finished_ || peer_left_;
   }
   /// Whether the connection waits for finish().
   [[nodiscard]] bool is_finishing() const noexcept { return own_ == half::shutting_down && !broken_; }
-  /// Whether nobody waits for the peer any more.
+  /// Whether the link has ended, and no longer waits for the peer.
   [[nodiscard]] bool may_close() const noexcept {
     return has_ended() && (broken_ || (has_finished() && peer_finished_));
   }

@@ -10,7 +10,7 @@
 // Numbers in the frames of the native protocol, least significant byte first. The caller has checked the range.
 namespace weft::net::little_endian {
 
-// Between this machine's order and that of the frames.
+// Converts between this machine's byte order and that of the frames.
 template <std::unsigned_integral Number>
 [[nodiscard]] Number reorder(Number value) noexcept {
   if constexpr (std::endian::native == std::endian::little) return value;

@@ -45,13 +45,13 @@ struct live_statistics : weft::detail::list_hook<live_statistics> {
   ~live_statistics() = default;
 
   [[nodiscard]] bool has_work() const noexcept { return in_flight.get() != 0 || waiting.get() != 0; }
-  /// An operation has begun.
+  /// Called when an operation begins.
   void begun(time_point now) noexcept {
     if (stalled_since.get() == 0) stalled_since.set(to_number(now));
   }
-  /// An operation has completed.
+  /// Called when an operation has completed.
   void completed(time_point now) noexcept { stalled_since.set(has_work() ? to_number(now) : 0); }
-  /// An operation was withdrawn before it was posted.
+  /// Called when an operation was withdrawn before it was posted.
   void withdrawn() noexcept {
     if (!has_work()) stalled_since.set(0);
   }

@@ -28,10 +28,10 @@ struct native_features {
   bool persistent_flush = false;  ///< makes memory of files persistent: connection_options::persistent_flush
   bool write_notices = false;     ///< takes notices of writes for its write counters: write_notices
 
-  /// Whether a write of the program may be split or repeated, so that links cannot count writes.
+  /// Whether a write of the program may be split or repeated, so links cannot count writes.
   [[nodiscard]] constexpr bool cuts_writes() const noexcept { return rails || device_memory; }
 
-  /// Whether the ends ask each other for what the owner of memory does itself: owner_message.
+  /// Whether the ends ask each other, as the owners of memory, to copy it or make it persistent: owner_message.
   [[nodiscard]] constexpr bool asks_owners() const noexcept { return device_memory || persistent_flush; }
 
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;

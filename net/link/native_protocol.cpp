@@ -50,7 +50,7 @@ native_features unpack_features(std::byte packed) noexcept {
           .device_memory = (bits & device_memory_bit) != 0};
 }
 
-// The versions of a peer that introduces itself as weft; else empty.
+// Returns the versions of a peer whose private data begins with the magic; else nothing.
 std::optional<version_range> versions_in(std::span<const std::byte> private_data) noexcept {
   if (private_data.size() <= oldest_at || !std::equal(magic.begin(), magic.end(), private_data.begin())) {
     return std::nullopt;

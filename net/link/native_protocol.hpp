@@ -23,7 +23,7 @@ namespace weft::net {
 /// peer.
 ///
 ///   1  the greeting of 28 bytes and the trailer of 8 that are described here; features were added in bits and bytes
-///      that used to be zero, so that ends of any age understand each other
+///      that used to be zero, so ends of any age understand each other
 struct version_range {
   std::uint8_t oldest = 1;
   std::uint8_t newest = 1;
@@ -65,7 +65,7 @@ struct greeting {
   std::uint8_t fabric = 0;
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
-  /// Empty if the peer is not weft, or its greeting is invalid.
+  /// Reads a peer's greeting. Empty if the peer is not weft, or its greeting is invalid.
   [[nodiscard]] static std::optional<greeting> unpack(std::span<const std::byte> private_data) noexcept;
   /// The versions that a weft peer speaks, if this end speaks none of them.
   [[nodiscard]] static std::optional<version_range> other_versions(std::span<const std::byte> private_data) noexcept;
@@ -93,7 +93,7 @@ enum class message_kind : std::uint8_t {
   credits = 2,  ///< carries credits only
   close = 3,    ///< the last message: its sender has closed in order
   data_with_immediate = 4,
-  device_memory = 6,  ///< a owner_message; needs no credit, because receives are reserved for it
+  device_memory = 6,  ///< an owner_message; needs no credit, because receives are reserved for it
   heartbeat = 5,  ///< asks for any message as an answer, if need be for a credits message; only to peers that answer
   written = 7,    ///< a write notice: writes of the sender are in place, which the peer's fabrics do not count
   counted = 8,    ///< acknowledges a written message; the sender waits for it before the next one
@@ -111,7 +111,7 @@ enum class message_kind : std::uint8_t {
 struct trailer {
   static constexpr std::size_t bytes = 8;
   static constexpr std::size_t immediate_bytes = 4;
-  /// The longest trailer: receives have so much room beyond receive_size.
+  /// The longest trailer: each receive has this much room beyond receive_size.
   static constexpr std::size_t max_bytes = immediate_bytes + bytes;
   /// The most writes that one written message reports.
   static constexpr std::uint32_t most_writes = (1u << 24) - 1;
@@ -128,7 +128,7 @@ struct trailer {
   }
   /// Writes the trailer to the end of `out`, and yields its size() bytes there.
   [[nodiscard]] std::span<std::byte> pack(storage& out) const noexcept;
-  /// Empty if the trailer is invalid. Reads each byte once, because the peer may change them meanwhile.
+  /// Reads the trailer of a message, each byte once, because the peer may change it meanwhile. Empty if it is invalid.
   [[nodiscard]] static std::optional<trailer> unpack(std::span<const std::byte> message) noexcept;
 };
 
@@ -146,7 +146,7 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
   trailer said;
   said.kind = static_cast<message_kind>(packed & 0xff);
   said.credits = static_cast<std::uint32_t>(packed >> 32);
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not look there again
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from loading it again
   if (said.kind == message_kind::data) [[likely]]
     return said;
   switch (said.kind) {
@@ -174,13 +174,13 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
 }
 
 /// The size of a receive for a message of `receive_size`; also enough for the control messages of rails
-/// (rails::control), and for a owner_message about persistence.
+/// (rails::control), and for an owner_message about persistence.
 [[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {
   constexpr std::size_t least = 40;
   return std::max(std::size_t{receive_size} + trailer::max_bytes, least);
 }
 static_assert(receive_bytes(0) >= owner_message::head_bytes + trailer::bytes);
-/// The size of a connection's receives, which may also have to hold a owner_message about memory of devices.
+/// The size of a connection's receives, which may also have to hold an owner_message about memory of devices.
 [[nodiscard]] constexpr std::size_t receive_bytes(const connection_options& options) noexcept {
   const std::size_t usual = receive_bytes(options.receive_size);
   return options.device_memory ? std::max(usual, owner_message::max_bytes + trailer::bytes) : usual;
@@ -194,8 +194,8 @@ inline constexpr std::uint16_t control_requests = 2;
 /// written message of this end.
 inline constexpr std::uint16_t reserved_receives = 5;
 
-/// The receives that an end posts in all. Heartbeats need one more, for the answer; so do write notices, which an end
-/// receives whose links do not see writes themselves (`sees_writes`).
+/// The receives that an end posts in all. Heartbeats need one more, for the answer. An end whose links do not see
+/// writes themselves (`sees_writes`) needs one more, for write notices.
 [[nodiscard]] constexpr std::uint16_t receives_of(const connection_options& options, bool sees_writes) noexcept {
   const int answers = (options.heartbeat.count() > 0 ? 1 : 0) + (sees_writes ? 0 : 1);
   const int for_persistence = options.persistent_flush ? owner_message::most_persistent_under_way : 0;

@@ -34,7 +34,7 @@ namespace weft::net {
 /// Between processes of one machine, an end may share memory of its device for the duration of an operation. The peer
 /// opens that memory, and copies between it and its own: such requests are direct, and use no slot's memory.
 ///
-/// A persist has slot 0, so that there is one at a time, and asks for no slots. Its bytes, at most
+/// A persist has slot 0, so there is one at a time, and asks for no slots. Its bytes, at most
 /// most_persistent_bytes, are on storage once it is answered.
 struct owner_message {
   static constexpr std::size_t slots = 8;
@@ -45,7 +45,7 @@ struct owner_message {
   static constexpr std::size_t max_bytes = head_bytes + mr::remote_region::max_packed_bytes;
   /// The most messages of the peer in flight: a request and an answer for each slot, an ask, and a memory.
   static constexpr int most_under_way = 2 * static_cast<int>(slots) + 2;
-  /// Likewise, of ends that only make memory persistent: one request and one answer.
+  /// The most messages of the peer in flight if ends only make memory persistent: one request and one answer.
   static constexpr int most_persistent_under_way = 2;
 
   enum class verb : std::uint8_t {
@@ -53,7 +53,7 @@ struct owner_message {
     memory = 2,   ///< the answer to an ask
     put = 3,      ///< copy from the slot to the device
     get = 4,      ///< copy from the device to the slot
-    answer = 5,   ///< to any of the others but an ask
+    answer = 5,   ///< answers a put, get, share, unshare or persist
     share = 6,    ///< asks the peer to open memory of the sender's device
     unshare = 7,  ///< asks the peer to close that memory
     persist = 8,  ///< asks the peer to make its memory persistent: msync(2)

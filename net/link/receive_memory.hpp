@@ -21,11 +21,11 @@ struct receive_memory {
   std::shared_ptr<shared_receive_state> shared;
 };
 
-/// Throws errc::no_memory if the pool can never hold so much.
+/// Throws errc::no_memory if the pool can never hold `count` receives of `bytes`.
 void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t bytes);
 
-/// Allocates all buffers for the first receives, or none: throws errc::timed_out at the deadline, and says how full the
-/// pool is; errc::no_memory at once if the pool can never hold so much.
+/// Allocates all buffers for the first receives, or none. Throws errc::timed_out at the deadline, with how full the
+/// pool is, and errc::no_memory at once if the pool can never hold them.
 task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,
                                                   time_point deadline);
 

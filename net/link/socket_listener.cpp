@@ -21,12 +21,12 @@
 namespace weft::net {
 namespace {
 
-// Before another try where the machine has run out of descriptors or memory.
+// The pause before another try when the machine has run out of descriptors or memory.
 constexpr auto shortage_pause = std::chrono::milliseconds(50);
-// For a peer that is turned away to send its request: the others wait meanwhile.
+// The limit for a peer that is turned away to send its request, because other peers wait meanwhile.
 constexpr std::chrono::milliseconds longest_refusal{1000};
-// How long a peer has for its request at least, where others want its place. One that means well sends it at once: it
-// comes right behind the end of TCP's handshake, however long the way is.
+// The least time for a peer to send its request when others want its place. An honest peer's request comes right behind
+// the end of TCP's handshake, however long the way is.
 constexpr auto shortest_set_up = std::chrono::milliseconds(25);
 
 }  // namespace
@@ -43,7 +43,7 @@ peer_origin network_of(const socket_address& from) noexcept {
   return where;
 }
 
-/// A peer that has connected and not sent its request, and its place among all of those, which are in order of age.
+/// A peer that has connected and not sent its request, and its place in the list of all such peers, oldest first.
 class half_open_peer {
  public:
   using list = std::vector<half_open_peer*>;
@@ -58,7 +58,7 @@ class half_open_peer {
 
   [[nodiscard]] stop_token token() noexcept { return stop_.get_token(); }
   [[nodiscard]] time_point since() const noexcept { return since_; }
-  /// Its place was given to another peer.
+  /// Stops its set-up, for another peer.
   void evict() noexcept {
     std::erase(among_, this);
     stop_.request_stop();
@@ -80,13 +80,13 @@ socket_listener::socket_listener(descriptor socket, std::string name, const list
       name_(std::move(name)),
       options_(options),
       spare_(executor_.calls()) {
-  // Without it nobody could be turned away, and peers would wait for nothing as long as they have time.
+  // Without it no peer could be turned away, and peers would wait in vain until they time out.
   if (const int result = spare_.keep(); result < 0) throw system_error(-result, "reserve a spare descriptor");
   target = &socket_;
   peer = &peer_;
 }
 
-// Where the filter expects peers, requests that nobody takes leave an eighth of the places to them.
+// While the filter expects peers, an eighth of the places is kept from requests that nobody takes.
 bool socket_listener::is_full() const noexcept {
   const std::size_t most = options_.max_half_open;
   std::size_t taken = requests_.size();
@@ -106,7 +106,7 @@ void socket_listener::accept_more() noexcept {
   executor_.io().start(*this);
 }
 
-// Peers that are silent must not keep others out, so that the one that has come takes the place of one of them.
+// Clears the place of a silent peer for the peer that waits, because silent peers must not keep others out.
 void socket_listener::make_room() noexcept try {
   if (!is_full() || half_open_.empty()) return;
   half_open_peer& victim = peer_to_evict(half_open_);
@@ -150,7 +150,7 @@ void socket_listener::not_accepted(int number) noexcept {
   const bool on_spare = std::exchange(on_spare_, false);
   if (!on_spare) set_up_statistics::count(options_.counts->accept_errors);
   if (is_shortage_of_descriptors(number) && !on_spare && spare_.restore()) {
-    kind = io_kind::readable;  // a peer that waits is accepted all the same
+    kind = io_kind::readable;  // the next peer gets the spare descriptor
     return;
   }
   static_cast<void>(spare_.restore());
@@ -171,7 +171,7 @@ void socket_listener::begin_refusal(const std::shared_ptr<socket_listener>& self
 task<> socket_listener::refuse(std::shared_ptr<socket_listener>, descriptor accepted) {
   try {
     co_await reject_request(accepted);
-  } catch (const std::exception&) {  // it learns of the end of the stream
+  } catch (const std::exception&) {  // then the peer sees the end of the stream
   }
   accepted.close();
   static_cast<void>(spare_.restore());
@@ -205,7 +205,7 @@ task<> socket_listener::set_up(std::shared_ptr<socket_listener>, std::unique_ptr
   try {
     co_await await_request(*place, accepted, from);
   } catch (const std::exception&) {
-    // Whatever it was, it is this peer's trouble and nobody else's.
+    // Any error here concerns this peer alone.
     if (!closed_) set_up_statistics::count(options_.counts->requests_failed);
   }
   place.reset();
@@ -265,7 +265,7 @@ void socket_listener::close() noexcept {
   executor_.io().cancel(*this);
   try {
     if (executor_.on_own_thread()) return run_in_background(executor_, wait_for_accept(shared_from_this()));
-  } catch (const std::bad_alloc&) {  // then the executor has to wait for it
+  } catch (const std::bad_alloc&) {  // then wait here, which blocks the executor
   }
   while (in_progress()) executor_.io().poll(1);
 }

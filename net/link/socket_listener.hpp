@@ -28,11 +28,11 @@ namespace weft::net {
 
 class half_open_peer;
 
-/// What listeners on sockets have in common: peers are accepted, send their requests, and are handed out.
+/// The common part of listeners on sockets, which accept peers, receive their requests and hand them out.
 ///
-/// Requests are received in the background, a bounded number at a time, so that a peer that connects and says nothing
-/// keeps nobody else waiting. Requests that nobody takes keep no peer out that the filter expects. Where the process
-/// has no descriptors left, peers are turned away by one that is kept for that.
+/// Requests are received in the background, a bounded number at a time, so a peer that connects and says nothing keeps
+/// nobody else waiting. Requests that nobody takes do not keep out peers that the filter expects. If the process has no
+/// descriptors left, peers are turned away by means of a spare one.
 ///
 /// A listener_handle owns it; the set-ups in the background may outlive that for a moment.
 class socket_listener : private io_operation,
@@ -56,16 +56,16 @@ class socket_listener : private io_operation,
   [[nodiscard]] executor_core& home() const noexcept { return executor_; }
 
  private:
-  /// Of a peer that has been accepted, at `from`.
+  /// The origin of the peer that was accepted on `socket`, from address `from`.
   [[nodiscard]] virtual peer_origin origin_of(const descriptor& socket, const socket_address& from) const noexcept = 0;
   /// Waits for a peer's request, and throws if it is none. Runs with a token of its own, and the listener stays until
-  /// it has ended. The event driver must have forgotten the socket by then: the request may be accepted on another
-  /// executor.
+  /// it has ended. The event driver must have forgotten the socket by then, because the request may be accepted on
+  /// another executor.
   virtual task<std::unique_ptr<link_request>> receive_request(std::unique_ptr<descriptor> socket,
                                                               const socket_address& from, time_point deadline) = 0;
-  /// Waits for a peer's request and says that there are no descriptors left; throws if that cannot be said.
+  /// Waits for a peer's request and rejects it, because no descriptors are left; throws if that is impossible.
   virtual task<> turn_away(descriptor& socket, time_point deadline) = 0;
-  /// The listener closes, and its socket still listens. Once, on its executor.
+  /// Called once, on the executor, when the listener closes: its socket still listens then.
   virtual void closing() noexcept {}
 
   void accept_more() noexcept;
@@ -89,15 +89,15 @@ class socket_listener : private io_operation,
   descriptor socket_;
   std::string name_;
   listen_options options_;
-  // Without descriptors a peer is waited for first, so that the spare one is given up for no longer than it takes to
-  // accept it: then that is its descriptor, and it is turned away, unless another one has come free.
+  // Without descriptors, the listener first waits for a peer, so that the spare one is given up only while accept(2)
+  // takes it for that peer. The peer is then turned away, unless another descriptor has become free.
   spare_descriptor spare_;
   bool on_spare_ = false;  // the spare descriptor is given up to accept(2)
-  bool refusing_ = false;  // or is that of a peer that is being turned away
+  bool refusing_ = false;  // or belongs to a peer that is being turned away
   sockaddr_storage peer_{};
   std::shared_ptr<socket_listener> accepting_;  // keeps us alive while accept(2) is in progress
   std::vector<half_open_peer*> half_open_;      // oldest first
-  bool waits_for_room_ = false;  // all places are taken, and a peer is waited for before one of them is cleared
+  bool waits_for_room_ = false;                 // all places are taken; one of them is cleared once a peer waits
   std::deque<std::unique_ptr<link_request>> requests_;
   event changed_;
   event accept_ended_;  // after close()

@@ -45,10 +45,10 @@ task<> wait_for_input(descriptor& socket, const char* step, time_point deadline)
 /// The address to which the socket is bound. Throws weft::error.
 [[nodiscard]] socket_address address_of(const descriptor& socket);
 
-/// Whether this errno of accept(2) concerns one peer or the network to it, so that accept(2) is to be retried as after
+/// Whether this errno of accept(2) concerns one peer or the network to it, so accept(2) is to be retried as after
 /// EAGAIN, as its manual page asks.
 [[nodiscard]] bool is_transient(int number) noexcept;
-/// Whether this errno of accept(2) means that this machine lacks a resource, so that a later attempt may succeed.
+/// Whether this errno of accept(2) means that this machine lacks a resource, so a later attempt may succeed.
 [[nodiscard]] bool is_shortage(int number) noexcept;
 /// Whether this errno of accept(2) means that the process or the system has no descriptors left.
 [[nodiscard]] bool is_shortage_of_descriptors(int number) noexcept;

@@ -144,7 +144,7 @@ class link_events {
   ~link_events() = default;
 };
 
-/// What a connection gives its link at link::start().
+/// The parameters that a connection gives its link at link::start().
 struct link_parameters {
   std::uint16_t send_depth = 0;               ///< the most requests posted at a time
   std::uint16_t receive_depth = 0;            ///< the most receives posted at a time
@@ -195,9 +195,9 @@ struct exposed_place {
   std::uint64_t address;  ///< of the first byte
 };
 
-/// An established connection of a transport. All calls on the thread of its executor, which may be between two runs.
-/// The order of life: start(), posts, then shut_down() or abort() (or the peer ends it), closed(), destructor; or the
-/// destructor alone. See docs/transports.md.
+/// An established connection of a transport. All calls are made on the thread of its executor, which may be between two
+/// runs. The order of life: start(), posts, then shut_down() or abort() (or the peer ends it), closed(), destructor; or
+/// the destructor alone. See docs/transports.md.
 class link {
  public:
   virtual ~link() = default;
@@ -208,7 +208,7 @@ class link {
   /// The rails of a link that is made of several, for connection::rails(). From any thread.
   [[nodiscard]] virtual std::vector<rail_statistics> rails() const { return {}; }
 
-  /// From now on the link calls `events`. Called once, before anything is posted.
+  /// Starts the link, which calls `events` from now on. Called once, before anything is posted.
   virtual void start(link_events& events, const link_parameters& parameters) = 0;
 
   /// Bytes that the link needs at work_request::corner; constant.
@@ -221,31 +221,31 @@ class link {
   virtual void post(work_request& work) noexcept = 0;
   /// Whether it ever takes requests by take_now(), or messages by take_peeked() or take_arrived(); constant.
   [[nodiscard]] virtual bool takes_at_once() const noexcept { return false; }
-  /// The longest request, its trailer left out, for which take_now() is called; constant.
+  /// The most bytes of a request, without its trailer, for which take_now() is called; constant.
   [[nodiscard]] virtual std::size_t most_at_once() const noexcept { return 0; }
   /// Whether take_now() may be called with a read; else only with a send or write.
   [[nodiscard]] virtual bool may_read_at_once() const noexcept { return false; }
-  /// Carries a request of one segment out at once, without an event, behind all that was posted before. True: it is
-  /// done, and its memory is not used any more; the link may have ended inside the call. False: nothing has happened,
-  /// and the request is to be posted. Called while no request is posted, but for messages of the connection's own.
-  /// `work` has no slot and no corner.
+  /// Carries out a request of one segment at once, without an event, behind everything posted before. True: it is done,
+  /// and its memory is no longer used; the link may have ended inside the call. False: it is not done (a copy may have
+  /// been cut short), so post it. Called while no request is posted, except the connection's own messages. `work` has
+  /// no slot and no corner.
   [[nodiscard]] virtual bool take_now([[maybe_unused]] const work_request& work) noexcept { return false; }
-  /// Where the peer's memory is mapped in this process, for direct_gate::version and as long as the peer lends it. The
-  /// link copies nothing: whoever uses the place keeps the order of operations.
+  /// Finds where the peer's memory is mapped in this process: valid for this direct_gate::version, as long as the peer
+  /// lends it. The link copies nothing; the user of the place copies, and keeps the order of operations.
   [[nodiscard]] virtual direct_place find_direct([[maybe_unused]] std::uint64_t key,
                                                  [[maybe_unused]] std::uint64_t address,
                                                  [[maybe_unused]] std::uint64_t bytes) noexcept {
     return {};
   }
-  /// Null if find_direct() finds nothing, ever.
+  /// The gate of the link's direct places; null if find_direct() never finds any.
   [[nodiscard]] virtual const direct_gate* gate() const noexcept { return nullptr; }
-  /// Called when a task asks for a message, and no event has told of one. The next message that has come since the last
-  /// turn of the executor, if it lies whole in the link's memory, and nothing comes before it; else no bytes. Valid
-  /// until the link's next call.
+  /// The next message that has arrived since the executor's last turn, if it is whole in the link's memory and nothing
+  /// is due before it; else no bytes. Called when a task asks for a message, and no event has reported one. Valid until
+  /// the next call of the link.
   [[nodiscard]] virtual untaken_message peek_message() noexcept { return {}; }
   /// Takes the message that peek_message() has just yielded, without a receive and without an event.
   virtual void take_peeked([[maybe_unused]] const untaken_message& peeked) noexcept {}
-  /// The link may take whatever has come since the last turn of the executor, if that costs no system call.
+  /// Lets the link receive what has arrived since the executor's last turn, if that costs no system call.
   virtual void take_arrived() noexcept {}
   /// Whether the link takes lists whole, by post_run(). Asked after start(), before each list is posted; may allocate
   /// the first time. By default false: each element is posted as a request.
@@ -256,12 +256,13 @@ class link {
   /// Queues a receive; never called on a link with set_up_options::receives. If there are
   /// set_up_options::first_receives, these are the first to be posted, in their order.
   virtual void post_receive(receive_work& work) noexcept = 0;
-  /// Hands over what was posted since the last call: one doorbell for many requests.
+  /// Starts what was posted since the last call: one doorbell for many requests.
   virtual void ring() noexcept = 0;
 
-  /// Sends what was posted, then tells the peer that no more follows; closed() comes once the peer has done the same.
+  /// Sends what was posted, then announces to the peer that no more follows; closed() comes once the peer has done the
+  /// same.
   virtual void shut_down() noexcept = 0;
-  /// A weft peer has announced that it sends no more; before shut_down() or after it.
+  /// Called when a weft peer has announced that it sends no more; before shut_down() or after it.
   virtual void peer_finished() noexcept {}
   /// Ends the link now; ended(), the flushes and closed() follow, maybe from inside this call.
   virtual void abort(std::string_view why) noexcept = 0;
@@ -280,7 +281,7 @@ class link {
   [[nodiscard]] virtual std::optional<std::uint64_t> taken_bytes() noexcept { return std::nullopt; }
 
   /// Asked once the link has ended with errc::connection_failed or errc::protocol_error: whether the device or the
-  /// network may be at fault, and not the peer, so that another link to the same peer may go on.
+  /// network may be at fault, and not the peer, so another link to the same peer may go on.
   [[nodiscard]] virtual bool may_have_failed_alone() const noexcept { return false; }
 
   /// The largest key of this transport; a larger one in a peer's descriptor is refused. Constant.
@@ -339,7 +340,7 @@ struct set_up_options {
 /// An established link with the peer's private data.
 struct new_link {
   std::unique_ptr<net::link> link;           ///< the link
-  std::vector<std::byte> peer_private_data;  ///< what the peer sent with its set-up
+  std::vector<std::byte> peer_private_data;  ///< the private data that the peer sent with its set-up
   std::size_t fabric = 0;                    ///< index of the fabric in its device, which fills it in
   std::string passed_over{};                 ///< why no earlier fabric carries the link: connection::passed_over()
 
@@ -348,7 +349,7 @@ struct new_link {
       : link(std::move(established)), peer_private_data(std::move(data)) {}
 };
 
-/// The network that a peer comes from, as far as the peer cannot choose it.
+/// Where a peer comes from, as far as it cannot choose that: its network, or its user or process over shared memory.
 using peer_origin = std::array<std::byte, 8>;
 
 /// A peer that wants to connect. Destroying it unanswered rejects it.
@@ -362,7 +363,7 @@ class link_request {
 
   /// "10.0.0.7:40112"
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
-  /// What the peer sent with its request.
+  /// The private data that the peer sent with its request.
   [[nodiscard]] virtual std::span<const std::byte> private_data() const noexcept = 0;
 
   /// Establishes the link on the caller's executor, and yields it; either end may send first.
@@ -427,7 +428,7 @@ class transport {
   [[nodiscard]] virtual std::vector<std::shared_ptr<mr::domain>> domains() const { return {shared_domain()}; }
   /// Shorthand for *shared_domain().
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
-  /// What its links can do with a weft peer that can do it as well.
+  /// The features of its links, of which a connection uses those that a weft peer has as well.
   [[nodiscard]] virtual native_features features() const noexcept = 0;
   /// Whether a connection with this connection_options::resume_within uses several links, at once or one after another,
   /// if the peer's end does so too.
@@ -441,8 +442,8 @@ class transport {
   }
   /// The byte at which weft peers may probe whether this end is alive; valid for the transport's lifetime.
   [[nodiscard]] virtual landing_place landing() const noexcept { return {}; }
-  /// Whether an accepted link sends nothing before it has received a message (RFC 5044 section 7.1.2, rule 4): the case
-  /// if the transport cannot tell otherwise that the peer is ready to receive.
+  /// Whether an accepted link sends nothing before the peer's first message (RFC 5044 section 7.1.2, rule 4), because
+  /// nothing else shows that the peer is ready to receive.
   [[nodiscard]] virtual bool listens_first() const noexcept { return false; }
   /// Whether this transport has ports of its own, which no other transport's listener can take: a port in use is then
   /// in use by another listener of this transport.
