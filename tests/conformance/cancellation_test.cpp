@@ -210,7 +210,7 @@ TEST_P_WINDOWS(cancellation, an_operation_that_is_stopped_says_so_though_another
   co_await yield();
   writing.stop();
   const auto another = co_await code_of(await_it());
-  EXPECT_EQ(another, errc::invalid_argument);
+  EXPECT_TRUE(another == errc::busy || another == errc::invalid_argument) << another;  // it may have ended by then
   co_await writing.end();
   EXPECT_EQ(writing.code(), errc::canceled);
   co_await region.release();
