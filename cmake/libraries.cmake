@@ -42,7 +42,7 @@ if(WEFT_SHARED)
   # The library calls its own functions without a detour, and whoever links it gets no library that only it needs.
   # A build without a transport lacks nothing that the map lists, for no public header is about one transport.
   target_link_options(weft_shared PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic-functions LINKER:--as-needed)
-  if(NOT WEFT_SANITIZE)
+  if(NOT WEFT_SANITIZE AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize=")
     target_link_options(weft_shared PRIVATE LINKER:-z,defs)
   endif()
 endif()

@@ -7,12 +7,8 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <cassert>
 #include <new>
-#include <span>
 #include <string>
 
 namespace weft::net {
@@ -160,12 +156,7 @@ sending::carrier& connection_core::make_carrier() {
 
 [[gnu::noinline]] void connection_core::hear_of_device(const receive_slot& slot) noexcept try {
   if (state_.is_silent()) return;
-  // A copy, because the peer may still write to the receive of some links, and what is checked here is used.
-  std::array<std::byte, owner_message::max_bytes> copy;
-  const std::span<const std::byte> content = slot.content_of(slot.what);
-  const auto end = std::ranges::copy(content.first(std::min(content.size(), copy.size())), copy.begin()).out;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  const auto said = owner_message::unpack({copy.begin(), end});
+  const auto said = owner_message::unpack(slot.content_of(slot.what));
   if (staging_ == nullptr) sending_.set_carrier(make_carrier());
   if (!said || !staging_->heard(*said)) state_.violation("a malformed message about what an owner does");
 } catch (const std::bad_alloc&) {

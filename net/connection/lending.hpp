@@ -98,7 +98,7 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   bool is_owned_ = true;                   // by an exposure, or handed over by one
   index::node_type unlisted_;              // empty while it is listed
   index::iterator listed_;
-  lending* next_ = nullptr;  // the next retired lending, in detach()
+  lending* next_ = nullptr;  // in detach(): the next in its list of retired lendings
   bool retired_ = false;
   bool confirmed_ = false;  // the peer is done with it, but its owner has not let go yet
   loan_watch* watches_ = nullptr;

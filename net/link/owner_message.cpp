@@ -4,6 +4,8 @@
 #include <weft/runtime/error.hpp>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 
 namespace weft::net {
 namespace {
@@ -52,8 +54,12 @@ std::size_t owner_message::pack(std::span<std::byte> out) const noexcept {
   return head_bytes + packed.size();
 }
 
-std::optional<owner_message> owner_message::unpack(std::span<const std::byte> packed) noexcept try {
-  if (packed.size() < head_bytes) return std::nullopt;
+std::optional<owner_message> owner_message::unpack(std::span<const std::byte> message) noexcept try {
+  if (message.size() < head_bytes || message.size() > max_bytes) return std::nullopt;
+  // A copy, because the peer may change some messages meanwhile, and the fields that are checked here are used.
+  std::array<std::byte, max_bytes> copy;
+  const std::span packed(copy.begin(), std::ranges::copy(message, copy.begin()).out);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from loading `message` again
   owner_message said;
   said.what = static_cast<verb>(packed[0]);
   said.slot = std::to_integer<std::uint8_t>(packed[1]);

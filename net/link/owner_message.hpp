@@ -74,7 +74,7 @@ struct owner_message {
 
   /// Writes the message to the beginning of `out`, which has max_bytes, and returns its length.
   [[nodiscard]] std::size_t pack(std::span<std::byte> out) const noexcept;
-  /// Empty if the message is invalid.
+  /// Empty if the message is invalid. Loads each byte once, because the peer may change them meanwhile.
   [[nodiscard]] static std::optional<owner_message> unpack(std::span<const std::byte> bytes) noexcept;
 };
 

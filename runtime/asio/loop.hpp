@@ -284,7 +284,7 @@ inline void asio_loop::pump() {
   }
   try {
     rest(kicked_ ? duration::zero() : time);
-  } catch (...) {  // no memory to wait with: leaves io_context::run(), too
+  } catch (...) {  // no memory for a wait: the exception leaves io_context::run(), too
     kick();
     throw;
   }

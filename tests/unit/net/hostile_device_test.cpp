@@ -135,5 +135,19 @@ TEST(owner_messages, tell_of_memory_of_exactly_the_size_of_all_slots) {
   EXPECT_FALSE(owner_message::unpack(of(all + 1)));
 }
 
+TEST(owner_messages, of_the_longest_kind_have_not_a_byte_more) {
+  std::vector<mr::remote_place> places;
+  for (std::size_t i = 0; i != mr::max_fabrics; ++i) {
+    places.push_back({.fabric = static_cast<std::uint8_t>(i), .address = 0x1000, .key = UINT64_MAX - i});
+  }
+  mr::remote_region longest(places, owner_message::slots * owner_message::slot_bytes, mr::usage::write_dst);
+  longest.count_by(7);
+  bytes wire = packed({.what = verb::memory, .region = longest});
+  ASSERT_EQ(wire.size(), owner_message::max_bytes);
+  EXPECT_TRUE(owner_message::unpack(wire));
+  wire.push_back(std::byte{0});
+  EXPECT_FALSE(owner_message::unpack(wire));
+}
+
 }  // namespace
 }  // namespace weft::test
