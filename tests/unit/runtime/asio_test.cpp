@@ -10,7 +10,6 @@
 #include <sys/eventfd.h>
 
 #include "asio_run.hpp"
-#include "out_of_memory.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -239,39 +238,6 @@ TEST_F(asio_host_test, sleeps_in_the_io_context_while_nothing_happens) {
   EXPECT_LT(host_->executor().statistics().turns - before, 50U);
 }
 
-// Has this thread keep the frames of many tasks.
-void keep_many_frames() {
-  std::vector<task<>> tasks;
-  for (int i = 0; i < 100'000; ++i) tasks.push_back(nothing());
-}
-
-TEST_F(asio_host_test, gives_frames_back_while_it_is_idle) {
-  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
-  const auto root = []() -> task<> {
-    keep_many_frames();
-    EXPECT_GT(detail::frame_bytes_kept(), detail::frame_bytes_kept_when_idle);
-    co_await sleep_for(300ms);
-    EXPECT_LE(detail::frame_bytes_kept(), detail::frame_bytes_kept_when_idle + 4096);  // and what has ended since
-  };
-  bool ended = false;
-  host_->async(root(), [&](std::error_code failure) { ended = !failure; });
-  io_.run();
-  EXPECT_TRUE(ended);
-}
-
-TEST_F(asio_host_test, gives_frames_back_when_it_has_nothing_left_to_do) {
-  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
-  const auto root = []() -> task<> {
-    keep_many_frames();
-    co_return;
-  };
-  bool ended = false;
-  host_->async(root(), [&](std::error_code failure) { ended = !failure; });
-  io_.run();
-  EXPECT_TRUE(ended);
-  EXPECT_LE(detail::frame_bytes_kept(), detail::frame_bytes_kept_when_idle + 4096);
-}
-
 TEST_F(asio_host_test, a_cancellation_slot_stops_the_operation_with_operation_aborted) {
   asio::cancellation_signal cancel;
   std::optional<std::error_code> ended;
@@ -383,36 +349,6 @@ TEST_F(asio_host_test, is_woken_by_other_threads) {
   });
   io_.run();
   EXPECT_EQ(sum, 5050);
-}
-
-TEST_F(asio_host_test, is_woken_by_a_thread_that_has_no_memory) {
-  if (test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
-  class call final : public detail::remote_work {
-   public:
-    explicit call(asio::io_context& target) noexcept : target_(target) {}
-
-   private:
-    void run_on_executor() noexcept override { target_.stop(); }
-    asio::io_context& target_;
-  };
-  const auto guard = asio::make_work_guard(io_);
-  call stop(io_);
-  const std::jthread other([&] {
-    const test::out_of_memory none;
-    core_of(host_->executor()).submit(stop);
-  });
-  io_.run();
-}
-
-TEST_F(asio_host_test, starts_and_kicks_without_memory_of_its_own) {
-  if (test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
-  io_.poll();
-  io_.restart();
-  {
-    const test::out_of_memory none;
-    host_->request_stop();  // posts to the io_context
-  }
-  EXPECT_GT(io_.poll(), 0U);
 }
 
 // A handler of which one move, counted down, throws.

@@ -138,26 +138,6 @@ TEST(spawned_death, of_the_handle_while_a_task_waits_through_it_ends_the_program
   EXPECT_DEATH(misuse(), "weft: the handle of a task was destroyed while somebody waits for the task");
 }
 
-TEST(scope, one_that_has_ended_takes_no_more_tasks) {
-  if (test::sanitized) GTEST_SKIP() << "the address sanitizer tells of the use itself";
-  bool ran = false;
-  const auto child = [&]() -> task<> {
-    ran = true;
-    co_return;
-  };
-  test::run([&]() -> task<> {
-    scope* kept = nullptr;
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      kept = &children;
-      co_return;
-    });
-    EXPECT_TRUE(failed_with(test::failure_thrown_by([&] { kept->spawn(child()); }), errc::invalid_argument,
-                            "a scope that has ended"));
-    for (int i = 0; i < 3; ++i) co_await yield();
-  }());
-  EXPECT_FALSE(ran);
-}
-
 // Suspends a task on `operation` and destroys `target` under it.
 template <class Target, class Wait>
 void destroy_under_a_waiter(std::unique_ptr<Target> target, Wait wait) {

@@ -186,24 +186,6 @@ SCOPE_TEST(spawned, goes_with_as_result) {
   EXPECT_EQ(value.value(), 4);
 }
 
-TEST(spawned, allocates_nothing_once_warm) {
-  if (test::sanitized) GTEST_SKIP() << "sanitizers allocate each frame anew";
-  std::size_t allocated = 1;
-  test::run_scope([&](scope& children) -> task<> {
-    for (int round = 0; round < 2; ++round) {
-      const std::size_t before = test::allocations();
-      for (int i = 0; i < 100; ++i) {
-        auto child = children.spawn(number_after(1, i));
-        EXPECT_EQ(co_await child, i);
-        children.spawn(number_after(0, i));
-      }
-      co_await yield();
-      allocated = test::allocations() - before;
-    }
-  });
-  EXPECT_EQ(allocated, 0U);
-}
-
 TEST(spawned, dumps_say_who_waits_for_one) {
   event start;
   bool ended = false;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/core/frame_allocator.hpp>
 #include <weft/runtime/task.hpp>
 
 #include "runtime/support.hpp"
@@ -151,57 +150,6 @@ TEST(task, yields_what_can_only_be_moved_and_references) {
 TEST(task, yields_what_its_braces_make) {
   const auto make = []() -> task<std::pair<int, std::string>> { co_return {1, "one"}; };
   EXPECT_EQ(test::run(make()), std::pair(1, std::string("one")));
-}
-
-task<> one_of_each(event& gate) {
-  co_await one();
-  co_await yield();
-  co_await sleep_for(duration::zero());
-  gate.set();
-  co_await gate.wait();
-  co_await with_timeout(std::chrono::hours(1), gate.wait());
-}
-
-task<std::size_t> allocations_of(int rounds) {
-  event gate;
-  const std::size_t before = test::allocations();
-  for (int i = 0; i < rounds; ++i) co_await one_of_each(gate);
-  co_return test::allocations() - before;
-}
-
-TEST(task, tasks_awaits_sleeps_events_and_timeouts_allocate_nothing_once_warm) {
-  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
-  executor home;
-  home.run(allocations_of(10));
-  EXPECT_EQ(home.run(allocations_of(1000)), 0U);
-}
-
-// What this thread keeps of the frames of so many tasks that have never started.
-std::size_t kept_of(std::size_t count) {
-  std::vector<task<int>> tasks;
-  for (std::size_t i = 0; i < count; ++i) tasks.push_back(one());
-  tasks.clear();
-  return detail::frame_bytes_kept();
-}
-
-TEST(task, a_thread_keeps_no_more_frames_than_it_says) {
-  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
-  constexpr std::size_t more_than_are_kept = detail::most_frame_bytes_kept / 100;
-  std::size_t kept = 0;
-  std::thread([&] { kept = kept_of(more_than_are_kept); }).join();
-  EXPECT_LE(kept, detail::most_frame_bytes_kept);
-  EXPECT_GE(kept, detail::most_frame_bytes_kept / 2);
-}
-
-TEST(task, an_idle_executor_gives_frames_back) {
-  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
-  const auto root = []() -> task<std::size_t> {
-    const std::size_t busy = kept_of(100'000);
-    EXPECT_GT(busy, detail::frame_bytes_kept_when_idle);
-    co_await sleep_for(std::chrono::milliseconds(300));
-    co_return detail::frame_bytes_kept();
-  };
-  EXPECT_LE(test::run(root()), detail::frame_bytes_kept_when_idle + 4096);  // and what has ended since
 }
 
 }  // namespace
