@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
 #include <weft/mr/region/population.hpp>
+#include <weft/mr/system/persistence.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
@@ -55,6 +56,7 @@ void domain::prepare(detail::region_state& target, const registration_options& o
   check(target.bytes, options);
   if (options.direct && options.device == nullptr) check_direct(target, options);
   target.set(options);
+  if (includes(options.usage, usage::flush_persistent)) target.storage = std::make_shared<detail::storage>();
   target.enabled = !options.disabled;
   target.windows.open = !options.disabled;
 }

@@ -24,6 +24,7 @@ class registrar;
 namespace detail {
 
 class last_use;
+class storage;
 class write_counter_core;
 
 /// One registration and, if it owns its memory, the memory. Deleting it deregisters, which may block.
@@ -42,8 +43,7 @@ class region_state : public background_job, public memory_record {
   std::shared_ptr<write_counter_core> counter;
   told_counter told;  // counts writes that peers report, on fabrics that do not see them
   peer_gate windows;
-  // Set for good once the storage of its file has refused writes: the system reports them only once, and forgets them.
-  std::atomic<bool> has_lost_writes = false;
+  std::shared_ptr<detail::storage> storage;  // with usage::flush_persistent
   // Counts the region's handle and every user of a slice of it; the last to let go disposes of the state.
   std::atomic<std::uint32_t> holders{1};
 

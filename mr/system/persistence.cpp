@@ -68,4 +68,12 @@ int make_persistent(std::span<std::byte> memory) noexcept {
   return ::msync(memory.data() - before, before + memory.size(), MS_SYNC) == 0 ? 0 : -errno;
 }
 
+bool storage::write(std::span<std::byte> memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (has_lost_writes_) return false;
+  const int failure = call_(memory);
+  has_lost_writes_ = failure != 0 && failure != -ENOMEM;
+  return failure == 0;
+}
+
 }  // namespace weft::mr::detail

@@ -15,8 +15,6 @@
 
 #include <fmt/core.h>
 
-#include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <new>
 #include <utility>
@@ -221,22 +219,20 @@ owner_access owner_service::begin(const owner_message& asked, mr::usage purpose,
 }
 
 // Checks the key after the write too: while a worker waits for the storage, the key may be closed, the memory unmapped,
-// and other memory written in its place. After a failed write all later flushes of the region fail, because the kernel
-// takes pages that it could not write for clean, and reports that only once for all peers.
+// and other memory written in its place.
 task<owner_access> owner_service::persist(const owner_message& asked) {
   owner_key_use use;
   if (const owner_access status = begin(asked, mr::usage::flush_persistent, use); status != owner_access::done)
     co_return status;
   const std::span<std::byte> memory = use.memory();
+  const std::shared_ptr<mr::detail::storage> storage = use.record().region->storage;
   use.reset();
-  int failure = 0;
-  const auto write = [&failure, memory]() noexcept { failure = mr::detail::make_persistent(memory); };
+  bool is_written = false;
+  const auto write = [&is_written, &storage, memory]() noexcept { is_written = storage->write(memory); };
   co_await offload(write);  // not on the workers that end regions and connections, because storage takes its time
   if (const owner_access status = begin(asked, mr::usage::flush_persistent, use); status != owner_access::done)
     co_return status;
-  std::atomic<bool>& lost = use.record().region->has_lost_writes;
-  if (failure != 0 && failure != -ENOMEM) lost.store(true, std::memory_order_relaxed);
-  co_return failure != 0 || lost.load(std::memory_order_relaxed) ? owner_access::not_written : owner_access::done;
+  co_return is_written ? owner_access::done : owner_access::not_written;
 }
 
 task<owner_access> owner_service::copy_for_peer(const owner_message& asked) {

@@ -2,6 +2,7 @@
 // Persistent flushes: what was written to a region over a file is on the storage of that file.
 #include <weft/mr/porting/refresh.hpp>
 #include <weft/mr/system/mapping.hpp>
+#include <weft/mr/system/persistence.hpp>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -163,7 +164,10 @@ TEST_P_PERSISTENCE(persistence, that_the_storage_refuses_is_an_error_of_the_syst
 TEST_P_PERSISTENCE(persistence, is_promised_no_more_once_the_storage_has_lost_a_write) {
   const disk_file file(page);
   mr::region there = co_await region_over(file, page);
-  there.slice().record()->region->has_lost_writes = true;
+  static bool is_broken;
+  is_broken = true;
+  const auto fail_once = [](std::span<std::byte>) noexcept { return std::exchange(is_broken, false) ? -EIO : 0; };
+  there.slice().record()->region->storage = std::make_shared<mr::detail::storage>(fail_once);
   EXPECT_EQ(co_await code_of(client.flush(there.remote(), net::flush_type::persistent)), std::errc::io_error);
   EXPECT_EQ(co_await code_of(client.flush(there.remote(), net::flush_type::persistent)), std::errc::io_error);
 }
