@@ -5,6 +5,7 @@
 #include <weft/mr/everything.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/mr/system/mapping.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/mr/system/persistence.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/trace.hpp>
@@ -18,7 +19,7 @@
 namespace weft::mr {
 namespace {
 
-constexpr std::uint64_t page_mask = 4095;
+std::uint64_t offset_in_page(std::uint64_t address) noexcept { return address % detail::page_bytes(); }
 
 }  // namespace
 
@@ -28,7 +29,7 @@ void registrar::reregister_now(std::optional<registration>& item, detail::region
   try {
     do_reregister(item, target, memory, options);
   } catch (...) {
-    if (!item) ended_.fetch_add(1, std::memory_order_relaxed);
+    if (!item) ended_.fetch_add(1, std::memory_order_release);
     throw;
   }
 }
@@ -158,14 +159,14 @@ registration registrar::register_now(std::span<std::byte> memory, const registra
 void registrar::deregister_now(registration& item) noexcept {
   const weft::detail::trace_span span(trace_track::registrations, &item, [] { return "deregister"; });
   do_deregister(item);
-  ended_.fetch_add(1, std::memory_order_relaxed);
+  ended_.fetch_add(1, std::memory_order_release);
 }
 
 void registrar::deregister_now(memory_record& target) noexcept {
   const weft::detail::trace_span span(trace_track::registrations, &target, [] { return "deregister"; });
   detail::copy_engine::close_key(std::exchange(target.owners_key, 0));
   do_deregister_all(target);
-  ended_.fetch_add(1, std::memory_order_relaxed);
+  ended_.fetch_add(1, std::memory_order_release);
 }
 
 domain_statistics registrar::statistics() const noexcept {
@@ -203,14 +204,15 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
   if (options.dmabuf && options.disabled) refuse(errc::invalid_argument, "dmabuf and disabled exclude each other");
   if (!options.dmabuf && options.dmabuf_offset != 0) refuse(errc::invalid_argument, "dmabuf_offset needs dmabuf");
   if (options.dmabuf && options.on_demand) refuse(errc::invalid_argument, "dmabuf and on_demand exclude each other");
-  if (options.dmabuf && ((address ^ options.dmabuf_offset) & page_mask) != 0) {
-    refuse(errc::misaligned,
-           fmt::format("dmabuf_offset {:#x} and address {:#x} differ modulo 4096", options.dmabuf_offset, address));
+  if (options.dmabuf && offset_in_page(address) != offset_in_page(options.dmabuf_offset)) {
+    refuse(errc::misaligned, fmt::format("dmabuf_offset {:#x} and address {:#x} differ modulo {}, the size of a page",
+                                         options.dmabuf_offset, address, detail::page_bytes()));
   }
   if (!options.iova) return;
   if (options.zero_based) refuse(errc::invalid_argument, "iova and zero_based exclude each other");
-  if (((address ^ *options.iova) & page_mask) != 0) {
-    refuse(errc::misaligned, fmt::format("iova {:#x} and address {:#x} differ modulo 4096", *options.iova, address));
+  if (offset_in_page(address) != offset_in_page(*options.iova)) {
+    refuse(errc::misaligned, fmt::format("iova {:#x} and address {:#x} differ modulo {}, the size of a page",
+                                         *options.iova, address, detail::page_bytes()));
   }
   if (memory.size() - 1 > std::numeric_limits<std::uint64_t>::max() - *options.iova) {
     refuse(errc::out_of_range, fmt::format("iova {:#x} wraps around", *options.iova));

@@ -43,8 +43,8 @@ struct registration_options {
   /// or usage::atomic_dst. The region keeps the device alive.
   memory_device* device = nullptr;
 
-  /// The address that peers use for the first byte; it must equal the real one modulo 4096. See ibv_reg_mr_iova(3). An
-  /// RDMA device pins the memory twice if local operations use it as well.
+  /// The address that peers use for the first byte; it must equal the real one modulo the page size. See
+  /// ibv_reg_mr_iova(3). An RDMA device pins the memory twice if local operations use it as well.
   std::optional<std::uint64_t> iova = std::nullopt;
   /// Peers address the region from 0 on. With an RDMA device that is an iova of 0.
   bool zero_based = false;

@@ -120,6 +120,8 @@ class userfaultfd_monitor final : public memory_monitor {
     api.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE |
                    UFFD_FEATURE_PAGEFAULT_FLAG_WP;
     if (::ioctl(events_.fd(), UFFDIO_API, &api) != 0) refuse("UFFDIO_API");
+    // Kernels before 6.10 leave it out of their answer, and accept the question, where they have it not: on arm64.
+    if ((api.features & UFFD_FEATURE_PAGEFAULT_FLAG_WP) == 0) refuse_with(EOPNOTSUPP, "UFFD_FEATURE_PAGEFAULT_FLAG_WP");
     stop_ = descriptor(::eventfd(0, EFD_CLOEXEC), system_calls::kernel());
     if (!stop_) refuse("eventfd");
     if (!detail::mapped_ranges_of({})) refuse("open /proc/self/maps");

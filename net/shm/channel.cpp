@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/system/page.hpp>
 #include <weft/net/shm/channel.hpp>
 #include <weft/net/shm/checked.hpp>
 #include <weft/runtime/error.hpp>
@@ -13,6 +14,11 @@
 #include <utility>
 
 namespace weft::net::shm {
+
+using mr::detail::page_bytes;
+using mr::detail::round_down;
+using mr::detail::round_up;
+
 namespace {
 
 // F_SEAL_SEAL forbids further seals, because a later seal against writing would break this end's mapping of the file.
@@ -83,12 +89,19 @@ ring_reader channel::reader() const noexcept {
   return {{memory_.data() + ring_offset(!accepted_), ring_bytes_}, own(), other()};
 }
 
+// Pages of more than 4 KiB may belong to the ring in part only.
 bool channel::reserve_writer() noexcept {
-  std::byte* const ring = memory_.data() + ring_offset(accepted_);
-  const int reserved = file_.calls().madvise(ring, ring_bytes_, MADV_POPULATE_WRITE);
+  const std::size_t page = page_bytes();
+  const std::size_t begin = ring_offset(accepted_);
+  const std::size_t end = begin + ring_bytes_;
+  const std::size_t first = round_down(begin, page);
+  const int reserved = file_.calls().madvise(memory_.data() + first, round_up(end, page) - first, MADV_POPULATE_WRITE);
   if (reserved == 0 || reserved == -EINVAL) return true;
   // Give back the pages that were reserved, or the connection would keep them from others.
-  static_cast<void>(file_.calls().madvise(ring, ring_bytes_, MADV_REMOVE));
+  const std::size_t own_begin = round_up(begin, page);
+  const std::size_t own_end = round_down(end, page);
+  if (own_begin < own_end)
+    static_cast<void>(file_.calls().madvise(memory_.data() + own_begin, own_end - own_begin, MADV_REMOVE));
   return false;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/everything.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
@@ -67,8 +68,8 @@ std::uint64_t address_for_peers(std::span<std::byte> memory, const mr::registrat
 }
 
 void check_alignment(std::span<std::byte> memory, const mr::registration_options& options, const std::string& what) {
-  constexpr std::uintptr_t in_page = 4095;
-  if (options.zero_based && (reinterpret_cast<std::uintptr_t>(memory.data()) & in_page) != 0) {
+  const std::uintptr_t in_page = reinterpret_cast<std::uintptr_t>(memory.data()) % mr::detail::page_bytes();
+  if (options.zero_based && in_page != 0) {
     throw error(errc::misaligned, what + ": zero_based needs memory that starts at a page on this device");
   }
 }
