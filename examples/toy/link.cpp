@@ -288,6 +288,7 @@ link::outcome link::change(work_request& work) noexcept {
   } else {
     changed = word.compare_exchange_strong(before, work.operand);
   }
+  std::atomic_thread_fence(std::memory_order_acq_rel);
   if (changed && counts_) there.count();
   std::memcpy(work.own.data(), &before, sizeof before);
   return outcome::done;

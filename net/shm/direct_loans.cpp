@@ -145,7 +145,8 @@ const char* direct_loans::heard(const record& answer) noexcept {
 }
 
 void direct_loans::run_on_executor() noexcept {
-  submitted_.store(false, std::memory_order_release);
+  // An exchange, because a store could pass the loads below.
+  static_cast<void>(submitted_.exchange(false, std::memory_order_acq_rel));
   for (const std::unique_ptr<item>& each : items_) {
     if (!each->ended.exchange(false, std::memory_order_acquire)) continue;
     if (each->at == stage::declined) free(*each);

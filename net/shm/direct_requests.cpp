@@ -118,9 +118,9 @@ direct_requests::outcome direct_requests::visit(const work_request& work, std::u
   if (!inside.is_open()) return outcome::shut;  // mutant: use directly what its owner
   if (work.kind != work_kind::read && work.kind != work_kind::write) {
     change_directly(work, place.data());  // mutant: change a word directly
-    return outcome::done;
+  } else if (!copy_directly(home_, work, from, place, by_words)) {
+    return outcome::torn;
   }
-  if (!copy_directly(home_, work, from, place, by_words)) return outcome::torn;
   // Orders this access before later ones: a reader that sees a later write sees this one, and a later read sees no less
   // than this one.
   std::atomic_thread_fence(std::memory_order_acq_rel);

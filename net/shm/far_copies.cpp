@@ -82,8 +82,9 @@ const char* far_copies::begin(std::span<const std::byte> content, std::uint64_t 
 // that finds it `kept` afterwards is what the peer has sent.
 far_copies::outcome far_copies::copy(std::span<std::byte> to, std::uint64_t from) noexcept {
   const int result = process_->copy(to, pieces_, from);
+  std::atomic_thread_fence(std::memory_order_acquire);  // the copy comes first: pairs with shm_link::end_because()
   // mutant: believe a payload
-  const bool kept = memory_.other().payloads.load(std::memory_order_seq_cst) == end_words::kept;
+  const bool kept = memory_.other().payloads.load(std::memory_order_relaxed) == end_words::kept;
   if (result == 0 && kept) return outcome::copied;
   copying_ = false;
   if (!kept || result == -ESRCH) {

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -69,7 +70,7 @@ class far_copies {
   [[nodiscard]] bool send_answers() noexcept;
 
   /// Clears the proof word, so that from now on a copy by the peer fails.
-  void end() noexcept { proof_.value = 0; }
+  void end() noexcept { std::atomic_ref(proof_.value).store(0, std::memory_order_relaxed); }
 
  private:
   void ask() noexcept;

@@ -585,7 +585,8 @@ void shm_link::end_because(const error& why, const record& last, std::string_vie
   if (life_.is_broken()) return;
   life_.break_off();
   unsettled_ = true;
-  made_.memory.own().payloads.store(end_words::let_go, std::memory_order_seq_cst);
+  made_.memory.own().payloads.store(end_words::let_go, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // before what the program writes to a payload from now on
   // If there is no room, the peer learns of the end from the socket.
   static_cast<void>(output_.send(last, std::as_bytes(std::span(words.substr(0, max_words)))));
   output_.publish();
