@@ -84,7 +84,12 @@ void owner_service::served() noexcept {
 }
 
 bool owner_service::lend() noexcept {
-  if (std::exchange(lends_, true)) return false;
+  if (lending_ == slots_of_peer::refused) {
+    lending_ = slots_of_peer::asked_again;
+    return true;
+  }
+  if (lending_ != slots_of_peer::none) return false;
+  lending_ = slots_of_peer::looked_for;
   begin(lend_to_peer());
   return true;
 }
@@ -93,7 +98,7 @@ bool owner_service::asked(const owner_message& said) noexcept {
   service& mine = services_[said.slot];
   const bool needs_slot =
       !said.direct && (said.what == owner_message::verb::put || said.what == owner_message::verb::get);
-  if (needs_slot && !has_lent_) return false;
+  if (needs_slot && lending_ != slots_of_peer::lent) return false;
   if (mine.runs) {
     if (!mine.has_answered || mine.next) return false;
     mine.next = said;
@@ -106,19 +111,29 @@ bool owner_service::asked(const owner_message& said) noexcept {
 
 task<> owner_service::lend_to_peer() {
   const inside_call inside(state_);
+  do {
+    lending_ = slots_of_peer::looked_for;
+    co_await answer_about_slots();
+  } while (lending_ == slots_of_peer::asked_again);
+  if (lending_ == slots_of_peer::refused) lending_ = slots_of_peer::none;
+  served();
+}
+
+task<> owner_service::answer_about_slots() {
   owner_message answer{.what = owner_message::verb::memory};
   try {
     co_await messages_.prepare();
     co_await lend_slots();
     answer.region = lent_.remote();
+    lending_ = slots_of_peer::lent;
   } catch (const std::exception& why) {  // an answer without a region reports the failure, but not why
+    lending_ = slots_of_peer::refused;
     if (!state_.has_ended()) report_no_slots(why);
   }
   try {
     if (!state_.is_silent() && messages_.are_prepared()) co_await messages_.post(owner_messages::memory_place, answer);
   } catch (const std::exception&) {  // the connection has ended
   }
-  served();
 }
 
 task<> owner_service::lend_slots() {
@@ -136,7 +151,6 @@ task<> owner_service::lend_slots() {
     mr::buffer memory = co_await with_timeout(patience_for_pool, state_.device->pool().allocate(bytes));
     lent_ = co_await exposures::open(state_, state_.keys, std::move(memory), of_lent_slots, {});
   }
-  has_lent_ = true;
 }
 
 std::span<std::byte> owner_service::lent_slot(std::size_t slot) const noexcept {

@@ -28,7 +28,7 @@ class owner_service {
   owner_service(const owner_service&) = delete;
   owner_service& operator=(const owner_service&) = delete;
 
-  /// Lends the peer slots, as it has asked. Returns false if it has asked before.
+  /// Lends the peer slots, as it has asked. Returns false if it has asked before and was not refused.
   [[nodiscard]] bool lend() noexcept;
   /// Carries out a request of the peer in the request's slot. Returns false if the request breaks the protocol.
   [[nodiscard]] bool asked(const owner_message& said) noexcept;
@@ -47,9 +47,18 @@ class owner_service {
     std::optional<owner_message> next;
   };
 
+  // Slots for the peer:
+  //   none         it has not asked, or was refused
+  //   looked_for   it has asked
+  //   refused      the refusal is being sent; the peer may ask again before this end has seen that complete
+  //   asked_again  it has done so
+  //   lent         it has them, for as long as the connection lasts
+  enum class slots_of_peer : std::uint8_t { none, looked_for, refused, asked_again, lent };
+
   void begin(task<> what);
   void served() noexcept;
   task<> lend_to_peer();
+  task<> answer_about_slots();
   task<> lend_slots();
   [[nodiscard]] std::span<std::byte> lent_slot(std::size_t slot) const noexcept;
   [[nodiscard]] static std::span<std::byte> part_of(const shared_memory* shared, const owner_message& asked,
@@ -66,8 +75,7 @@ class owner_service {
   connection_state& state_;
   owner_messages& messages_;
   connection_end& end_;
-  bool lends_ = false;  // the peer has asked for slots here
-  bool has_lent_ = false;
+  slots_of_peer lending_ = slots_of_peer::none;
   staging_memory lent_slots_;  // empty if parts of regions cannot be lent: then the slots are a pool buffer
   exposure lent_;
   std::shared_ptr<shared_memory> shared_;  // memory that the peer shares for its operation; copies hold it too

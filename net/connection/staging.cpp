@@ -43,7 +43,7 @@ const char* words_for(owner_access status) noexcept {
     case owner_access::device_failed:
       return "the peer's device did not copy, or its memory was freed while it was registered; the connection goes on";
     case owner_access::no_memory:
-      return "the peer has no memory to copy through; the connection goes on";
+      return "the peer has no memory to copy through, or its device no memory windows; the connection goes on";
     case owner_access::closing:
       return "the peer closes the connection";
     case owner_access::not_written:

@@ -1189,6 +1189,30 @@ TEST_F(simulated_lending, is_refused_where_there_are_no_windows) {
   EXPECT_EQ(expose(window_kind::none, true), errc::not_supported);
 }
 
+// Whose owner copies for its peer through memory that it lends it, or says each time that it has none to lend.
+TEST_F(simulated_lending, of_room_for_copies_is_refused_as_often_as_it_is_asked_for_and_the_connection_goes_on) {
+  open({.windows = window_kind::none});
+  std::vector<std::error_code> codes;
+  std::size_t received = 0;
+  const auto serve = [&](net::connection& peer) -> task<> {
+    received = (co_await peer.recv_or_throw()).payload.size();
+    co_await close_behind(peer);
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const mr::remote_place behind_owner{.fabric = mr::place_behind_owner, .address = 0, .key = 1};
+    const mr::remote_region there({&behind_owner, 1}, 64, mr::usage::write_dst);
+    auto memory = co_await home->pool().allocate(64);
+    for (int i = 0; i < 3; ++i) codes.push_back(co_await test::code_of(peer.write(memory, there)));
+    co_await peer.send(memory);
+    co_await peer.close();
+  };
+  net::connection_options options = usual();
+  options.device_memory = true;
+  run(serve, ask, options);
+  EXPECT_EQ(codes, std::vector<std::error_code>(3, errc::no_memory));
+  EXPECT_EQ(received, 64u);
+}
+
 TEST_F(simulated_lending, is_refused_where_it_would_be_to_all_peers) {
   EXPECT_EQ(expose(window_kind::type_1, false), errc::not_supported);
 }
