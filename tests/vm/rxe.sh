@@ -17,7 +17,7 @@ try() {
 try ping "$here/smoke.sh"
 [[ $verbs_tests == none ]] || try verbs_memory "$verbs_tests" '--gtest_filter=verbs_memory.*:verbs_pitfalls.*'
 [[ $verbs_tests == none ]] || try conformance "$conformance_tests" 10.77.0.1 --device verbs:rxe0 \
-  '--gtest_filter=*messages*:*one_sided*:*closing*:*registrations*-*larger_than_a*:*large_messages*:*both_sides_write_and_read_at_once*'
+  '--gtest_filter=*messages*:*one_sided*:*closing*:*registrations*-*larger_than_a*:*large_messages*:*both_sides_write_and_read_at_once*:*equal_shares*'
 [[ $verbs_tests == none || $copy == none ]] || try copy "$here/copy.sh" "$copy" 2
 [[ $verbs_tests == none || $info == none ]] || try info "$here/info.sh" "$info" well
 
