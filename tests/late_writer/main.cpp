@@ -28,9 +28,11 @@ using std::chrono::steady_clock;
 
 constexpr std::byte of_peer{0xee};
 constexpr std::byte of_owner{0x55};
-constexpr auto patience = 5s;                 // for the first byte
-constexpr unsigned patience_before = 4;       // times the usual watch, for bytes whose connection is yet to be made
-constexpr unsigned longest_way_seconds = 60;  // a process that hangs ends then, by SIGALRM
+constexpr auto patience = 5s;            // for the first byte
+constexpr unsigned patience_before = 4;  // times the usual watch, for bytes whose connection is yet to be made
+// A process that takes longer hangs: SIGALRM ends it.
+constexpr unsigned longest_seconds = 30;
+constexpr unsigned longest_seconds_of_a_round = 3;
 
 struct options {
   unsigned rounds = 8;
@@ -191,7 +193,7 @@ pid_t start(bool is_owner, const plan& all, int socket, tally& result) {
   check(child >= 0, "fork()", std::strerror(errno));
   if (child != 0) return child;
   static_cast<void>(std::freopen("/dev/null", "w", stdout));  // where libraries complain about each other's ends
-  alarm(longest_way_seconds);
+  alarm(longest_seconds + all.rounds * longest_seconds_of_a_round);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where Yama forbids processes to copy out of each other
   conversation other(socket);
