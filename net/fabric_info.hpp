@@ -24,7 +24,7 @@ enum class exposure_reach : std::uint8_t {
   one_connection,   ///< the peer that it is exposed to
 };
 
-/// The limits of an RDMA device, and what connections over it can do: ibv_query_device(3), and docs/verbs.md.
+/// The limits of an RDMA device, and what connections over it can do: ibv_query_device(3), and docs/rdma-devices.md.
 struct rdma_device_info {
   std::string firmware{};             ///< its version, as the vendor writes it
   bool is_iwarp = false;              ///< an RNIC; else InfiniBand or RoCE
