@@ -112,6 +112,17 @@ std::string words_for(std::span<ibv_device* const> devices) {
   return text;
 }
 
+// EFA, for one, has datagrams of its own kind alone, and no place in the kernel's connection manager.
+bool has_connections(const ibv_device& item) noexcept {
+  return item.transport_type == IBV_TRANSPORT_IB || item.transport_type == IBV_TRANSPORT_IWARP;
+}
+
+constexpr std::string_view no_connections =
+    "has no reliable connections; libfabric may reach it: \"fabric:efa\" for EFA";
+
+// The largest message of the InfiniBand specification, for ports that do not tell theirs.
+constexpr std::uint32_t largest_message = std::uint32_t{1} << 31;
+
 }  // namespace
 
 std::vector<std::string> device_names(rdma_calls& library) {
@@ -131,6 +142,12 @@ device::device(rdma_calls& library, std::string_view name, const verbs_options& 
     const device_list found(calls_);
     for (ibv_device* item : found.all()) {
       if (is_named && name != item->name) continue;
+      if (!has_connections(*item)) {
+        if (is_named)
+          throw error(errc::not_supported, fmt::format("open RDMA device {}: it {}", item->name, no_connections));
+        closed += fmt::format("; {} {}", item->name, no_connections);
+        continue;
+      }
       if (const int failure = calls_.open_device(item, &context_); failure < 0) {
         const std::string advice = advice_for_opening(-failure, item->dev_name);
         if (is_named) throw system_error(-failure, fmt::format("open RDMA device {}{}", item->name, advice));
@@ -189,7 +206,7 @@ int device::query(ibv_transport_type transport) noexcept {
     if (const int failure = calls_.query_port(context_, static_cast<std::uint8_t>(port), &state); failure < 0)
       return failure;
     active_ |= state.state == IBV_PORT_ACTIVE;
-    max_message_bytes_ = std::max(max_message_bytes_, state.max_msg_sz);
+    max_message_bytes_ = std::max(max_message_bytes_, state.max_msg_sz != 0 ? state.max_msg_sz : largest_message);
   }
   return 0;
 }
@@ -205,6 +222,17 @@ void device::probe_memory() noexcept {
   // Only an attempt shows whether dma-bufs are supported. The descriptor is invalid, which the kernel checks last.
   ibv_mr* none = nullptr;
   has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;
+  if (traits_.has_windows() && !can_allocate_window()) traits_.windows = window_kind::none;
+}
+
+// The driver in the kernel may have windows of which that in user space knows nothing, as those of bnxt_re and
+// iw_cxgb4.
+bool device::can_allocate_window() noexcept {
+  ibv_mw* window = nullptr;
+  const ibv_mw_type type = traits_.windows == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;
+  const int failure = calls_.alloc_mw(pd_, type, &window);
+  if (failure == 0) static_cast<void>(calls_.dealloc_mw(window));
+  return failure != -EOPNOTSUPP && failure != -ENOSYS;
 }
 
 std::vector<socket_address> device::addresses(int family) const {

@@ -67,6 +67,7 @@ class device {
   [[nodiscard]] bool has_address(const socket_address& wanted) const;
   [[nodiscard]] int query(ibv_transport_type transport) noexcept;
   void probe_memory() noexcept;
+  [[nodiscard]] bool can_allocate_window() noexcept;
   void close() noexcept;
 
   rdma_calls& calls_;

@@ -110,6 +110,8 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   [[nodiscard]] std::size_t open_windows() const noexcept;
   /// How often a window was deallocated or memory deregistered by an executor, which a device holds up for that.
   [[nodiscard]] unsigned hold_ups() const noexcept { return hold_ups_; }
+  /// How many requests have brought their data inline.
+  [[nodiscard]] unsigned inline_requests() const noexcept { return inline_requests_; }
   /// How often requests were handed over, one or more at a time.
   [[nodiscard]] unsigned doorbells() const noexcept { return doorbells_; }
   /// How often the end of a request was told of.
@@ -311,6 +313,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   const rdma_traits traits_;
   unsigned ports_tried_ = 0;
   unsigned hold_ups_ = 0;
+  unsigned inline_requests_ = 0;
   unsigned doorbells_ = 0;
   unsigned completions_ = 0;
   bool removed_ = false;

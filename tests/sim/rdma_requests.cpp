@@ -144,6 +144,7 @@ rdma::request rdma::make_request(pair& of, const ibv_send_wr& from) {
     require(!made.asks() && made.bytes <= of.most.max_inline_data, "{} bytes inline, and a queue pair for {}",
             made.bytes, of.most.max_inline_data);
     made.copied = true;
+    ++inline_requests_;
     made.data = collect(made.parts, 0, made.bytes);
     return made;
   }

@@ -53,6 +53,40 @@ TEST(device, of_another_name_is_an_error_that_lists_those_that_there_are) {
   EXPECT_EQ(two.contexts, 0);
 }
 
+TEST(device, without_connections_is_passed_over_and_says_what_reaches_it) {
+  fake_libraries two({"efa_0", "mlx5_0"});
+  two.lose_connections("efa_0");
+  EXPECT_EQ(device(two, "").name(), "mlx5_0");
+  const error named = thrown_by_opening(two, "efa_0");
+  EXPECT_EQ(named.code(), errc::not_supported);
+  EXPECT_TRUE(says(named, "efa_0: it has no reliable connections") && says(named, "\"fabric:efa\"")) << named.what();
+  EXPECT_TRUE(says(error(errc::closed, describe_devices(two).at(0).why_not), "fabric:efa"));
+
+  fake_libraries alone({"efa_0"});
+  alone.lose_connections("efa_0");
+  const error why = thrown_by_opening(alone, "");
+  EXPECT_EQ(why.code(), errc::not_supported);
+  EXPECT_TRUE(says(why, "no RDMA device is ready") && says(why, "efa_0 has no reliable connections")) << why.what();
+  EXPECT_EQ(two.contexts + alone.contexts, 0);
+}
+
+TEST(device, whose_driver_has_none_of_the_windows_that_its_kernel_reports_has_no_windows) {
+  for (const auto& [failure, has_windows] :
+       {std::pair{0, true}, {EOPNOTSUPP, false}, {ENOSYS, false}, {ENOMEM, true}}) {
+    fake_libraries one({"bnxt_re0"});
+    if (failure != 0) one.failures = {{"alloc_mw", failure}};
+    const device opened(one, "");
+    EXPECT_EQ(opened.traits().has_windows(), has_windows) << failure;
+    EXPECT_EQ(one.windows, 0);
+  }
+}
+
+TEST(device, whose_ports_do_not_say_how_long_a_message_may_be_takes_the_longest) {
+  fake_libraries one({"mana_0"});
+  one.port_message_bytes = 0;
+  EXPECT_EQ(device(one, "").max_message_bytes(), std::uint32_t{1} << 31);
+}
+
 TEST(list_of_devices, says_of_each_what_it_can_do) {
   fake_libraries one({"mlx5_0"});
   one.port_mtu = IBV_MTU_1024;

@@ -32,12 +32,20 @@ class fake_libraries : public net::verbs::rdma_calls {
     for (const auto& each : devices_) each->transport_type = IBV_TRANSPORT_IWARP;
   }
 
+  /// The device of that name is none that RDMA's connections reach, as EFA's.
+  void lose_connections(std::string_view name) noexcept {
+    for (const auto& each : devices_) {
+      if (name == each->name) each->transport_type = IBV_TRANSPORT_UNSPECIFIED;
+    }
+  }
+
   /// What the next call of a kind returns instead of doing anything.
   std::map<std::string, int> failures;
   ibv_port_state port_state = IBV_PORT_ACTIVE;
   std::uint8_t active_port = 0;    // the only one that is up; 0: each is in port_state
   std::vector<unsigned> asked_of;  // ports, in the order in which they were asked of
   ibv_mtu port_mtu = IBV_MTU_4096;
+  std::uint32_t port_message_bytes = 1 << 20;
   ibv_device_attr limits = usual_limits();
   struct registration {
     std::uint64_t iova = 0;
@@ -60,6 +68,7 @@ class fake_libraries : public net::verbs::rdma_calls {
   int last_rereg = 0;  // what it was to change
   int contexts = 0;
   int domains = 0;
+  int windows = 0;
   std::atomic<int> regions = 0;  // workers deregister
   int events_to_take = 0;
   int channel_failure = 0;  // 0: it is there
@@ -120,7 +129,7 @@ class fake_libraries : public net::verbs::rdma_calls {
     found->gid_tbl_len = 1;
     found->active_mtu = port_mtu;
     found->max_mtu = IBV_MTU_4096;
-    found->max_msg_sz = 1 << 20;
+    found->max_msg_sz = port_message_bytes;
     return failure_of("query_port");
   }
   // 10.0.0.PORT, as RoCE has it.
@@ -182,6 +191,18 @@ class fake_libraries : public net::verbs::rdma_calls {
     if (const int failure = failure_of("dereg_mr"); failure != 0) return failure;
     --regions;
     delete region;
+    return 0;
+  }
+  int alloc_mw(ibv_pd*, ibv_mw_type type, ibv_mw** made) noexcept override {
+    if (const int failure = failure_of("alloc_mw"); failure != 0) return failure;
+    ++windows;
+    *made = new ibv_mw{};
+    (*made)->type = type;
+    return 0;
+  }
+  int dealloc_mw(ibv_mw* window) noexcept override {
+    --windows;
+    delete window;
     return 0;
   }
   int set_nonblocking(int) noexcept override { return failure_of("set_nonblocking"); }
