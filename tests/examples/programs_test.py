@@ -405,8 +405,12 @@ class Guide(GuideTest):
     def test_a_stuck_program_tells_who_waits_for_what(self):
         program = self.start("waiting")
         wait_until(lambda: "busy: busy (waiting.cpp" in program.err, "the report of the stall")
-        program.signal(signal.SIGUSR1)
-        wait_until(lambda: "on a semaphore or mutex" in program.err and "on recv" in program.err, "the dump")
+
+        def is_dumped():  # the clients may connect only after the stall
+            program.signal(signal.SIGUSR1)
+            return "on a semaphore or mutex" in program.err and "on recv" in program.err
+
+        wait_until(is_dumped, "the dump")
         self.assertRegex(program.err, r"- \[program\] (first|second) client: ask \(waiting\.cpp:\d+\); \d+\.\d{3} s on recv\n")
         program.signal(signal.SIGINT)
         self.assertEqual(program.result().code, 0)
