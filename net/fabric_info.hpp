@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::net {
@@ -26,19 +27,26 @@ enum class exposure_reach : std::uint8_t {
 
 /// The limits of an RDMA device, and what connections over it can do: ibv_query_device(3), and docs/rdma-devices.md.
 struct rdma_device_info {
-  std::string firmware{};             ///< its version, as the vendor writes it
-  bool is_iwarp = false;              ///< an RNIC; else InfiniBand or RoCE
-  int numa_node = -1;                 ///< the NUMA node next to the device; -1: not known
-  std::uint64_t max_queue_pairs = 0;  ///< of all processes together, as are the other limits on numbers of objects
-  std::uint64_t max_queue_depth = 0;  ///< requests in a queue pair
+  std::string firmware{};              ///< its version, as the vendor writes it
+  std::uint32_t vendor = 0;            ///< the vendor's number: ibv_device_attr::vendor_id
+  std::uint32_t part = 0;              ///< the vendor's number of the adapter: ibv_device_attr::vendor_part_id
+  std::uint32_t hardware_version = 0;  ///< ibv_device_attr::hw_ver
+  std::uint32_t capability_flags = 0;  ///< the bits of ibv_device_cap_flags
+  bool is_iwarp = false;               ///< an RNIC; else InfiniBand or RoCE
+  int numa_node = -1;                  ///< the NUMA node next to the device; -1: not known
+  std::uint64_t max_queue_pairs = 0;   ///< of all processes together, as are the other limits on numbers of objects
+  std::uint64_t max_queue_depth = 0;   ///< requests in a queue pair
   std::uint64_t max_completion_queues = 0;            ///< of all processes
   std::uint64_t max_completions = 0;                  ///< in a completion queue
   std::uint64_t max_regions = 0;                      ///< of all processes
   std::uint64_t max_region_bytes = 0;                 ///< of one region
   std::uint64_t max_windows = 0;                      ///< memory windows of all processes
   std::uint64_t max_shared_receive_queues = 0;        ///< of all processes; 0: it has none
+  std::uint64_t max_shared_receives = 0;              ///< in a shared receive queue
   std::uint64_t max_parts = 0;                        ///< elements of a scatter/gather list
+  std::uint64_t max_read_parts = 0;                   ///< elements of a read's scatter/gather list
   std::uint64_t max_reads = 0;                        ///< reads that a peer may have outstanding in a queue pair
+  std::uint64_t max_outgoing_reads = 0;               ///< reads that this side may have outstanding in a queue pair
   bool atomics = false;                               ///< capabilities::atomics, if the peer's device has them as well
   bool write_immediate = false;                       ///< capabilities::write_immediate
   bool shared_receives = false;                       ///< device::share_receives()
@@ -46,6 +54,9 @@ struct rdma_device_info {
   bool dmabuf = false;                                ///< registration_options::dmabuf
   exposure_reach exposures = exposure_reach::nobody;  ///< the peers to which connection::expose() opens memory
   std::vector<rdma_port_info> ports{};                ///< in the order of their numbers
+  /// How weft takes the device to differ from others, by name and value; for a report to weft's authors, who may rename
+  /// them in any release.
+  std::vector<std::pair<std::string, std::string>> traits{};
 };
 
 /// A fabric that this build knows, or was built without.

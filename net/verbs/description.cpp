@@ -46,6 +46,10 @@ rdma_device_info describe(const device& opened) {
   const device_traits& traits = opened.traits();
   rdma_device_info found;
   found.firmware.assign(limits.fw_ver, ::strnlen(limits.fw_ver, sizeof limits.fw_ver));
+  found.vendor = limits.vendor_id;
+  found.part = limits.vendor_part_id;
+  found.hardware_version = limits.hw_ver;
+  found.capability_flags = limits.device_cap_flags;
   found.is_iwarp = traits.gids_are_hardware_addresses;
   found.numa_node = opened.numa_node();
   found.max_queue_pairs = count(limits.max_qp);
@@ -56,8 +60,11 @@ rdma_device_info describe(const device& opened) {
   found.max_region_bytes = limits.max_mr_size;
   found.max_windows = count(limits.max_mw);
   found.max_shared_receive_queues = count(limits.max_srq);
+  found.max_shared_receives = count(limits.max_srq_wr);
   found.max_parts = count(limits.max_sge);
+  found.max_read_parts = count(limits.max_sge_rd);
   found.max_reads = count(limits.max_qp_rd_atom);
+  found.max_outgoing_reads = count(limits.max_qp_init_rd_atom);
   found.atomics = traits.has_atomics;
   found.write_immediate = traits.has_write_immediate;
   found.shared_receives = limits.max_srq > 0 && limits.max_srq_wr > 0 && traits.messages_wait_for_receives;
@@ -65,6 +72,7 @@ rdma_device_info describe(const device& opened) {
   found.dmabuf = opened.has_dmabuf();
   found.exposures = reach_of(traits);
   found.ports = ports_of(opened);
+  found.traits = names_and_values(traits);
   return found;
 }
 

@@ -44,6 +44,22 @@ void set_rxe(device_traits& traits) noexcept {
   traits.announces_last_receive = false;
 }
 
+const char* name_of(window_kind kind) noexcept {
+  switch (kind) {
+    case window_kind::none:
+      return "none";
+    case window_kind::type_1:
+      return "type_1";
+    case window_kind::type_2a:
+      return "type_2a";
+    case window_kind::type_2b:
+      break;
+  }
+  return "type_2b";
+}
+
+const char* yes_or_no(bool is_so) noexcept { return is_so ? "yes" : "no"; }
+
 }  // namespace
 
 device_traits traits_of(ibv_transport_type transport, const ibv_device_attr& attributes) noexcept {
@@ -55,6 +71,40 @@ device_traits traits_of(ibv_transport_type transport, const ibv_device_attr& att
   if (attributes.vendor_id == rxe_vendor) set_rxe(traits);
   if (attributes.vendor_id == siw_vendor) traits.heeds_iova = false;
   return traits;
+}
+
+std::vector<std::pair<std::string, std::string>> names_and_values(const device_traits& traits) {
+  // Names every member, so that a new one that is missing here does not compile.
+  const auto& [has_atomics, windows, has_write_immediate, has_checksum, heeds_iova, checks_window_bounds,
+               invalidates_windows_well, read_sinks_need_remote_write, pair_needs_right_to_bind, invalidated_flags,
+               gids_are_hardware_addresses, kernel_drives_pair, connect_blocks, shares_ports_with_tcp,
+               initiator_speaks_first, disconnect_ends_both_ways, flushes_before_disconnect_event, completes_in_order,
+               completes_on_answer, repeats_requests_well, may_read_nothing, messages_wait_for_receives,
+               tells_busy_peer_from_dead, announces_last_receive] = traits;
+  return {{"has_atomics", yes_or_no(has_atomics)},
+          {"windows", name_of(windows)},
+          {"has_write_immediate", yes_or_no(has_write_immediate)},
+          {"has_checksum", yes_or_no(has_checksum)},
+          {"heeds_iova", yes_or_no(heeds_iova)},
+          {"checks_window_bounds", yes_or_no(checks_window_bounds)},
+          {"invalidates_windows_well", yes_or_no(invalidates_windows_well)},
+          {"read_sinks_need_remote_write", yes_or_no(read_sinks_need_remote_write)},
+          {"pair_needs_right_to_bind", yes_or_no(pair_needs_right_to_bind)},
+          {"invalidated_flags", std::to_string(invalidated_flags)},
+          {"gids_are_hardware_addresses", yes_or_no(gids_are_hardware_addresses)},
+          {"kernel_drives_pair", yes_or_no(kernel_drives_pair)},
+          {"connect_blocks", yes_or_no(connect_blocks)},
+          {"shares_ports_with_tcp", yes_or_no(shares_ports_with_tcp)},
+          {"initiator_speaks_first", yes_or_no(initiator_speaks_first)},
+          {"disconnect_ends_both_ways", yes_or_no(disconnect_ends_both_ways)},
+          {"flushes_before_disconnect_event", yes_or_no(flushes_before_disconnect_event)},
+          {"completes_in_order", yes_or_no(completes_in_order)},
+          {"completes_on_answer", yes_or_no(completes_on_answer)},
+          {"repeats_requests_well", yes_or_no(repeats_requests_well)},
+          {"may_read_nothing", yes_or_no(may_read_nothing)},
+          {"messages_wait_for_receives", yes_or_no(messages_wait_for_receives)},
+          {"tells_busy_peer_from_dead", yes_or_no(tells_busy_peer_from_dead)},
+          {"announces_last_receive", yes_or_no(announces_last_receive)}};
 }
 
 }  // namespace weft::net::verbs

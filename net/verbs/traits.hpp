@@ -4,6 +4,9 @@
 #include <infiniband/verbs.h>
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace weft::net::verbs {
 
@@ -108,5 +111,8 @@ struct device_traits {
 
 /// The facts about the device with these attributes of ibv_query_device(3).
 [[nodiscard]] device_traits traits_of(ibv_transport_type transport, const ibv_device_attr& attributes) noexcept;
+
+/// All of them, for a person who looks for the cause of a fault: "windows" and "type_2b", "heeds_iova" and "yes".
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> names_and_values(const device_traits& traits);
 
 }  // namespace weft::net::verbs

@@ -93,6 +93,10 @@ TEST(list_of_devices, says_of_each_what_it_can_do) {
   one.limits.max_qp = 131072;
   one.limits.max_srq = 10;
   one.limits.max_srq_wr = 100;
+  one.limits.vendor_id = 0x2c9;
+  one.limits.vendor_part_id = 4125;
+  one.limits.max_sge_rd = 30;
+  one.limits.max_qp_init_rd_atom = 16;
   const auto found = describe_devices(one);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].name, "verbs:mlx5_0");
@@ -101,6 +105,11 @@ TEST(list_of_devices, says_of_each_what_it_can_do) {
   EXPECT_EQ(found[0].rdma->max_queue_pairs, 131072U);
   EXPECT_EQ(found[0].rdma->exposures, exposure_reach::one_connection);
   EXPECT_TRUE(found[0].rdma->atomics && found[0].rdma->shared_receives && !found[0].rdma->is_iwarp);
+  EXPECT_EQ(found[0].rdma->vendor, 0x2c9U);
+  EXPECT_EQ(found[0].rdma->part, 4125U);
+  EXPECT_EQ(found[0].rdma->max_shared_receives, 100U);
+  EXPECT_EQ(found[0].rdma->max_read_parts, 30U);
+  EXPECT_EQ(found[0].rdma->max_outgoing_reads, 16U);
   ASSERT_EQ(found[0].rdma->ports.size(), 1U);
   EXPECT_TRUE(found[0].rdma->ports[0].active);
   EXPECT_EQ(found[0].rdma->ports[0].active_mtu, 1024U);
@@ -400,6 +409,20 @@ TEST(traits, of_an_rnic_are_those_of_tcp_below_it) {
   EXPECT_TRUE(traits.read_sinks_need_remote_write && traits.gids_are_hardware_addresses && traits.heeds_iova);
   EXPECT_FALSE(traits.completes_in_order || traits.completes_on_answer || traits.messages_wait_for_receives);
   EXPECT_FALSE(traits.has_atomics || traits.has_write_immediate || traits.has_checksum || traits.has_windows());
+}
+
+TEST(traits, can_be_listed_by_name_and_value) {
+  ibv_device_attr attributes{};
+  attributes.device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A;
+  const auto all = names_and_values(traits_of(IBV_TRANSPORT_IWARP, attributes));
+  const auto value_of = [&](std::string_view name) {
+    const auto found = std::ranges::find(all, name, [](const auto& each) { return each.first; });
+    return found != all.end() ? found->second : "missing";
+  };
+  EXPECT_EQ(value_of("windows"), "type_2a");
+  EXPECT_EQ(value_of("has_atomics"), "no");
+  EXPECT_EQ(value_of("connect_blocks"), "yes");
+  EXPECT_EQ(value_of("invalidated_flags"), std::to_string(IBV_WC_WITH_INV));
 }
 
 TEST(traits, know_rxe_by_its_vendor_and_not_by_its_name) {
