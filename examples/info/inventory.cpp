@@ -99,13 +99,11 @@ void find_interfaces(const machine& here, const inventory& all, const rdma_devic
 }
 
 void find_mtu(const inventory& all, const rdma_device& device, rdma_port& port) {
-  if (device.limits) {
-    for (const weft::net::rdma_port_info& each : device.limits->ports) {
-      if (each.number != port.number || each.active_mtu == 0) continue;
-      port.active_mtu = each.active_mtu;
-      port.mtu_is_from = mtu_source::device;
-      return;
-    }
+  const weft::net::rdma_port_info* const limits = device.find_limits(port.number);
+  if (limits != nullptr && limits->active_mtu != 0) {
+    port.active_mtu = limits->active_mtu;
+    port.mtu_is_from = mtu_source::device;
+    return;
   }
   if (device.kind != rdma_kind::roce) return;
   for (const std::string& name : port.interfaces) {
@@ -156,6 +154,8 @@ rdma_device read_device(const machine& here, const inventory& all, const std::st
   device.firmware = text_of(here, folder + "/fw_ver");
   device.guid = text_of(here, folder + "/node_guid");
   device.board = text_of(here, folder + "/board_id");
+  device.kernel_driver = here.link_name(folder + "/device/driver");
+  device.kernel_driver_version = text_of(here, folder + "/device/driver/module/version");
   device.numa_node = static_cast<int>(here.read_number(folder + "/device/numa_node").value_or(-1));
   device.file = file_of(here, name);
   device.file_is_there = !device.file.empty() && here.exists(device.file);
@@ -221,6 +221,18 @@ std::string chosen_in(const std::string& text) {
                                                                 : text.substr(begin + 1, end - begin - 1);
 }
 
+// PRETTY_NAME="Debian GNU/Linux 12 (bookworm)": os-release(5). In a container it is the container's.
+std::string distribution_of(const machine& here) {
+  constexpr std::string_view key = "PRETTY_NAME=";
+  const std::string text = "\n" + text_of(here, "/etc/os-release");
+  const std::size_t line = text.find("\n" + std::string(key));
+  if (line == std::string::npos) return {};
+  std::string value = text.substr(line + 1 + key.size());
+  value.resize(std::min(value.find('\n'), value.size()));
+  std::erase(value, '"');
+  return value;
+}
+
 bool may_lock_memory(const machine& here) {
   constexpr unsigned cap_ipc_lock = 14;
   const std::string mask = here.field("/proc/self/status", "CapEff");
@@ -277,6 +289,13 @@ std::optional<std::uint64_t> soft_limit(const machine& here, std::string_view na
   return result.ec == std::errc() ? std::optional(number) : std::nullopt;
 }
 
+const weft::net::rdma_port_info* rdma_device::find_limits(unsigned port) const noexcept {
+  if (!limits) return nullptr;
+  const auto found = std::find_if(limits->ports.begin(), limits->ports.end(),
+                                  [&](const weft::net::rdma_port_info& each) { return each.number == port; });
+  return found != limits->ports.end() ? &*found : nullptr;
+}
+
 const network_interface* inventory::find_interface(const std::string& name) const noexcept {
   const auto found = std::find_if(interfaces.begin(), interfaces.end(),
                                   [&](const network_interface& each) { return each.name == name; });
@@ -291,6 +310,9 @@ inventory take_inventory(const machine& here) {
   all.with_verbs = here.calls().has_verbs();
   all.with_iwarp = here.calls().has_iwarp();
   all.kernel = text_of(here, "/proc/sys/kernel/osrelease");
+  all.distribution = distribution_of(here);
+  all.architecture = here.calls().architecture();
+  all.verbs_library = here.calls().verbs_library();
   all.driver = here.calls().event_driver();
   all.fabrics = here.calls().fabrics();
   all.locked_memory = soft_limit(here, "Max locked memory");

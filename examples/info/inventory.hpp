@@ -50,11 +50,16 @@ struct rdma_device {
   int numa_node = -1;
   std::string file;  ///< "/dev/infiniband/uverbs0"; empty if ib_uverbs has none for it
   bool file_is_there = false;
-  int open_failure = 0;    ///< errno of opening the file
-  std::string why_not;     ///< why weft cannot open it; empty
-  bool is_listed = false;  ///< by libibverbs
+  std::string kernel_driver;          ///< of the device below: "mlx5_core"; empty for a software device
+  std::string kernel_driver_version;  ///< empty for a driver of the kernel's own, which has none
+  int open_failure = 0;               ///< errno of opening the file
+  std::string why_not;                ///< why weft cannot open it; empty
+  bool is_listed = false;             ///< by libibverbs
   std::optional<weft::net::rdma_device_info> limits;
   std::vector<rdma_port> ports;
+
+  /// What libibverbs says of a port; null: nothing.
+  [[nodiscard]] const weft::net::rdma_port_info* find_limits(unsigned port) const noexcept;
 };
 
 struct network_interface {
@@ -82,6 +87,9 @@ struct inventory {
   bool with_verbs = false;
   bool with_iwarp = false;
   std::string kernel;
+  std::string distribution;   ///< "Debian GNU/Linux 12 (bookworm)"; empty: not known
+  std::string architecture;   ///< "x86_64"
+  std::string verbs_library;  ///< the file of libibverbs in this process; empty: there is none
   driver_info driver;
   std::vector<weft::net::fabric_info> fabrics;
   std::vector<rdma_device> rdma;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include "report.hpp"
 #include <nlohmann/json.hpp>
 
@@ -39,7 +41,13 @@ const char* name_of(mtu_source source) noexcept {
 }
 
 ordered_json to_object(const weft::net::rdma_device_info& limits) {
-  return {{"queue_pairs", limits.max_queue_pairs},
+  ordered_json traits = ordered_json::object();
+  for (const auto& [name, value] : limits.traits) traits[name] = value;
+  return {{"vendor", fmt::format("{:#06x}", limits.vendor)},
+          {"part", limits.part},
+          {"hardware_version", limits.hardware_version},
+          {"capability_flags", fmt::format("{:#x}", limits.capability_flags)},
+          {"queue_pairs", limits.max_queue_pairs},
           {"queue_depth", limits.max_queue_depth},
           {"completion_queues", limits.max_completion_queues},
           {"completions", limits.max_completions},
@@ -47,17 +55,21 @@ ordered_json to_object(const weft::net::rdma_device_info& limits) {
           {"region_bytes", limits.max_region_bytes},
           {"windows", limits.max_windows},
           {"shared_receive_queues", limits.max_shared_receive_queues},
+          {"shared_receive_depth", limits.max_shared_receives},
           {"parts", limits.max_parts},
+          {"read_parts", limits.max_read_parts},
           {"reads", limits.max_reads},
+          {"outgoing_reads", limits.max_outgoing_reads},
           {"atomics", limits.atomics},
           {"write_immediate", limits.write_immediate},
           {"shared_receives", limits.shared_receives},
           {"expose_to", name_of(limits.exposures)},
           {"on_demand", limits.on_demand},
-          {"dmabuf", limits.dmabuf}};
+          {"dmabuf", limits.dmabuf},
+          {"traits", std::move(traits)}};
 }
 
-ordered_json to_object(const rdma_port& port) {
+ordered_json to_object(const rdma_port& port, const weft::net::rdma_port_info* limits) {
   ordered_json all;
   all["number"] = port.number;
   all["state"] = port.state;
@@ -66,6 +78,10 @@ ordered_json to_object(const rdma_port& port) {
   all["rate"] = port.rate;
   all["active_mtu"] = port.active_mtu;
   all["active_mtu_from"] = name_of(port.mtu_is_from);
+  if (limits != nullptr) {
+    all["max_mtu"] = limits->max_mtu;
+    all["max_message_bytes"] = limits->max_message_bytes;
+  }
   all["interfaces"] = port.interfaces;
   all["gids"] = ordered_json::array();
   for (const gid& row : port.gids) {
@@ -85,13 +101,15 @@ ordered_json to_object(const rdma_device& device) {
   all["guid"] = device.guid;
   all["firmware"] = or_null(device.firmware);
   all["board"] = or_null(device.board);
+  all["kernel_driver"] = or_null(device.kernel_driver);
+  all["kernel_driver_version"] = or_null(device.kernel_driver_version);
   all["numa_node"] = device.numa_node;
   all["file"] = or_null(device.file);
   all["file_is_there"] = device.file_is_there;
   all["why_not"] = or_null(device.why_not);
   all["limits"] = device.limits ? to_object(*device.limits) : ordered_json(nullptr);
   all["ports"] = ordered_json::array();
-  for (const rdma_port& port : device.ports) all["ports"].push_back(to_object(port));
+  for (const rdma_port& port : device.ports) all["ports"].push_back(to_object(port, device.find_limits(port.number)));
   return all;
 }
 
@@ -117,6 +135,9 @@ ordered_json to_object(const inventory& all) {
                   {"verbs", all.with_verbs},
                   {"iwarp", all.with_iwarp}};
   root["kernel"] = all.kernel;
+  root["distribution"] = or_null(all.distribution);
+  root["architecture"] = or_null(all.architecture);
+  root["verbs_library"] = or_null(all.verbs_library);
   root["event_driver"] = {
       {"name", all.driver.name}, {"reason", or_null(all.driver.reason)}, {"failure", or_null(all.driver.failure)}};
   root["fabrics"] = ordered_json::array();

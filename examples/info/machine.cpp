@@ -5,10 +5,12 @@
 #include <weft/runtime/executor.hpp>
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -131,6 +133,20 @@ bool machine_calls::has_iwarp() { return WEFT_INFO_IWARP; }
 std::string machine_calls::environment(const char* name) {
   const char* const found = std::getenv(name);
   return found != nullptr ? found : "";
+}
+
+std::string machine_calls::architecture() {
+  utsname names{};
+  return ::uname(&names) == 0 ? names.machine : "";
+}
+
+std::string machine_calls::verbs_library() {
+  const void* const function = ::dlsym(RTLD_DEFAULT, "ibv_get_device_list");
+  Dl_info found{};
+  if (function == nullptr || ::dladdr(function, &found) == 0 || found.dli_fname == nullptr) return {};
+  std::error_code failure;
+  const auto file = std::filesystem::canonical(found.dli_fname, failure);  // libibverbs.so.1 is a link
+  return failure ? std::string(found.dli_fname) : file.string();
 }
 
 machine_calls& machine::real_calls() {

@@ -45,6 +45,10 @@ class machine_calls {
   [[nodiscard]] virtual bool has_verbs();
   [[nodiscard]] virtual bool has_iwarp();
   [[nodiscard]] virtual std::string environment(const char* name);
+  /// uname(2): "x86_64".
+  [[nodiscard]] virtual std::string architecture();
+  /// The file from which this process has libibverbs, whose name ends with its version; empty if it has none.
+  [[nodiscard]] virtual std::string verbs_library();
   /// Those by which names are looked up.
   [[nodiscard]] virtual weft::system_calls& system() { return weft::system_calls::kernel(); }
 };

@@ -39,6 +39,8 @@ class calls_of_tests final : public machine_calls {
   bool has_verbs() override { return with_verbs; }
   bool has_iwarp() override { return true; }
   std::string environment(const char* name) override { return variables[name]; }
+  std::string architecture() override { return "x86_64"; }
+  std::string verbs_library() override { return "/usr/lib/libibverbs.so.1.14.44.0"; }
 };
 
 /// What was found about an area; the gravest, if there are several.
@@ -138,6 +140,9 @@ class machine_of_tests {
     std::filesystem::create_directories(whole.parent_path());
     std::ofstream(whole) << text << "\n";
   }
+  void link(const std::string& target, const std::string& path) const {
+    std::filesystem::create_symlink(folder_.path() + target, folder_.path() + path);
+  }
   void remove(const std::string& path) const {
     std::filesystem::remove_all(std::filesystem::path(folder_.path()) / path.substr(1));
   }
@@ -218,6 +223,18 @@ TEST_WITH_ROCE(a_list, is_json_with_the_same_and_also_where_names_are_no_utf8) {
   const auto checked = nlohmann::json::parse(to_json(all, check_machine(one.here(), all), nullptr));
   EXPECT_EQ(checked["hindered"], false);
   EXPECT_FALSE(checked["findings"].empty());
+}
+
+TEST_WITH_ROCE(a_list, names_the_distribution_the_verbs_library_and_the_kernels_drivers) {
+  one.write("/etc/os-release", "NAME=\"Debian GNU/Linux\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian");
+  one.write("/sys/bus/pci/drivers/mlx5_core/module/version", "24.01-0.3.3");
+  one.link("/sys/bus/pci/drivers/mlx5_core", "/sys/class/infiniband/mlx5_0/device/driver");
+  const auto root = nlohmann::json::parse(to_json(one.take()));
+  EXPECT_EQ(root["distribution"], "Debian GNU/Linux 12 (bookworm)");
+  EXPECT_EQ(root["architecture"], "x86_64");
+  EXPECT_EQ(root["verbs_library"], "/usr/lib/libibverbs.so.1.14.44.0");
+  EXPECT_EQ(root["rdma_devices"][0]["kernel_driver"], "mlx5_core");
+  EXPECT_EQ(root["rdma_devices"][0]["kernel_driver_version"], "24.01-0.3.3");
 }
 
 TEST_WITH_ROCE(a_list, has_the_mtu_of_the_interface_where_no_library_tells_that_of_the_port) {
