@@ -160,6 +160,18 @@ ordered_json to_object(const inventory& all) {
   return root;
 }
 
+std::string in_words(const tried_operation& one) {
+  switch (one.result) {
+    case outcome::passed:
+      return "passed";
+    case outcome::refused:
+      return "refused: " + one.words;
+    case outcome::failed:
+      break;
+  }
+  return "failed: " + one.words;
+}
+
 ordered_json to_object(const reach& one) {
   ordered_json all;
   all["fabric"] = one.fabric;
@@ -177,6 +189,8 @@ ordered_json to_object(const reach& one) {
   all["read_bytes"] = one.read_bytes;
   all["transfer_failure"] = or_null(one.transfer_failure);
   all["rdma_mtu"] = one.rdma_mtu;
+  all["operations"] = ordered_json::object();
+  for (const tried_operation& each : one.operations) all["operations"][each.name] = in_words(each);
   return all;
 }
 

@@ -25,6 +25,19 @@ enum class reach_failure : std::uint8_t {
   other,
 };
 
+enum class outcome : std::uint8_t {
+  passed,
+  refused,  ///< weft or the device says that it cannot do this
+  failed,
+};
+
+/// What came of one operation.
+struct tried_operation {
+  std::string name{};
+  outcome result = outcome::failed;
+  std::string words{};  ///< why it has not passed, printable
+};
+
 /// What came of one fabric on the way to a peer.
 struct reach {
   std::string fabric{};
@@ -42,7 +55,8 @@ struct reach {
   std::uint64_t written_bytes = 0;    ///< one-sided, and found right at the peer
   std::uint64_t read_bytes = 0;       ///< one-sided, and found right here
   std::string transfer_failure{};
-  std::uint32_t rdma_mtu = 0;  ///< of the device's port, in bytes; 0: not known
+  std::vector<tried_operation> operations{};  ///< in the order in which they were tried
+  std::uint32_t rdma_mtu = 0;                 ///< of the device's port, in bytes; 0: not known
 };
 
 /// What a path lets through in one piece.
@@ -61,7 +75,7 @@ struct peer_report {
   std::string words{};     ///< what the peer says of itself, printable; empty if it is no `weft-info serve`
   std::vector<reach> fabrics{};
   path_mtu mtu{};
-  bool still_asks = false;  ///< a worker waits for the addresses of the name, and for nobody
+  bool still_asks = false;  ///< a worker waits for the addresses of the name, or for a device, and nobody for it
 };
 
 }  // namespace info

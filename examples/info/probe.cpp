@@ -5,6 +5,7 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
 #include <fmt/core.h>
@@ -12,14 +13,18 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
+#include <future>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "fabric_devices.hpp"
 #include "packets.hpp"
 #include "protocol.hpp"
+#include "server.hpp"
 #include <common/printable.hpp>
 
 namespace info {
@@ -33,6 +38,7 @@ constexpr std::uint32_t round_trip_bytes = 64;
 constexpr std::array<std::uint32_t, 11> message_sizes = {
     64, 256, 512, 1024, 1400, 2048, 4096, 8192, 8900, 16384, most_message_bytes};
 constexpr unsigned transfers = 16;  // of memory_bytes each: 4 MiB each way
+constexpr std::uint64_t flushed_seed = 2 * transfers + 1;
 
 bool is_system(const weft::error& why, std::errc code) { return why.code() == code; }
 
@@ -62,17 +68,29 @@ class attempt {
  public:
   /// `where` is what the address means, for packets of UDP.
   attempt(weft::net::device& device, const std::string& address, const weft::socket_address& where,
-          std::chrono::milliseconds patience, reach& found, peer_report& report)
-      : device_(device), address_(address), where_(where), patience_(patience), found_(found), report_(report) {}
+          const probe_options& options, reach& found, peer_report& report)
+      : device_(device),
+        address_(address),
+        where_(where),
+        patience_(options.patience),
+        all_operations_(options.all_operations),
+        found_(found),
+        report_(report) {}
 
   weft::task<> run();
 
  private:
   weft::task<> try_everything(weft::net::connection& peer);
+  weft::task<> try_all_operations(weft::net::connection& peer, const weft::mr::remote_region& memory);
+  weft::task<> note(const char* name, weft::task<> operation);
   weft::task<introduction> meet(weft::net::connection& peer);
   weft::task<> measure_round_trips(weft::net::connection& peer);
   weft::task<> climb_sizes(weft::net::connection& peer);
-  weft::task<> transfer(weft::net::connection& peer, const weft::mr::remote_region& memory);
+  weft::task<> write(weft::net::connection& peer, const weft::mr::remote_region& memory);
+  weft::task<> read(weft::net::connection& peer, const weft::mr::remote_region& memory);
+  weft::task<> flush(weft::net::connection& peer, const weft::mr::remote_region& memory);
+  weft::task<> fetch(weft::net::connection& peer, const weft::mr::remote_region& memory);
+  weft::task<> expose(weft::net::connection& peer);
   weft::task<> write_and_check(weft::net::connection& peer, const weft::mr::remote_region& memory, std::uint64_t seed);
   weft::task<> fill_and_read(weft::net::connection& peer, const weft::mr::remote_region& memory, std::uint64_t seed);
   weft::task<> echo(weft::net::connection& peer, std::uint32_t size);
@@ -82,9 +100,29 @@ class attempt {
   const std::string& address_;
   const weft::socket_address& where_;
   std::chrono::milliseconds patience_;
+  bool all_operations_;
   reach& found_;
   peer_report& report_;
 };
+
+tried_operation tried(std::string_view name, const weft::error& why) {
+  const bool refused = why.code() == weft::errc::not_supported;
+  return {std::string(name), refused ? outcome::refused : outcome::failed, common::printable(why.what())};
+}
+
+// One that is stopped stays as it is noted at first: its time was over with that of all the others.
+weft::task<> attempt::note(const char* name, weft::task<> operation) {
+  const std::size_t mine = found_.operations.size();
+  found_.operations.push_back({.name = name, .words = "it has not ended in time"});
+  try {
+    co_await std::move(operation);
+    found_.operations[mine].result = outcome::passed;
+    found_.operations[mine].words.clear();
+  } catch (const weft::error& why) {
+    if (why.code() != weft::errc::canceled) found_.operations[mine] = tried(name, why);
+    throw;
+  }
+}
 
 weft::task<> attempt::run() {
   weft::net::connection_options options;
@@ -100,8 +138,10 @@ weft::task<> attempt::run() {
   } catch (const weft::error& why) {
     found_.why = kind_of(why, device_.name() == "shm");
     found_.failure = common::printable(why.what());
+    found_.operations.push_back(tried("connect", why));
     co_return;
   }
+  found_.operations.push_back({.name = "connect", .result = outcome::passed});
   found_.connected = true;
   found_.set_up = clock::now() - begin;
   if (!is_greeting(peer->peer_private_data())) {
@@ -114,8 +154,10 @@ weft::task<> attempt::run() {
 weft::task<> attempt::try_everything(weft::net::connection& peer) {
   const char* step = "the peer's introduction";
   bool ended_well = true;
+  std::optional<weft::mr::remote_region> memory;
   try {
     const introduction first = co_await meet(peer);
+    memory = first.memory;
     found_.speaks = true;
     report_.words = first.words;
     const bool has_way = device_.name() != "shm" && where_.size() != 0;
@@ -126,22 +168,38 @@ weft::task<> attempt::try_everything(weft::net::connection& peer) {
       report_.mtu = mtu;
     }
     step = "small messages";
-    co_await measure_round_trips(peer);
+    co_await note("send", measure_round_trips(peer));
     step = "messages of growing size";
-    co_await climb_sizes(peer);
+    co_await note("send_large", climb_sizes(peer));
     step = "one-sided transfers";
-    co_await transfer(peer, first.memory);
+    co_await note("write", write(peer, first.memory));
+    co_await note("read", read(peer, first.memory));
   } catch (const weft::error& why) {
     if (why.code() == weft::errc::canceled) throw;
     found_.transfer_failure = fmt::format("{}: {}", step, common::printable(why.what()));
     ended_well = false;
   }
   if (!ended_well) co_return peer.abort();
+  if (all_operations_) co_await try_all_operations(peer, *memory);
   try {
-    co_await peer.close();
+    co_await note("close", peer.close());
   } catch (const weft::error& why) {
     if (why.code() == weft::errc::canceled) throw;  // else: all that was wanted has come
   }
+}
+
+// Each by itself, as long as the connection lasts.
+weft::task<> attempt::try_all_operations(weft::net::connection& peer, const weft::mr::remote_region& memory) {
+  const auto try_one = [&](const char* name, weft::task<> operation) -> weft::task<> {
+    try {
+      co_await note(name, std::move(operation));
+    } catch (const weft::error& why) {
+      if (why.code() == weft::errc::canceled) throw;
+    }
+  };
+  co_await try_one("flush", flush(peer, memory));
+  if (peer.is_open()) co_await try_one("atomic", fetch(peer, memory));
+  if (peer.is_open()) co_await try_one("expose", expose(peer));
 }
 
 weft::task<introduction> attempt::meet(weft::net::connection& peer) {
@@ -224,9 +282,66 @@ weft::task<> attempt::fill_and_read(weft::net::connection& peer, const weft::mr:
   found_.read_bytes += memory_bytes;
 }
 
-weft::task<> attempt::transfer(weft::net::connection& peer, const weft::mr::remote_region& memory) {
+weft::task<> attempt::write(weft::net::connection& peer, const weft::mr::remote_region& memory) {
   for (std::uint64_t seed = 1; seed <= transfers; ++seed) co_await write_and_check(peer, memory, seed);
+}
+
+weft::task<> attempt::read(weft::net::connection& peer, const weft::mr::remote_region& memory) {
   for (std::uint64_t seed = 1; seed <= transfers; ++seed) co_await fill_and_read(peer, memory, seed + transfers);
+}
+
+// The peer looks after the flush, so that what it sees has got there by that and not by its question's message alone.
+weft::task<> attempt::flush(weft::net::connection& peer, const weft::mr::remote_region& memory) {
+  auto source = co_await weft::with_timeout(patience_, device_.allocate(memory_bytes));
+  fill_with_pattern(source.bytes(), flushed_seed);
+  const auto target = memory.slice(0, memory_bytes);
+  co_await weft::with_timeout(patience_, peer.write(std::move(source), target));
+  co_await weft::with_timeout(patience_, peer.flush(target));
+  const request wanted{.what = request_kind::check, .number = flushed_seed};
+  const request got = co_await ask(peer, wanted);
+  if (got.number != request::all_right) {
+    throw weft::error(weft::errc::malformed,
+                      fmt::format("what was flushed is not at the peer, from byte {} on", got.number));
+  }
+}
+
+// Adds to what flush() has left in the first eight bytes, and swaps the sum for something else.
+weft::task<> attempt::fetch(weft::net::connection& peer, const weft::mr::remote_region& memory) {
+  if (!peer.capabilities().atomics || !memory.allows(weft::mr::usage::atomic_dst)) {
+    throw weft::error(weft::errc::not_supported, "the device has no atomic operations");
+  }
+  const auto word = memory.slice(0, sizeof(std::uint64_t));
+  const request wanted{.what = request_kind::fill, .number = flushed_seed};
+  static_cast<void>(co_await ask(peer, wanted));
+  std::array<std::byte, sizeof(std::uint64_t)> pattern{};
+  fill_with_pattern(pattern, flushed_seed);
+  std::uint64_t before = 0;
+  std::memcpy(&before, pattern.data(), sizeof before);
+  const std::uint64_t added_to = co_await weft::with_timeout(patience_, peer.fetch_add(word, 1));
+  const std::uint64_t swapped = co_await weft::with_timeout(patience_, peer.compare_swap(word, before + 1, 0));
+  if (added_to != before || swapped != before + 1) {
+    throw weft::error(weft::errc::malformed, fmt::format("the peer's memory held {:#x}, then {:#x}; it should be {:#x}",
+                                                         added_to, swapped, before));
+  }
+}
+
+// Lets the peer write into a buffer, and revokes the key once the peer is done.
+weft::task<> attempt::expose(weft::net::connection& peer) {
+  auto memory = co_await weft::with_timeout(patience_, device_.allocate(most_exposed_bytes));
+  std::ranges::fill(memory.bytes(), std::byte{0});
+  auto exposed = co_await weft::with_timeout(patience_, peer.expose(std::move(memory), weft::mr::usage::write_dst));
+  const auto packed = request{.what = request_kind::write, .number = flushed_seed}.pack();
+  const auto region = exposed.remote().pack();
+  std::vector<std::byte> question(packed.begin(), packed.end());
+  question.insert(question.end(), region.begin(), region.end());
+  co_await weft::with_timeout(patience_, peer.send_bytes(question));
+  const auto answer = co_await weft::with_timeout(patience_, peer.recv_or_throw());
+  static_cast<void>(request::unpack(answer.bytes()));
+  const auto back = co_await weft::with_timeout(patience_, exposed.revoke());
+  if (const auto wrong = find_difference(back.bytes(), flushed_seed)) {
+    throw weft::error(weft::errc::malformed,
+                      fmt::format("what the peer wrote into exposed memory is damaged, from byte {} on", *wrong));
+  }
 }
 
 std::uint32_t rdma_mtu_of_fabric(const inventory& all, std::string_view fabric) {
@@ -285,7 +400,92 @@ bool matters_who_takes_tcp(const peer_report& report) {
   return std::ranges::none_of(report.fabrics, found_by_rdma) && std::ranges::any_of(report.fabrics, left_waiting);
 }
 
+// The other end's failure tells more than what this end sees of it.
+weft::task<> try_both_ends(weft::net::device& device, const std::string& place, const probe_options& options,
+                           reach& found) {
+  auto listener = co_await weft::with_timeout(options.patience, device.listen(place));
+  const std::string address(listener.address());
+  const weft::socket_address nowhere;  // no packets of UDP
+  peer_report unused;
+  attempt one(device, address, nowhere, options, found, unused);
+  const auto note = [&](const weft::report& what) noexcept {
+    found.operations.push_back({.name = "other_end", .words = common::printable(what.text)});
+  };
+  const auto run_both = [&](weft::scope& ends) -> weft::task<> {
+    ends.spawn(answer_clients(listener, device), "the other end");
+    co_await one.run();
+    ends.request_stop();
+  };
+  co_await weft::with_scope(note, run_both);
+}
+
+reach refused(const std::string& fabric, const std::string& words) {
+  reach found;
+  found.fabric = fabric;
+  found.why = reach_failure::not_opened;
+  found.operations.push_back({.name = "open", .result = outcome::refused, .words = common::printable(words)});
+  return found;
+}
+
+reach try_itself(const inventory& all, const std::string& fabric, const probe_options& options) {
+  const auto is_it = [&](const rdma_device& each) { return fabric == "verbs:" + each.name; };
+  const auto device = std::ranges::find_if(all.rdma, is_it);
+  const bool is_rdma = device != all.rdma.end();
+  if (is_rdma && std::ranges::none_of(device->ports, &rdma_port::is_active)) {
+    return refused(fabric, "no port is active");
+  }
+  const auto places = places_to_listen(all, fabric, is_rdma ? ":0" : "127.0.0.1:0");
+  if (places.empty()) return refused(fabric, "no port has an IP address");
+  reach found;
+  found.fabric = fabric;
+  found.rdma_mtu = rdma_mtu_of_fabric(all, fabric);
+  try {
+    auto opened = open_fabric(fabric);
+    weft::executor loop;
+    loop.run(weft::with_timeout(3 * options.patience, try_both_ends(opened, places.front(), options, found)));
+  } catch (const weft::error& why) {
+    found.operations.push_back(tried("all", why));
+  }
+  return found;
+}
+
 }  // namespace
+
+peer_report probe_itself(const inventory& all, const probe_options& options) {
+  peer_report report;
+  for (const weft::net::fabric_info& each : all.fabrics) {
+    if (!is_asked_for(each, options.fabric)) continue;
+    if (!each.why_not.empty()) {
+      report.fabrics.push_back(refused(each.name, each.why_not));
+      continue;
+    }
+    // With copies, because a thread that hangs outlives this call.
+    std::packaged_task<reach()> trying([all, name = each.name, options] { return try_itself(all, name, options); });
+    auto result = trying.get_future();
+    std::thread worker(std::move(trying));
+    if (result.wait_for(4 * options.patience) == std::future_status::ready) {
+      worker.join();
+      report.fabrics.push_back(result.get());
+      continue;
+    }
+    worker.detach();
+    report.still_asks = true;
+    reach& hanging = report.fabrics.emplace_back(reach{.fabric = each.name});
+    hanging.operations.push_back({.name = "all", .words = "a call to the device's library or driver does not return"});
+  }
+  return report;
+}
+
+void check_itself(const peer_report& itself, findings& found) {
+  for (const reach& each : itself.fabrics) {
+    for (const tried_operation& one : each.operations) {
+      if (one.result != outcome::failed) continue;
+      found.fail("self-test " + each.fabric, fmt::format("{}: {}", one.name, one.words),
+                 "send this report: weft's authors want to know of every device on which it fails");
+      break;
+    }
+  }
+}
 
 peer_report probe_peer(const machine& here, const inventory& all, const std::string& address,
                        const probe_options& options) {
@@ -307,7 +507,7 @@ peer_report probe_peer(const machine& here, const inventory& all, const std::str
       if (!each.why_not.empty()) throw weft::error(weft::errc::not_supported, each.why_not);
       auto device = open_fabric(each.name);
       weft::executor loop;
-      attempt one(device, address, name.first, options.patience, found, report);
+      attempt one(device, address, name.first, options, found, report);
       loop.run(one.run());
     } catch (const weft::error& why) {
       found.why = reach_failure::not_opened;

@@ -80,12 +80,13 @@ request request::unpack(std::span<const std::byte> bytes) {
   common::reader from(bytes, protocol);
   if (bytes.empty()) from.malformed("a request of no bytes");
   const auto kind = from.number<std::uint8_t>();
-  if (kind < static_cast<std::uint8_t>(request_kind::echo) || kind > static_cast<std::uint8_t>(request_kind::fill)) {
+  if (kind < static_cast<std::uint8_t>(request_kind::echo) || kind > static_cast<std::uint8_t>(request_kind::write)) {
     from.malformed("an unknown request");
   }
   request all{.what = static_cast<request_kind>(kind)};
   if (all.what == request_kind::echo) return all;
-  if (bytes.size() != packed_bytes) from.malformed("a request of another length");
+  const bool has_more = all.what == request_kind::write && bytes.size() > packed_bytes;
+  if (bytes.size() != packed_bytes && !has_more) from.malformed("a request of another length");
   all.number = from.number<std::uint64_t>();
   return all;
 }

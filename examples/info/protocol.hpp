@@ -20,8 +20,10 @@ namespace info {
 inline constexpr std::uint32_t most_message_bytes = 32 * 1024;
 /// Messages that may be on the way.
 inline constexpr std::uint16_t messages_at_a_time = 4;
-/// Of the memory that the server opens for writes and reads.
+/// Of the memory that the server opens for writes, reads and, where the device has them, atomic operations.
 inline constexpr std::uint32_t memory_bytes = 256 * 1024;
+/// The most that a client may have the server write into memory that the client exposes.
+inline constexpr std::uint32_t most_exposed_bytes = 64 * 1024;
 
 /// What both sides say when they connect.
 [[nodiscard]] std::span<const std::byte> greeting() noexcept;
@@ -46,9 +48,10 @@ enum class request_kind : std::uint8_t {
   echo = 1,   ///< send it back as it is
   check = 2,  ///< does the memory hold the pattern of that seed?
   fill = 3,   ///< put the pattern of that seed into the memory
+  write = 4,  ///< write the pattern of that seed over the client's memory, whose descriptor stands behind the request
 };
 
-/// What the client asks; the answer to check and fill has the same form. An echo may be of any length from 1 on.
+/// What the client asks; the answer to all but echo has the same form. An echo may be of any length from 1 on.
 struct request {
   request_kind what = request_kind::echo;
   std::uint64_t number = 0;  ///< the seed, or in the answer to check the first byte that differs, or all_right
@@ -57,7 +60,7 @@ struct request {
   static constexpr std::size_t packed_bytes = 9;
 
   [[nodiscard]] std::array<std::byte, packed_bytes> pack() const noexcept;
-  /// Throws weft::errc::malformed.
+  /// Throws weft::errc::malformed. Leaves what stands behind a request to write.
   [[nodiscard]] static request unpack(std::span<const std::byte> bytes);
 };
 

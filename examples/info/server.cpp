@@ -57,12 +57,28 @@ struct surroundings {
   std::unique_ptr<packet_mirror> mirror;
 };
 
+// Writes the pattern of that seed into memory that the client has exposed, and says so when it may be there.
+weft::task<> write_to_client(weft::net::device& device, weft::net::connection& peer, request asked,
+                             const weft::mr::remote_region& memory) {
+  if (memory.size() > most_exposed_bytes) throw weft::error(weft::errc::malformed, "a client exposes too much memory");
+  auto source = co_await device.allocate(memory.size());
+  fill_with_pattern(source.bytes(), asked.number);
+  co_await peer.write(std::move(source), memory);
+  const auto packed = asked.pack();
+  co_await peer.send_bytes(packed);
+}
+
 // Does what the client asks until it closes. What it writes over the memory meanwhile is its own affair.
-weft::task<> answer_requests(weft::net::connection& peer, std::span<std::byte> memory) {
+weft::task<> answer_requests(weft::net::device& device, weft::net::connection& peer, std::span<std::byte> memory) {
   while (auto message = co_await peer.recv()) {
     request asked = request::unpack(message->bytes());
     if (asked.what == request_kind::echo) {
       co_await peer.send(std::move(message->payload));
+      continue;
+    }
+    if (asked.what == request_kind::write) {
+      const auto target = weft::mr::remote_region::unpack(message->bytes().subspan(request::packed_bytes));
+      co_await write_to_client(device, peer, asked, target);
       continue;
     }
     if (asked.what == request_kind::fill) {
@@ -78,9 +94,10 @@ weft::task<> answer_requests(weft::net::connection& peer, std::span<std::byte> m
 weft::task<> converse(weft::net::device& device, weft::net::connection& peer, const surroundings& around) {
   std::vector<std::byte> memory(memory_bytes);
   const std::span<std::byte> bytes(memory);
+  using weft::mr::usage;
+  const auto atomics = device.domain().capabilities().usages & usage::atomic_dst;  // where the device has them
   auto region = co_await device.register_memory(
-      std::move(memory),
-      {.usage = weft::mr::usage::write_dst | weft::mr::usage::read_src | weft::mr::usage::flush_visibility});
+      std::move(memory), {.usage = usage::write_dst | usage::read_src | usage::flush_visibility | atomics});
   const admission admitted(around.mirror.get());
   introduction first;
   first.token = admitted.token();
@@ -89,7 +106,7 @@ weft::task<> converse(weft::net::device& device, weft::net::connection& peer, co
   first.words = around.words;
   const auto packed = first.pack();
   co_await peer.send_bytes(packed);
-  co_await answer_requests(peer, bytes);
+  co_await answer_requests(device, peer, bytes);
 }
 
 weft::task<> take_client(weft::net::connection_request request, weft::net::device& device, const surroundings& around) {
@@ -202,6 +219,11 @@ std::vector<std::string> places_to_listen(const inventory& all, std::string_view
     places.push_back(six ? fmt::format("[{}]{}", own, port) : own + port);
   }
   return places;
+}
+
+weft::task<> answer_clients(weft::net::listener& listener, weft::net::device& device) {
+  const surroundings no_others;
+  while (auto request = co_await listener.next()) co_await take_client(std::move(*request), device, no_others);
 }
 
 weft::net::device open_fabric(std::string_view name) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/listener.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>
@@ -31,5 +32,9 @@ inline constexpr std::size_t most_clients = 16;
 /// most. Says on the standard output where it listens, and where it cannot. Until it is stopped. Throws weft::error if
 /// it can listen over none. `address` is what the user has asked for; a port of 0 becomes the same everywhere.
 [[nodiscard]] weft::task<> serve(std::vector<served_fabric>& fabrics, std::string address);
+
+/// Answers the clients of one listener, one after the other, and prints nothing: the other end of a check within one
+/// process. Until it is stopped, or a client fails.
+[[nodiscard]] weft::task<> answer_clients(weft::net::listener& listener, weft::net::device& device);
 
 }  // namespace info
