@@ -213,11 +213,23 @@ std::string dump(const ordered_json& root) {
   return root.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace
+// Some versions look like addresses.
+bool is_version(const std::string& key) {
+  return key == "firmware" || key == "kernel_driver_version" || key == "verbs_library" || key == "version";
+}
 
-std::string to_json(const inventory& all) { return dump(to_object(all)); }
+void hide(ordered_json& value, mask& names) {
+  if (value.is_string()) value = names.apply(value.get<std::string>());
+  if (value.is_array()) {
+    for (ordered_json& each : value) hide(each, names);
+  }
+  if (!value.is_object()) return;
+  for (auto& [key, each] : value.items()) {
+    if (!is_version(key)) hide(each, names);
+  }
+}
 
-std::string to_json(const inventory& all, const findings& found, const peer_report* peer) {
+ordered_json to_object(const inventory& all, const findings& found, const peer_report* peer) {
   ordered_json root = to_object(all);
   if (peer != nullptr) root["peer"] = to_object(*peer);
   root["findings"] = ordered_json::array();
@@ -228,6 +240,23 @@ std::string to_json(const inventory& all, const findings& found, const peer_repo
                                 {"remedy", or_null(each.remedy)}});
   }
   root["hindered"] = found.worst() == severity::error;
+  return root;
+}
+
+}  // namespace
+
+std::string to_json(const inventory& all) { return dump(to_object(all)); }
+
+std::string to_json(const inventory& all, const findings& found, const peer_report* peer) {
+  return dump(to_object(all, found, peer));
+}
+
+std::string to_report(const inventory& all, const findings& found, const peer_report* peer, const peer_report& itself,
+                      mask* names) {
+  ordered_json root = to_object(all, found, peer);
+  root["self_test"] = ordered_json::array();
+  for (const reach& each : itself.fabrics) root["self_test"].push_back(to_object(each));
+  if (names != nullptr) hide(root, *names);
   return dump(root);
 }
 

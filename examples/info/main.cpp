@@ -10,6 +10,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -35,6 +36,8 @@ enum exit_code : int { nothing_hinders = common::success, something_hinders = co
 struct command {
   enum class verb { show, check, serve } what = verb::show;
   bool json = false;
+  bool report = false;
+  bool names = false;
   bool quiet = false;
   bool strict = false;
   std::string peer;  // empty: none
@@ -54,10 +57,13 @@ void command::add_to(CLI::App& app) {
       .add_option("PEER", peer, "the address of a `weft-info serve`: what passes on the way there, over each fabric")
       ->type_name("HOST:PORT");
   checking.add_flag("--json", json, "print JSON instead of text");
+  CLI::Option& reporting = *checking.add_flag(
+      "--report", report, "print all as JSON for a hardware report, and try each fabric with both ends here");
+  checking.add_flag("--names", names, "leave host names, addresses and GUIDs in the report")->needs(&reporting);
   checking.add_flag("--quiet", quiet, "leave out what is right");
   checking.add_flag("--strict", strict, "exit with 1 because of warnings, too");
   checking.add_option("--fabric", fabric, "try this one alone: shm, iwarp, verbs:NAME")->type_name("NAME");
-  checking.add_option("--timeout", seconds, "for each step on the way to the peer")
+  checking.add_option("--timeout", seconds, "for each step on the way to the peer, or of the report")
       ->check(CLI::Range(0.1, 600.0))
       ->type_name("S")
       ->capture_default_str();
@@ -82,26 +88,40 @@ int show(const command& wanted) {
   return nothing_hinders;
 }
 
+// The peer's name, and that of the socket file where it is one.
+std::string host_in(const std::string& peer) {
+  return peer.starts_with("unix:") ? peer.substr(5) : peer.substr(0, std::min(peer.rfind(':'), peer.size()));
+}
+
 int check(const command& wanted) {
   const info::machine here;
   const info::inventory all = info::take_inventory(here);
   info::findings found = info::check_machine(here, all);
   info::peer_report peer;
+  info::peer_report itself;
+  const info::probe_options options{.patience = std::chrono::milliseconds(static_cast<int>(wanted.seconds * 1000)),
+                                    .fabric = wanted.fabric,
+                                    .all_operations = wanted.report};
   if (!wanted.peer.empty()) {
-    const info::probe_options options{.patience = std::chrono::milliseconds(static_cast<int>(wanted.seconds * 1000)),
-                                      .fabric = wanted.fabric};
     peer = info::probe_peer(here, all, wanted.peer, options);
     info::check_peer(all, peer, found);
   }
-  if (wanted.json) {
-    print(to_json(all, found, wanted.peer.empty() ? nullptr : &peer));
+  const info::peer_report* const peer_or_none = wanted.peer.empty() ? nullptr : &peer;
+  if (wanted.report) {
+    itself = info::probe_itself(all, options);
+    info::check_itself(itself, found);
+    info::mask names({here.read("/proc/sys/kernel/hostname").value_or(""), host_in(wanted.peer)});
+    print(to_report(all, found, peer_or_none, itself, wanted.names ? nullptr : &names));
+  } else if (wanted.json) {
+    print(to_json(all, found, peer_or_none));
   } else {
     print((wanted.peer.empty() ? std::string() : to_text(peer)) + to_text(found, wanted.quiet));
   }
   const info::severity hindering = wanted.strict ? info::severity::warning : info::severity::error;
   const int code = found.worst() >= hindering ? something_hinders : nothing_hinders;
-  // The resolver takes its own time, and leaving main() would wait for the worker that it keeps.
-  if (peer.still_asks) std::quick_exit(code);
+  // The resolver takes its own time, and leaving main() would wait for the worker that it keeps; as would a device that
+  // hangs.
+  if (peer.still_asks || itself.still_asks) std::quick_exit(code);
   return code;
 }
 

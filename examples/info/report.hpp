@@ -5,6 +5,7 @@
 
 #include "findings.hpp"
 #include "inventory.hpp"
+#include "mask.hpp"
 #include "peer_report.hpp"
 
 namespace info {
@@ -22,5 +23,9 @@ namespace info {
 [[nodiscard]] std::string to_json(const inventory& all);
 /// `peer` may be null.
 [[nodiscard]] std::string to_json(const inventory& all, const findings& found, const peer_report* peer);
+/// What a user sends to weft's authors: the same, with what the machine's own fabrics did. `peer` and `names` may be
+/// null; `names` hides host names, addresses and GUIDs.
+[[nodiscard]] std::string to_report(const inventory& all, const findings& found, const peer_report* peer,
+                                    const peer_report& itself, mask* names);
 
 }  // namespace info

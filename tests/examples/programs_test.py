@@ -1291,6 +1291,21 @@ class Info(ProgramTest):
         server.signal(signal.SIGTERM)
         self.assertEqual(server.result().code, 0)
 
+    def test_a_report_tries_each_fabric_in_this_process_and_a_peer_and_hides_addresses(self):
+        server = self.serve()
+        result = self.run_program("weft-info", "check", server.address, "--report")
+        report = json.loads(result.out)
+        self.assertEqual(result.code, 1 if report["hindered"] else 0, result)
+        for tried in (report["self_test"], report["peer"]["fabrics"]):
+            tried = {one["fabric"]: one["operations"] for one in tried}
+            for fabric in ("shm", "iwarp"):
+                self.assertLessEqual({"write", "flush", "atomic", "expose"}, set(tried[fabric]), tried)
+                self.assertEqual(set(tried[fabric].values()), {"passed"}, tried)
+        named = json.loads(self.run_program("weft-info", "check", "--report", "--names").out)
+        for one in (one for each in named["interfaces"] for one in each["addresses"]):
+            if one["address"] not in ("127.0.0.1", "::1"):
+                self.assertNotIn(f'"{one["address"]}"', result.out)
+
     def test_clients_that_are_killed_and_strangers_hurt_nobody(self):
         server = self.serve()
         for _ in range(3):
@@ -1326,7 +1341,7 @@ class Info(ProgramTest):
 
     def test_wrong_usage_exits_with_2_and_one_line(self):
         self.assert_wrong_usage("weft-info", ["nonsense"], ["--no-such-option"], ["check", "a:1", "--timeout", "0"],
-                                ["check", "a:1", "b:2"])
+                                ["check", "a:1", "b:2"], ["check", "--names"])
         self.assert_help("weft-info", "check", "serve")
 
     def test_a_server_with_nowhere_to_listen_says_so(self):

@@ -33,6 +33,11 @@ advises() {
     { echo "no advice '$1' in:" && cat "$work/said" && return 1; } >&2
 }
 
+# has_tried OPERATION RESULT: in a report.
+has_tried() {
+  grep -q "^ *\"$1\": \"$2" "$work/said" || { echo "no $1 that $2 in:" && cat "$work/said" && return 1; } >&2
+}
+
 serves() { grep -qs "^listening on" "$work/served"; }
 # serve ADDRESS ARGUMENTS...
 serve() {
@@ -74,6 +79,16 @@ try_peer() {
   ends_with 1 check 10.77.0.2:7480 --timeout 20 --fabric "verbs:${kind}0"
   says error "peer over verbs:${kind}0" "refuse"
   end_server
+}
+
+# Each device with both ends in one process, and with those of the cable. siw has neither atomics nor memory windows.
+try_report() {
+  ends_with 0 check --report --timeout 20 --fabric "verbs:${kind}0"
+  has_tried flush passed
+  has_tried close passed
+  has_tried atomic "$([[ $kind == siw ]] && echo refused || echo passed)"
+  grep -q '"kernel_driver": null' "$work/said"
+  if grep "10\.77\." "$work/said"; then return 1; fi
 }
 
 # One end of the cable is down. The other end of rxe has no carrier then; siw does not look at it, and stays active.
