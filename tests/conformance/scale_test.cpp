@@ -66,6 +66,7 @@ WEFT_ON_EVERY_TRANSPORT(scale);
 TEST_P(scale, a_thousand_active_connections_share_fairly) {
   constexpr std::size_t connections = 1000;
   constexpr std::size_t mean = 200;  // round trips
+  if (sanitized) GTEST_SKIP() << "sanitizers take longer for it than any test may";
   if (!make_room_for(connections)) GTEST_SKIP() << "the limit of open files is too low";
   run([&]() -> task<> {
     std::vector<connected> all = co_await connect_many(connections);
