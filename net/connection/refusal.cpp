@@ -4,6 +4,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 namespace weft::net {
 namespace {
 
@@ -51,7 +53,8 @@ mr::usage needed_usage(transfer_kind kind) noexcept {
 std::uint64_t refusal::most_bytes() const noexcept {
   const capabilities& can = state_.properties();
   const bool has_trailer = item_.kind_ == transfer_kind::send && can.native;
-  return can.max_message_bytes - (has_trailer ? trailer::max_bytes : 0);
+  const std::uint64_t trailer_bytes = has_trailer ? trailer::max_bytes : 0;
+  return can.max_message_bytes - std::min(can.max_message_bytes, trailer_bytes);
 }
 
 refusal::reason refusal::missing_capability() const noexcept {

@@ -222,7 +222,10 @@ void device::probe_memory() noexcept {
   // Only an attempt shows whether dma-bufs are supported. The descriptor is invalid, which the kernel checks last.
   ibv_mr* none = nullptr;
   has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;
-  if (traits_.has_windows() && !can_allocate_window()) traits_.windows = window_kind::none;
+  if (traits_.has_windows() && !can_allocate_window()) {
+    traits_.windows = window_kind::none;
+    traits_.pair_needs_right_to_bind = false;
+  }
 }
 
 // The driver in the kernel may have windows of which that in user space knows nothing, as those of bnxt_re and

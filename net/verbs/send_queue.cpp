@@ -157,7 +157,9 @@ void send_queue::fill_parts(posted_request& item) noexcept {
   item.wr.sg_list = item.parts.data();
   item.wr.num_sge = count;
   // mutant: send more inline
-  if (sends && readable && bytes <= endpoint_.max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
+  const bool fits =
+      bytes <= endpoint_.max_inline_bytes() && (count == 1 || endpoint_.home().traits().inlines_all_parts);
+  if (sends && readable && fits) item.wr.send_flags |= IBV_SEND_INLINE;
 }
 
 void send_queue::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {

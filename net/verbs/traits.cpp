@@ -7,6 +7,8 @@ namespace {
 // Software devices can have any name. They are recognized by the vendor ids that their drivers make up.
 constexpr std::uint32_t rxe_vendor = 0xFF'FFFF;
 constexpr std::uint32_t siw_vendor = 0x62'6D74;
+// irdma tells that of Intel on PCI.
+constexpr std::uint32_t irdma_vendor = 0x8086;
 
 window_kind windows_of(unsigned flags) noexcept {
   if ((flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0) return window_kind::type_2b;
@@ -70,6 +72,7 @@ device_traits traits_of(ibv_transport_type transport, const ibv_device_attr& att
   if (transport == IBV_TRANSPORT_IWARP) set_rnic(traits);
   if (attributes.vendor_id == rxe_vendor) set_rxe(traits);
   if (attributes.vendor_id == siw_vendor) traits.heeds_iova = false;
+  if (attributes.vendor_id == irdma_vendor) traits.inlines_all_parts = false;
   return traits;
 }
 
@@ -79,8 +82,8 @@ std::vector<std::pair<std::string, std::string>> names_and_values(const device_t
                invalidates_windows_well, read_sinks_need_remote_write, pair_needs_right_to_bind, invalidated_flags,
                gids_are_hardware_addresses, kernel_drives_pair, connect_blocks, shares_ports_with_tcp,
                initiator_speaks_first, disconnect_ends_both_ways, flushes_before_disconnect_event, completes_in_order,
-               completes_on_answer, repeats_requests_well, may_read_nothing, messages_wait_for_receives,
-               tells_busy_peer_from_dead, announces_last_receive] = traits;
+               completes_on_answer, repeats_requests_well, inlines_all_parts, may_read_nothing,
+               messages_wait_for_receives, tells_busy_peer_from_dead, announces_last_receive] = traits;
   return {{"has_atomics", yes_or_no(has_atomics)},
           {"windows", name_of(windows)},
           {"has_write_immediate", yes_or_no(has_write_immediate)},
@@ -101,6 +104,7 @@ std::vector<std::pair<std::string, std::string>> names_and_values(const device_t
           {"completes_in_order", yes_or_no(completes_in_order)},
           {"completes_on_answer", yes_or_no(completes_on_answer)},
           {"repeats_requests_well", yes_or_no(repeats_requests_well)},
+          {"inlines_all_parts", yes_or_no(inlines_all_parts)},
           {"may_read_nothing", yes_or_no(may_read_nothing)},
           {"messages_wait_for_receives", yes_or_no(messages_wait_for_receives)},
           {"tells_busy_peer_from_dead", yes_or_no(tells_busy_peer_from_dead)},

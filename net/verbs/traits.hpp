@@ -83,6 +83,9 @@ struct device_traits {
   bool completes_on_answer = true;
   /// Retransmits only what it must after a packet loss. rxe also retransmits all requests posted behind the lost one.
   bool repeats_requests_well = true;
+  /// Copies all parts of a request that goes inline. Before rdma-core 44, irdma's driver in user space copies the first
+  /// part alone, and nothing tells which of its versions runs.
+  bool inlines_all_parts = true;
   /// A zero-length read does no harm. siw answers one that arrives while it sends with part of the data that it sends,
   /// which breaks the connection; other RNICs are not known to differ.
   bool may_read_nothing = true;

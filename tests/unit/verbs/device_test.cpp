@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device/found_transport.hpp>
+#include <weft/net/link/native_protocol.hpp>
 #include <weft/net/link/peer_words.hpp>
+#include <weft/net/shm/transport.hpp>
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/description.hpp>
 #include <weft/net/verbs/device.hpp>
@@ -13,6 +15,8 @@
 
 #include <numeric>
 
+#include "kit/forwarding_link.hpp"
+#include "kit/forwarding_transport.hpp"
 #include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
@@ -70,6 +74,15 @@ TEST(device, without_connections_is_passed_over_and_says_what_reaches_it) {
   EXPECT_EQ(two.contexts + alone.contexts, 0);
 }
 
+TEST(device, without_connections_is_ready_for_nobody_whatever_else_it_speaks) {
+  for (const ibv_transport_type other :
+       {IBV_TRANSPORT_UNSPECIFIED, IBV_TRANSPORT_UNKNOWN, IBV_TRANSPORT_USNIC, IBV_TRANSPORT_USNIC_UDP}) {
+    fake_libraries two({"other_0", "mlx5_0"});
+    two.lose_connections("other_0", other);
+    EXPECT_EQ(ready_devices(two), std::vector<std::string>{"mlx5_0"}) << other;
+  }
+}
+
 TEST(device, whose_driver_has_none_of_the_windows_that_its_kernel_reports_has_no_windows) {
   for (const auto& [failure, has_windows] :
        {std::pair{0, true}, {EOPNOTSUPP, false}, {ENOSYS, false}, {ENOMEM, true}}) {
@@ -81,10 +94,48 @@ TEST(device, whose_driver_has_none_of_the_windows_that_its_kernel_reports_has_no
   }
 }
 
+TEST(device, whose_driver_has_no_windows_gives_queue_pairs_no_right_to_bind_them) {
+  for (const bool has_windows : {true, false}) {
+    fake_libraries one({"cxgb4_0"});
+    one.limits.device_cap_flags = IBV_DEVICE_MEM_WINDOW;
+    if (!has_windows) one.failures = {{"alloc_mw", EOPNOTSUPP}};
+    EXPECT_EQ(device(one, "").traits().pair_needs_right_to_bind, has_windows);
+  }
+}
+
 TEST(device, whose_ports_do_not_say_how_long_a_message_may_be_takes_the_longest) {
   fake_libraries one({"mana_0"});
   one.port_message_bytes = 0;
   EXPECT_EQ(device(one, "").max_message_bytes(), std::uint32_t{1} << 31);
+}
+
+/// Over a device whose ports say that they carry less than a trailer.
+class narrow_link final : public test::forwarding_link {
+ public:
+  explicit narrow_link(std::unique_ptr<net::link> inner)
+      : forwarding_link(std::move(inner)), capabilities_(forwarding_link::properties()) {
+    capabilities_.max_message_bytes = trailer::max_bytes - 1;
+  }
+  [[nodiscard]] const net::capabilities& properties() const noexcept override { return capabilities_; }
+
+ private:
+  net::capabilities capabilities_;
+};
+
+TEST(device, whose_ports_carry_less_than_a_trailer_carries_no_message) {
+  const test::transport_wrappers narrow{
+      .link = [](auto wide) { return std::make_unique<narrow_link>(std::move(wide)); }};
+  net::device home = net::device::open(std::make_unique<test::forwarding_transport>(shm::open_transport(), narrow));
+  const auto root = [&]() -> task<> {
+    net::listener from = co_await home.listen("127.0.0.1:0");
+    auto ends = co_await when_all(home.connect(std::string(from.address())), from.accept());
+    net::connection& client = std::get<0>(ends);
+    auto message = co_await home.pool().allocate(1);
+    const auto sent = co_await as_result(client.send(message));
+    EXPECT_EQ(sent ? std::error_code() : sent.error().code(), errc::message_too_large);
+  };
+  executor running;
+  running.run(root());
 }
 
 TEST(list_of_devices, says_of_each_what_it_can_do) {
@@ -268,6 +319,15 @@ TEST(automatic_device, is_the_second_best_where_no_rdma_device_is_ready_and_says
   EXPECT_NE(words.find("mlx5_0 cannot be opened: Permission denied"), std::string::npos) << words;
   EXPECT_NE(words.find("rxe0"), std::string::npos) << words;
   EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(automatic_device, is_the_second_best_where_the_only_rdma_device_has_no_connections) {
+  fake_libraries efa({"efa_0"});
+  efa.lose_connections("efa_0");
+  fake_libraries other({"other0"});
+  const net::device home = opened_automatically(efa, &other);
+  EXPECT_EQ(home.name(), "verbs:other0");
+  EXPECT_NE(home.passed_over().find("fabric:efa"), std::string::npos) << home.passed_over();
 }
 
 TEST(automatic_device, has_passed_nothing_over_where_there_is_no_rdma_device) {

@@ -33,9 +33,9 @@ class fake_libraries : public net::verbs::rdma_calls {
   }
 
   /// The device of that name is none that RDMA's connections reach, as EFA's.
-  void lose_connections(std::string_view name) noexcept {
+  void lose_connections(std::string_view name, ibv_transport_type transport = IBV_TRANSPORT_UNSPECIFIED) noexcept {
     for (const auto& each : devices_) {
-      if (name == each->name) each->transport_type = IBV_TRANSPORT_UNSPECIFIED;
+      if (name == each->name) each->transport_type = transport;
     }
   }
 
