@@ -582,7 +582,7 @@ TEST_P(set_up, a_peer_whose_set_up_fails_is_reported_and_the_next_one_is_accepte
   const report_list reports;
   const auto body = [&](scope& tasks) -> task<> {
     open_device(tight());
-    const auto large = options({.receive_size = 60'000, .receive_depth = 16, .set_up_timeout = 20ms});
+    const auto large = options({.receive_size = 60'000, .receive_depth = 16, .set_up_timeout = 300ms});
     const auto small = options({.receive_size = 64, .receive_depth = 2});
     std::optional<mr::buffer> held(co_await pool().allocate(mib, mr::budget::receive));
     auto listener = co_await listen();
