@@ -28,9 +28,9 @@ enum class exposure_reach : std::uint8_t {
 /// The limits of an RDMA device, and what connections over it can do: ibv_query_device(3), and docs/rdma-devices.md.
 struct rdma_device_info {
   std::string firmware{};              ///< its version, as the vendor writes it
-  std::uint32_t vendor = 0;            ///< vendor_id of ibv_query_device(3)
-  std::uint32_t part = 0;              ///< vendor_part_id, the number of the adapter
-  std::uint32_t hardware_version = 0;  ///< hw_ver
+  std::uint32_t vendor = 0;            ///< the vendor: vendor_id of ibv_query_device(3)
+  std::uint32_t part = 0;              ///< the adapter: vendor_part_id
+  std::uint32_t hardware_version = 0;  ///< the revision of the adapter: hw_ver
   std::uint32_t capability_flags = 0;  ///< the bits of ibv_device_cap_flags
   bool is_iwarp = false;               ///< an RNIC; else InfiniBand or RoCE
   int numa_node = -1;                  ///< the NUMA node next to the device; -1: not known
