@@ -3,7 +3,6 @@
 
 #include <weft/mr/buffer.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -21,9 +20,11 @@ class byte_ranges {
   byte_ranges() = default;
   /// One range.
   byte_ranges(std::span<Byte> one) noexcept { add(one); }
-  /// The first max_ranges of several.
+  /// The first max_ranges of several, without the empty ones.
   byte_ranges(std::span<const std::span<Byte>> several) noexcept {
-    for (const std::span<Byte>& each : several.first(std::min(several.size(), max_ranges))) add(each);
+    for (const std::span<Byte>& each : several) {
+      if (!add(each)) return;
+    }
   }
   /// Adds a range; empty ones do not count. False if there are max_ranges already.
   bool add(std::span<Byte> place) noexcept {

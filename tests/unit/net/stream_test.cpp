@@ -200,6 +200,22 @@ TEST_P_STREAMS(stream_test, messages_of_one_byte_do_as_well, {.receive_size = 1,
   EXPECT_EQ(std::get<1>(done), 3000u);
 }
 
+TEST_P_STREAMS(stream_test, any_number_of_empty_places_before_the_first_byte_do_not_count) {
+  const content sent = bytes_from(0, 100);
+  content got(sent.size());
+  std::array<std::span<const std::byte>, 2 * net::readable_ranges::max_ranges> parts{};
+  std::array<std::span<std::byte>, 2 * net::writable_ranges::max_ranges> places{};
+  parts.back() = sent;
+  places.back() = got;
+  EXPECT_EQ(co_await a.write_some(parts), sent.size());
+  for (std::size_t done = 0; done < sent.size(); places.back() = std::span(got).subspan(done)) {
+    const std::size_t some = co_await b.read_some(places);
+    if (some == 0) break;
+    done += some;
+  }
+  EXPECT_EQ(got, sent);
+}
+
 TEST_P_STREAMS(stream_test, one_direction_ends_and_the_other_goes_on) {
   const content question = bytes_from(0, 10'000);
   const content answer = bytes_from(7, 20'000);
