@@ -58,9 +58,9 @@ std::uint64_t completion_queue::attach(completion_sink& sink) {
   if (failure_) throw *failure_;
   if (free_places_.empty()) {
     if (places_.size() >> index_bits != 0) throw std::bad_alloc();
-    free_places_.reserve(places_.size() + 1);  // so that detach() and ring_later() need no memory
+    free_places_.reserve(places_.size() + 1);  // so that detach(), ring_later() and tell_when_drained() need no memory
     to_ring_.reserve(places_.size() + 1);
-    to_tell_.reserve(places_.size() + 1);
+    to_tell_.reserve(2 * (places_.size() + 1));  // twice, because a sink may ask again while tell_all() tells it
     places_.emplace_back();
     free_places_.push_back(static_cast<std::uint32_t>(places_.size() - 1));
   }
