@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # release.sh SOURCE_DIR: `./dev release` in a scratch clone: it refuses what must not be released, and says why; a dry run
-# leaves no tag; the tarball is the same whenever it is made.
+# leaves no tag; the tarball is the same whenever it is made; the tag is signed.
 set -euo pipefail
 source=$1
 git -C "$source" rev-parse --git-dir >/dev/null 2>&1 || { echo "not a git repository"; exit 77; }
@@ -69,10 +69,17 @@ git checkout -q -b other
 refuses 'not the branch main'
 git checkout -q main
 
-./dev release "$version" --dry-run
+said=$(./dev release "$version" --dry-run 2>&1)
+[[ $said == *"the tag is not signed"* ]] || fail "no word of a tag without a signature: $said"
 [[ -z $(git tag) ]] || fail "a dry run has tagged"
 mv build/dist/weft-"$version".tar.gz "$scratch/dry.tar.gz"
+ssh-keygen -q -t ed25519 -N '' -f "$scratch/key"
+git config gpg.format ssh
+git config user.signingKey "$scratch/key"
 ./dev release "$version"
+git cat-file tag "v$version" | grep '^-----BEGIN SSH SIGNATURE-----$' >/dev/null || fail "the tag is not signed"
+files=$(grep -c '^FileName: ' "build/dist/weft-$version.spdx")
+((files >= $(git ls-files -- '*.hpp' '*.cpp' | wc -l))) || fail "the bill of materials has $files files"
 cmp "$scratch/dry.tar.gz" "build/dist/weft-$version.tar.gz"
 (cd build/dist && sha256sum -c --quiet "weft-$version.tar.gz.sha256")
 [[ $(git cat-file -t "v$version") == tag ]] || fail "there is no annotated tag v$version"
