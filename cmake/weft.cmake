@@ -15,10 +15,8 @@ option(WEFT_FUZZERS "Build the fuzzers with libFuzzer, which is clang's; without
 # How the sources of a kind are compiled, and their precompiled header with the same: GCC goes on with what it finds in
 # there, whatever the command line says.
 #
-# Coverage is of the library only: the programs that are no fuzzers need none, and are slower with it. GCC inlines nothing
-# that somebody might replace in a shared library, unless told that nobody will; clang assumes it.
-set(library_options $<$<BOOL:${WEFT_FUZZERS}>:-fsanitize=fuzzer-no-link>
-                    $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>)
+# GCC inlines nothing that somebody might replace in a shared library, unless told that nobody will; clang assumes it.
+set(library_options $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>)
 set(program_options)
 # The library is tested as it ships. Optimising the tests themselves takes longer than it saves, above all with the thread
 # sanitizer (three times as long), and debug information a tenth of the time. With sanitizers the library is optimised a
@@ -40,6 +38,13 @@ if(WEFT_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
       list(APPEND ${kind}_options -fno-sanitize=alignment,null,object-size,vptr)
     endforeach()
   endif()
+endif()
+
+# What is not counted is not searched: some parsers are in examples, and in headers that only a fuzzer includes.
+if(WEFT_FUZZERS)
+  foreach(kind library program example test)
+    list(APPEND ${kind}_options -fsanitize=fuzzer-no-link)
+  endforeach()
 endif()
 
 # lld links in a tenth of the time of the compiler's own linker, and every test program is linked whole.
