@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// @file
-/// Integrates weft into a program that is built on Asio (standalone, 1.22 or newer) or Boost.Asio (1.81 or newer). Only
-/// this header of the runtime needs either; it uses the library that the program has included before, called `asio::`
-/// below. With Boost.Asio a handler gets a boost::system::error_code instead of a std::error_code, and async() throws a
-/// boost::system::system_error instead of a weft::error, with the same message.
+/// Integrates weft into a program that is built on Asio (standalone, 1.22 or newer) or Boost.Asio (1.81 or newer). No
+/// other header of the runtime needs either library. weft uses the one that the program has included before (see
+/// asio/library.hpp); it is called `asio::` below. With Boost.Asio a handler gets a boost::system::error_code instead
+/// of a std::error_code, and async() throws a boost::system::system_error instead of a weft::error, with the same
+/// message.
 
 #pragma once
 
@@ -30,22 +31,22 @@ namespace weft {
 ///     host.spawn(serve(device), asio::detached);
 ///     io.run();
 ///
-/// One thread runs the io_context, always the same; several hosts need several io_contexts, each with its thread.
+/// One thread must run the io_context, always the same. For several threads, use several io_contexts, each with a host.
 /// Tasks, pending operations and open connections are work: io_context::run() returns when there are none. While the
 /// executor spins (executor_options::policy), the io_context polls.
 ///
-/// Destroying the host, or the io_context before it, stops everything that has not ended and waits for it, at most as
-/// long as connections take to close; the handlers are queued in the io_context. Destroy it on the io_context's thread,
-/// outside of tasks; on another thread only once there is no work. Destroy connections and listeners first, as before
-/// any executor, except those that the io_context's handlers hold, such as Asio's coroutines: these are destroyed with
-/// the handlers, at the latest with the io_context, on that same thread.
+/// Destroying the host, or the io_context before it, asks everything that has not ended to stop, and waits for its end,
+/// and for connections that are closing; the handlers are queued in the io_context. Destroy it on the io_context's
+/// thread, outside of tasks; on another thread only once there is no work. Destroy connections and listeners first, as
+/// before any executor, except those that handlers of the io_context hold (Asio's coroutines, for example): these are
+/// destroyed with the handlers, at the latest with the io_context, on that same thread.
 class asio_host {
  public:
-  /// Throws weft::error if there is no event driver.
+  /// Throws weft::error if no event driver can be opened; errc::not_supported with a simulated one.
   explicit asio_host(asio::io_context& context, const executor_options& options = {})
       : loop_(std::make_shared<detail::asio_loop>(context, options)) {
     asio::use_service<detail::asio_service>(context).add(loop_);
-    loop_->kick();  // for work that other threads send before there is any here
+    loop_->kick();  // so that work from other threads is noticed even before any is started here
   }
   asio_host(const asio_host&) = delete;
   asio_host& operator=(const asio_host&) = delete;
@@ -63,9 +64,10 @@ class asio_host {
   ///
   /// The handler runs on its associated executor, never inside this call; its state is in memory of its associated
   /// allocator. A signal to its cancellation slot, on the io_context's thread, stops the operation, which then ends
-  /// with asio::error::operation_aborted or with what happened first. An exception without an error code propagates
-  /// from io_context::run(), and the handler is destroyed uncalled. Call from any thread for a task; on the
-  /// io_context's thread for an operation of a connection.
+  /// with asio::error::operation_aborted or with what happened first. An exception that has no error code, other than
+  /// std::bad_alloc, propagates from io_context::run(), and the handler is destroyed uncalled. So is the handler of a
+  /// call that begins while the host is being destroyed. Call from any thread for a task; on the io_context's thread
+  /// for an operation of a connection.
   ///
   /// asio::use_awaitable and asio::use_future, also bound to a slot or an executor, are completed with an
   /// std::exception_ptr: they throw the weft::error with its message, or any other exception as it is. A
@@ -93,9 +95,10 @@ class asio_host {
 ///
 ///     std::size_t got = co_await socket.async_read_some(asio::buffer(bytes), weft::use_weft);
 ///
-/// It yields the handler's arguments after the error_code (several: a tuple), and throws a failure as a weft::error. A
-/// stop of the task cancels the operation through its cancellation slot, and the task resumes once the operation has
-/// ended: errc::canceled. For objects of the host's io_context, on whose thread the task runs.
+/// It yields the handler's arguments after the error_code (several: a tuple), and throws the error_code of a failure as
+/// a weft::error; the exception of a handler that gets an exception_ptr is thrown as it is. A stop of the task cancels
+/// the operation through its cancellation slot. The task resumes once the operation has ended, with errc::canceled or
+/// with what happened first. For objects of the host's io_context, on whose thread the task runs.
 struct use_weft_t {};
 inline constexpr use_weft_t use_weft;  ///< the token: `co_await socket.async_read_some(..., weft::use_weft)`
 

@@ -11,7 +11,8 @@
 namespace weft::detail {
 
 // Debuggers read memory by these offsets, because a release build has no type information (runtime/gdb/weft-gdb.py).
-// The types are not of standard layout, but GCC and clang allow that, because none has a virtual base.
+// GCC and clang allow offsetof for these types, although they are not of standard layout, because none has a virtual
+// base.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
 struct debugger_layout {

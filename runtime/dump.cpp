@@ -40,7 +40,7 @@ class executor_core::dump_text {
     const root* task;
     std::size_t depth;
   };
-  static constexpr std::size_t most_frames = 32;  // shown of one chain of awaits
+  static constexpr std::size_t most_frames = 32;  // the most coroutines that are shown of one chain of awaits
   static constexpr std::size_t indent = 2;
 
   template <class... Arguments>
@@ -48,7 +48,8 @@ class executor_core::dump_text {
     fmt::vformat_to(std::back_inserter(text_), format, fmt::make_format_args(arguments...));
   }
 
-  // The lists begin with the youngest roots, and the last planned is written first, so the oldest comes first.
+  // Plans to write the roots that `owner` owns. The lists begin with the youngest root, and the root that was planned
+  // last is written first, so the oldest comes first in the text.
   void plan(const detail::promise_base* owner, std::size_t depth) {
     const auto found = children_.find(owner);
     if (found == children_.end()) return;

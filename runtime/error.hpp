@@ -16,27 +16,28 @@ namespace weft {
 /// The errors of weft itself. Errors of the system keep std::system_category.
 enum class errc {
   canceled = 1,       ///< stopped before it took effect; with error::posted(), its effect at the peer is unknown
-  timed_out,          ///< with_timeout, with_deadline or a set-up deadline
+  timed_out,          ///< the time limit of an operation, a set-up or an exposure has passed
   wrong_thread,       ///< called from a thread on which this is not allowed
   not_supported,      ///< this transport, link or machine cannot do that; the message names the option
   invalid_argument,   ///< the message says which one, and why
   invalid_address,    ///< not HOST:PORT, or no such host
-  no_memory,          ///< no memory, or a limit on pinned memory
-  out_of_range,       ///< outside the region or slice
+  no_memory,          ///< no memory, or a limit is reached: on pinned memory, regions, keys or a pool's size
+  out_of_range,       ///< outside the region, the slice, the group or what a file can hold
   access_denied,      ///< the memory's usage does not allow the operation
   zero_length,        ///< a registration needs at least one byte
   null_address,       ///< a registration needs an address
   unknown_usage,      ///< bits in a usage that weft does not know
-  misaligned,         ///< an iova whose page offset is not its address's, or an address that is not aligned
+  misaligned,         ///< an iova and an address with different offsets in a page, or an address that is not aligned
   duplicate_key,      ///< the requested key is taken
-  key_not_available,  ///< the registration has not completed yet
+  key_not_available,  ///< the registration of the memory has not completed yet
   busy,               ///< something else still uses the memory or the operation, or a trace is being recorded
   buffer_in_use,      ///< an operation still pins the buffer
   malformed,          ///< bytes from a peer that cannot be parsed
   message_too_large,  ///< larger than the peer's receive_size, or than the transport carries
-  closed,             ///< this side has closed or aborted the connection; the channel is closed, or the pool gone
-  peer_closed,        ///< the peer closed in order
-  peer_vanished,      ///< the peer died, or its network did, without closing in order
+  /// This end has closed or aborted the connection, stream or channel; or its handle is empty; or the pool is gone.
+  closed,
+  peer_closed,        ///< the peer has closed the connection in an orderly way
+  peer_vanished,      ///< the peer or its network has failed, without an orderly close
   peer_rejected,      ///< the peer refused the connection; its private data is in the error
   protocol_error,     ///< the peer broke the protocol
   remote_access,      ///< the peer refused access to its memory
@@ -100,7 +101,8 @@ namespace detail {
 [[nodiscard]] error make_error(errc code, std::string_view context = {}) noexcept;
 /// Makes an error of the system without throwing: errc::no_memory if there is no memory for its text.
 [[nodiscard]] error make_system_error(int number, std::string_view context) noexcept;
-/// Allocates the errors that both functions return if there is no memory. Called before the first executor runs.
+/// Allocates the errors that make_error() and make_system_error() return if there is no memory. Called before the first
+/// executor runs.
 void reserve_errors();
 
 /// Reports `words` (report_kind::fatal), then ends the program, because going on would corrupt memory.

@@ -17,7 +17,7 @@ class run_end final : public detail::root_observer {
   void failed(std::exception_ptr, const char*, std::source_location) noexcept override { done = true; }
 };
 
-// Brings a stop from another thread to the executor.
+// Brings a stop, which any thread may request, to the executor.
 class mailed_stop final : public detail::remote_work {
  public:
   explicit mailed_stop(stop_source& target) noexcept : target_(target) {}
@@ -46,7 +46,7 @@ void executor::run_to_end(detail::root_task& root, std::stop_token token) {
     root.start(*this, end, stop.get_token());
     run_until(end.done);
   }
-  executor_core::end();  // runs a late stop, which is still in the mailbox
+  executor_core::end();  // runs a stop that came late and may still be in the mailbox
   run_until(end.done);
   unwatch_all();
   activity_ = activity::resting;

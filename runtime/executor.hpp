@@ -18,29 +18,31 @@
 
 namespace weft {
 
-/// The executor whose base `core` is.
+/// Returns the executor whose base class object `core` is.
 [[nodiscard]] executor& executor_of(executor_core& core) noexcept;
 
 /// An event loop on one thread: it resumes tasks, polls completion queues, and waits for the kernel.
 ///
-/// It belongs to the thread that first calls run(). All calls come from that thread, unless their comment says
+/// It belongs to the thread that first calls run(). All calls must come from that thread, unless their comment says
 /// otherwise.
 class executor : private executor_core {
  public:
-  /// Opens the event driver. Throws weft::error if none can be opened.
+  /// Opens the event driver, unless executor_options::simulated_driver is given. Throws weft::error if it cannot be
+  /// opened, or the system refuses a descriptor for dump_on_signal.
   explicit executor(executor_options options = {}) : executor_core(options) {}
 
   /// Runs `root` to its end on the calling thread, then waits for work in the background, such as connections that are
   /// closing. Returns what the task returned, or throws what it threw. errc::wrong_thread on any thread but the first
-  /// that called it.
+  /// that called it, inside a task of any executor, and if another library's loop drives this executor.
+  /// errc::invalid_argument for an empty task.
   template <class T>
   T run(task<T> root);
   /// run() that also stops the task when a stop of `token` is requested, from any thread.
   template <class T>
   T run(task<T> root, std::stop_token token);
 
-  /// From any thread: calls `function` on this executor, soon and in the order of posting. It must not throw. A
-  /// function that has not been called when the executor is destroyed is called then. Allocates.
+  /// From any thread: calls `function` on this executor, in the order of posting: soon while it runs, else in its next
+  /// run(), or in its destructor if there is none. `function` must not throw. Allocates.
   template <std::invocable Function>
   void post(Function function) {
     executor_core::post(std::move(function));
@@ -59,21 +61,22 @@ class executor : private executor_core {
   /// Polls `source` in every turn from now on; it may be added before the first run(), and must stay until it is
   /// removed. errc::wrong_thread on any thread but that of run().
   void add_poller(poller& source) { executor_core::add_poller(source); }
-  /// Removes a poller that add_poller() has added; any other ends the program.
+  /// Removes a poller that add_poller() has added. Ends the program if `source` is any other poller.
   void remove_poller(poller& source) noexcept { executor_core::remove_poller(source); }
 
-  /// The event driver in use: "io_uring" or "epoll".
+  /// The name of the event driver in use: "io_uring", "epoll", or that of executor_options::simulated_driver.
   [[nodiscard]] std::string_view driver() const noexcept { return io().name(); }
-  /// The reason why the driver is not io_uring, as text; empty if it is, or if another driver was asked for.
+  /// The reason, as text, why io_uring could not be used; empty if it is used, or another driver was asked for.
   [[nodiscard]] const std::string& driver_reason() const noexcept { return driver_reason_; }
 
   /// The work that the executor has done so far. From any thread.
   [[nodiscard]] executor_counters statistics() const noexcept { return counters_.snapshot(); }
-  /// The number of system calls that its event driver has made, set-up aside. From any thread.
+  /// The number of system calls that the event driver has made on this executor's thread, set-up aside. From any
+  /// thread.
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return io().kernel_entries(); }
 
-  /// All suspended tasks as text, a line each: which task awaits which, what each waits for, and since when. Meant for
-  /// finding a task that is stuck; the format may change.
+  /// All tasks that have not ended, as text with a line for each chain of awaits: what it waits for, and since when.
+  /// Meant for finding a task that is stuck; the format may change.
   [[nodiscard]] std::string dump() const { return executor_core::dump(); }
 
   /// The interface for the parts of weft that are built on the runtime, with functions that users do not need: ready

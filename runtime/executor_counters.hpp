@@ -8,13 +8,13 @@
 namespace weft {
 
 /// A snapshot of the work that an executor has done since it was made. While it is idle and asleep, `turns` and
-/// `sleeps` grow only for timers, and twice a second for pollers that may lose events.
+/// `sleeps` grow only for timers, twice a second for pollers that may lose events, and once to free memory.
 struct executor_counters {
   std::uint64_t turns = 0;    ///< rounds of its loop
-  std::uint64_t sleeps = 0;   ///< waits in the kernel
-  std::uint64_t resumed = 0;  ///< coroutines that it resumed
-  std::uint64_t tasks = 0;    ///< tasks started in scopes, by run() and in the background
-  std::uint64_t mail = 0;     ///< items that other threads submitted
+  std::uint64_t sleeps = 0;   ///< waits in the kernel, or in the loop of another library that drives it
+  std::uint64_t resumed = 0;  ///< resumptions of coroutines
+  std::uint64_t tasks = 0;    ///< tasks started by run(), in scopes and in the background
+  std::uint64_t mail = 0;     ///< pieces of work that it has taken from its mailbox, mostly from other threads
   std::uint64_t stalls = 0;   ///< turns longer than executor_options::stall_limit
 };
 

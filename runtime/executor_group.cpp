@@ -40,7 +40,7 @@ class executor_group::member final : private detail::remote_work {
       : home(options), thread_(detail::owned_thread::run<&member::run>(*this)) {
     try {
       running_.get_future().get();
-    } catch (...) {  // run() has returned
+    } catch (...) {  // `home` could not run, so run() ends
       thread_.join();
       throw;
     }
@@ -57,11 +57,11 @@ class executor_group::member final : private detail::remote_work {
     thread_.join();
   }
 
-  /// Lets run() return once all work in the background has ended.
+  /// Makes the thread rest as soon as all work in the background has ended.
   void begin_to_end() noexcept {
     if (!std::exchange(is_ending_, true)) core_of(home).submit(*this);
   }
-  /// Call after begin_to_end().
+  /// Blocks until the member's thread rests. Call after begin_to_end().
   void wait_until_it_rests() const noexcept {
     for (command now = command_.load(std::memory_order_acquire); now != command::none;
          now = command_.load(std::memory_order_acquire)) {
@@ -85,8 +85,8 @@ class executor_group::member final : private detail::remote_work {
     if (failure != 0) throw system_error(failure, fmt::format("keep a thread on processor {}", processor));
   }
 
-  /// Leaves a member as it is in a child of fork(2), where its thread does not exist, so its work cannot end. The
-  /// member stays reachable for leak checkers.
+  /// In a child of fork(2), where the member's thread does not exist and its work cannot end: makes `item` null without
+  /// destroying the member, which stays reachable for leak checkers. Elsewhere it does nothing.
   static void leave_if_parents(std::unique_ptr<member>& item) noexcept {
     static constinit member* left = nullptr;
     if (item->thread_.joinable()) return;
@@ -112,12 +112,12 @@ class executor_group::member final : private detail::remote_work {
     };
     try {
       home.run(wait_for_the_end());
-    } catch (...) {  // it has not begun: the thread cannot use the event driver, or there is no memory for a frame
+    } catch (...) {  // the task has not begun: the thread cannot use the driver, or there is no memory for a frame
       return running_.set_exception(std::current_exception());
     }
     while (next_command() == command::serve) serve();
   }
-  // run() with an empty task serves the mailbox.
+  // Serves the mailbox, by home.run() with a task that ends at once.
   void serve() noexcept try {
     home.run([]() -> task<> { co_return; }());
   } catch (const std::bad_alloc&) {
@@ -129,7 +129,7 @@ class executor_group::member final : private detail::remote_work {
     command_.wait(command::none, std::memory_order_acquire);
     return command_.load(std::memory_order_acquire);
   }
-  // For top(1) and debuggers.
+  // Names the thread, for top(1) and debuggers.
   void name_thread(std::size_t index) noexcept {
     constexpr std::size_t room = 16;  // the kernel's limit, with the final 0
     std::array<char, room> name{};
@@ -143,7 +143,7 @@ class executor_group::member final : private detail::remote_work {
   event ending_;
   std::atomic<command> command_{command::run};
   bool is_ending_ = false;
-  detail::owned_thread thread_;  // last, because it uses the others
+  detail::owned_thread thread_;  // last, because the thread uses all fields above
 };
 
 executor_group::executor_group(executor_group_options options) {
@@ -155,7 +155,7 @@ executor_group::executor_group(executor_group_options options) {
   }
 }
 
-// No executor is destroyed before all have ended and no mail is left.
+// Destroys no executor before all of them have ended and no mail is left.
 executor_group::~executor_group() {
   for (std::unique_ptr<member>& item : members_) member::leave_if_parents(item);
   std::erase(members_, nullptr);

@@ -13,8 +13,8 @@ namespace weft {
 /// How many executors a group has, and how they are made.
 struct executor_group_options {
   std::size_t size = 0;     ///< how many executors; 0: one for each processor that this process may use
-  bool pin = false;         ///< pin each to one processor; they share processors only if there are too few
-  executor_options each{};  ///< the options of each
+  bool pin = false;         ///< pin each thread to one processor; threads share processors only if there are too few
+  executor_options each{};  ///< the options of each executor
 };
 static_assert(std::is_trivially_destructible_v<executor_group_options>);
 

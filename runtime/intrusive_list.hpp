@@ -9,7 +9,7 @@ template <class T, class Which>
 class intrusive_list;
 
 /// A base of T: the links that put it into an intrusive_list<T, Which>. A copy is in no list. `Which` distinguishes the
-/// lists of a T that may be in several at a time.
+/// lists of a T that may be in several lists at a time.
 template <class T, class Which = T>
 class list_hook {
  public:
@@ -25,11 +25,11 @@ class list_hook {
 
   // The hooks of a list form a ring; the list's own stands before the first item and behind the last.
   list_hook* next_ = nullptr;  // null: in no list
-  list_hook* previous_;        // set while it is in one
+  list_hook* previous_;        // set while it is in a list
 };
 
 /// A list through hooks in its items, which it does not own. Adding and removing an item anywhere takes a few stores
-/// and no memory. Not thread-safe. An item leaves the list before it is destroyed.
+/// and no memory. Not thread-safe. An item must leave the list before it is destroyed.
 template <class T, class Which = T>
 class intrusive_list {
  public:

@@ -26,8 +26,8 @@ std::size_t character_size(std::string_view text) noexcept {
   return has_shorter_form || is_surrogate || is_beyond_unicode ? 0 : size;
 }
 
-// Puts a backslash before each of `special` in `text`, and writes newlines as \n. Prometheus refuses a whole page for
-// one byte that is not UTF-8, so U+FFFD stands for such a byte.
+// Puts a backslash before each character of `text` that is in `special`, and writes newlines as \n. Prometheus refuses
+// a whole page for one byte that is not UTF-8, so U+FFFD stands for such a byte.
 std::string escaped(std::string_view text, std::string_view special) {
   std::string made;
   while (!text.empty()) {

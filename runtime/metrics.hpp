@@ -11,8 +11,8 @@ namespace weft {
 class executor;
 class executor_group;
 
-/// Collects counters for Prometheus and formats them as its text (version 0.0.4), which the program serves over HTTP
-/// however it likes. See https://prometheus.io/docs/instrumenting/exposition_formats/
+/// Collects values for Prometheus and formats them in its text format (version 0.0.4), which the program serves over
+/// HTTP however it likes. See https://prometheus.io/docs/instrumenting/exposition_formats/
 ///
 ///     metrics all;
 ///     add_to(all, home, "main");
@@ -33,7 +33,7 @@ class metrics {
   [[nodiscard]] static std::string label(std::string_view name, std::string_view value);
 
  private:
-  // The format wants all samples of one name together.
+  // All samples of one name, which must be together in the text.
   struct family {
     std::string name;
     std::string head;

@@ -28,8 +28,8 @@ class offload_base : public operation_base, private worker_job, private remote_w
   ~offload_base() = default;
 
   void throw_if_canceled() const;
-  /// Withdraws the function before its destruction. If it has begun, waits for the library's own, which uses the frame
-  /// that awaits it, but ends the program for a user's.
+  /// Called before the function is destroyed. Withdraws it, or if it has begun, waits for its end under
+  /// offload_for_resources(), and ends the program under offload(): the function may use the awaiting frame.
   void leave() noexcept {
     if (waiting()) withdraw();
   }
@@ -95,8 +95,9 @@ class offload_operation final : public offload_base {
 
 /// Runs `function` on a worker thread and resumes here with its result: `co_await offload(function)`.
 ///
-/// A function that has begun runs to its end, and a stop waits for it; one that is still queued is withdrawn
-/// (errc::canceled). `function` is an lvalue, or a closure whose captures are trivially destructible.
+/// A stop withdraws a function that is still queued (errc::canceled), and waits for one that has begun. Destroying the
+/// task after the function has begun, and before its end, ends the program. `function` must be an lvalue, or a closure
+/// whose captures are trivially destructible.
 template <class Function>
 [[nodiscard]] auto offload(Function&& function) {
   detail::require_pinned<Function>();
@@ -105,8 +106,8 @@ template <class Function>
 
 namespace detail {
 
-/// offload() on resource_workers(), because the end of a connection or a region must not wait behind other jobs. A
-/// frame that is destroyed meanwhile waits for the function, so a function that may take long is for apart().
+/// offload() on resource_workers(), because the end of a connection or a region must not wait behind other jobs. If the
+/// awaiting frame is destroyed, its destructor waits for the function; use apart() if that may take long.
 template <class Function>
 [[nodiscard]] auto offload_for_resources(Function&& function) {
   require_pinned<Function>();

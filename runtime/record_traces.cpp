@@ -35,7 +35,7 @@ void finish(trace_file& trace, const std::string& unfinished, const std::string&
 
 task<> record_one(signal_set& signals, const std::string& path, duration length) {
   const std::string unfinished = path + ".part";
-  // A leftover of another recording, or a link that somebody has put there, is neither written to nor followed.
+  // Removes the rest of an earlier recording, or a link that somebody has put there, which must not be followed.
   if (::unlink(unfinished.c_str()) != 0 && errno != ENOENT) {
     throw system_error(errno, fmt::format("remove {}", unfinished));
   }

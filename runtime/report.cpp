@@ -20,7 +20,7 @@ constinit std::atomic<report_handler*> handler_in_use{nullptr};
 // How many threads are inside a handler, or about to look for one.
 constinit std::atomic<unsigned> handling{0};
 
-// "[peers] first: serve (server.cpp:12)", as in a dump.
+// Names the task that a report is about, as a dump does: "[peers] first: serve (server.cpp:12)".
 std::string whom_it_concerns(const report& what) {
   return fmt::format("{}{}{}{}{}{}", what.scope.empty() ? "" : "[", what.scope, what.scope.empty() ? "" : "] ",
                      what.task, what.task.empty() ? "" : ": ", detail::name_and_place(what.origin));
@@ -73,7 +73,7 @@ bool is_wanted(report_kind kind) noexcept {
 
 constinit line_limit failures;
 
-// Limits the lines about failures, because peers cause failures at will.
+// Whether a report exceeds the limit on failures, which peers can cause at will. Writes how many were left out before.
 bool is_left_out(report_kind kind) noexcept {
   if (kind != report_kind::failure) return false;
   const auto left_out = failures.next(clock::steady().now());
@@ -83,8 +83,8 @@ bool is_left_out(report_kind kind) noexcept {
   return !left_out;
 }
 
-// Writes in one call, so that lines of several threads do not mix: stderr is unbuffered. Allocates only to put names
-// together.
+// Writes a report in one call, so that lines of several threads do not mix: stderr is unbuffered. Allocates memory only
+// to put names together.
 void print(const report& what) noexcept {
   if (!is_wanted(what.kind) || is_left_out(what.kind)) return;
   const int length = static_cast<int>(what.text.size());

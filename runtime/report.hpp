@@ -34,19 +34,20 @@ struct report {
   report_kind kind = report_kind::warning;  ///< what kind of event it is
   /// The event, without the task: the exception's what(), or a sentence.
   std::string_view text{};
-  /// The name of the task that it concerns, given to spawn(); empty if it has no name, or there is no task.
+  /// The name that spawn(), or weft itself, has given to the task that the event concerns; empty if the task has none,
+  /// or there is no task.
   std::string_view task{};
   /// The name of the task's scope, given to with_scope(), or empty.
   std::string_view scope{};
-  /// The function of the task; line 0 if there is none. For a stall, the function that ran longest: if stall::longest
-  /// is short beside stall::turn, the time went to pollers, timers, or completions.
+  /// The function of the task; its line is 0 if there is no task. For a stall, the function that ran longest: if
+  /// stall::longest is short beside stall::turn, the time went to pollers, timers, or completions.
   std::source_location origin{};
-  std::exception_ptr failure{};        ///< of a failure; else null
-  std::optional<weft::stall> stall{};  ///< of a stall
+  std::exception_ptr failure{};        ///< the exception of a failure; else null
+  std::optional<weft::stall> stall{};  ///< the times of a stall; else empty
 };
 
-/// One sentence, or the lines of a dump, without an end of line: "task [peers] first: serve (server.cpp:12) failed:
-/// receive from 10.0.0.7:7471 over iwarp: the peer vanished without closing". Throws std::bad_alloc.
+/// One sentence, or the lines of a dump, without a newline at the end: "task [peers] first: serve (server.cpp:12)
+/// failed: receive from 10.0.0.7:7471 over iwarp: the peer vanished without closing". Throws std::bad_alloc.
 [[nodiscard]] std::string to_string(const report& what);
 
 /// The receiver of reports: a server's log, for instance.
@@ -65,9 +66,9 @@ class report_handler {
 };
 
 /// Sends all reports of this process to `handler` from now on. Null restores the default, which writes "weft: " and
-/// to_string() as one line to the standard error stream, at most line_limit::lines_a_second failures a second; the next
-/// line that is written says how many were left out. From any thread. The environment variable WEFT_LOG says which
-/// kinds the default writes: `all`, `none`, or for instance `failure,warning`; it is read once, and fatal ones are
+/// to_string() as one line to the standard error stream, at most line_limit::lines_a_second failures a second; a line
+/// before the next failure says how many were left out. From any thread. The environment variable WEFT_LOG says which
+/// kinds the default writes: `all`, `none`, or for instance `failure,warning`; it is read once, and fatal reports are
 /// always written. Returns the former handler, which may be destroyed: no thread is inside it any more.
 report_handler* set_report_handler(report_handler* handler) noexcept;
 

@@ -28,10 +28,10 @@ class [[nodiscard]] result {
   T& value() & { return checked(), *std::get_if<0>(&content_); }
   /// The value; throws the error if there is none.
   const T& value() const& { return checked(), *std::get_if<0>(&content_); }
-  /// The value, moved out.
+  /// The value, moved out; throws the error if there is none.
   T value() && { return checked(), std::move(*std::get_if<0>(&content_)); }
 
-  /// The value, unchecked.
+  /// The value; only where has_value() is true.
   T& operator*() & noexcept { return *std::get_if<0>(&content_); }
   const T& operator*() const& noexcept { return *std::get_if<0>(&content_); }
   T operator*() && noexcept { return std::move(*std::get_if<0>(&content_)); }

@@ -33,7 +33,7 @@ class run_on_base : public operation_base, private remote_call_base::caller {
   void require_ended() const noexcept;
 
  private:
-  // Mail that calls a member when it arrives.
+  // Mail that calls a member function of its owner when it arrives.
   class mail final : public remote_work {
    public:
     using handler = void (run_on_base::*)() noexcept;
@@ -56,8 +56,8 @@ class run_on_base : public operation_base, private remote_call_base::caller {
   remote_call_base& call_;
   mail stop_{*this, &run_on_base::stop};
   mail home_mail_{*this, &run_on_base::come_home};
-  /// How many of the call and the stop have not ended on where_. 0: the answer is on its way home, and no more mail may
-  /// be sent to where_.
+  /// Counts the call and the stop until each has ended on where_. At 0 the answer is on its way home, and no more mail
+  /// may be sent to where_.
   std::atomic<unsigned> outstanding_{0};
 };
 
@@ -87,10 +87,10 @@ class run_on_operation final : public run_on_base {
 ///     auto work = count(words);
 ///     const auto total = co_await run_on(group[1], std::move(work));
 ///
-/// A stop here stops the task there; run_on() still waits until it has ended. So the objects that the task refers to
-/// stay alive, but the other executor's thread uses them. The run() of that executor does not return before the task
-/// has ended. A task that is sent before the first run() waits for it; errc::executor_stopped if the last run() has
-/// returned.
+/// A stop here stops the task there; run_on() still waits until the task has ended. So the objects that the task refers
+/// to stay alive, but the other executor's thread uses them. The run() of that executor does not return before the task
+/// has ended. A task that is sent before the first run() waits for it; errc::executor_stopped after run() has returned,
+/// until it is called again. Destroying the task that waits here ends the program.
 template <class T>
 [[nodiscard]] detail::run_on_operation<T> run_on(executor& where, task<T> what) noexcept {
   return detail::run_on_operation<T>(where, std::move(what));

@@ -19,7 +19,7 @@ namespace weft {
 template <class T>
 struct [[nodiscard]] until_signal {
   weft::result<T> result;  ///< the task's result; if it was stopped, usually errc::canceled
-  int signal = 0;          ///< the first signal that came; 0: none, and the result is a value
+  int signal = 0;          ///< the first signal that came; 0 if none came: the result is then a value
 };
 
 namespace detail {
@@ -27,7 +27,7 @@ namespace detail {
 /// Waits for signals beside a task, and asks it to stop.
 class signal_watch {
  public:
-  /// `signals` outlives it.
+  /// `signals` must outlive this object.
   explicit signal_watch(signal_set& signals) noexcept : signals_(signals) {}
   signal_watch(const signal_watch&) = delete;
   signal_watch& operator=(const signal_watch&) = delete;
@@ -35,11 +35,11 @@ class signal_watch {
 
   /// Waits for the first signal (the second if drain() is true), restores the signals, and asks `tasks` to stop.
   task<> wait(scope& tasks);
-  /// The first signal; 0: none so far.
+  /// The first signal; 0 if none has come.
   [[nodiscard]] int first() const noexcept { return first_; }
 
  private:
-  /// Called at the first signal; false: that signal stops the task.
+  /// Called at the first signal. True if the second is to stop the task; false if the first is.
   virtual bool drain() { return false; }
 
   signal_set& signals_;

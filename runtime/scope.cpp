@@ -26,7 +26,7 @@ void scope::failed(std::exception_ptr failure, const char* task, std::source_loc
 }
 
 void scope::note_failure(std::exception_ptr failure, const char* task, std::source_location origin) noexcept {
-  if (stop_.stop_requested() && detail::is_stop(failure)) {  // it was asked to stop
+  if (stop_.stop_requested() && detail::is_stop(failure)) {  // the child was asked to stop
     if (!first_stopped_) first_stopped_ = std::move(failure);
     return;
   }

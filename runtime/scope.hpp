@@ -21,7 +21,7 @@ namespace weft {
 /// The reaction of a scope to the failure of a child.
 enum class on_failure : std::uint8_t {
   stop_siblings,  ///< stop all other children and the body; the first failure is rethrown where the scope is awaited
-  report,         ///< report the failure by name (report.hpp) and go on: one client's trouble is not a server's
+  report,         ///< report the failure (report.hpp) and go on: one client's trouble is not a server's
 };
 
 /// A function that a scope calls with each failure of a child, instead of reporting it to the process: see
@@ -38,7 +38,7 @@ task<> run_scope(on_failure policy, report_handler* listener, Body body, const c
 
 }  // namespace detail
 
-/// Owns tasks that run side by side, and ends only when all of them have. Made by with_scope().
+/// Owns tasks that run side by side, and ends only when all of them have ended. Made by with_scope().
 class scope final : private detail::root_observer {
  public:
   scope(const scope&) = delete;
@@ -46,11 +46,11 @@ class scope final : private detail::root_observer {
 
   /// Starts `child` on this executor, beside the caller. `name`, a string literal, stands beside the name of the
   /// child's function in dumps, traces and warnings. errc::wrong_thread on any executor but the scope's.
-  /// errc::invalid_argument if the scope has ended, which is noticed only until its memory is reused.
+  /// errc::invalid_argument if the scope has ended, which is noticed only until the scope's memory is reused.
   ///
   /// The returned handle may be awaited for the child's value or failure, or dropped: the scope waits for the child in
-  /// either case. A failure is thrown where the handle is awaited, and in any case where the scope is awaited
-  /// (on_failure::stop_siblings), or reported (on_failure::report).
+  /// either case. A failure is thrown where the handle is awaited. In any case, the scope's first failure is thrown
+  /// where the scope is awaited (on_failure::stop_siblings), or each failure is reported (on_failure::report).
   template <class T>
   spawned<T> spawn(task<T> child, const char* name = nullptr) {
     check_open();
@@ -78,8 +78,8 @@ class scope final : private detail::root_observer {
   ///     children.spawn([&server, id]() -> task<> { co_await server.serve(id); });
   ///     children.spawn([](net::connection peer) -> task<> { ... }, std::move(peer));
   ///
-  /// As with std::thread the task gets the frame's copies; std::ref passes a reference. `function` is an lvalue, or has
-  /// only trivially destructible captures: pass what it is to own as an argument.
+  /// As with std::thread the task gets the frame's copies; std::ref passes a reference. `function` must be an lvalue,
+  /// or have only trivially destructible captures: pass what it is to own as an argument.
   template <class Function, class... Arguments>
     requires std::constructible_from<std::decay_t<Function>, Function> &&
              detail::makes_task<std::decay_t<Function>&, std::decay_t<Arguments>...>
@@ -143,8 +143,8 @@ class scope final : private detail::root_observer {
   void report_failure(const std::exception_ptr& failure, const char* task, std::source_location origin) const noexcept;
 
   on_failure policy_;
-  report_handler* listener_;           // receives the failures; null: the process's handler
-  const detail::promise_base& owner_;  // the task whose scope this is
+  report_handler* listener_;           // receives the failures; null: the process's handler does
+  const detail::promise_base& owner_;  // the coroutine that runs the scope: run_scope()
   const char* name_;
   linked_stop_source stop_;
   executor_core& home_;
@@ -152,14 +152,15 @@ class scope final : private detail::root_observer {
   std::exception_ptr first_failure_;
   std::exception_ptr first_stopped_;  // the errc::canceled of a child that was asked to stop
   detail::promise_base* joining_ = nullptr;
-  // Catches a spawn through a reference to an ended scope. Volatile: compilers drop stores to an object that is dying.
+  // Catches a spawn through a reference to an ended scope. Volatile, because compilers drop stores to an object that is
+  // dying.
   volatile bool ended_ = false;
 };
 
 /// Waits for the last child of a scope.
 class scope::joiner {
  public:
-  /// `children` outlives it.
+  /// `children` must outlive this object.
   explicit joiner(scope& children) noexcept : children_(children) {}
   bool await_ready() const noexcept { return children_.running_ == 0; }
   template <std::derived_from<detail::promise_base> Promise>
@@ -194,7 +195,7 @@ task<> run_scope(on_failure policy, report_handler* listener, Body body, const c
   if (children.first_stopped_ && outer.stop_requested()) std::rethrow_exception(children.first_stopped_);
 }
 
-// Function is a reference for an lvalue, as Body is.
+// Function is a reference if the caller gave an lvalue, like Body of run_scope().
 template <class Function>
 class failure_call final : public report_handler {
  public:
@@ -214,28 +215,30 @@ task<> run_scope_with(Function function, Body body, const char* name) {
 
 }  // namespace detail
 
-/// Runs `body(scope&)`, then waits for every child that it has spawned: nothing outlives the call.
+/// Runs `body(scope&)`, then waits for every child of the scope: nothing outlives the call.
 ///
-/// A body that throws stops its children, and its exception propagates after they have ended. A stop of the caller
-/// stops the body and all children. `body` is an lvalue, or has only trivially destructible captures.
+/// A body that throws stops all children. After they have ended, its exception is thrown, unless a child's failure came
+/// first (on_failure::stop_siblings). A stop of the caller stops the body and all children. `body` must be an lvalue,
+/// or have only trivially destructible captures.
 ///
-/// The body's local variables are destroyed when it returns, perhaps before its children end: children refer to objects
-/// of the caller, or take what they need as parameters. `name`, a string literal, is the scope's name in dumps.
+/// The body's local variables are destroyed when it returns, perhaps before its children end: children must refer to
+/// objects of the caller, or take what they need as parameters. `name`, a string literal, is the scope's name in dumps.
 template <class Body>
 task<> with_scope(on_failure policy, Body&& body, const char* name = "") {
   detail::require_pinned<Body>();
   return detail::run_scope<Body>(policy, nullptr, std::forward<Body>(body), name);
 }
-/// Calls `listener` with each failure of a child, and lets the others go on: on_failure::report for a program that has
-/// to act on a failure.
+/// Like with_scope(on_failure::report, body, name), but calls `listener` with each failure of a child instead of
+/// reporting it: for a program that has to act on failures.
 ///
 ///     const auto note = [&](const report& what) noexcept { failed.push_back(what.failure); };
 ///     co_await with_scope(note, accept_all, "peers");
 ///
 /// The report is of report_kind::failure, and has the exception and the names of the task and the scope; what it refers
 /// to lives until the listener returns. The listener is called on the scope's executor, after the task's frame is gone
-/// and before the scope can end: it may spawn in the scope, or ask it to stop. send_report() passes a failure on to the
-/// process. `listener` is noexcept; it is an lvalue, or has only trivially destructible captures.
+/// and before the scope can end: the listener may spawn in the scope, or ask it to stop. send_report() passes a failure
+/// on to the process. `listener` must be noexcept, and an lvalue or something with only trivially destructible
+/// captures.
 template <failure_listener Listener, class Body>
 task<> with_scope(Listener&& listener, Body&& body, const char* name = "") {
   detail::require_pinned<Body>();

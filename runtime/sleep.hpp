@@ -11,7 +11,7 @@ class [[nodiscard("co_await it")]] sleep_operation final : public detail::operat
  public:
   /// Waits until `deadline`.
   explicit sleep_operation(time_point deadline) noexcept : deadline_(deadline) {}
-  /// Waits for `time` from when it is awaited.
+  /// Waits for `time`, counted from when the operation is awaited.
   explicit sleep_operation(duration time) noexcept : time_(time) {}
   sleep_operation(sleep_operation&& other) noexcept
       : operation_base(std::move(other)), deadline_(other.deadline_), time_(other.time_) {}
@@ -37,7 +37,7 @@ class [[nodiscard("co_await it")]] sleep_operation final : public detail::operat
   duration time_{};
 };
 
-/// Suspends the task for `time`, counted from when it is awaited.
+/// Suspends the task for `time`, counted from when the operation is awaited.
 template <class Rep, class Period>
 sleep_operation sleep_for(std::chrono::duration<Rep, Period> time) noexcept {
   return sleep_operation(saturated(time));

@@ -36,8 +36,8 @@ class stop_chain {
  private:
   friend class weft::stop_source;
 
-  stop_chain* next_;              // the next chain of the source; set while place_ is
-  stop_chain** place_ = nullptr;  // the pointer that leads here; null: in no list
+  stop_chain* next_;              // the next chain of the source; set while place_ is not null
+  stop_chain** place_ = nullptr;  // the pointer that leads here; null if in no list
 };
 
 }  // namespace detail
@@ -54,7 +54,7 @@ class stop_callback : private detail::list_hook<stop_callback> {
  protected:
   ~stop_callback() { unlink(); }
 
-  /// Called once, on the executor's thread, after unlinking. It may destroy other callbacks and this one.
+  /// Called at a stop, on the executor's thread, after unlinking. It may destroy this and other callbacks.
   virtual void on_stop() noexcept = 0;
 
   /// Stops listening. Does nothing if it does not listen.
@@ -82,7 +82,7 @@ class stop_token {
   /// Whether it is a token of this source.
   [[nodiscard]] bool is_of(const stop_source& source) const noexcept { return source_ == &source; }
 
-  /// Makes a later stop call `callback`; does nothing if it is linked already. Check stop_requested() first: a stop
+  /// Makes a later stop call `callback`; does nothing if that is linked already. Check stop_requested() first: a stop
   /// that has already happened calls nothing.
   void link(stop_callback& callback) const noexcept;
 
@@ -94,7 +94,8 @@ class stop_token {
   stop_source* source_ = nullptr;
 };
 
-/// The source of a stop. Outlives every token that it hands out.
+/// The source of a stop. It must outlive every use of its tokens: its destructor ends the program if an operation still
+/// listens to it.
 class stop_source {
  public:
   stop_source() = default;
@@ -107,7 +108,7 @@ class stop_source {
       detail::terminate_because("a stop_source was destroyed while an operation still listens to it");
   }
 
-  /// A token that refers to this source, which outlives it.
+  /// A token that refers to this source.
   [[nodiscard]] stop_token get_token() noexcept { return stop_token(this); }
   /// Whether a stop has been requested; it stays so.
   [[nodiscard]] bool stop_requested() const noexcept { return stopped_; }
@@ -127,7 +128,7 @@ class stop_source {
   void stop_first_chain() noexcept;
   void let_chains_go() noexcept;
 
-  detail::stop_chain* chains_ = nullptr;  // the youngest first; none once it has stopped
+  detail::stop_chain* chains_ = nullptr;  // the youngest first; null after a stop
   detail::intrusive_list<stop_callback> callbacks_;
   bool stopped_ = false;
 };

@@ -19,7 +19,7 @@ class blocked_caller final : public remote_call_base::caller {
   void call_ended() noexcept override {
     const std::lock_guard lock(mutex_);
     ended_ = true;
-    changed_.notify_one();  // under the lock, because the waiting thread destroys this object then
+    changed_.notify_one();  // under the lock, because the waiting thread destroys this object when it wakes
   }
 
   std::mutex mutex_;

@@ -16,14 +16,14 @@ void block_until_ended(remote_call_base& call, executor_core& where);
 }  // namespace detail
 
 /// Runs a task on an executor that runs on another thread, an executor_group's for instance, and blocks the calling
-/// thread until it has ended: for code that is not a coroutine.
+/// thread until the task has ended: for code that is not a coroutine.
 ///
 ///     executor_group group;
 ///     const int answer = sync_wait(group[0], compute());
 ///
 /// Returns the task's value or throws its exception. errc::wrong_thread on a thread that runs an executor or an
-/// asio_host's io_context, because it must not block. errc::executor_stopped if the run() of `where` has returned.
-/// Blocks for ever if run() is never called.
+/// asio_host's io_context, because such a thread must not block. errc::executor_stopped after the run() of `where` has
+/// returned, until it is called again. Blocks for ever if run() is never called.
 template <class T>
 T sync_wait(executor& where, task<T> what) {
   detail::remote_call<T> call(std::move(what));

@@ -46,7 +46,8 @@ class promise_base : private stop_chain {
   void set_stop_token(stop_token token) noexcept {
     leave();
     stop_ = token;
-    if (parent_ != nullptr && parent_->stop_.source_ == token.source_) return;  // a stop finds it through the parent
+    // A stop finds the coroutine through a parent with the same token.
+    if (parent_ != nullptr && parent_->stop_.source_ == token.source_) return;
     if (token.stop_possible() && !token.stop_requested()) join(*token.source_);
   }
   /// Gives the coroutine a token without joining its source, whose owner stops stoppable() itself (see root_task).
@@ -75,7 +76,8 @@ class promise_base : private stop_chain {
   /// The coroutine's function and its place in the source: its name in dumps, traces and warnings.
   [[nodiscard]] std::source_location origin() const noexcept { return origin_; }
   void set_origin(std::source_location origin) noexcept { origin_ = origin; }
-  /// The operation that the coroutine is suspended on; null while it runs, is ready, or awaits a task.
+  /// The operation that the coroutine is suspended on; null while it runs, is ready, or awaits a task or its scope's
+  /// end.
   [[nodiscard]] const operation_base* operation() const noexcept { return operation_; }
   void set_operation(operation_base* operation) noexcept { operation_ = operation; }
 
@@ -83,7 +85,7 @@ class promise_base : private stop_chain {
   static void destroy_chain(promise_base& outermost) noexcept {
     promise_base* innermost = &outermost;
     while (innermost->child_ != nullptr) innermost = innermost->child_;
-    innermost->operation_ = nullptr;  // a stop while the frame is destroyed must not find it
+    innermost->operation_ = nullptr;  // a stop while the frame is destroyed must not find the operation
     while (innermost != &outermost) {
       promise_base* const parent = innermost->parent_;
       std::exchange(*innermost->owner_, nullptr).destroy();
@@ -112,7 +114,7 @@ class promise_base : private stop_chain {
     root_task* root_ = nullptr;       // without a parent NOLINT(readability-identifier-naming)
     std::coroutine_handle<>* owner_;  // with a parent: the handle that owns us NOLINT(readability-identifier-naming)
   };
-  promise_base* next_ready_;  // set while it is in a ready queue
+  promise_base* next_ready_;  // set while the coroutine is in a ready queue
   stop_token stop_;
   std::exception_ptr failure_;
   operation_base* operation_ = nullptr;
@@ -123,7 +125,7 @@ class promise_base : private stop_chain {
 /// so that libweft.so and a program compiled with -fvisibility=hidden share it.
 [[gnu::visibility("default")]] inline constinit thread_local promise_base* next_to_resume = nullptr;
 
-/// Notifies the owner of a root whose coroutine has finished, and destroys the coroutine.
+/// Destroys the coroutine of a root, which has finished, and notifies the root's owner.
 void end_root(root_task& finished) noexcept;
 
 struct final_awaiter {
@@ -198,10 +200,11 @@ class task_promise<void> final : public task_promise_base {
 ///
 /// An exception that leaves the coroutine is thrown where the task is awaited. The task runs on the executor of the
 /// task that awaits it, and inherits its stop token. Tasks that await one another use no stack, however many there are.
-/// A task that never started may be destroyed. One that is suspended is destroyed with everything that it awaits; if
-/// that is an operation on borrowed memory (net::transfer), the program ends.
+/// A task that never started may be destroyed. One that is suspended is destroyed with everything that it awaits; the
+/// program ends if that cannot be abandoned, such as an operation on borrowed memory (net::transfer) or on a file, a
+/// run_on(), or a scope whose tasks run.
 ///
-/// Awaiting, spawning or running an empty task, which is one that was awaited before or moved from, is
+/// Awaiting, spawning or running an empty task, which was default-constructed, awaited before or moved from, is
 /// errc::invalid_argument. So is awaiting a task<T> whose coroutine reaches its end without a co_return.
 template <class T = void>
 class [[nodiscard("co_await it")]] task {
@@ -323,7 +326,7 @@ class current_promise {
 
 }  // namespace detail
 
-/// `co_await current_stop_token()`: the token that this task was given.
+/// `co_await current_stop_token()` yields the stop token of this task, without suspending it.
 class current_stop_token {
  public:
   bool await_ready() const noexcept { return false; }

@@ -32,7 +32,7 @@ std::string without_arguments(std::string_view text) {
 
 std::string function_name(std::string_view pretty) {
   std::string text(pretty);
-  // Remove what looks like a list of parameters or of template arguments, but is not.
+  // Rewrites what looks like a list of parameters or of template arguments, but is none.
   replace_all(text, "(anonymous namespace)::", "");
   replace_all(text, "{anonymous}::", "");
   replace_all(text, "(anonymous class)", "lambda");

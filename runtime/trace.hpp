@@ -12,22 +12,23 @@ namespace weft {
 
 /// The tracks of a trace.
 enum class trace_track : std::uint8_t {
-  tasks,          ///< tasks, from their start, in a scope for instance, to their end
+  tasks,          ///< tasks, from their start (in a scope, for instance) to their end
   operations,     ///< operations that tasks are suspended on: a receive, a write, a sleep
-  registrations,  ///< registrations of memory, in progress
+  registrations,  ///< registrations and deregistrations of memory, from their start to their end
   connections,    ///< events of connections: a rail is lost, or is back
 };
 
 /// An observer of running executors: trace_file, or a program's own.
 ///
-/// Called from the threads of all executors and workers, and must not throw. Times are the steady clock's.
+/// Called from the threads of all executors and workers, and from any that registers or deregisters memory. It must not
+/// throw. Times are those of executor_options::clock.
 class trace_sink {
  public:
   /// A span begins now; `item` identifies it until it has ended.
   virtual void began(trace_track track, const void* item, std::string_view name) noexcept = 0;
   /// The span that began with this `item` has ended.
   virtual void ended(trace_track track, const void* item) noexcept = 0;
-  /// The calling thread was busy with a task from `start` to `end`.
+  /// The calling thread has run a part of a task, from `start` to `end`.
   virtual void ran(std::string_view name, time_point start, time_point end) noexcept = 0;
   /// An event of no duration has happened now; events of one object have the same `item`.
   virtual void happened([[maybe_unused]] trace_track track, [[maybe_unused]] const void* item,
@@ -41,7 +42,7 @@ namespace detail {
 
 inline constinit std::atomic<trace_sink*> active_trace{nullptr};
 
-/// The sink in use; null, as a rule. Checked before each event, which costs a load and a branch.
+/// The sink in use; null, unless the program has set one. Checked before each event, which costs a load and a branch.
 [[nodiscard]] inline trace_sink* current_trace() noexcept { return active_trace.load(std::memory_order_acquire); }
 
 /// A span of time that begins and ends with a block. `name()` is called only if there is a sink.

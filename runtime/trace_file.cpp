@@ -20,7 +20,7 @@
 namespace weft {
 namespace {
 
-// The format groups by process and then by thread, so each kind of track is a process of its own.
+// The format groups events by process and then by thread, so each trace_track is written as a process of its own.
 constexpr int executors_group = 1;
 struct group {
   int number;
@@ -137,7 +137,7 @@ class file_sink final : public trace_sink {
     }
   }
 
-  // Drops the event if there is no memory for it.
+  // Writes an event, or drops it if there is no memory for its text.
   template <class... Arguments>
   void event(fmt::format_string<Arguments...> format, const Arguments&... arguments) noexcept {
     const std::lock_guard lock(mutex_);
@@ -163,17 +163,17 @@ class file_sink final : public trace_sink {
     text_.clear();
   }
 
-  // Events have only the thread's number, so each recording names it once.
+  // Writes this thread's name, once in each recording, because events have only the thread's number.
   void name_this_thread() {
     thread_local std::uint64_t named_for = 0;
     if (std::exchange(named_for, number_) == number_) return;
-    std::array<char, 16> name{};  // the longest name of pthread_setname_np(3)
+    std::array<char, 16> name{};  // room for the longest name of pthread_setname_np(3)
     ::pthread_getname_np(::pthread_self(), name.data(), name.size());
     put(R"(,{}{{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", '\n', executors_group,
         ::gettid(), quoted{name.data()});
   }
 
-  std::mutex mutex_;          // guards all below
+  std::mutex mutex_;          // guards all fields below
   std::uint64_t number_ = 0;  // counts the recordings
   std::string path_;
   std::FILE* file_ = nullptr;  // null: nothing is recorded
@@ -188,7 +188,7 @@ trace_file::trace_file(const std::string& path) { file_sink::instance().open(pat
 trace_file::~trace_file() {
   try {
     close();
-  } catch (const std::exception&) {  // a destructor cannot report it
+  } catch (const std::exception&) {  // a destructor cannot report the error
   }
 }
 

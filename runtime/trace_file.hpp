@@ -16,11 +16,12 @@ namespace weft {
 /// are left out, and spans under way at its end are shown without an end.
 class trace_file {
  public:
-  /// Creates the file, or empties it. From any thread. Throws weft::error: errc::busy while another trace_file is open.
+  /// Creates the file, or empties it. From any thread. Throws weft::error, with errc::busy while another trace_file is
+  /// open.
   explicit trace_file(const std::string& path);
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;
-  /// Closes the file; an error is lost then.
+  /// Closes the file, if close() was not called; errors are lost then.
   ~trace_file();
 
   /// Ends the recording and writes what is left. From any thread. Throws weft::error if the file could not be written.

@@ -69,9 +69,9 @@ task<std::tuple<result<T>...>> run_all_results(task<T>... tasks) {
 
 }  // namespace detail
 
-/// Runs tasks and operations side by side and yields all results as a tuple (an empty struct for one that yields
-/// nothing). If one fails, the others are stopped and awaited, and then the first failure is rethrown. Values that the
-/// others had yielded by then are dropped; when_all_results() keeps them.
+/// Runs tasks and operations side by side and yields all results as a tuple (with an empty struct for each that yields
+/// nothing). If one of them fails, the others are stopped and awaited, and then the first failure is rethrown. Values
+/// that the others had yielded by then are dropped; when_all_results() keeps them.
 ///
 ///     auto both = co_await when_all(peer.recv(), device.pool().allocate(4096));
 ///
@@ -113,9 +113,9 @@ auto when_all(std::vector<Operation> operations) {
   return when_all(detail::as_tasks(std::move(operations)));
 }
 
-/// Like when_all(), but yields a result for each, its value or its failure, instead of throwing. So no value that
-/// others had received is lost when one fails or the caller is stopped. The first failure stops the others here as
-/// well. Exceptions other than weft::error are thrown.
+/// Like when_all(), but yields a weft::result for each task or operation, its value or its failure, instead of
+/// throwing. So no value that others had received is lost when one fails or the caller is stopped. The first failure
+/// stops the others here as well. Exceptions other than weft::error are thrown, and then all values are lost.
 ///
 ///     auto [heard, taken] = co_await when_all_results(peer.recv(), jobs.receive());
 template <detail::is_awaitable... Operation>

@@ -16,12 +16,12 @@ namespace weft {
 /// The outcome of when_any().
 template <class Values>
 struct when_any_result {
-  /// The index of the first to end; if that one failed, of the first other one that yielded a value.
+  /// The index of the argument that ended first, or if that failed, of the first other that yielded a value.
   std::size_t index;
-  /// In the order of the arguments: the value of the first to end, and the values of others that completed before the
-  /// stop reached them, so that nothing received is lost. Empty for the rest.
+  /// In the order of the arguments: the value of the one that ended first, and the values of others that completed
+  /// before the stop reached them, so that nothing received is lost. Empty for the rest.
   Values values;
-  /// The failure of the one that ended first, if others yielded values; else null.
+  /// The failure of the argument that ended first, if others yielded values; else null.
   std::exception_ptr failure;
 };
 
@@ -31,7 +31,8 @@ class race {
  public:
   explicit race(scope& racers) noexcept : racers_(racers) {}
 
-  /// Notes that a racer has ended without failure. After a failure only a value counts, because it would be lost.
+  /// Notes that a racer has ended without failure. After a failure it counts only if it yielded a value, which would be
+  /// lost.
   void yielded(std::size_t index, bool is_value) noexcept {
     if (!first_ && (!failure_ || is_value)) first_ = index;
     racers_.request_stop();
@@ -92,7 +93,7 @@ task<when_any_result<std::tuple<std::optional<value_or_nothing<T>>...>>> run_any
     const auto spawn = [&](auto&... value) { (spawn_racer(racers, tasks, value, all, index++), ...); };
     try {
       std::apply(spawn, outcome.values);
-    } catch (const std::bad_alloc&) {  // tasks spawned before may yield values
+    } catch (const std::bad_alloc&) {  // not thrown, because tasks that were spawned already may yield values
       all->failed(std::current_exception());
     }
     co_return;
@@ -132,7 +133,7 @@ task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> w
       for (std::size_t i = 0; i < tasks.size(); ++i) {
         detail::spawn_racer(racers, tasks[i], outcome.values[i], all, i);
       }
-    } catch (const std::bad_alloc&) {  // tasks spawned before may yield values
+    } catch (const std::bad_alloc&) {  // not thrown, because tasks that were spawned already may yield values
       all->failed(std::current_exception());
     }
     co_return;

@@ -14,7 +14,8 @@ namespace weft {
 
 namespace detail {
 
-/// While it lives, the coroutine has a narrower stop token, which also stops at a deadline.
+/// While it lives, the coroutine has a stop token of its own, which stops at a deadline as well as with the former
+/// token.
 class deadline_guard final : private timer {
  public:
   deadline_guard(promise_base& self, time_point deadline)
@@ -27,7 +28,7 @@ class deadline_guard final : private timer {
     self_.set_stop_token(outer_);
   }
 
-  /// Whether the deadline canceled the operation, and not a stop from outside.
+  /// Whether the deadline, and not a stop from outside, has canceled the operation that failed with `failure`.
   [[nodiscard]] bool caused(const error& failure) const noexcept {
     return passed_ && !outer_.stop_requested() && failure.code() == errc::canceled;
   }
@@ -50,7 +51,7 @@ task<std::decay_t<await_result<Operation>>> limited(std::optional<time_point> de
                                                     Operation given) {
   promise_base& self = co_await current_promise();
   deadline_guard guard(self, deadline ? *deadline : later(executor_core::current()->now(), time));
-  Operation operation = std::move(given);  // destroyed before the guard whose token it listens to
+  Operation operation = std::move(given);  // destroyed before `guard`, whose token it listens to
   try {
     if constexpr (std::is_void_v<await_result<Operation>>) {
       co_await std::move(operation);
@@ -68,8 +69,8 @@ task<std::decay_t<await_result<Operation>>> limited(std::optional<time_point> de
 
 /// Awaits `operation`, a task or any operation of weft, but stops it at `deadline` and then throws errc::timed_out.
 ///
-/// A stop is a request: the call returns when the operation has ended, with its result if that came first. An operation
-/// that was posted may still take effect at the peer (error::posted).
+/// A stop is a request: the call returns when the operation has ended, with its result if that came before the stop. An
+/// operation that was posted may still take effect at the peer (error::posted).
 template <class Operation>
 [[nodiscard]] auto with_deadline(time_point deadline, Operation operation) {
   return detail::limited(std::optional(deadline), duration(), std::move(operation));

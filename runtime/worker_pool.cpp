@@ -40,7 +40,7 @@ class worker_pool::all_pools {
     for (worker_pool& item : all) item.mutex_.unlock();
     mutex.unlock();
   }
-  // Runs in the child.
+  // Called in the child, where the pools have no threads.
   static void start_anew() noexcept {
     for (worker_pool& item : all) item.start_anew();
     unlock_all();
@@ -102,7 +102,7 @@ worker_pool& worker_pool::for_resources() {
 void worker_pool::submit(detail::worker_job& job) {
   std::unique_lock lock(mutex_);
   if (idle_ <= queued_ && threads_.size() < limit_) {
-    // Workers block all signals, which are for threads that ask for them, but not faults: a blocked fault kills the
+    // Workers block all signals except faults: signals are for threads that ask for them, but a blocked fault kills the
     // process before any handler runs.
     sigset_t blocked;
     sigset_t before;
@@ -123,7 +123,7 @@ void worker_pool::submit(detail::worker_job& job) {
   ++queued_;
   ++news_;
   const bool may_wait = idle_ != 0;
-  lock.unlock();  // a thread that wakes takes the mutex at once
+  lock.unlock();  // before notify_one(), because a thread that wakes takes the mutex at once
   if (may_wait) news_.notify_one();
 }
 

@@ -39,12 +39,14 @@ class worker_job : public list_hook<worker_job> {
 
 /// A bounded number of threads for work that would block an executor: registration, files, name resolution, hashing.
 /// Threads start on demand. They may use every processor that the thread which made the pool may use, even if the
-/// thread that calls submit() is pinned. The destructor waits for the jobs that are running.
+/// thread that calls submit() is pinned. The destructor waits for the jobs that are running, and ends the program if
+/// jobs are queued.
 ///
 /// A child of fork(2) has a copy of the pool without its threads: it starts new threads on demand, and does not run
 /// jobs that the parent had submitted.
 ///
-/// submit() and withdraw() are a seam: a simulated pool decides when its jobs run, on a thread that runs no executor.
+/// submit() and withdraw() are a seam: a simulated pool in tests decides when its jobs run. Its threads must not run an
+/// executor.
 class worker_pool : private detail::list_hook<worker_pool> {
  public:
   /// Starts threads on demand, at most `threads`.
@@ -53,7 +55,8 @@ class worker_pool : private detail::list_hook<worker_pool> {
   worker_pool& operator=(const worker_pool&) = delete;
   virtual ~worker_pool();
 
-  /// Queues a job, from any thread. Jobs start in the order in which they were submitted.
+  /// Queues a job, from any thread. Jobs start in the order in which they were submitted. Throws weft::error if the
+  /// pool has no thread and the system refuses one.
   virtual void submit(detail::worker_job& job);
 
   /// From any thread: withdraws a job that has not begun; false if it has.
@@ -79,7 +82,7 @@ class worker_pool : private detail::list_hook<worker_pool> {
   void start_anew() noexcept;
 
   const std::size_t limit_;
-  std::unique_ptr<processors> processors_;  // that the threads may use
+  std::unique_ptr<processors> processors_;  // the processors that the threads may use
   std::mutex mutex_;
   // Incremented under the mutex to wake the threads that wait for it to change. Not a condition variable, because in
   // glibc before 2.41 its notify_one() may wake nobody when several threads wait (bug 25847).

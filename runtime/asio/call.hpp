@@ -22,7 +22,7 @@
 
 namespace weft::detail {
 
-/// The type of a handler's value: T, or std::optional<T> if T has no default for a failure.
+/// The type of a handler's value: T, or std::optional<T> if there is no default T to pass along with a failure.
 template <class T>
 using asio_value = std::conditional_t<std::default_initializable<T>, T, std::optional<T>>;
 
@@ -103,7 +103,7 @@ template <class Executor>
 inline constexpr bool asio_moves_often<asio::use_awaitable_t<Executor>> = true;
 #endif
 
-/// An operation that a call is given, itself or parked, and the member in which the call keeps it.
+/// The types for what a call is given, an operation or a parked one: the operation, and the member that keeps it.
 template <class Given>
 struct asio_given {
   using operation = Given;
@@ -294,8 +294,8 @@ class asio_call final : public asio_call_base {
       call_handler(later, std::move(failure), value_ ? asio_value<value>(std::move(*value_)) : asio_value<value>());
     }
   }
-  // Calls the handler as asio::dispatch() would: at once on the thread of the handler's io_context. What the handler
-  // throws leaves io_context::run().
+  // Calls the handler as asio::dispatch() would, at once on the thread of the handler's io_context; if `later`, as
+  // asio::post() would. What the handler throws leaves io_context::run().
   template <class... Arguments>
   void call_handler(bool later, Arguments&&... arguments) {
     if (!later && !work_) {
@@ -316,7 +316,7 @@ class asio_call final : public asio_call_base {
 
   using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
   struct nothing {};
-  // Empty: the handler belongs to the io_context of the loop, which has work until the call has completed.
+  // Empty: the handler's executor is the loop's io_context, which has work until the call has completed.
   std::optional<asio::executor_work_guard<handler_executor>> work_;
   Handler handler_;
   typename asio_given<Given>::member operation_;

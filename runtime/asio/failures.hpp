@@ -36,7 +36,7 @@ inline std::exception_ptr with_asio_code(const std::system_error&) { return std:
 #endif
 
 /// The failure with its message, and with the code that Asio's users expect. Null, and an exception that has no code,
-/// stay as they are.
+/// stay as they are. The result is a std::bad_alloc if memory is short.
 inline std::exception_ptr to_asio(std::exception_ptr failure) noexcept {
   if (!failure) return failure;
   try {

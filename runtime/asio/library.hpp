@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Chooses the Asio that a program uses with weft: the one that it has included before this header; if neither or both,
-// standalone Asio where it is installed. A program that defines WEFT_BOOST_ASIO as 1 or 0 has chosen.
+// Chooses the Asio that a program uses with weft: the one that it has included before this header; if it has included
+// neither or both, standalone Asio where that is installed. Defining WEFT_BOOST_ASIO as 1 or 0 overrides the choice.
 #if !defined(WEFT_BOOST_ASIO)
 #if defined(BOOST_ASIO_DETAIL_CONFIG_HPP) && !defined(ASIO_DETAIL_CONFIG_HPP)
 #define WEFT_BOOST_ASIO 1
@@ -80,7 +80,7 @@ namespace detail {
 using asio_code = boost::system::error_code;
 const bool has_one_asio = (require_one_asio("Boost.Asio"), true);
 
-/// Converts a code for a handler. Codes of the system become Boost's own, because its users compare with these.
+/// Converts a code for a handler. Codes of the system become Boost's own, because Boost's users compare with these.
 inline asio_code as_asio_code(const std::error_code& code) noexcept {
   if (code.category() == std::system_category()) return {code.value(), boost::system::system_category()};
   if (code.category() == std::generic_category()) return {code.value(), boost::system::generic_category()};

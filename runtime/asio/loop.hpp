@@ -56,7 +56,7 @@ class asio_reserve_allocator {
   asio_reserve* from_;
 };
 
-/// A function for the io_context's queue that calls a member of an asio_loop. At most one at a time uses a reserve.
+/// A function for the io_context's queue that calls a member of an asio_loop. A reserve has room for one at a time.
 class asio_nudge {
  public:
   using allocator_type = asio_reserve_allocator<void>;
@@ -87,7 +87,7 @@ class asio_call_base : protected root_observer {
 
   /// Starts the operation. Called once, on the io_context's thread.
   void start() noexcept;
-  /// Destroys the call without calling its handler: instead of start(), or for a failure that it cannot take.
+  /// Destroys the call without calling its handler: instead of start(), or for a failure that the handler cannot take.
   virtual void abandon() noexcept = 0;
 
  protected:
@@ -95,7 +95,7 @@ class asio_call_base : protected root_observer {
   ~asio_call_base() = default;
 
   [[nodiscard]] asio_loop& loop() const noexcept { return *loop_; }
-  /// Allows request_stop() until the end. Called before start().
+  /// Allows request_stop() until the operation has ended. Call it before start().
   void allow_stop() noexcept { stops_alone_ = true; }
   /// Stops this operation alone. On the io_context's thread.
   void request_stop() noexcept;
@@ -117,7 +117,7 @@ class asio_call_base : protected root_observer {
 
   std::shared_ptr<asio_loop> loop_;
   asio_wave* wave_ = nullptr;               // from start() on
-  std::optional<linked_stop_source> stop_;  // from start() on, for a call that may be stopped alone
+  std::optional<linked_stop_source> stop_;  // from start() to the end, for a call that may be stopped alone
   bool stops_alone_ = false;
   bool stopped_early_ = false;      // request_stop() came before start()
   asio_call_base* next_ = nullptr;  // in the list of ended calls
@@ -161,7 +161,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     kick();
     try {
       next_wave_.emplace_back();
-    } catch (const std::bad_alloc&) {  // the next stop makes one
+    } catch (const std::bad_alloc&) {  // the next request_stop() makes one
     }
   }
 
@@ -185,7 +185,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     scheduled_ = false;
     pump();
   }
-  // From any thread. Posts nothing if a woken() is on its way, because that one will look for work.
+  // From any thread. Posts nothing if a call of woken() is on its way, because that call will look for work.
   void wake() noexcept override {
     if (waking_.exchange(true, std::memory_order_acq_rel)) return;
     asio::post(*context_, asio_nudge(shared_from_this(), &asio_loop::woken, wake_memory_));
@@ -206,7 +206,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   executor guest_;
   std::list<asio_wave> waves_{1};      // new calls join the last one
   std::list<asio_wave> next_wave_{1};  // made ahead, so that a stop needs no memory
-  // Made before asio_service, so that they may still be used when that is shut down. Empty: finished.
+  // Their services are older than asio_service, so its shutdown() may still use them. Empty: finished.
   std::optional<asio::posix::stream_descriptor> descriptor_;  // the event driver's wait_fd(), from the first watch() on
   std::optional<asio::steady_timer> timer_;
   std::optional<std::chrono::steady_clock::time_point> timer_due_;
@@ -222,7 +222,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   event all_ended_;
   asio_call_base* first_ended_ = nullptr;  // ended calls that wait for complete(), oldest first
   asio_call_base* last_ended_ = nullptr;
-  bool some_ended_ = false;  // there are such calls, so the step that has ended them returns
+  bool some_ended_ = false;  // the list is not empty, so the step that has ended the calls returns early
 };
 
 /// Finishes the loops of an io_context that is destroyed before their hosts. Keeps finished loops with connections or
@@ -257,7 +257,8 @@ inline void asio_loop::pump() {
   if (context_ == nullptr) return;
   kicked_ = true;
   if (pumping_) return;  // called from a handler that runs the io_context
-  // Other handlers get a turn after most_steps steps cut short by ended calls; any other step counts as long_step.
+  // Other handlers get a turn after most_steps steps that ended calls have cut short; any other step counts long_step
+  // times.
   constexpr int most_steps = 64;
   constexpr int long_step = 8;
   struct pumping {
@@ -278,7 +279,7 @@ inline void asio_loop::pump() {
       deliver(false);
       if (context_ == nullptr) return;  // a handler has destroyed the host
     } while (left > 0 && (kicked_ || time == duration::zero()));
-  } catch (...) {  // thrown by a handler: leaves io_context::run(); the rest follows later
+  } catch (...) {  // a handler's exception leaves io_context::run(); the rest follows later
     if (context_ != nullptr) kick();
     throw;
   }
@@ -320,7 +321,7 @@ inline void asio_loop::watch() {
 inline void asio_loop::set_timer(duration time) {
   constexpr duration longest = std::chrono::hours(1);
   const auto due = std::chrono::steady_clock::now() + std::min(time, longest);
-  if (timer_due_ && *timer_due_ <= due) return;  // early enough: the step that it causes sets the next time
+  if (timer_due_ && *timer_due_ <= due) return;  // early enough: the step that the timer causes sets it anew
   timer_due_.reset();
   timer_->expires_at(due);
   timer_->async_wait([self = shared_from_this()](const asio_code& failure) {

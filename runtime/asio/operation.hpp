@@ -50,8 +50,8 @@ class asio_rendezvous final : private remote_work {
   }
 
   // waiting:  neither the handler nor the waiter is gone
-  // answered: the handler has submitted this to the executor, which destroys it, waiter or not
-  // forsaken: the waiter has left, and the executor may be gone: a handler that answers now destroys this
+  // answered: the handler has submitted the rendezvous to the executor, which destroys it, waiter or not
+  // forsaken: the waiter has left, and the executor may be gone: a handler that answers now destroys the rendezvous
   enum class state : std::uint8_t { waiting, answered, forsaken };
   std::atomic<state> state_{state::waiting};
   executor_core& home_;
@@ -118,7 +118,7 @@ class asio_wait : public operation_base {
                                   asio::cancellation_type::total);
     const asio_loop* const loop = asio_loop::of(home());
     if (loop == nullptr || !loop->finishing()) return;
-    forsake();  // its handler is in a queue that nobody serves any more
+    forsake();  // the handler is in the io_context's queue, which nobody serves any more
     finish();
   }
   void forsake() noexcept {
@@ -128,7 +128,7 @@ class asio_wait : public operation_base {
   asio_rendezvous<Values...>* meeting_ = nullptr;  // null once the handler or the waiter has left
 };
 
-/// Turns a handler's arguments into the task's result; throws a leading error_code or exception_ptr.
+/// Turns a handler's arguments into the task's result; throws a leading error_code or exception_ptr that is not null.
 template <class First, class... Rest>
 auto asio_result(std::tuple<First, Rest...>&& values) {
   if constexpr (std::is_same_v<First, asio_code>) {

@@ -3,7 +3,8 @@
 
 namespace weft::detail {
 
-/// An object that lives as long as an executor: a queue or a cache of the layers above. See executor_core::attach().
+/// An object that an executor owns to its end, or until drop_attachment(): a queue or a cache of the layers above. See
+/// executor_core::attach().
 class attachment {
  public:
   virtual ~attachment() = default;

@@ -35,9 +35,9 @@ constexpr std::size_t ready_batch = 256;
 constexpr std::size_t timer_batch = 64;
 constexpr std::size_t io_batch = 64;
 constexpr std::size_t mail_batch = 256;
-// The most resumptions in one batch, counting the coroutines that others leave in next_to_resume.
+// The most resumptions before the next source is served, counting the coroutines that others leave in next_to_resume.
 constexpr std::size_t longest_run = 4096;
-// A turn with fewer resumptions also resumes the coroutines that have become ready in it.
+// With fewer resumptions, a turn may also resume the coroutines that have become ready in it: takes_more().
 constexpr std::size_t short_run = 64;
 // While spinning, the clock is read after this many looks at the queues, because reading it takes longer than a look.
 constexpr unsigned looks_per_clock_look = 4;
@@ -175,20 +175,21 @@ void executor_core::attach_thread() {
   thread_.store(detail::this_thread_number(), std::memory_order_relaxed);
 }
 
-// Called when the loop serves again after a rest.
+// Prepares the loop to serve again after a rest or a sleep: wakes up, reads the clock, and watches the dump's signal.
 void executor_core::go_on() noexcept {
   if (std::exchange(activity_, activity::serving) == activity::asleep) wake_up();
   time_.read();
   if (dump_watch_ != nullptr) dump_watch_->watch(*driver_);
 }
 
-// Called when the loop comes to rest, because the executor may then be destroyed on another thread.
+// Stops watching descriptors and the dump's signal when the loop comes to rest, because the executor may then be
+// destroyed on another thread.
 void executor_core::unwatch_all() noexcept {
   if (dump_watch_ != nullptr) dump_watch_->unwatch();
   pollers_.unwatch(*driver_);
 }
 
-// True on the executor's thread, and on any thread until run() or step() first sets it.
+// True on the executor's thread, and on every thread until the first run() or step() decides which one it is.
 bool executor_core::belongs_to_this_thread() const noexcept {
   return thread_.load(std::memory_order_relaxed) == 0 || runs_on_this_thread();
 }
@@ -234,9 +235,9 @@ bool executor_core::kernel_look_is_due() noexcept {
   return true;
 }
 
-// The order matters little, the bounds do: every source is visited in every turn, and none may do more than its batch.
-// The kernel comes after this: together with waiting if there is nothing else to do, so that handing over operations
-// and waiting for them is one system call. True if a poller was busy, so there may be more.
+// Serves every source but the kernel, each within its bound; their order matters little. The kernel follows, together
+// with the wait if there is nothing else to do, so that one system call both hands operations over and waits for them.
+// True if a poller was busy, so there may be more.
 bool executor_core::serve_all() {
   counters_.turns.add(1);
   if (mail_.seems_full()) run_mail(mail_batch);
@@ -289,7 +290,7 @@ void executor_core::withdraw(detail::remote_work& work) noexcept {
   }
 }
 
-// Runs all that has come so far; work that this submits may be left.
+// Runs all mail that has come so far; some of the mail that is sent meanwhile may be left.
 void executor_core::run_all_mail() noexcept {
   run_mail(std::numeric_limits<std::size_t>::max());  // what is in the inbox already
   run_mail(std::numeric_limits<std::size_t>::max());
@@ -353,8 +354,8 @@ std::size_t executor_core::resume_chain(detail::promise_base& first, std::size_t
   if (timers_.next_deadline() <= time) timers_.expire(time, timer_batch);
 }
 
-// Beside pollers, whose completions are the ones that matter, the kernel is asked as seldom as in turns with other
-// work.
+// Looks at the kernel in a spin: beside pollers, whose completions matter most, as seldom as in turns with other work.
+// True if that has completed something.
 bool executor_core::spin_driver() noexcept {
   return (pollers_.empty() || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
 }
@@ -420,7 +421,7 @@ void executor_core::wait() {
   time_.read();
 }
 
-// False under a simulated driver, so only its program's events wake the executor.
+// Whether to wake up in time to give frames back. Never under a simulated driver: its program alone wakes the executor.
 bool executor_core::keeps_many_frames() const noexcept {
   return detail::idle_frames::are_many() && owned_driver_ != nullptr;
 }
@@ -469,7 +470,8 @@ bool executor_core::keeps_many_frames() const noexcept {
   idle_frames_.wake_up(time_.recent());
 }
 
-// Without work step() may never be called again, so frames are given back at once.
+// The longest time until the next step(); empty: no limit. Without work there may be no next step, so frames are given
+// back at once.
 [[gnu::noinline]] std::optional<duration> executor_core::time_between_steps() noexcept {
   const time_point start = now();
   const std::optional<duration> limit = time_to_sleep(start);
@@ -492,7 +494,7 @@ executor_core* executor_core::driven_here() noexcept {
 
 void executor_core::drive_from(outer_loop* loop) noexcept {
   outer_.store(loop, std::memory_order_seq_cst);
-  // A thread that may still use the former loop is counted here; any other has yet to look, and finds the new one.
+  // A thread that may still use the former loop counts as a visitor; any other has yet to look, and finds the new loop.
   mail_.await_visitors(birthplace_);
 }
 

@@ -55,8 +55,8 @@ class turn_watch;
 /// The loop of an executor, for the parts of weft that are built on the runtime. Users see only executor, which derives
 /// privately from this; core_of() converts.
 ///
-/// One turn serves the mailbox, ready tasks, pollers, timers and the kernel, each with a bounded batch, so that none
-/// can starve another. All calls come from the executor's thread, unless their comment says otherwise.
+/// One turn serves the mailbox, ready tasks, pollers, late work, timers and the kernel, each with a bounded batch, so
+/// that none can starve another. All calls come from the executor's thread, unless their comment says otherwise.
 class executor_core {
  public:
   executor_core(const executor_core&) = delete;
@@ -78,7 +78,7 @@ class executor_core {
 
   /// The time of executor_options::clock.
   [[nodiscard]] time_point now() const noexcept { return time_.now(); }
-  /// A recent time: read when the executor looks for work, and about every 64 turns when it has much.
+  /// A recent time: read whenever the executor waits for work, and about every 64 turns while it has much.
   [[nodiscard]] time_point coarse_now() const noexcept { return time_.recent(); }
   /// The event driver, for starting an operation. Wakes another library's loop that sleeps between two steps.
   [[nodiscard]] event_driver& io() noexcept {
@@ -106,7 +106,8 @@ class executor_core {
     gives_way_ = true;
     ready(waiter);
   }
-  /// Called at the end of a coroutine that has no parent: resumes `waiter` in its place, without a turn in between.
+  /// Called at the end of a coroutine that has no parent: resumes `waiter` in its place, without a turn in between; or
+  /// like ready() if another coroutine has that place.
   void ready_next(detail::promise_base& waiter) noexcept {
     if (detail::next_to_resume != nullptr) return ready(waiter);
     detail::next_to_resume = &waiter;
@@ -120,7 +121,7 @@ class executor_core {
     return ready_.popped() >= std::max(so_many, broken_off_);
   }
 
-  /// Runs `work` after the tasks that are ready have run.
+  /// Runs `work` in this turn or the next, after the turn's batch of ready tasks.
   void put_off(detail::late_work& work) noexcept {
     late_.push(work);
     stir();
@@ -135,9 +136,9 @@ class executor_core {
   /// submit(), unless the executor has ended: then false, and `work` is not touched. Accepted work runs, at the latest
   /// at the executor's end, when has_ended() is true.
   [[nodiscard]] bool submit_unless_ended(detail::remote_work& work) noexcept;
-  /// From any thread: whether run() has returned, and has not been called again.
+  /// From any thread: whether run() has returned, or is about to, and has not been called again.
   [[nodiscard]] bool has_ended() const noexcept { return mail_.is_closed(); }
-  /// See executor::post(). Allocates; work that recurs derives from detail::remote_work.
+  /// See executor::post(). Allocates: for work that recurs, derive from detail::remote_work and use submit().
   template <std::invocable Function>
   void post(Function function) {
     submit(*new detail::posted_function<Function>(std::move(function)));
@@ -244,7 +245,7 @@ class executor_core {
    protected:
     ~outer_loop() = default;  // an executor never owns it
   };
-  /// Sets the loop to wake; null: the event driver. Call on the executor's thread, or before any other use.
+  /// Sets the loop to wake; null: the event driver. Call on the executor's thread, or while the executor is not in use.
   void drive_from(outer_loop* loop) noexcept;
   /// Whether another library's loop drives this executor: drive_from().
   [[nodiscard]] bool is_driven() const noexcept { return outer_.load(std::memory_order_relaxed) != nullptr; }
@@ -260,8 +261,8 @@ class executor_core {
   friend struct detail::debugger_layout;
   class dump_watch;
   class dump_text;
-  // resting: neither in run() nor, since then, in step()
-  // serving: in run(), in a step(), or before the next one, which is due at once
+  // resting: before the first run() or step(), or after a run()
+  // serving: in run(), in a step(), or between two steps of which the second is due at once
   // asleep:  the last step() has gone to sleep
   enum class activity : std::uint8_t { resting, serving, asleep };
   class background_observer final : public detail::root_observer {

@@ -16,7 +16,7 @@ inline constexpr bool recycles_frames = !is_sanitized;
 
 /// The most that a thread keeps of the frames that it has freed, in bytes; beyond it a quarter goes back to the heap.
 inline constexpr std::size_t most_frame_bytes_kept = std::size_t{16} << 20;
-/// The most that an idle thread keeps, in bytes.
+/// The most that a thread keeps once its executor has been idle for a while, in bytes.
 inline constexpr std::size_t frame_bytes_kept_when_idle = std::size_t{1} << 20;
 
 /// Gives frames back to the heap until this thread keeps at most `keep` bytes of them.
@@ -51,7 +51,8 @@ struct frame_cache {
   return cache.opened && !cache.closed ? most_frame_bytes_kept - cache.room : 0;
 }
 
-/// Frees a frame if the cache is full, or it is the thread's first, or the thread's destructors have run.
+/// free_frame() for a cache without room: one that is full, that has not been opened yet, or that was closed when the
+/// thread ended.
 void free_frame_without_room(void* frame, std::size_t index) noexcept;
 
 // Inline, because the compiler knows the size of a frame, so only a few instructions remain.

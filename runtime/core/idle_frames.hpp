@@ -10,8 +10,8 @@
 
 namespace weft::detail {
 
-/// Decides when an executor that keeps more freed frames than an idle one may gives them back: after a sleep as long as
-/// `period`, or after many shorter sleeps.
+/// Decides when an executor gives freed frames back, if it keeps more than frame_bytes_kept_when_idle: after a sleep as
+/// long as `period`, or after many shorter sleeps.
 class idle_frames {
  public:
   static constexpr duration period = std::chrono::milliseconds(100);

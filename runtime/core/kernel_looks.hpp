@@ -9,7 +9,8 @@ namespace weft::detail {
 /// more than most turns do.
 class kernel_looks {
  public:
-  /// Whether to ask now. Called once in a turn. `resumed`: how many coroutines have been resumed so far.
+  /// Whether to ask now. Call it once in a turn, or in a look of a spin. `resumed`: how many coroutines have been
+  /// resumed so far.
   [[nodiscard]] bool is_due(std::uint64_t resumed) noexcept {
     if (++turns_without_ < turns_per_look && resumed < due_at_resumed_) return false;
     note(resumed);
@@ -21,7 +22,8 @@ class kernel_looks {
     turns_without_ = 0;
     due_at_resumed_ = resumed + resumptions_per_look;
   }
-  /// Whether this look is also one at the clock: an executor that never sleeps has no other, unless a timer is armed.
+  /// Whether to read the clock at this look, too: an executor that never sleeps does not read it otherwise, unless a
+  /// timer is armed.
   [[nodiscard]] bool is_for_the_clock() const noexcept { return count_ % looks_per_clock_look == 0; }
 
  private:
@@ -30,7 +32,7 @@ class kernel_looks {
   static constexpr unsigned looks_per_clock_look = 8;
 
   unsigned turns_without_ = 0;
-  unsigned count_ = 0;  // in turns with other work
+  unsigned count_ = 0;  // how often is_due() was true
   std::uint64_t due_at_resumed_ = 0;
 };
 

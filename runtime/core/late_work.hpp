@@ -7,7 +7,7 @@
 
 namespace weft::detail {
 
-/// Work that is done once, after all ready tasks have run: a link sends with one system call what a turn has posted.
+/// Work that is done once, after a turn's ready tasks: a link sends with one system call what the turn has posted.
 /// Intrusive; see executor_core::put_off().
 class late_work : public list_hook<late_work> {
  public:

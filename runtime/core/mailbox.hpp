@@ -28,7 +28,7 @@ class mailbox {
     mailbox& where_;
   };
 
-  /// Adds `work`. From any thread, by a visitor. `work` may be gone when this returns.
+  /// Adds `work`. From any thread, by a visitor. `work` may be gone when push() returns.
   void push(remote_work& work) noexcept {
     work.next_ = posted_.load(std::memory_order_relaxed);
     while (!posted_.compare_exchange_weak(work.next_, &work, std::memory_order_seq_cst, std::memory_order_relaxed)) {
@@ -44,7 +44,7 @@ class mailbox {
     return inbox_ == nullptr && posted_.load(std::memory_order_seq_cst) == nullptr;
   }
 
-  /// Makes what has come available to pop().
+  /// Takes what was pushed, so that pop() finds it.
   void take() noexcept;
   /// Removes and returns the oldest work that was taken; null if there is none.
   [[nodiscard]] remote_work* pop() noexcept {
@@ -60,7 +60,7 @@ class mailbox {
   /// From any thread: whether the owner has ended, and has not been started again.
   [[nodiscard]] bool is_closed() const noexcept { return closed_.load(std::memory_order_seq_cst); }
   void open() noexcept { closed_.store(false, std::memory_order_relaxed); }
-  /// A visitor that has found the mailbox open may still push; its work has come once there are no visitors.
+  /// Closes the mailbox. A visitor that has found it open may still push; all mail has come once no visitor is left.
   void close() noexcept { closed_.store(true, std::memory_order_seq_cst); }
   /// Waits until no visitor is left. Does not wait in a child of fork(2), where their threads do not exist.
   void await_visitors(const birthplace& owner) const noexcept {

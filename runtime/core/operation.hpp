@@ -53,11 +53,12 @@ class operation_base {
 
   /// Starts the operation. It may call finish() at once. Not called if the class has an await_suspend() of its own.
   virtual void begin() {}
-  /// Called at a stop: calls finish(), at once or when the transport lets go.
+  /// Called at a stop. Must make finish() follow, at once or when whoever executes the operation lets go of it.
   virtual void cancel() noexcept = 0;
 
-  /// Makes `waiter` wait for this operation. True: the caller starts it. False: a stop came before, and it has
-  /// finished. For an await_suspend() of the operation's own, whose start does not throw.
+  /// Makes `waiter` wait for this operation. True: the caller must start the operation. False: a stop came before, so
+  /// it has finished already. errc::busy if another task awaits it. For an await_suspend() of the operation's own,
+  /// whose start does not throw.
   [[nodiscard, gnu::always_inline]] bool may_begin(promise_base& waiter) {
     if (waiter_ != nullptr) [[unlikely]]
       throw_misuse(errc::busy, "await an operation that another task awaits");
@@ -145,7 +146,7 @@ class operation_base {
     }
   }
 
-  // Does nothing the second time: a task that is given the token that it has inherited is found twice.
+  // Does nothing the second time: a stop finds a task twice if it was given the token that it had inherited.
   void stop() noexcept {
     if (std::exchange(canceled_, true)) return;
     cancel();

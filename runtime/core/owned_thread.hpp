@@ -10,9 +10,8 @@
 
 namespace weft::detail {
 
-/// A thread that its owner joins. A child of fork(2) has a copy of the owner, but not of the thread: there joining it
-/// does nothing, where std::thread would wait for ever. Starting a thread allocates nothing, so such a child leaks
-/// nothing.
+/// A thread that its owner must join. A child of fork(2) has a copy of the owner, but not of the thread: there joining
+/// does nothing, where std::thread would wait for ever. The object has no memory on the heap that a child could leak.
 class owned_thread {
  public:
   owned_thread() noexcept = default;

@@ -31,7 +31,7 @@ class remote_call_base : private remote_work {
   };
 
   /// From any thread, once: runs the task in the background of `where`. Dumps show `name`, a string literal. If `where`
-  /// has ended, this or take() throws errc::executor_stopped.
+  /// has ended, start() or take() throws errc::executor_stopped.
   void start(executor_core& where, caller& waiting, const char* name);
   /// On the task's executor, before the end: asks the task to stop.
   void request_stop() noexcept { stop_.request_stop(); }
@@ -40,7 +40,7 @@ class remote_call_base : private remote_work {
   remote_call_base() = default;
   ~remote_call_base() = default;
 
-  /// The task, which ends without an exception.
+  /// The task, which must not throw: it keeps its exception by keep_failure().
   virtual task<> work() = 0;
   void keep_failure() noexcept { failure_ = std::current_exception(); }
   void rethrow_failure() {

@@ -11,8 +11,8 @@ namespace weft::detail {
 class remote_wake_ups;
 
 /// An operation that another thread may end. It waits in a list, under the mutex of the awaited object. A thread that
-/// removes it wakes it once the mutex is free: see remote_wake_ups. Its destructor waits for a wake-up that is still to
-/// come, so the executor is there until then: see remote_waiters::forget().
+/// removes it wakes it once the mutex is free: see remote_wake_ups. If a wake-up is still to come, the destructor of
+/// the derived class must wait for it with remote_waiters::forget(); so the executor is there until then.
 class remote_waiter : public operation_base, public list_hook<remote_waiter>, private remote_work {
  protected:
   remote_waiter() = default;
@@ -45,7 +45,7 @@ class remote_waiters {
   }
   /// Removes the first one; only if not empty().
   remote_waiter& pop() noexcept { return items_.pop_front(); }
-  /// Calls `function(item)` for each, which may remove that one.
+  /// Calls `function(item)` for each item. The function may remove that item.
   template <class Function>
   void for_each(Function function) const {
     for (remote_waiter& item : items_) function(item);

@@ -21,7 +21,7 @@ class remote_work {
 
  protected:
   ~remote_work() = default;
-  /// Called once, on the executor's thread.
+  /// Called on the executor's thread, once for each submit() that is not withdrawn.
   virtual void run_on_executor() noexcept = 0;
 
  private:

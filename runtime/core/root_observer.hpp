@@ -24,9 +24,10 @@ class root_observer {
   friend class weft::executor_core;
   friend task_names names_of(const promise_base& item) noexcept;
 
-  /// Called on the executor's thread once the frame of a coroutine that has not failed is gone.
+  /// Called on the executor's thread once a task has ended, and its frame is gone.
   virtual void ended() noexcept = 0;
-  /// Called instead if it has failed; `task` and `origin` are the task's name and place.
+  /// Called instead of ended() if the task has failed. A task that ends with errc::canceled after its own
+  /// request_stop() has not. `task` and `origin` are the task's name and place.
   virtual void failed(std::exception_ptr failure, const char* task, std::source_location origin) noexcept = 0;
 
   /// For dumps and reports: the coroutine whose scope this is, or null, and the scope's name.

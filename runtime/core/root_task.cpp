@@ -42,7 +42,7 @@ bool is_stop(const std::exception_ptr& failure) noexcept {
 
 namespace {
 
-constinit thread_local int failed_frames = 0;  // being destroyed
+constinit thread_local int failed_frames = 0;  // frames of failed roots that are being destroyed
 
 }  // namespace
 
@@ -55,7 +55,7 @@ void root_task::end() noexcept {
     return end_with(body_->take_failure());
   root_observer& owner = *observer_;
   if (wanted_) keep_value();
-  // The frame is destroyed before this is unlinked: it may hold our handle, whose destructor must not delete this yet.
+  // The frame is destroyed before leave(): it may hold this task's handle, which would delete a task that has left.
   std::exchange(body_, nullptr)->handle().destroy();
   leave();
   if (!wanted_) {

@@ -21,14 +21,15 @@ namespace weft::detail {
 
 class root_waiter;
 
-/// The number of exceptions in flight on this thread: std::uncaught_exceptions(), and one more while the frame of a
-/// root that an exception has left is destroyed, with its parameters.
+/// The number of exceptions in flight on this thread: std::uncaught_exceptions(), and one more for each frame of a
+/// failed root_task that is being destroyed, with its parameters.
 [[nodiscard]] int exceptions_under_way() noexcept;
 
 /// A task that no coroutine awaits: it runs beside others, and notifies its root_observer at its end. For run(),
 /// scopes, and the runtime's own background work; users spawn in a scope.
 ///
-/// The coroutine is destroyed when it ends. This object lives until its handle lets go, because it keeps the result.
+/// The coroutine is destroyed when it ends. The root_task lives until the coroutine has ended and its handle has let
+/// go, because it keeps the result.
 class root_task : private stop_callback {
  public:
   root_task(const root_task&) = delete;
@@ -58,8 +59,8 @@ class root_task : private stop_callback {
   void request_stop();
   /// Destroys the coroutine, which has finished, and notifies the owner.
   void end() noexcept;
-  /// Called when nobody will ask for the result. True: the caller destroys this. False: the task runs, and destroys
-  /// this at its end.
+  /// Called when nobody will ask for the result. True: the caller must destroy the object. False: the task still runs,
+  /// and destroys the object at its end. Ends the program if a task waits for this one.
   [[nodiscard]] bool let_go() noexcept {
     if (waiter_ != nullptr) terminate_because("the handle of a task was destroyed while somebody waits for the task");
     wanted_ = false;
@@ -180,7 +181,7 @@ class root_waiter : public operation_base {
   root_task& root_;
 };
 
-/// Whether it is a weft::error with errc::canceled.
+/// Whether `failure` is a weft::error with errc::canceled.
 [[nodiscard]] bool is_stop(const std::exception_ptr& failure) noexcept;
 
 /// A root_task with the result of its task.

@@ -10,12 +10,12 @@
 namespace weft::detail {
 
 /// Remembers the thread that uses an object made for one thread, so that use on another thread is an error instead of a
-/// corruption. Call from any thread.
+/// corruption. All functions may be called from any thread.
 class shared_on_one_thread {
  public:
   /// Notes that this thread uses the object from now on.
   void enter() noexcept { thread_.store(this_thread_number(), std::memory_order_relaxed); }
-  /// enter(), but throws errc::wrong_thread if the object is `in_use` on another thread.
+  /// Calls check(), then enter().
   void enter(bool in_use, const char* what) {
     check(in_use, what);
     enter();
@@ -28,7 +28,7 @@ class shared_on_one_thread {
   }
 
  private:
-  std::atomic<std::uint64_t> thread_{0};  // the last user; 0: none yet
+  std::atomic<std::uint64_t> thread_{0};  // the number of the last thread that called enter(); 0 before that
 };
 
 }  // namespace weft::detail

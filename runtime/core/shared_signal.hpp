@@ -8,8 +8,9 @@
 
 namespace weft::detail {
 
-/// Waits for a signal that executors read, so that it does not end the program. Each thread that makes one of these
-/// blocks the signal; the thread that destroys the last one unblocks it.
+/// Waits for a signal that executors read, so that the signal does not end the program. The constructor blocks the
+/// signal in the calling thread. The destructor of the last shared_signal for that signal unblocks it in the calling
+/// thread, unless the signal had been blocked before the first was made.
 class shared_signal : private io_operation {
  public:
   explicit shared_signal(int signal);
@@ -17,7 +18,7 @@ class shared_signal : private io_operation {
   shared_signal& operator=(const shared_signal&) = delete;
 
   [[nodiscard]] int signal() const noexcept { return signal_; }
-  /// Whether it is between watch() and unwatch(). From any thread.
+  /// Whether watch() was called, and not unwatch() since. From any thread.
   [[nodiscard]] bool is_watched() const noexcept { return driver_.load(std::memory_order_relaxed) != nullptr; }
   void watch(event_driver& driver) noexcept;
   void unwatch() noexcept;
@@ -33,7 +34,7 @@ class shared_signal : private io_operation {
 
   const int signal_;
   descriptor descriptor_;
-  std::atomic<event_driver*> driver_{nullptr};  // null: it is not watched
+  std::atomic<event_driver*> driver_{nullptr};  // null while the signal is not watched
 };
 
 }  // namespace weft::detail

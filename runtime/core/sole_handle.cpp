@@ -38,7 +38,7 @@ void give_up(std::size_t keep) noexcept {
   }
 }
 
-// Gives up a thread's records at its end. Made when the thread first has no record, or too many.
+// Gives up a thread's records at its end. Constructed when the thread first has no free record, or too many.
 struct at_thread_exit {
   at_thread_exit() noexcept = default;
   at_thread_exit(const at_thread_exit&) = delete;

@@ -14,9 +14,9 @@
 namespace weft::detail {
 
 /// The record of a handle's mark. Records are reused and their memory is never freed, so that a handle may look at its
-/// record after a copy of it was destroyed.
+/// record after a bitwise copy of the handle was destroyed.
 struct handle_record {
-  std::atomic<std::uint64_t> life{0};  // how many handles that used it have ended
+  std::atomic<std::uint64_t> life{0};  // how many handles that used this record have ended
   handle_record* next = nullptr;       // in a list of free records
 };
 
@@ -27,8 +27,8 @@ struct free_records {
 };
 extern constinit thread_local free_records free_records_here;
 
-/// Proof that a handle is the only one: it moves with the handle, and ends with it. Once one of two bitwise copies has
-/// ended, the other counts as ended.
+/// Tells whether a bitwise copy of a handle has ended. The mark is a member of the handle: it moves with the handle,
+/// and ends with it. After one of two bitwise copies has ended, the other counts as ended, too.
 class handle_mark {
  public:
   /// The mark of an empty handle.
@@ -50,7 +50,7 @@ class handle_mark {
     --here.count;
     life_ = record_->life.load(std::memory_order_relaxed);
   }
-  /// Ends the program if a copy has ended; `what` names the handle.
+  /// Ends the program if a bitwise copy has ended; `what` names the handle.
   void check(const char* what) const noexcept {
     if (record_ != nullptr && record_->life.load(std::memory_order_relaxed) != life_) [[unlikely]]
       terminate_because_duplicated(what);
@@ -89,8 +89,9 @@ struct handle_words {
   }
 };
 
-/// The pointer, raw or smart, of a handle that is its resource's only one. Each use checks that no bitwise copy has
-/// released it. Null: the handle is empty. A raw pointer is not owned: take() it and release its object.
+/// The pointer, raw or smart, of a handle that must be the only one of its resource; null if the handle is empty.
+/// held(), the operators * and ->, take() and the destructor end the program if a bitwise copy has ended. A raw pointer
+/// is not owned: before the handle ends, take() the pointer and release its object.
 template <class Pointer, handle_words Words>
 class sole_handle {
  public:

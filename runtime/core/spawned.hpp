@@ -30,22 +30,23 @@ class spawned_wait final : public root_waiter {
 ///     co_await tell(other);
 ///     use(co_await answer);
 ///
-/// when_any() and its like await an lvalue of it in place, so it can be awaited again.
+/// when_any() and its like await an lvalue of this type in place, so the handle can be awaited again.
 ///
-/// Await it on the scope's executor (else errc::wrong_thread), in one task at a time (else errc::busy). That task keeps
-/// the handle meanwhile. It yields the result once. A stop of the waiting task ends the wait with errc::canceled and
-/// does not affect the awaited task, which may be awaited again. The handle may outlive its scope, and then yields the
-/// result all the same. Taking a result again, or using an empty handle, is errc::invalid_argument. Allocates nothing.
+/// Await it on the scope's executor (else errc::wrong_thread), in one task at a time (else errc::busy). That task must
+/// keep the handle meanwhile. The handle yields the result once. A stop of the waiting task ends the wait with
+/// errc::canceled and does not affect the awaited task, which may be awaited again. The handle may outlive its scope,
+/// and then yields the result all the same. Taking a result again, or using an empty handle, is errc::invalid_argument.
+/// Allocates nothing.
 template <class T = void>
 class spawned {
  public:
   spawned() noexcept = default;
 
-  /// False if it is empty: default-constructed, or moved from.
+  /// False if the handle is empty: default-constructed, or moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(root_); }
   /// Whether the task has ended, so waiting for it does not suspend.
   [[nodiscard]] bool ended() const { return root().ended(); }
-  /// The result of a task that has ended, without waiting. Either this or co_await yields it, once.
+  /// The result of a task that has ended, without waiting. Either take() or co_await yields it, once.
   T take() { return root().take(); }
   /// Asks this task alone to stop; the others of its scope go on. If it then ends with errc::canceled, its scope does
   /// not count that as a failure, but a task that awaits the handle gets it. Does nothing once the task has ended.

@@ -9,15 +9,15 @@
 namespace weft::detail {
 
 /// How long an executor under poll_policy::adaptive spins for completions before it sleeps: twice as long as recent
-/// ones took to come, within bounds, because a short spin costs less than the sleep that it saves. After several spins
-/// in vain it sleeps at once for a while: if both sides of a connection share a core, or a container has only one, the
-/// peer cannot answer while this side spins.
+/// completions took to come, within bounds, because a short spin costs less than the sleep that it saves. After several
+/// spins in vain, the executor sleeps at once for a while: if both sides of a connection share a core, or a container
+/// has only one, the peer cannot answer while this side spins.
 class spin_window {
  public:
   explicit spin_window(duration longest) noexcept : longest_(longest), typical_gap_(longest / 2) {}
 
   [[nodiscard]] duration longest() const noexcept { return longest_; }
-  /// How long to spin next; zero: sleep at once.
+  /// How long to spin next; zero means to sleep at once.
   [[nodiscard]] duration next() noexcept {
     if (sleeps_left_ != 0) {
       --sleeps_left_;
@@ -36,7 +36,7 @@ class spin_window {
   /// Called when a spin was in vain and the executor sleeps next.
   void found_nothing() noexcept {
     if (++in_vain_ < most_in_vain) return;
-    --in_vain_;  // the next spin in vain is again one too many
+    --in_vain_;  // so that the next spin in vain begins a rest at once
     sleeps_left_ = rest_;
     rest_ = std::min(2 * rest_, longest_rest);
   }
@@ -53,15 +53,15 @@ class spin_window {
 
   duration longest_;
   duration typical_gap_;  // a moving average
-  unsigned in_vain_ = 0;  // spins in a row
+  unsigned in_vain_ = 0;  // spins in vain in a row, at most most_in_vain - 1
   unsigned rest_ = shortest_rest;
-  unsigned sleeps_left_ = 0;  // left of the current rest
+  unsigned sleeps_left_ = 0;  // sleeps that are left of the current rest
 };
 
-/// The time in which an executor that another loop drives finds nothing to do, and spins at first.
+/// The time in which an executor that another loop drives has nothing to do; at first it spins.
 class idle_gap {
  public:
-  /// Called when there is nothing to do: whether to look again at once.
+  /// Called when there is nothing to do. Returns whether to look again at once.
   [[nodiscard]] bool spins_on(time_point now, spin_window& window) noexcept {
     if (!since_) {
       since_ = now;
@@ -73,7 +73,7 @@ class idle_gap {
     return false;
   }
   [[nodiscard]] bool has_begun() const noexcept { return since_.has_value(); }
-  /// Called when something has come; `slept`: after a sleep.
+  /// Called when something has come. `slept` says whether the executor slept meanwhile.
   void end(time_point now, bool slept, spin_window& window) noexcept {
     const duration gap = now - *since_;
     slept ? window.slept(gap) : window.found_after(gap);
@@ -82,7 +82,7 @@ class idle_gap {
 
  private:
   std::optional<time_point> since_;
-  duration spin_{};  // how long it spins from since_ on
+  duration spin_{};  // how long the executor spins from since_ on
 };
 
 }  // namespace weft::detail

@@ -5,8 +5,8 @@
 
 namespace weft::detail {
 
-/// While it lives, no stop reaches the coroutine: for waits that must end by themselves, such as letting a transport
-/// finish. `stop_shield shield(co_await current_promise());`
+/// Keeps stops from the coroutine while this object lives: for waits that must end by themselves, such as the wait for
+/// a transport to finish. `stop_shield shield(co_await current_promise());`
 class stop_shield {
  public:
   explicit stop_shield(promise_base& self) noexcept : self_(self), outer_(self.get_stop_token()) {

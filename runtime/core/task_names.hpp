@@ -9,7 +9,7 @@ class promise_base;
 
 /// The names of a task in dumps, traces and reports.
 struct task_names {
-  const char* task = nullptr;  // null: spawn() was given none
+  const char* task = nullptr;  // null if spawn() was given no name
   const char* scope = "";
   std::source_location origin{};
 };

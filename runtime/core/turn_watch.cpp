@@ -30,7 +30,7 @@ turn_watch::~turn_watch() {  // NOLINT(bugprone-exception-escape): see tell()
 }
 
 void turn_watch::resume(promise_base& item) noexcept {
-  const task_names names = names_of(item);  // before the coroutine may be gone
+  const task_names names = names_of(item);  // taken now, because the coroutine may be gone after resume()
   const time_point start = clock_.now();
   item.handle().resume();
   const time_point end = clock_.now();

@@ -12,7 +12,8 @@ namespace weft::detail {
 /// Times one turn and its tasks, for stall reports and traces.
 class turn_watch {
  public:
-  /// Reports the turn, and counts it, if it takes longer than `limit`; zero: no limit.
+  /// Begins to time a turn. The destructor reports the turn, and counts it in `stalls`, if it took longer than `limit`,
+  /// unless that is zero.
   turn_watch(clock& time, duration limit, live_number& stalls) noexcept
       : clock_(time), limit_(limit), stalls_(stalls), start_(time.now()) {}
   turn_watch(const turn_watch&) = delete;

@@ -63,7 +63,7 @@ task<file> file::open(std::string_view path, file_options options) {
 task<file> file::open_on_worker(std::string path, file_options options) {
   check(options);
   system_calls& calls = executor_core::current()->calls();
-  // A descriptor takes the number at once, because a stop may come while the file is opened.
+  // Yields a descriptor, not a number, so that the file is closed whatever happens next.
   const auto call = [&] {
     const int fd = calls.open(path.c_str(), flags_of(options), options.permissions);
     if (fd < 0) throw system_error(-fd, "open " + path);
@@ -78,7 +78,7 @@ task<std::size_t> file::read_at(std::uint64_t offset, std::span<std::byte> into)
 }
 
 task<std::size_t> file::write_at(std::uint64_t offset, std::span<const std::byte> from) {
-  // An iovec serves both directions, so it has no const. Nothing is written to this memory.
+  // An iovec serves both directions, so its pointer is not const. Nothing is written to this memory.
   void* const memory = const_cast<std::byte*>(from.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
   return transfer(io_kind::write, offset, {.iov_base = memory, .iov_len = from.size()});
 }
@@ -87,7 +87,7 @@ void file::check_open() const {
   if (!descriptor_) throw error(errc::invalid_argument, "use a file that has not been opened, or was moved from");
 }
 
-// Repeats the call, because one may transfer only a part: the kernel moves at most 2 GiB at a time, and less when a
+// Reads or writes all of `memory`, by several calls if need be: the kernel moves at most 2 GiB in a call, and less if a
 // signal or the end of the disk intervenes.
 task<std::size_t> file::transfer(io_kind kind, std::uint64_t offset, iovec memory) {
   check_open();

@@ -37,27 +37,31 @@ static_assert(std::is_trivially_destructible_v<file_options>);
 /// synchronously.
 ///
 /// Any number of operations may be in progress, also from several executors. Meanwhile neither the file nor the memory
-/// that they read into or write from may be moved or destroyed. Destroying a task that awaits one ends the program. The
-/// memory may be registered memory. Errors are weft::error with the system's code; the message names the file. A stop
-/// withdraws an operation that has not begun (errc::canceled) and waits for one that has; a write that was partly done
-/// then throws errc::canceled with error::posted(). Using a file that is not open is errc::invalid_argument.
+/// of an operation may be moved or destroyed. The memory may be registered memory. Destroying a task that awaits an
+/// operation ends the program. Errors are weft::error with the system's code; the message names the file. A stop
+/// withdraws an operation that has not begun (errc::canceled) and waits for one that has. If a write fails or is
+/// stopped when it was partly done, its error has error::posted(). Using a file that is not open is
+/// errc::invalid_argument.
 class file {
  public:
   file() = default;
 
-  /// Opens the file of this name, on a worker.
+  /// Opens the file of this name, on a worker. errc::invalid_argument for `exclusive` without `create`, and for
+  /// `truncate` without write access.
   static task<file> open(std::string_view path, file_options options = {});
 
-  /// Fills `into` from `offset`, and yields the number of bytes: fewer only at the end of the file. See preadv(2).
+  /// Fills `into` from `offset`, and yields the number of bytes: fewer only at the end of the file. errc::out_of_range
+  /// if no file can have these bytes. See preadv(2).
   task<std::size_t> read_at(std::uint64_t offset, std::span<std::byte> into);
-  /// Writes all of `from` at `offset`, and yields the number of bytes. See pwritev(2).
+  /// Writes all of `from` at `offset`, and yields the number of bytes. errc::out_of_range as for read_at(). See
+  /// pwritev(2).
   task<std::size_t> write_at(std::uint64_t offset, std::span<const std::byte> from);
   /// Returns once the data written so far would survive a loss of power. See fdatasync(2).
   task<> sync();
   /// The size in bytes, also of a block device.
   task<std::uint64_t> size();
 
-  /// False if it was not opened, or was moved from.
+  /// False if the file was not opened, or was moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
   /// The path as it was given to open().
   [[nodiscard]] const std::string& path() const noexcept { return path_; }

@@ -8,7 +8,7 @@
 
 namespace weft::detail {
 
-/// One io_operation as an awaiter. Yields the result of the system call, or -errno; -ECANCELED if it was stopped.
+/// One io_operation as an awaiter. Yields the result of the system call, or -errno; -ECANCELED if a stop came first.
 class io_wait final : public operation_base, private io_operation {
  public:
   io_wait(io_kind call, descriptor& where) noexcept : io_operation(call) { target = &where; }
@@ -57,7 +57,7 @@ class io_wait final : public operation_base, private io_operation {
     finish();
   }
 
-  int result_ = -ECANCELED;  // also if it is stopped before it begins
+  int result_ = -ECANCELED;  // stays so if the operation is stopped before it begins
 };
 
 }  // namespace weft::detail

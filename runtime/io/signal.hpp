@@ -10,20 +10,21 @@
 
 namespace weft {
 
-/// Signals as events: while it lives, the named signals do not interrupt the thread that made it, but wait for next().
-/// Make it before other threads start, because they would take the signals. See signalfd(2).
+/// Signals as events: while the set lives, its signals do not interrupt the thread that made it, but wait for next()
+/// and try_next(). Make it before other threads start, because they would take the signals. Destroy it on the thread
+/// that made it. See signalfd(2).
 class signal_set {
  public:
-  /// Takes over `signals`, such as {SIGINT, SIGTERM}. Throws weft::error.
+  /// Takes over `signals`, such as {SIGINT, SIGTERM}. Throws weft::error if the system refuses a descriptor.
   explicit signal_set(std::initializer_list<int> signals);
   signal_set(const signal_set&) = delete;
   signal_set& operator=(const signal_set&) = delete;
   ~signal_set();
 
-  /// Waits for the next of the signals and yields its number; errc::canceled if stopped. Several tasks may wait, and
-  /// get one each, first come, first served.
+  /// Waits for the next of the signals and yields its number; errc::canceled if stopped. Several tasks of one executor
+  /// may wait; each signal goes to one of them, first come, first served.
   task<int> next();
-  /// Takes a signal that has come already, and returns its number; 0: none has.
+  /// Takes a signal that has come already, and returns its number; 0 if none has come.
   [[nodiscard]] int try_next() noexcept;
 
   /// Gives the signals back to the thread, as the destructor does: from now on they interrupt it as they did before,
@@ -36,7 +37,7 @@ class signal_set {
  private:
   descriptor descriptor_;
   mutex mutex_;             // held while in next()
-  sigset_t newly_blocked_;  // by this set, and to be unblocked by it
+  sigset_t newly_blocked_;  // the signals that this set has blocked, and is to unblock
 };
 
 }  // namespace weft

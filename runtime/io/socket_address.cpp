@@ -171,10 +171,10 @@ class question final : public detail::worker_job, public detail::remote_work {
   system_calls& calls_;
   host_and_port where_;
   int flags_;
-  std::shared_ptr<question> self_;  // keeps it alive until the answer has arrived
+  std::shared_ptr<question> self_;  // keeps the question alive until the answer has arrived
   wait* waiter_ = nullptr;          // used only on the executor
   std::mutex mutex_;
-  executor_core* home_ = nullptr;  // under mutex_; null: nobody waits
+  executor_core* home_ = nullptr;  // where the answer goes, or null; guarded by mutex_ after begin()
 };
 
 task<std::vector<socket_address>> look_up(std::string text, bool for_listening) {

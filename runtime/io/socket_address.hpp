@@ -18,7 +18,7 @@ namespace weft {
 class socket_address {
  public:
   socket_address() = default;
-  /// A copy of the first `length` bytes of `address`, as the kernel fills it.
+  /// A copy of the first `length` bytes of `address`, which the kernel or the resolver has filled in.
   socket_address(const sockaddr* address, unsigned length) noexcept;
 
   /// The address for system calls; size() is its length.
@@ -29,14 +29,14 @@ class socket_address {
   [[nodiscard]] int family() const noexcept;
   /// The port in host byte order; 0 for an address without one.
   [[nodiscard]] std::uint16_t port() const noexcept;
-  /// Whether it is a loopback address: 127.0.0.0/8, ::1.
+  /// Whether it is a loopback address: in 127.0.0.0/8, also mapped to IPv6, or ::1.
   [[nodiscard]] bool is_loopback() const noexcept;
 
-  /// "10.0.0.7:7471", "[::1]:7471", or with its scope "[fe80::1%eth0]:7471".
+  /// "10.0.0.7:7471", "[::1]:7471", or with its scope "[fe80::1%eth0]:7471". "an unknown address" for other families.
   [[nodiscard]] std::string to_string() const;
 
  private:
-  alignas(8) std::array<std::byte, 128> storage_{};  // room for a sockaddr_storage, without its header
+  alignas(8) std::array<std::byte, 128> storage_{};  // room for a sockaddr_storage, whose header is not included here
   unsigned length_ = 0;                              // a socklen_t
 };
 
@@ -51,8 +51,9 @@ struct host_and_port {
 
 /// Yields the addresses of a name, at least one, in the order in which to try them (RFC 6724). A worker thread calls
 /// getaddrinfo(3), unless host and port are numeric. An empty host is the loopback; with `for_listening` it is every
-/// address of this machine, IPv6 (which takes IPv4 as well) before IPv4. Errors have the resolver's message:
-/// errc::invalid_address, or EAGAIN if the resolver could not be reached.
+/// address of this machine, IPv6 (which takes IPv4 as well) before IPv4. Throws errc::invalid_address for a text that
+/// is not HOST:PORT or a name without an address, EAGAIN if the resolver could not be reached, errc::no_memory, another
+/// error of the system, or errc::canceled if it is stopped. The resolver's errors have its message.
 task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening);
 /// resolve() for a text that parse_host_and_port() has parsed; its errors do not repeat the text.
 task<std::vector<socket_address>> resolve(host_and_port where, bool for_listening);

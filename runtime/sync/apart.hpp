@@ -47,8 +47,8 @@ task<> run_step(std::shared_ptr<step_outcome<T>> outcome, task<T> step) {
 }
 
 /// Runs a step of a set-up as a background task, and awaits it. The awaiting frame may be destroyed meanwhile: the step
-/// is then asked to stop, and its result is destroyed at its end, for which executor::run() waits. So a step owns all
-/// that it uses. That includes its arguments: it may begin only after the awaiting frame was destroyed.
+/// is then asked to stop, and its result is destroyed at its end, for which executor::run() waits. So a step must own
+/// all that it uses, including its arguments: the awaiting frame may be destroyed even before the step begins.
 template <class T>
 task<T> apart(task<T> step) {
   promise_base& self = co_await current_promise();

@@ -20,9 +20,9 @@ namespace weft {
 
 /// A queue of bounded length between tasks that send and tasks that receive, on any number of executors.
 ///
-/// Values come out in the order in which they went in, and tasks that wait are served first come first. No value is
-/// lost: if a receiver is destroyed while a value is on its way to it, the next receiver gets that value. Operations
-/// take a short lock, and allocate nothing after construction. The channel outlives all its users.
+/// Values come out in the order in which they went in, and tasks that wait are served first come, first served. Only
+/// force_send() drops values: if a receiver is destroyed while a value is on its way to it, the next receiver gets that
+/// value. Operations take a short lock, and allocate nothing. The channel must outlive all its users.
 template <class T>
 class channel {
   static_assert(std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>,
@@ -49,7 +49,8 @@ class channel {
   /// Sends without waiting, from any thread; drops the oldest value if there is no room. False if is_closed().
   [[nodiscard]] bool force_send(T&& value) noexcept;
 
-  /// The next value; empty once the channel is closed and all that was sent has been received.
+  /// Waits for the next value; yields an empty optional if the channel is closed and all that was sent has been
+  /// received. errc::canceled if the wait is stopped first.
   receive_operation receive() noexcept { return receive_operation(*this); }
   /// Receives without waiting, from any thread; empty if there is no value to take.
   [[nodiscard]] std::optional<T> try_receive() noexcept;
@@ -73,7 +74,7 @@ class channel {
  private:
   // One in most_at_once operations suspends although it could complete, so that other tasks have a turn.
   static constexpr unsigned most_at_once = 64;
-  // woken: a value is promised to the receiver. A receiver that is destroyed first leaves it to the next.
+  // woken: a value is promised to the receiver. If it is destroyed first, the next receiver gets that value.
   enum class outcome : std::uint8_t { pending, woken, done, closed };
 
   [[nodiscard]] bool is_others_turn() noexcept { return ++at_once_ % most_at_once == 0; }
@@ -114,8 +115,8 @@ class channel {
   std::size_t promised_ = 0;  // how many values are promised to receivers that were woken
   unsigned at_once_ = 0;
   bool closed_ = false;
-  detail::remote_waiters senders_;    // only while there is no room
-  detail::remote_waiters receivers_;  // only while every value is promised
+  detail::remote_waiters senders_;    // empty while there is room
+  detail::remote_waiters receivers_;  // empty unless every value is promised
 };
 
 /// The operation that channel::send() returns.
@@ -215,14 +216,14 @@ bool channel<T>::suspend(Operation& item, detail::remote_waiters& list, detail::
   return suspend_first(item, list, waiter);
 }
 
-// Suspends the task even if the operation could complete, so that other tasks have a turn, or because a trace_sink is
-// called: it may use the channel itself and therefore is not called under the mutex.
+// Starts the operation and suspends the task even if the operation could complete, so that other tasks have a turn, or
+// because a trace_sink is called: the sink may use the channel, so it is not called under the mutex.
 template <class T>
 template <class Operation>
 [[gnu::noinline]] bool channel<T>::suspend_first(Operation& item, detail::remote_waiters& list,
                                                  detail::promise_base& waiter) {
   if (!item.waiting()) item.outcome_ = outcome::pending;
-  if (!item.may_begin(waiter)) return true;  // throws if another task awaits it
+  if (!item.may_begin(waiter)) return true;  // throws if another task awaits the operation
   {
     detail::remote_wake_ups woken;
     const std::lock_guard lock(mutex_);
@@ -280,7 +281,7 @@ void channel<T>::admit_one(detail::remote_wake_ups& woken) noexcept {
   woken.add(sender);
 }
 
-// Called when a receiver with a promised value is destroyed.
+// Gives a promised value to others, because its receiver is destroyed.
 template <class T>
 void channel<T>::break_promise() noexcept {
   detail::remote_wake_ups woken;
@@ -289,8 +290,8 @@ void channel<T>::break_promise() noexcept {
   settle(woken);
 }
 
-// Removes the waiters that need not wait any more. A promised value stays in the ring until its receiver takes it, so
-// that it has a place if the receiver is destroyed first.
+// Ends the waits of senders and receivers that can go on. A promised value stays in the ring until its receiver takes
+// it, so that the value has a place if the receiver is destroyed first.
 template <class T>
 void channel<T>::settle(detail::remote_wake_ups& woken) noexcept {
   while (!closed_ && !senders_.empty() && count_ < values_.size()) admit_one(woken);
@@ -323,7 +324,7 @@ bool channel<T>::try_send(T&& value) noexcept {
 // May drop a promised value: a promise is for whichever value is the oldest when the receiver takes it.
 template <class T>
 bool channel<T>::force_send(T&& value) noexcept {
-  std::optional<T> oldest;  // outlives the lock, because its destructor is the user's
+  std::optional<T> oldest;  // outlives the lock, because its destructor is code of the user
   detail::remote_wake_ups woken;
   const std::lock_guard lock(mutex_);
   if (!closed_ && count_ == values_.size()) take_first(oldest);

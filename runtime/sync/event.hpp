@@ -9,8 +9,8 @@ namespace weft {
 
 /// A flag that tasks of one executor wait for. While it is set, no wait suspends.
 ///
-/// Used on that executor alone; elsewhere use executor::post() or a channel. A set() or a wait on another thread while
-/// a task waits is errc::wrong_thread. Any other use on another thread is a data race that nothing notices.
+/// Use it on that executor alone, and executor::post() or a channel elsewhere. A set() or a wait on another thread
+/// while a task waits is errc::wrong_thread. Any other use on another thread is a data race that nothing notices.
 class event {
  public:
   event() = default;
@@ -20,7 +20,7 @@ class event {
     if (!waiting_.empty()) detail::terminate_because("an event was destroyed while a task waits for it");
   }
 
-  /// Whether it is set.
+  /// Whether the flag is set.
   [[nodiscard]] bool is_set() const noexcept { return set_; }
 
   /// Sets the flag, and resumes all waiting tasks in the order in which they came. errc::wrong_thread if they wait on

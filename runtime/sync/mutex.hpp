@@ -11,12 +11,12 @@ namespace weft {
 /// Lets one task of an executor at a time into a section that has a co_await in it. A section without one needs no
 /// mutex, because nothing else runs on its executor meanwhile. First come, first served.
 ///
-/// Used on that executor alone. errc::wrong_thread for a task that would have to wait for a task on another thread;
+/// Use it on that executor alone. errc::wrong_thread for a task that would have to wait for a task on another thread;
 /// unlocking on another thread while a task waits ends the program. Any other use on another thread is a data race that
 /// nothing notices.
 class mutex {
  public:
-  /// Holds the mutex until it is destroyed. Move-only; it does not outlive the mutex.
+  /// A lock on the mutex; its destructor unlocks. Move-only; it must not outlive the mutex.
   class lock_guard {
    public:
     lock_guard() noexcept = default;  ///< holds nothing
@@ -32,7 +32,7 @@ class mutex {
       std::swap(held_, other.held_);
       std::swap(turn_, other.turn_);
     }
-    /// Whether it holds the mutex.
+    /// Whether this guard holds the mutex.
     explicit operator bool() const noexcept { return held_ != nullptr; }
 
    private:
@@ -62,12 +62,12 @@ class mutex {
     semaphore::acquire_operation permit_;
   };
 
-  /// Whether a task holds it.
+  /// Whether a task holds the mutex.
   [[nodiscard]] bool is_locked() const noexcept { return permit_.available() == 0; }
 
   /// `const auto guard = co_await m.lock();` from the executor to which all users of the mutex belong.
   lock_operation lock() noexcept { return lock_operation(*this); }
-  /// Locks without waiting; test the guard.
+  /// Locks the mutex if that needs no wait. Test the guard, which otherwise holds nothing.
   [[nodiscard]] lock_guard try_lock() noexcept { return lock_guard(permit_.try_acquire() ? this : nullptr); }
 
  private:
@@ -78,7 +78,7 @@ class mutex {
   }
 
   semaphore permit_{1};
-  std::uint64_t turn_ = 0;  // how often it was unlocked
+  std::uint64_t turn_ = 0;  // how often the mutex was unlocked
 };
 
 }  // namespace weft

@@ -14,9 +14,9 @@ namespace weft {
 /// A number of permits that tasks of one executor share. First come, first served: a task that waits for many is not
 /// overtaken by tasks that want few.
 ///
-/// Used on that executor alone. errc::wrong_thread for a task that would have to wait for permits that were last taken
-/// on another thread, and for a release() on another thread while a task waits. Any other use on another thread is a
-/// data race that nothing notices.
+/// Use it on that executor alone. errc::wrong_thread for a task that would have to wait for permits that were last
+/// taken or awaited on another thread, and for a release() on another thread while a task waits. Any other use on
+/// another thread is a data race that nothing notices.
 class semaphore {
  public:
   /// Begins with `permits` free permits.
@@ -58,7 +58,7 @@ class semaphore {
     ~acquire_operation() {
       if (!waiting()) return;
       target_->waiting_.remove(*this);
-      target_->grant();  // it may have held up tasks that want fewer
+      target_->grant();  // this task may have held up tasks that want fewer
     }
     bool await_ready() noexcept { return granted_ = target_->try_acquire(permits_); }
     void await_resume() const {
@@ -75,7 +75,7 @@ class semaphore {
     void cancel() noexcept override {
       target_->waiting_.remove(*this);
       finish();
-      target_->grant();  // as above
+      target_->grant();  // as in the destructor
     }
 
     semaphore* target_;

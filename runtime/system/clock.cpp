@@ -8,7 +8,7 @@ namespace {
 
 class steady_clock final : public clock {
  public:
-  // std::chrono::steady_clock::now() without a call in between, because this is called in every turn.
+  // Like std::chrono::steady_clock::now(), but with one call fewer, because every turn reads the clock.
   time_point now() noexcept override {
     timespec time;
     ::clock_gettime(CLOCK_MONOTONIC, &time);

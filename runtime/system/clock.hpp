@@ -9,7 +9,8 @@ using duration = std::chrono::steady_clock::duration;  ///< the type of timeouts
 using time_point =
     std::chrono::steady_clock::time_point;  ///< the type of deadlines; virtual time under a virtual clock
 
-/// Converts a time that a user gives; one that does not fit becomes duration::max(), which means never.
+/// Converts a time that a user gives to a duration. A time that is too long becomes duration::max(), which means never;
+/// one that is too far below zero becomes duration::min().
 template <class Rep, class Period>
 [[nodiscard]] constexpr duration saturated(std::chrono::duration<Rep, Period> time) noexcept {
   using seconds = std::chrono::duration<long double>;

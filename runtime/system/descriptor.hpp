@@ -10,8 +10,8 @@ class system_calls;
 
 /// A file descriptor for asynchronous use, closed on destruction. No operation may be in progress on it then.
 ///
-/// It belongs to the executor on which its first operation starts, and must not be moved from then on. Create sockets
-/// in blocking mode: io_uring needs that, and the epoll driver makes them non-blocking itself.
+/// Unless it is a file's, it belongs to the executor on which its first operation starts, and must not be moved from
+/// then on. Create sockets in blocking mode: io_uring needs that, and the epoll driver makes them non-blocking itself.
 class descriptor : private detail::list_hook<descriptor> {
  public:
   /// Marks a descriptor that belongs to somebody else and must not be closed.
@@ -27,29 +27,30 @@ class descriptor : private detail::list_hook<descriptor> {
   descriptor& operator=(descriptor&& other) noexcept;
   ~descriptor() { close(); }
 
-  /// The number; -1 if there is none.
+  /// The descriptor's number; -1 if there is none.
   [[nodiscard]] int fd() const noexcept { return fd_; }
-  /// The system calls that it was made with.
+  /// The system calls that the constructor was given.
   [[nodiscard]] system_calls& calls() const noexcept { return *calls_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
-  /// Closes it now, unless it is borrowed. Does nothing the second time.
+  /// Closes the descriptor now, or lets go of a borrowed one. Does nothing the second time.
   void close() noexcept;
 
  private:
   friend class epoll_driver;
-  friend class detail::intrusive_list<descriptor>;  // the epoll driver's list of registered ones
+  friend class detail::intrusive_list<descriptor>;  // the epoll driver's list of registered descriptors
 
   int fd_ = -1;
   system_calls* calls_ = nullptr;
   bool owned_ = true;
 
-  // For the epoll driver. `ready`: no call has returned EAGAIN since the last edge, so try the call before waiting.
+  // For the epoll driver. input_ready_, output_ready_: no call since the last edge has found the socket empty, or full,
+  // so the next call is tried before it waits.
   bool input_ready_ = true;
   bool output_ready_ = true;
-  bool hung_up_ = false;            // an edge has reported the end of input, and no other will follow
-  event_driver* driver_ = nullptr;  // non-null: registered with it
-  io_operation* input_ = nullptr;   // waits for an edge
-  io_operation* output_ = nullptr;  // waits for an edge
+  bool hung_up_ = false;            // an edge has reported the end of input or an error, and no other may follow
+  event_driver* driver_ = nullptr;  // the driver with which this is registered, or null
+  io_operation* input_ = nullptr;   // the operation that waits for an edge, or null
+  io_operation* output_ = nullptr;  // likewise
 };
 
 }  // namespace weft

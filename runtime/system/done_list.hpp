@@ -5,8 +5,8 @@
 
 namespace weft {
 
-/// Operations that have ended, oldest first, and wait for the driver's next turn, because a driver never completes one
-/// in start().
+/// Operations that have ended, oldest first, and whose complete() the driver calls in its next turn, because it never
+/// calls complete() inside start() or cancel().
 class done_list {
  public:
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }

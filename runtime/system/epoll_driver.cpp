@@ -19,7 +19,7 @@
 namespace weft {
 namespace {
 
-// The most turns without a look for edges while operations complete without waiting, so that no edge is starved.
+// While operations complete without waiting, the driver looks for edges at least once in this many turns.
 constexpr unsigned longest_without_look = 16;
 
 descriptor checked(int fd, system_calls& calls, const char* what) {
@@ -51,7 +51,7 @@ timespec to_timespec(duration time) noexcept {
 
 }  // namespace
 
-// Events that the kernel has reported. Handling one may close the descriptors of others, and may collect events itself.
+// Events that the kernel has reported. Handling one may close the descriptors of others, and may call collect() again.
 struct epoll_driver::news {
   std::array<epoll_event, 64> events;
   std::size_t next = 0;
@@ -134,7 +134,7 @@ void epoll_driver::forget(descriptor& target) noexcept {
 // Makes the operation wait for an edge.
 void epoll_driver::park(io_operation& operation) noexcept {
   (is_input(operation.kind) ? operation.target->input_ : operation.target->output_) = &operation;
-  if (operation.may_be_tried) static_cast<void>(to_try_.push(operation));  // an evicted one only waits for its edge
+  if (operation.may_be_tried) static_cast<void>(to_try_.push(operation));  // what it evicts still waits for its edge
 }
 
 void epoll_driver::unpark(io_operation& operation) noexcept {
@@ -142,7 +142,7 @@ void epoll_driver::unpark(io_operation& operation) noexcept {
   if (operation.may_be_tried) to_try_.remove(operation);
 }
 
-// Makes the call. -EAGAIN: wait for an edge.
+// Makes the operation's call. Returns -EAGAIN if the operation must wait for an edge.
 int epoll_driver::attempt(io_operation& operation) noexcept {
   count_kernel_entry();
   switch (operation.kind) {
@@ -204,8 +204,8 @@ int epoll_driver::send(const io_operation& operation) noexcept {
 
 ssize_t epoll_driver::receive(descriptor& source, msghdr& message, int flags) noexcept {
   const ssize_t result = socket_calls_.receive(source.fd_, message, flags | MSG_DONTWAIT);
-  // A short read has emptied the socket, and later data makes another edge (epoll(7), question 9). Not if one edge has
-  // reported data and the end together: the end makes no edge of its own then.
+  // A short read has emptied the socket, and later data makes another edge (epoll(7), question 9). This does not hold
+  // if an edge has reported data and the end of input together, because the end then makes no edge of its own.
   const bool emptied = result > 0 && static_cast<std::size_t>(result) < wanted(message) && !source.hung_up_;
   if (emptied || result == -EAGAIN) source.input_ready_ = false;
   return result;
@@ -220,12 +220,12 @@ ssize_t epoll_driver::try_receive(descriptor& source, msghdr& message) noexcept 
 
 void epoll_driver::cancel(io_operation& operation) noexcept {
   const descriptor& target = *operation.target;
-  if ((is_input(operation.kind) ? target.input_ : target.output_) != &operation) return;  // it has ended already
+  if ((is_input(operation.kind) ? target.input_ : target.output_) != &operation) return;  // the operation has ended
   unpark(operation);
   done_.push(operation, -ECANCELED);
 }
 
-// Makes the call of a parked operation. True: it has ended, and is no longer parked.
+// Makes the call of a parked operation, if there is one. True if the operation has ended, and is no longer parked.
 bool epoll_driver::retry(io_operation* parked, std::uint32_t events, int& result) noexcept {
   if (parked == nullptr) return false;
   result = parked->kind == io_kind::readable ? static_cast<int>(events) : attempt(*parked);
@@ -234,7 +234,8 @@ bool epoll_driver::retry(io_operation* parked, std::uint32_t events, int& result
   return true;
 }
 
-// An input operation completes here, last, because that may destroy the descriptor. Returns how many have completed.
+// Handles an edge. Its last step completes an input operation, because that may destroy the descriptor. Returns how
+// many operations it has completed.
 [[gnu::flatten]] std::size_t epoll_driver::handle(std::uint32_t events, descriptor& target) noexcept {
   constexpr std::uint32_t trouble = EPOLLERR | EPOLLHUP;
   int result = 0;
@@ -276,7 +277,8 @@ std::size_t epoll_driver::collect(std::optional<duration> timeout) noexcept {
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     const epoll_event& event = told.events[i];
     told.next = i + 1;
-    if (event.data.ptr == nullptr) continue;  // wake(), whose next write makes another edge, or a forgotten descriptor
+    // Null: the event is of wake(), whose next write makes another edge, or of a forgotten descriptor.
+    if (event.data.ptr == nullptr) continue;
     completed += handle(event.events, *static_cast<descriptor*>(event.data.ptr));
   }
   news_ = told.older;
@@ -302,7 +304,7 @@ std::size_t epoll_driver::complete_done(std::size_t budget) noexcept {
 // Makes the parked calls directly, as a loop without an epoll instance would. Edges, which report everything else, are
 // looked for less often.
 std::size_t epoll_driver::spin(std::size_t budget) noexcept {
-  std::size_t count = complete_done(budget);  // first: the next receive may bring the answer to one of these
+  std::size_t count = complete_done(budget);  // first, because the next receive may bring the answer to one of these
   const std::size_t tries = to_try_.size();
   for (std::size_t left = tries; left > 0; --left) count += try_oldest() ? 1U : 0U;
   if (done_.empty() && (tries == 0 || ++turns_without_look_ >= longest_without_look)) {
@@ -311,7 +313,7 @@ std::size_t epoll_driver::spin(std::size_t budget) noexcept {
   return count + complete_done(budget);
 }
 
-// Lets the owner of the oldest parked operation try to receive; false if nothing was received.
+// Lets the owner of the oldest parked operation try to receive; false if there was nothing to receive.
 bool epoll_driver::try_oldest() noexcept {
   io_operation& operation = to_try_.pop();
   operation.target->input_ = nullptr;
@@ -328,7 +330,7 @@ bool epoll_driver::try_oldest() noexcept {
 }
 
 void epoll_driver::wake() noexcept {
-  // An edge-triggered eventfd reports every write; when its counter is full it is readable anyway and wakes as well.
+  // Nobody reads the eventfd: every write makes an edge, and the counter of 64 bits never fills up.
   static_cast<void>(::eventfd_write(wake_.fd(), 1));
 }
 

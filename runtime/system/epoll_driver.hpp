@@ -65,11 +65,11 @@ class epoll_driver final : public event_driver {
   descriptor wake_;
   detail::intrusive_list<descriptor> attached_;  // the registered descriptors
   done_list done_;
-  parked_operations to_try_;  // operations that wait for an edge and may be tried
-  bool received_ = false;     // the last try_receive() did not return EAGAIN
+  parked_operations to_try_;  // the youngest operations that wait for an edge and may be tried
+  bool received_ = false;     // the last try_receive() did not return EAGAIN; reset before each try
   unsigned turns_without_look_ = 0;
-  bool precise_ = true;   // epoll_pwait2(2) is available
-  news* news_ = nullptr;  // the events that are being handled
+  bool precise_ = true;   // epoll_pwait2(2) is available, as far as is known
+  news* news_ = nullptr;  // the events that are being handled, or null
 };
 
 }  // namespace weft

@@ -18,7 +18,7 @@ namespace weft {
 
 class descriptor;
 
-/// The call that an io_operation makes: the one of that name in section 2 of the manual; `readable` waits until there
+/// The call that an io_operation makes: accept4(2), recvmsg(2), connect(2) or sendmsg(2); `readable` waits until there
 /// may be something to read. `receive` and `send` are for stream sockets. The last three, preadv(2), pwritev(2) and
 /// fdatasync(2), are for files, and only if the driver takes_files().
 enum class io_kind : std::uint8_t { accept, receive, readable, connect, send, read, write, sync };
@@ -26,8 +26,8 @@ enum class io_kind : std::uint8_t { accept, receive, readable, connect, send, re
 /// The kind in words, with an article: "an accept".
 [[nodiscard]] std::string_view name_of(io_kind kind) noexcept;
 
-/// One input or output operation in progress. Intrusive: its caller owns it, and keeps it and everything that it points
-/// to alive from event_driver::start() until complete().
+/// One input or output operation. Intrusive: its owner must keep it, and everything that it points to, alive from
+/// event_driver::start() until complete().
 class io_operation {
  public:
   /// An operation whose members are filled in later.
@@ -43,15 +43,15 @@ class io_operation {
   /// driver may complete it early.
   bool may_be_tried = false;
   int flags = 0;                 ///< receive, send: the flags of recvmsg(2), sendmsg(2)
-  descriptor* target = nullptr;  ///< the descriptor that it uses
-  msghdr* message = nullptr;     ///< receive, send; read and write use its memory only
+  descriptor* target = nullptr;  ///< the descriptor that the call uses
+  msghdr* message = nullptr;     ///< receive, send: the message; read, write: only its memory counts
   union {
     sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: the peer's address
     std::uint64_t offset;              ///< read, write: the offset in the file
   };
   unsigned peer_length = 0;  ///< the length of *peer, a socklen_t
 
-  /// Whether it was started and has not completed.
+  /// Whether the operation was started and has not completed.
   [[nodiscard]] bool in_progress() const noexcept { return in_progress_; }
 
  protected:
@@ -59,8 +59,9 @@ class io_operation {
     if (in_progress_) destroyed_in_progress();
   }
 
-  /// Called exactly once for each start(), from event_driver::poll() or wait(), never from inside start() or cancel().
-  /// `result` is what the system call returned, or -errno; -ECANCELED after cancel().
+  /// Called exactly once for each start(), from poll(), hand_over(), spin() or wait() of the event_driver, never from
+  /// inside start() or cancel(). `result` is what the system call returned, or -errno; -ECANCELED if cancel() came
+  /// first.
   virtual void complete(int result) noexcept = 0;
 
  private:
@@ -80,26 +81,28 @@ class io_operation {
 
 /// The kernel's side of an executor: io_uring, or epoll where that is forbidden, or a simulation.
 ///
-/// All calls but wake() come from the executor's thread. One turn: start() any number of operations, then either
-/// poll(), or wait() when there is nothing else to do.
+/// All calls but wake() and kernel_entries() must come from the executor's thread. One turn: start() any number of
+/// operations, then either poll(), or wait() when there is nothing else to do.
 class event_driver {
  public:
   virtual ~event_driver() = default;
 
-  /// "io_uring" or "epoll".
+  /// The driver's name: "io_uring", "epoll", or that of a simulation.
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
 
-  /// Binds the driver to this thread, which stays the executor's. Called once, before anything else.
+  /// Binds the driver to this thread, which stays the executor's. Called once, before the first operation. Throws
+  /// weft::error.
   virtual void attach_thread() = 0;
 
-  /// Starts an operation. At most one per direction (receive, accept, readable; connect, send) is in progress on a
+  /// Starts an operation. At most one per direction (receive, accept, readable; connect, send) may be in progress on a
   /// descriptor; any number on a file.
   virtual void start(io_operation& operation) noexcept = 0;
 
   /// Asks for an early end. complete() follows all the same, with -ECANCELED or with what happened first.
   virtual void cancel(io_operation& operation) noexcept = 0;
 
-  /// Hands started operations to the kernel and completes finished ones, at most `budget`, without waiting.
+  /// Hands started operations to the kernel and completes finished ones, about `budget` at most, without waiting.
+  /// Returns how many have completed.
   virtual std::size_t poll(std::size_t budget) noexcept = 0;
 
   /// poll() for an executor with other work waiting: hands started operations over, and completes those known to be
@@ -110,7 +113,7 @@ class event_driver {
   /// kernel's notification. Returns how many have completed or received something.
   virtual std::size_t spin(std::size_t budget) noexcept { return poll(budget); }
 
-  /// poll(), but waits until something completes, wake() is called or `timeout` has passed.
+  /// poll(), but waits until something completes, wake() is called or `timeout` has passed. May return earlier.
   virtual std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept = 0;
 
   /// From any thread: ends the current or next wait().
@@ -123,8 +126,8 @@ class event_driver {
   /// A descriptor that stays the same, for poll(2); -1 if this driver has none. Throws weft::error.
   [[nodiscard]] virtual int wait_fd() { return -1; }
 
-  /// Receives what is there without waiting: recvmsg(2) with MSG_DONTWAIT. Used after `readable`, it needs memory to
-  /// receive into only once there is something.
+  /// Receives what is there without waiting: recvmsg(2) with MSG_DONTWAIT. Returns the call's result, or -errno. A
+  /// caller that waits with `readable` first needs no memory to receive into while nothing comes.
   [[nodiscard]] virtual ssize_t try_receive(descriptor& source, msghdr& message) noexcept = 0;
 
   /// Makes the call of an operation that is not in progress, without waiting, so that one that ends at once costs no
@@ -138,7 +141,7 @@ class event_driver {
   /// Whether this driver supports the kinds for files. If not, a worker makes the call, because it blocks.
   [[nodiscard]] virtual bool takes_files() const noexcept { return false; }
 
-  /// How many system calls it has made on the executor's thread, set-up aside.
+  /// From any thread: how many system calls the driver has made on the executor's thread, set-up aside.
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return kernel_entries_.get(); }
 
  protected:

@@ -35,8 +35,8 @@ constexpr std::array<unsigned, 3> set_ups = {
     IORING_SETUP_R_DISABLED,
 };
 
-// Checks that the ring can be used: 0, or -errno. A seccomp profile may allow io_uring_setup(2) and forbid the other
-// two calls.
+// Checks that the ring can be used: returns 0, or -errno. A seccomp profile may allow io_uring_setup(2) and forbid the
+// other two calls.
 int probe_ring(io_uring& ring) noexcept {
   constexpr std::array used = {IORING_OP_ACCEPT,   IORING_OP_CONNECT, IORING_OP_RECVMSG,      IORING_OP_SENDMSG,
                                IORING_OP_POLL_ADD, IORING_OP_READ,    IORING_OP_ASYNC_CANCEL, IORING_OP_READV,
@@ -126,8 +126,8 @@ io_uring_sqe& io_uring_driver::next_entry() noexcept {
   return entry != nullptr ? *entry : hand_over_for_an_entry();
 }
 
-// Submits the full queue to make room. While the kernel takes nothing for lack of memory, this waits, because the
-// operation that needs the entry can no longer be refused.
+// Submits the full queue to make room. While the kernel takes nothing for lack of memory, the thread waits, because the
+// operation that needs the entry can no longer be refused. After too many tries, the program ends.
 [[gnu::noinline]] io_uring_sqe& io_uring_driver::hand_over_for_an_entry() noexcept {
   constexpr int most_tries = 10'000;
   constexpr timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
@@ -157,7 +157,7 @@ bool io_uring_driver::take(completion& oldest) noexcept {
   return true;
 }
 
-// The operation of a completion; null if the entry has a tag.
+// The operation of a completion; null if the completion has a tag instead.
 io_operation* io_uring_driver::operation_of(const completion& what) noexcept {
   if (what.data == wake_tag) wake_awaited_ = false;
   if (what.data == wake_tag || what.data == cancel_tag) return nullptr;
@@ -179,7 +179,7 @@ void io_uring_driver::await_wake() noexcept {
   wake_awaited_ = true;
 }
 
-// Parks operations that may be tried: poll() and wait() put them into the ring, spin() tries them.
+// Parks sends, and inputs that may be tried: spin() tries them, all other turns put them into the ring.
 [[gnu::flatten]] void io_uring_driver::start(io_operation& operation) noexcept {
   begin(operation);
   const bool sends = operation.kind == io_kind::send;
@@ -211,7 +211,7 @@ void io_uring_driver::prepare(io_operation& operation) noexcept {
       io_uring_prep_recvmsg(&entry, fd, operation.message, flags);
       break;
     case io_kind::send:
-      // MSG_WAITALL: the kernel continues after a short send, instead of us after another turn.
+      // MSG_WAITALL: after a short send the kernel continues; without it, weft would after another turn.
       io_uring_prep_sendmsg(&entry, fd, operation.message, flags | MSG_NOSIGNAL | MSG_WAITALL);
       break;
     case io_kind::readable:
@@ -269,7 +269,7 @@ std::size_t io_uring_driver::spin(std::size_t budget) noexcept {
   return count + take_completions(budget);
 }
 
-// Lets the operation's owner try to receive; false if nothing was received.
+// Lets the operation's owner try to receive; false if there was nothing to receive.
 bool io_uring_driver::try_input(io_operation& operation) noexcept {
   received_ = false;
   end(operation, POLLIN);
@@ -295,7 +295,7 @@ int io_uring_driver::try_now(io_operation& operation) noexcept {
 
 std::size_t io_uring_driver::take_completions(std::size_t budget) noexcept {
   if (!wake_awaited_) await_wake();
-  // With deferred task work completions appear only when we ask for them; the flag says when that is worth a call.
+  // With DEFER_TASKRUN, completions appear only after a call; these flags say when one is worthwhile.
   const unsigned waiting = IO_URING_READ_ONCE(*ring_.sq.kflags) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
   if (io_uring_sq_ready(&ring_) != 0) {
     count_kernel_entry();
@@ -346,7 +346,7 @@ bool io_uring_driver::prepare_wait() noexcept {
   eventfd_t told = 0;
   count_kernel_entry();
   static_cast<void>(::eventfd_read(completed_.fd(), &told));
-  return !completions_wait() && io_uring_sq_ready(&ring_) == 0;  // entries that were not taken are submitted again
+  return !completions_wait() && io_uring_sq_ready(&ring_) == 0;  // the next turn submits what the kernel has not taken
 }
 
 bool io_uring_driver::completions_wait() const noexcept {

@@ -13,7 +13,7 @@ namespace weft {
 /// Completion by io_uring(7): one system call per turn submits operations and waits for completions.
 class io_uring_driver final : public event_driver {
  public:
-  /// Throws weft::error where the kernel or its policy forbids it.
+  /// Throws weft::error if the kernel or its policy does not allow a ring, or the system refuses a descriptor.
   explicit io_uring_driver(system_calls& calls);
   io_uring_driver(const io_uring_driver&) = delete;
   io_uring_driver& operator=(const io_uring_driver&) = delete;
@@ -59,11 +59,11 @@ class io_uring_driver final : public event_driver {
   descriptor wake_;
   descriptor completed_;          // an eventfd that each completion makes readable; made by wait_fd()
   std::uint64_t wake_count_ = 0;  // filled in by the read of wake_
-  bool wake_awaited_ = false;     // that read is in progress
-  bool received_ = false;         // the last try_receive() did not return EAGAIN
+  bool wake_awaited_ = false;     // that read was started and has not completed
+  bool received_ = false;         // the last try_receive() did not return EAGAIN; reset before each try
   parked_operations sends_;       // sends that were started and are not yet in the ring
   parked_operations inputs_;      // inputs that may be tried, were started and are not yet in the ring
-  done_list done_;                // refused or canceled before they reached the ring, or taken from it to make room
+  done_list done_;                // operations that never reached the ring, or whose completions were set aside
 };
 
 }  // namespace weft

@@ -12,13 +12,14 @@ class system_calls;
 
 /// The driver that an executor is to use.
 enum class driver_choice : std::uint8_t {
-  automatic,  ///< the one that the environment variable WEFT_EVENT_DRIVER names, else io_uring, else epoll
+  automatic,  ///< what the environment variable WEFT_EVENT_DRIVER names, else io_uring, or epoll if that fails
   io_uring,
   epoll,
 };
 
-/// Opens a driver. Under `automatic`, epoll takes over if io_uring is forbidden or too old, and `*why` then gives the
-/// reason. Throws weft::error, also if a driver that was asked for by name cannot be opened.
+/// Opens a driver. Under `automatic`, epoll takes over if io_uring cannot be opened, and `*why` then gives the reason.
+/// Throws weft::error if the driver that was asked for, or epoll in the place of io_uring, cannot be opened, and
+/// errc::invalid_argument if WEFT_EVENT_DRIVER names no driver.
 [[nodiscard]] std::unique_ptr<event_driver> open_driver(driver_choice choice, system_calls& calls, std::string* why);
 
 }  // namespace weft

@@ -14,14 +14,14 @@ class parked_operations {
  public:
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
 
-  /// Adds an operation. Yields the oldest if it had to make room, else null.
+  /// Adds an operation. Returns the oldest, if that had to be removed to make room, else null.
   [[nodiscard]] io_operation* push(io_operation& operation) noexcept {
     io_operation* const evicted = count_ == all_.size() ? &pop() : nullptr;
     all_[count_++] = &operation;
     return evicted;
   }
 
-  /// Removes the oldest; only if there is one.
+  /// Removes and returns the oldest operation; only if there is one.
   io_operation& pop() noexcept {
     io_operation& oldest = *all_[0];
     remove_at(0);

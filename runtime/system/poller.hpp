@@ -12,13 +12,13 @@ namespace weft {
 /// if that finds anything, disarm() and go on. After waking: disarm(), then poll().
 class poller {
  public:
-  /// Resumes at most `budget` waiters and returns how many; exactly `budget` means that there may be more.
+  /// Handles completions, about `budget` at most, and returns how many; 0 if there was nothing to do.
   virtual std::size_t poll(std::size_t budget) noexcept = 0;
 
   /// From now until disarm(), the next completion makes wait_fd() readable.
   virtual void arm() noexcept = 0;
 
-  /// Undoes arm(), and clears wait_fd(), so that it does not wake the executor again.
+  /// Undoes arm(), and makes wait_fd() not readable, so that it does not wake the executor again.
   virtual void disarm() noexcept = 0;
 
   /// Whether the source may fail to make wait_fd() readable, so the executor polls it now and then while it

@@ -21,8 +21,9 @@ namespace weft {
 
 /// The system calls of the runtime and of the layers above it: one seam, through which a test injects failures.
 ///
-/// Each is the call of its name in section 2 of the manual, but returns -errno instead of setting errno. The `unsigned`
-/// lengths of addresses and options are of type socklen_t. Implementations are called from any thread.
+/// Each is the call of its name in section 2 of the manual, but returns -errno instead of setting errno, unless its
+/// comment says otherwise. The `unsigned` lengths of addresses and options are of type socklen_t. Implementations are
+/// called from any thread.
 class system_calls {
  public:
   virtual ~system_calls() = default;

@@ -10,7 +10,7 @@
 
 namespace weft::detail {
 
-/// An action due at a point in time. Intrusive: its owner, usually an awaiter, disarms it before destroying it.
+/// An action due at a point in time. Intrusive: its owner, usually an awaiter, must disarm it before destroying it.
 class timer {
  public:
   timer() = default;
@@ -22,7 +22,7 @@ class timer {
  protected:
   ~timer() { assert(!armed() && "a timer was destroyed while armed"); }
 
-  /// Called once, on the executor's thread, after disarming.
+  /// Called on the executor's thread when the deadline has passed, after disarming: at most once for each arm().
   virtual void expired() noexcept = 0;
 
  private:
@@ -31,7 +31,7 @@ class timer {
 
   time_point deadline_{};
   std::uint64_t turn_ = 0;       // orders timers of the same deadline: first armed, first expired
-  std::size_t index_ = unarmed;  // our place in the heap
+  std::size_t index_ = unarmed;  // the timer's place in the heap
 };
 
 /// The armed timers of one executor: a binary heap in which each timer knows its place, so disarming is logarithmic. It
@@ -49,7 +49,7 @@ class timer_queue {
   [[nodiscard]] bool empty() const noexcept { return heap_.empty(); }
   [[nodiscard]] time_point next_deadline() const noexcept { return heap_.front()->deadline_; }
 
-  /// Calls expired() of at most `budget` timers that are due, and returns how many.
+  /// Disarms at most `budget` timers that are due, calls expired() of each, and returns how many there were.
   std::size_t expire(time_point now, std::size_t budget) noexcept;
 
  private:
