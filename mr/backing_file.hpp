@@ -7,7 +7,7 @@ namespace weft::mr {
 
 /// The file behind some memory, by which another process can map it.
 struct backing_file {
-  int descriptor = -1;       ///< -1: none, and the memory cannot be shared with another process
+  int descriptor = -1;       ///< -1: no file, so other processes cannot map the memory
   std::uint64_t offset = 0;  ///< of the first byte in the file
 };
 

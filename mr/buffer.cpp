@@ -13,7 +13,7 @@ void buffer::drop_in_use() noexcept {
   const std::uint64_t before = block_->state.fetch_or(detail::block::dropped, std::memory_order_acq_rel);
   if ((before ^ life_) >= detail::block::dropped) weft::detail::terminate_because_duplicated("a buffer");
   if (before != life_) return;
-  block_->state.store(life_, std::memory_order_relaxed);  // the last pin has gone in between
+  block_->state.store(life_, std::memory_order_relaxed);  // the last pin has gone since drop() looked
   detail::free_block(*block_);
 }
 

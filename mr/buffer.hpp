@@ -15,11 +15,11 @@ namespace weft::mr {
 
 /// A piece of registered memory that belongs to the program: what pool::allocate() yields. Move-only.
 ///
-/// Its destructor returns the memory to the pool; if operations still use it, the last of them does when it ends. The
-/// memory stays valid even if the pool is destroyed first.
+/// Its destructor returns the memory to the pool; if operations still use the memory, the last of them returns it when
+/// it ends. The memory stays valid even if the pool is destroyed first.
 ///
-/// One thread at a time uses a buffer, an executor's or any other. It may be moved to another thread, and destroyed
-/// there, even while an operation uses it.
+/// Only one thread at a time may use a buffer: an executor's thread or any other. A buffer may be moved to another
+/// thread, and destroyed there, even while an operation uses it.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -67,16 +67,16 @@ class buffer {
     size_ = bytes;
   }
 
-  /// A borrowed view of `length` bytes from `offset` on. Throws errc::out_of_range.
+  /// A borrowed view of `length` bytes from `offset` on. Throws errc::out_of_range beyond size().
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
-  /// A borrowed view of all of it.
+  /// A borrowed view of all size() bytes.
   [[nodiscard]] mr::slice slice() const noexcept {
     if (block_ == nullptr) return {};
     check_only();
     return {{block_->data, size_}, block_->record};
   }
 
-  /// Whether an operation uses it.
+  /// Whether an operation uses the buffer.
   [[nodiscard]] bool in_use() const noexcept { return block_ != nullptr && block_->use_in(life_) != 0; }
 
  private:
@@ -91,7 +91,7 @@ class buffer {
     drop_in_use();
   }
   void drop_in_use() noexcept;
-  // If the block is marked as dropped, its buffer has been destroyed already: this one is a duplicate.
+  // Ends the program if the block was dropped or is in another life: then a bitwise copy of this buffer was destroyed.
   void check_only() const noexcept { static_cast<void>(checked_use()); }
   std::uint64_t checked_use() const noexcept {
     const std::uint64_t use = block_->use_in(life_);
@@ -106,8 +106,8 @@ class buffer {
   std::uint64_t life_ = 0;  // the block's state while nothing pins it
 };
 
-/// Keeps the memory of a buffer while an operation on it is in flight: the pool does not hand it out again, even if the
-/// buffer is destroyed. Move-only. One thread at a time uses it.
+/// Keeps the memory of a buffer while an operation on it is in flight: the pool does not hand the memory out again,
+/// even if the buffer is destroyed. Move-only. Only one thread at a time may use a pin.
 class pin {
  public:
   pin() noexcept = default;
@@ -125,7 +125,8 @@ class pin {
   /// Pins a buffer for an operation that only reads it. errc::buffer_in_use if another operation writes it,
   /// errc::invalid_argument if the buffer is empty.
   [[nodiscard]] static result<pin> share(const buffer& target);
-  /// Pins a buffer for an operation that writes it. errc::buffer_in_use if any other operation uses it.
+  /// Pins a buffer for an operation that writes it. errc::buffer_in_use if any other operation uses it,
+  /// errc::invalid_argument if the buffer is empty.
   [[nodiscard]] static result<pin> exclusive(buffer& target);
 
   // For callers that make many pins, because a result costs more than a pin. An empty pin stands for an error, which

@@ -29,7 +29,7 @@ void lease_operation::begin() {
 }
 
 void lease_operation::cancel() noexcept {
-  if (core_->give_up(*this)) finish();  // else the lease is on its way
+  if (core_->give_up(*this)) finish();  // else the lease or its failure is on the way
 }
 
 void lease_operation::fail() const {
@@ -44,8 +44,8 @@ cache::cache(std::shared_ptr<domain> home, cache_options options) {
 
 cache::~cache() {
   if (core_->is_parents()) {
-    // A child without memory for this terminates. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
-    static_cast<void>(new std::shared_ptr<detail::cache_core>(std::move(core_)));  // leaked: a child may not touch it
+    // Without memory for the copy, the child terminates. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
+    static_cast<void>(new std::shared_ptr<detail::cache_core>(std::move(core_)));  // leaked: a child must not use it
   } else {
     core_->close();
   }

@@ -16,11 +16,12 @@ enum class cache_monitor : std::uint8_t {
 
 /// How much a cache keeps registered, and how it learns that a registration is out of date.
 struct cache_options {
-  /// The most bytes that are kept registered. Where registering pins, RLIMIT_MEMLOCK if that is less.
+  /// The most bytes that are kept registered. Where registering pins memory, the limit is locked_memory_limit() if that
+  /// is less.
   std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
   /// The most regions that are kept registered: 0 keeps none.
   std::size_t max_regions = 1024;
-  cache_monitor monitor = cache_monitor::none;  ///< how it learns of memory that was unmapped
+  cache_monitor monitor = cache_monitor::none;  ///< how the cache learns of memory that was unmapped
 
   /// Options from the environment, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
   /// WEFT_CACHE_MONITOR (userfaultfd, or disabled: no monitor, and nothing is kept, as with max_regions 0).

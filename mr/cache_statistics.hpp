@@ -19,8 +19,8 @@ struct cache_statistics {
   std::uint64_t shared = 0;          ///< leases that waited for another lease's registration
   std::uint64_t evictions = 0;       ///< regions dropped to make room, for a larger one, or by clear()
   std::uint64_t invalidations = 0;   ///< kept regions that were invalidated
-  std::uint64_t not_kept = 0;    ///< registrations without room in the cache, or of memory that could not be watched
-  std::uint64_t begun_anew = 0;  ///< registrations that were repeated because an invalidation came meanwhile
+  std::uint64_t not_kept = 0;        ///< registrations not kept: no room, no watch possible, or part of a kept region
+  std::uint64_t begun_anew = 0;      ///< registrations that were repeated because an invalidation came meanwhile
 };
 
 /// Adds the statistics to metrics, labelled with the cache's name.

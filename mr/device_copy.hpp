@@ -11,16 +11,18 @@ namespace weft::mr {
 
 /// Copies between device and host memory, or within the device, and resumes when the copy is done. The copy runs in a
 /// stream of weft's own, so the executor goes on meanwhile if the host memory is pinned (memory_device::pin()). Both
-/// ranges must stay valid until then. A stop does not interrupt the copy, and destroying the task meanwhile blocks
-/// until the device is done. Throws weft::error if the device refuses, and errc::canceled, without copying, if the task
-/// was stopped before. See cuMemcpyAsync of the CUDA driver API.
+/// ranges must stay valid until the copy is done. A stop does not interrupt the copy, and destroying the task meanwhile
+/// blocks until the device is done. Throws errc::invalid_argument if `device` is null or neither range is its memory,
+/// the errors of memory_device::find(), weft::error if the device refuses, and errc::canceled, without copying, if the
+/// task was stopped before. See cuMemcpyAsync of the CUDA driver API.
 task<> device_copy(std::shared_ptr<memory_device> device, std::byte* to, const std::byte* from, std::size_t bytes);
 
 /// Resumes when the device has done all that has been queued so far in a stream of the program's own, such as the
-/// kernels that fill a buffer to be sent. `stream` is the native handle, a CUstream; it must live until then. See
-/// cuEventRecord. A stop does not interrupt the wait; one that came before is errc::canceled. A task that waits may be
-/// destroyed at once: a worker then waits for the stream to be empty before it releases the stream, and executor::run()
-/// waits for the worker.
+/// kernels that fill a buffer to be sent. `stream` is the native handle, a CUstream; the stream must live until then.
+/// See cuEventRecord. A stop does not interrupt the wait; a stop that came before the wait throws errc::canceled. A
+/// task that waits may be destroyed at once: a worker then waits for the stream to be empty before it releases the
+/// stream, which must live until then, and executor::run() waits for the worker. Throws errc::invalid_argument if
+/// `device` is null, and the errors of memory_device::borrow_stream().
 task<> stream_finished(std::shared_ptr<memory_device> device, void* stream);
 
 }  // namespace weft::mr

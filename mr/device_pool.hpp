@@ -25,13 +25,13 @@ class device_pool_core;
 struct device_pool_options {
   std::size_t block_bytes = 0;        ///< of each block
   std::uint32_t blocks = 0;           ///< how many there are
-  mr::usage usage = mr::usage::none;  ///< of all of them: registration_options::usage
+  mr::usage usage = mr::usage::none;  ///< of all blocks: registration_options::usage
   bool direct = false;                ///< registration_options::direct
 };
 static_assert(std::is_trivially_destructible_v<device_pool_options>);
 
-/// A block of a device_pool. Move-only. Its destructor returns it to the pool; call it on the pool's executor, when no
-/// operation uses the block.
+/// A block of a device_pool. Move-only. Its destructor returns the block to the pool, and must run on the pool's
+/// executor, when no operation uses the block.
 class device_block {
  public:
   device_block() noexcept = default;
@@ -62,12 +62,13 @@ class device_block {
 };
 
 /// Device memory in blocks of one size, registered once: the pages of a cache, say. The list of free blocks is in host
-/// memory, because the processor does not touch the device's. A pool belongs to one executor. The memory stays until
-/// the pool and all of its blocks have been destroyed.
+/// memory, because the processor must not touch the device's. Use a pool and its blocks on one executor only. The
+/// memory stays until the pool and all of its blocks have been destroyed.
 class device_pool {
  public:
-  /// Allocates and registers the memory, on workers. Throws weft::error: errc::zero_length without bytes or blocks,
-  /// errc::out_of_range for more than can be addressed, errc::no_memory, and the errors of domain::register_memory().
+  /// Allocates and registers the memory, on workers. Throws errc::invalid_argument if `device` is null,
+  /// errc::zero_length without bytes or blocks, errc::out_of_range for more than can be addressed, and the errors of
+  /// memory_device::allocate() and domain::register_memory().
   static task<device_pool> make(mr::domain& domain, std::shared_ptr<memory_device> device, device_pool_options options);
 
   /// Waits for a free block; waiters are served in order. A stop ends the wait (errc::canceled).
@@ -75,13 +76,13 @@ class device_pool {
   /// Takes a free block without waiting: empty if there is none, or if a task waits for one.
   [[nodiscard]] std::optional<device_block> try_allocate();
 
-  /// All of the memory: for lists of blocks, and for its descriptor.
+  /// The region of all blocks, for lists of blocks and for region::remote().
   [[nodiscard]] const mr::region& region() const noexcept;
   /// The size of each block.
   [[nodiscard]] std::size_t block_bytes() const noexcept;
   /// The number of blocks.
   [[nodiscard]] std::uint32_t blocks() const noexcept;
-  /// The number of free blocks.
+  /// The number of free blocks, including blocks that waiting tasks are about to get.
   [[nodiscard]] std::uint32_t available() const noexcept;
 
  private:

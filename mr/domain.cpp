@@ -81,7 +81,7 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
 
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
   if (self.get_stop_token().stop_requested()) {
-    // The caller may give the memory back as soon as it learns of the cancellation, so undo this first.
+    // The caller may free the memory as soon as it learns of the cancellation, so the registration is undone first.
     const weft::detail::stop_shield shield(self);
     const auto undo = [&target]() noexcept { target.deregister(); };
     co_await weft::detail::offload_for_resources(undo);

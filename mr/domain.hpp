@@ -21,20 +21,21 @@ namespace weft::mr {
 /// the virtual functions of registrar.
 class domain : public registrar, public std::enable_shared_from_this<domain> {
  public:
-  /// Registers memory that the caller keeps until the region has been released.
+  /// Registers memory that the caller must keep until the region has been released.
   ///
   /// Workers do this; the worker pool bounds how many registrations run at once. Where the device pins, several workers
   /// first populate large memory with pages, huge ones where they fit (MADV_HUGEPAGE of madvise(2)); a file is not
   /// written for a usage that only reads it. A stop withdraws a queued registration, and undoes one that is under way
   /// (errc::canceled either way). errc::zero_length, null_address, unknown_usage, misaligned, duplicate_key,
-  /// not_supported, out_of_range (an iova that wraps around), invalid_argument (options that contradict one another),
-  /// no_memory; system_category for errors of the transport, EFAULT for memory that is not mapped, or not with the
-  /// rights that its usage needs. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
+  /// not_supported, out_of_range (an iova that wraps around, or a requested_key that is too large), invalid_argument
+  /// (options that contradict one another), no_memory; for device memory the errors of memory_device::find();
+  /// system_category for errors of the transport, EFAULT for memory that is not mapped, or not with the rights that its
+  /// usage needs. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
   task<region> register_memory(std::span<std::byte> memory, registration_options options);
 
-  /// Registers all of several ranges as one region, or none of them. Peers see them one behind the other, from the
-  /// address of the first one or the iova on. At most capabilities().max_ranges, each of at least one byte; those that
-  /// adjoin count as one. `ranges` is needed until the call returns. See fi_mr_regv(3).
+  /// Registers several ranges as one region: all of them or none. Peers see the ranges one behind the other, from the
+  /// address of the first range or from the iova on. At most capabilities().max_ranges, each of at least one byte;
+  /// ranges that adjoin count as one. `ranges` is needed until the call returns. See fi_mr_regv(3).
   task<region> register_memory(std::span<const std::span<std::byte>> ranges, registration_options options);
 
   /// Registers memory that the region then owns; a worker destroys the owner after deregistration. `owner` is taken in
@@ -62,8 +63,8 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
     state->file = detail::file_of(state->owner);
     return state;
   }
-  /// Whether registered memory lies partly in a file, on a disk or not, that may become shorter: then the processor
-  /// must not touch it without care. True for any region, unless the transport knows better.
+  /// Whether a part of registered memory may lie in a file, on a disk or in memory, that may become shorter: then an
+  /// access by the processor may raise SIGBUS. By default true for regions and leases, and false for arenas.
   [[nodiscard]] virtual bool may_shrink(const memory_record& memory) const noexcept { return memory.region != nullptr; }
   /// Stores the options in `target`, or throws if they are wrong.
   void prepare(detail::region_state& target, const registration_options& options) const;

@@ -13,7 +13,7 @@ struct domain_statistics {
   std::uint64_t regions = 0;        ///< registered now
   std::uint64_t registrations = 0;  ///< made so far
   std::uint64_t bytes = 0;          ///< of all registrations made so far
-  std::uint64_t failures = 0;       ///< registrations that failed in the transport
+  std::uint64_t failures = 0;       ///< registrations that failed after their options had been checked
 };
 
 /// Adds the statistics to metrics, labelled with the domain's name.

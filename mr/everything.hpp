@@ -8,15 +8,17 @@
 namespace weft::mr {
 
 /// All memory of the process, as it is now and will be, to be registered as one region whose slices lie anywhere:
-/// region::slice(bytes). It is for operations of this side alone, with no other option than the usage: peers get no key
-/// to it. errc::not_supported where domain_capabilities::everything is false: a mr::cache registers there what is used.
+/// region::slice(bytes). It is for operations of this side alone, with no other options than the usage and
+/// relaxed_ordering: peers get no key to it. errc::not_supported where domain_capabilities::everything is false: there,
+/// use a mr::cache, which registers what is used.
 ///
 /// A send, write or read of such a slice that is stopped under way ends its connection, and returns once the transport
-/// has let go of the memory, as with any region's. The program answers for the memory that an operation uses, as with
-/// memcpy(3): memory that is not mapped then, or a file that has become shorter, ends the process or the connection.
-/// Over an RDMA device that is implicit on-demand paging: ibv_reg_mr(3), with address 0 and length SIZE_MAX.
+/// has let go of the memory, as with a slice of any region. The program answers for the memory that an operation uses,
+/// as with memcpy(3): memory that is not mapped then, or a file that has become shorter, ends the process or the
+/// connection. Over an RDMA device, this region uses implicit on-demand paging: ibv_reg_mr(3), with address 0 and
+/// length SIZE_MAX.
 [[nodiscard]] inline std::span<std::byte> everything() noexcept {
-  constexpr std::size_t begin = 4096;                // the first page is never mapped: mmap_min_addr of proc_sys_vm(5)
+  constexpr std::size_t begin = 4096;                // by default, vm.mmap_min_addr keeps the first page unmapped
   constexpr std::size_t end = std::size_t{1} << 48;  // mmap(2) without a hint yields nothing beyond
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   return {reinterpret_cast<std::byte*>(begin), end - begin};

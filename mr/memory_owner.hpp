@@ -25,8 +25,8 @@ struct is_span<std::span<T, Extent>> : std::true_type {};
 
 }  // namespace detail
 
-/// Something that owns a contiguous range of bytes: a vector, an array, a mapping with data() and size(), or a
-/// unique_ptr, shared_ptr or optional of one. Not a view.
+/// Something that owns a contiguous range of trivially copyable elements: a vector, an array, a mapping with data() and
+/// size(), or a unique_ptr, shared_ptr or optional of such an owner. Not a view.
 template <class T>
 concept memory_owner = std::is_object_v<T> && std::move_constructible<T> && !detail::is_span<T>::value &&
                        (detail::mutable_bytes<T> || requires(T& holder) {

@@ -22,8 +22,8 @@ class region_state;
 /// The identity of registered memory: a region, a lease or an arena. Slices, buffers and the requests that a transport
 /// gets refer to it.
 ///
-/// It does not move while the memory is registered, and changes only while no slice of it is in use. Only its own
-/// fabric looks into a registration.
+/// It does not move while the memory is registered, and changes only while no slice of it is in use. Only the fabric
+/// that made a registration looks into it.
 struct memory_record {
   memory_device* device = nullptr;           ///< whose memory it is; null: host memory
   mr::usage usage = mr::usage::none;         ///< what operations may do with it
@@ -33,11 +33,11 @@ struct memory_record {
   std::vector<std::span<std::byte>> ranges;  ///< empty if there is only one
   backing_file file;              ///< behind `bytes`, borrowed: of an arena, or of a region that owns an mr::mapping
   mr::registration registration;  ///< with fabric 0
-  std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the device has more than one
+  std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the net::device has several
 
   std::uint64_t allocation = 0;  ///< device_allocation::id, for device memory
-  /// The key in detail::owner_keys by which peers ask the owner to copy, or to make the memory persistent. 0: no peer
-  /// may.
+  /// The key in detail::owner_keys by which peers ask the owner to copy, or to make the memory persistent. 0: there is
+  /// no key.
   std::uint64_t owners_key = 0;
 
   /// Whether that fabric reaches the memory by itself.

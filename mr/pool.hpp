@@ -64,16 +64,17 @@ class [[nodiscard("co_await it")]] allocate_operation {
 
 /// Buffers of registered memory: arenas are registered once and carved into buffers of many sizes.
 ///
-/// Thread-safe; tasks of any executor await its operations. Each executor keeps up to an eighth of a budget at hand,
-/// from which it allocates without a lock; it gives that back when an allocation waits and no arena is being made.
-/// Workers make and free arenas; one idle arena per budget is kept.
+/// Thread-safe; tasks of any executor may await its operations. Each executor keeps free buffers at hand, up to an
+/// eighth of a budget, from which it allocates without a lock; it gives them back when an allocation waits and no arena
+/// is being made. Workers make and free arenas; one idle arena per budget is kept.
 class pool {
  public:
-  /// Maps nothing yet. errc::invalid_argument if the options leave no room for a single buffer.
+  /// Maps nothing yet. errc::invalid_argument if receive_fraction is not between 0 and 1, or if arena_bytes or
+  /// max_bytes, as lowered by the locked-memory limit, is less than 16 KiB.
   explicit pool(std::shared_ptr<domain> home, pool_options options = {});
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
-  /// Buffers may outlive the pool: a build with assertions reports where they were allocated
+  /// Buffers may outlive the pool; a build with assertions or the address sanitizer reports where they were allocated
   /// (report_kind::warning). Allocations that still wait fail with errc::closed.
   ~pool();
 
@@ -86,15 +87,16 @@ class pool {
   /// returns to the pool.
   ///
   /// Nothing ends the wait of tasks that hold all the buffers themselves. So a wait of 3 s is reported
-  /// (report_kind::warning), with what is in use; in a build with assertions also with where that was allocated.
-  /// Further waits are not reported until no task waits.
+  /// (report_kind::warning). The report says how much is in use, and, in a build with assertions, where it was
+  /// allocated. Further waits are reported only after a time without any waiting task.
   allocate_operation allocate(std::size_t bytes, budget which = budget::send,
                               std::source_location where = std::source_location::current()) noexcept {
     return {*this, bytes, which, where};
   }
 
-  /// Allocates without waiting: empty if no buffer is at hand, or if a task waits for one; the pool may then begin to
-  /// grow. Buffers that are too large to share an arena are never at hand.
+  /// Allocates without waiting. Empty if no buffer is at hand; the pool may then begin to grow. Tasks that wait for a
+  /// single buffer come first, except for buffers that this executor keeps itself. Buffers that are too large to share
+  /// an arena are never at hand. errc::invalid_argument as with allocate().
   [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget which = budget::send,
                                                    std::source_location where = std::source_location::current()) {
     detail::block* item = at_hand(bytes, which);
@@ -104,18 +106,18 @@ class pool {
   }
 
   /// Allocates several buffers of one size, all or none. Buffers that a call has gathered stay available to allocate()
-  /// until it has all.
+  /// until the call has all of them.
   ///
-  /// One such call at a time gathers buffers, and the others follow in order; so two calls never wait for each other's
-  /// buffers. Otherwise as allocate(). errc::no_memory at once for more than max_buffers(), if the program is out of
-  /// memory, and if an arena cannot be made while nothing of the budget is in use except the gathered buffers. The pool
-  /// must not be destroyed before the task has started.
+  /// In each budget, one such call at a time gathers buffers, and the others follow in order; so two calls never wait
+  /// for each other's buffers. Otherwise as allocate(). errc::no_memory at once for more than max_buffers(), if the
+  /// program is out of memory, and if an arena cannot be made while nothing of the budget is in use except the gathered
+  /// buffers. The pool must not be destroyed before the task has started.
   task<std::vector<buffer>> allocate_all(std::size_t count, std::size_t bytes, budget which = budget::send,
                                          std::source_location where = std::source_location::current());
 
   /// The largest buffer that a budget can ever yield.
   [[nodiscard]] std::size_t max_buffer_bytes(budget which = budget::send) const noexcept;
-  /// How many buffers of that size a budget can ever yield.
+  /// How many buffers of that size a budget can yield at the same time.
   [[nodiscard]] std::size_t max_buffers(std::size_t bytes, budget which = budget::send) const noexcept;
 
   /// The NUMA node that its memory is requested from; -1: none in particular.

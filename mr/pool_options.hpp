@@ -22,7 +22,7 @@ struct pool_options {
   /// The NUMA node whose memory is preferred; empty: the device's, if known; -1: none in particular. The statistics
   /// show the result.
   std::optional<int> numa_node = std::nullopt;
-  weft::system_calls* system_calls = nullptr;  ///< seam: null is the kernel
+  weft::system_calls* system_calls = nullptr;  ///< replaced in tests; null: the kernel's
 };
 static_assert(std::is_trivially_destructible_v<pool_options>);
 

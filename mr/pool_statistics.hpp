@@ -12,7 +12,8 @@
 
 namespace weft::mr {
 
-/// The state of one budget of a pool. Sizes are those of blocks: at least 256 bytes, up to a quarter above the request.
+/// The state of one budget of a pool. The sizes of buffers are those of their blocks: at least 256 bytes, and up to a
+/// quarter more than was requested.
 struct budget_statistics {
   std::size_t max_bytes = 0;      ///< of all its arenas
   std::size_t arenas = 0;         ///< how many
@@ -28,8 +29,8 @@ struct pool_statistics {
   budget_statistics send;              ///< budget::send
   budget_statistics receive;           ///< budget::receive
   page_kind pages = page_kind::small;  ///< of the arena that was made last
-  std::string pages_reason;            ///< why larger pages were refused; empty if none were, or none were requested
-  int node = -1;                       ///< NUMA node that it prefers; -1: none
+  std::string pages_reason;            ///< why larger pages were not used; empty if none were refused or requested
+  int node = -1;                       ///< NUMA node that the last arena prefers; -1: none
   std::string node_reason;             ///< why it is not the requested one; empty if it is
   std::string max_bytes_reason;        ///< why the limit is lower than pool_options::max_bytes; empty if it is not
   std::uint64_t failures = 0;          ///< how often an arena could not be made

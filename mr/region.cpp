@@ -118,7 +118,7 @@ task<> region::reregister(std::span<std::byte> memory, registration_options opti
   }
   const detail::change going_on(target, "register again");
   bool registered = false;
-  const struct outcome {  // also where the frame is destroyed meanwhile
+  const struct outcome {  // a destructor, because the frame may be destroyed meanwhile
     detail::region_state& target;
     std::span<std::byte> memory;
     const registration_options& options;

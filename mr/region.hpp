@@ -20,11 +20,12 @@ namespace weft::mr {
 /// A region that owns its memory keeps it until deregistration has returned. If such a region is destroyed on an
 /// executor, a worker deregisters it and frees the memory. End a region that borrows its memory with release(): its
 /// destructor deregisters on the calling thread, and waits for windows that are being revoked, so that nobody touches
-/// the memory once it returns. A region that was moved from is empty: it has no bytes.
+/// the memory once it returns. If an operation or a window still uses such a region, its destructor ends the program. A
+/// region that was moved from is empty: it has no bytes.
 ///
 /// Any number of threads may call its const members at the same time, and use its slices on connections of different
-/// executors. Only one thread at a time may move, change, release or destroy it, and none of the others may be inside
-/// then.
+/// executors. Only one thread at a time may move, change, release or destroy it, and no other thread may be in one of
+/// its const members then.
 class region {
  public:
   region() noexcept = default;
@@ -54,16 +55,16 @@ class region {
 
   /// A view of `length` bytes from `offset` on, for local operations. Throws errc::out_of_range beyond the region, and
   /// for bytes that span several ranges: take a slice of each range, for an operation that gathers. errc::busy while
-  /// reregister() or porting::refresh() runs, because either may give the region another key.
+  /// reregister(), porting::refresh() or porting::enable() runs, because each may give the region another key.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
-  /// A view of `part`, which lies in one range of the region. Throws as slice(offset, length) does.
+  /// A view of `part`, which must lie in one range of the region. Throws as slice(offset, length) does.
   [[nodiscard]] mr::slice slice(std::span<std::byte> part) const;
   /// A view of all of it; of the first range, if there are several. errc::busy as above.
   [[nodiscard]] mr::slice slice() const;
 
-  /// The descriptor with which a peer uses the memory: send the peer its pack(). errc::access_denied if the usage gives
-  /// peers no access, or if the region is disabled and gets its key only from porting::enable(); errc::busy as with
-  /// slice().
+  /// The descriptor with which a peer uses the memory: send the peer its pack(). errc::access_denied if the region is
+  /// empty, if its usage gives peers no access, or if it is disabled and gets its key only from porting::enable();
+  /// errc::busy as with slice().
   [[nodiscard]] remote_region remote() const;
 
   /// Changes the region's usage or options, as if it were released and its memory registered again. Its keys may
@@ -72,25 +73,26 @@ class region {
   ///
   /// errc::busy as with release(). That error and those of domain::register_memory() leave the region as it is, except
   /// in the rare case that a device drops a registration which it fails to change: the region is empty then. A
-  /// requested_key must differ from the current key. errc::invalid_argument for a region that is empty, disabled,
-  /// direct, of several ranges, of device memory or of everything, or counts writes, and for usage::flush_persistent. A
-  /// stop does not interrupt it; until it has ended, slice() and remote() are errc::busy. From an executor.
+  /// requested_key must differ from the current key. errc::invalid_argument for an empty region; for one that is, or
+  /// would become, disabled, direct, of device memory or of everything; for one that has several ranges or counts
+  /// writes; and for usage::flush_persistent, before or after. A stop does not interrupt it; until it has ended,
+  /// slice() and remote() throw errc::busy. From an executor.
   task<> reregister(registration_options options);
   /// Registers other memory in a region that borrows: errc::invalid_argument if the region owns its memory.
   task<> reregister(std::span<std::byte> memory, registration_options options);
 
   /// Deregisters on a worker, then frees memory that the region owns. A stop does not interrupt it.
   ///
-  /// errc::busy while an operation or a window uses the region, which then stays as it is. Windows that were destroyed
-  /// do not count, even if a worker is still revoking them: release() waits for them. A peer that still uses the key
-  /// gets an error. From an executor.
+  /// errc::busy while an operation or a window uses the region, and while reregister(), porting::refresh() or
+  /// porting::enable() runs; the region then stays as it is. Windows that were destroyed do not count, even if a worker
+  /// is still revoking them: release() waits for them. A peer that still uses the key gets an error. From an executor.
   task<> release();
 
-  /// The state behind the region, for mr/porting. Null if the region was moved from.
+  /// The state behind the region, for mr/porting. Null if the region was released, moved from or default-constructed.
   [[nodiscard]] detail::region_state* state() const noexcept { return state_.held(); }
 
  private:
-  // Takes the state, which leaves the region empty. errc::busy while an operation or a window uses it.
+  // Takes the state, which leaves the region empty. Throws errc::busy while something else holds the region.
   [[nodiscard]] std::unique_ptr<detail::region_state> take(const char* what);
   [[nodiscard]] std::span<std::byte> bytes_at(std::size_t offset, std::size_t length) const;
 

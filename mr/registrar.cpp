@@ -36,7 +36,8 @@ void registrar::reregister_now(std::optional<registration>& item, detail::region
 
 void registrar::refresh_now(registration& item, detail::region_state& target) { do_refresh(item, target); }
 
-// errc::not_supported means that the device's driver gives the fabric no access: the memory is out of reach, too.
+// errc::not_supported of do_register() means that the driver gives the fabric no access to this memory: it is out of
+// reach then, as it is for a fabric without domain_capabilities::device_memory.
 registration registrar::register_of_device(std::span<std::byte> memory, const registration_options& options) {
   if (!capabilities_.device_memory) return {};
   registration_options its = options;
@@ -170,7 +171,7 @@ void registrar::deregister_now(memory_record& target) noexcept {
 }
 
 domain_statistics registrar::statistics() const noexcept {
-  const std::uint64_t ended = ended_.load(std::memory_order_acquire);  // first: regions are counted before they end
+  const std::uint64_t ended = ended_.load(std::memory_order_acquire);  // first, because regions are counted here last
   domain_statistics all;
   all.registrations = registrations_.load(std::memory_order_relaxed);
   all.regions = all.registrations - std::min(ended, all.registrations);
@@ -287,7 +288,8 @@ void registrar::check_device(const registration_options& options) const {
   exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
 }
 
-// An owner cannot make pinned pages persistent, because a device's writes do not make them dirty.
+// With on_demand the owner flushes. It cannot make pinned pages persistent, because a device's writes do not make them
+// dirty.
 bool registrar::is_flushed_by_device(const registration_options& options) const noexcept {
   return capabilities_.device_flush && !options.on_demand && overlaps(options.usage, usage::flush_persistent);
 }
@@ -302,8 +304,8 @@ void registrar::check_persistent(std::span<const std::byte> memory, const regist
                           memory.size(), name_, why_not));
 }
 
-// Opens a key by which peers ask this process to copy, if a fabric does not reach the memory, or to make the memory
-// persistent, if no device does that.
+// Opens a key by which peers ask this process to do what a fabric cannot: to copy, if a fabric does not reach the
+// memory, or to make the memory persistent, if the device does not. Opens no key if the fabrics do all that is needed.
 void registrar::open_by_owner(memory_record& target, const registration_options& options) const {
   usage open = is_flushed_by_device(options) ? usage::none : options.usage & usage::flush_persistent;
   std::shared_ptr<memory_device> device;
@@ -317,7 +319,7 @@ void registrar::open_by_owner(memory_record& target, const registration_options&
       {.record = &target, .device = std::move(device), .memory = target.bytes, .uses = open, .direct = is_direct});
 }
 
-// Device memory does not depend on what the fabric can grant, because its owner can copy.
+// The usages that may be registered. Those of device memory do not depend on the fabric, because the owner can copy.
 usage registrar::usages_for(const registration_options& options) const noexcept {
   constexpr usage by_copies = usage::send | usage::recv | usage::read_src | usage::read_dst | usage::write_src |
                               usage::write_dst | usage::bind_window | usage::flush_visibility;

@@ -45,46 +45,51 @@ class registrar {
   /// Whether registered memory is pinned by the kernel and counts against RLIMIT_MEMLOCK.
   [[nodiscard]] bool pins() const noexcept { return capabilities_.pins; }
 
-  /// Counts of what was registered so far. From any thread.
+  /// Counts of the registrations so far. From any thread.
   [[nodiscard]] domain_statistics statistics() const noexcept;
 
-  /// Refreshes `item`, the registration of `target`, which no operation uses. For workers.
+  /// Refreshes `item`, the registration of `target`; no local operation may use the region. For workers. If it throws
+  /// weft::error, `item` is as it was.
   void refresh_now(registration& item, detail::region_state& target);
-  /// Registers `target` with other memory or options. If this throws, `item` says whether it is still registered.
+  /// Registers `target` with other memory or options; no operation may use it. For workers. If it throws weft::error,
+  /// `item` is as it was, or empty if `target` is no longer registered.
   void reregister_now(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
                       const registration_options& options);
 
   /// Registers on the calling thread, which may block: for workers. The errors of domain::register_memory().
   [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
-  /// Registers the ranges of a record with every fabric of the device.
+  /// Registers the ranges of a record with every fabric of the device; device memory with those that reach it. Blocks
+  /// and throws in the same way.
   void register_now(memory_record& target, const registration_options& options);
-  /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
+  /// Deregisters on the calling thread, which may block. Once it returns, nobody touches the memory; for the exception
+  /// of registration_options::direct, see docs/shm.md.
   void deregister_now(registration& item) noexcept;
   /// Ends all registrations of a record in the same way.
   void deregister_now(memory_record& target) noexcept;
 
-  /// Whether the fabric's device makes memory that is registered with `options` persistent; if not, its owner does.
+  /// Whether the fabric's device carries out persistent flushes of memory that is registered with `options`. Other
+  /// memory with usage::flush_persistent is flushed by its owner.
   [[nodiscard]] bool is_flushed_by_device(const registration_options& options) const noexcept;
   /// Throws errc::not_supported if the owner must, but cannot, make `memory` persistent. For workers.
   void check_persistent(std::span<const std::byte> memory, const registration_options& options) const;
-  /// Returns the descriptor with which peers use the first `size` bytes of `target`; `open`: the usages open to them.
+  /// Returns the descriptor with which peers use the first `size` bytes of `target` for the usages `open`.
   [[nodiscard]] remote_region describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
 
-  /// The number of its fabric in the device, as memory_record::in() takes it; 0 for a device's only fabric. Set before
+  /// The number of this fabric in the device, as memory_record::in() takes it; 0 for a device's only fabric. Set before
   /// the first registration.
   [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
   /// Sets fabric().
   virtual void be_fabric(std::size_t place) noexcept { fabric_ = place; }
 
-  /// Maps memory for a pool's arena: anonymous by default. A domain that shares it with other processes overrides this
-  /// with mapping::in_memory_file(), and memory_record::file then has the descriptor. Blocks: for workers. Throws
-  /// errc::no_memory, or the system's error.
+  /// Maps memory for a pool's arena: anonymous by default. A domain that shares arenas with other processes overrides
+  /// this function by mapping::in_memory_file(), and memory_record::file then has the descriptor. Blocks: for workers.
+  /// Throws errc::no_memory, or the system's error.
   [[nodiscard]] virtual mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
   /// Shares a registered record with peers of this machine: registration_options::direct. Throws weft::error.
   void share(memory_record& target) { do_share(target); }
 
-  /// Has the fabrics that see peers' writes count them with `counter`, which lives until `target` is deregistered.
+  /// Has the fabrics that see peers' writes count them with `counter`, which must live until `target` is deregistered.
   void count_writes(memory_record& target, detail::write_counter_core& counter) { do_count_all(target, counter); }
   /// Counts the writes to one registration. Only where domain_capabilities::gates is true.
   void count_writes(const registration& item, detail::write_counter_core& counter) { do_count_writes(item, counter); }
@@ -96,50 +101,53 @@ class registrar {
   registrar(std::string name, const domain_capabilities& capabilities)
       : name_(std::move(name)), capabilities_(capabilities) {}
 
-  /// Called on any thread except an executor's, concurrently, with options that have been checked against
-  /// capabilities(). Throws weft::error.
+  /// Registers memory. Called on any thread, several at a time; on an executor's thread only if no worker can be
+  /// started. The options have been checked against capabilities(). Throws weft::error.
   virtual registration do_register(std::span<std::byte> memory, const registration_options& options) = 0;
-  /// Called on any thread. When it returns, neither the transport nor a peer touches the memory.
+  /// Deregisters memory. Called on any thread. When it returns, neither the transport nor a peer touches the memory;
+  /// for the exception of registration_options::direct, see docs/shm.md.
   virtual void do_deregister(registration& item) noexcept = 0;
 
-  /// Registers all of a record with every fabric, or with none; this default has one fabric. Called as do_register()
-  /// is.
+  /// Registers all of a record with every fabric, or with none; this default implementation has one fabric. Called as
+  /// do_register() is.
   virtual void do_register_all(memory_record& target, const registration_options& options);
   /// Undoes do_register_all(). Called as do_deregister() is.
   virtual void do_deregister_all(memory_record& target) noexcept;
-  /// Lets peers of this machine map the file of `target` until it is deregistered. Called after do_register_all(), on
-  /// the same terms. Does nothing by default, for transports without such peers.
+  /// Lets peers of this machine map the file of `target` until `target` is deregistered. Called after
+  /// do_register_all(), on the same terms. Throws weft::error. Does nothing by default, for transports without such
+  /// peers.
   virtual void do_share(memory_record& target);
   /// Whether every fabric reaches `target`, the registered memory of a device.
   [[nodiscard]] virtual bool do_reach_all(const memory_record& target) const noexcept {
     return target.is_within_reach_of(0);
   }
-  /// Returns the descriptor with which peers use the first `size` bytes of `target`; `open`: the usages open to them.
+  /// Carries out describe(); this default implementation has one fabric.
   virtual remote_region do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
-  /// Called as do_register() is, for several ranges, at most max_ranges.
+  /// Registers several ranges, at most domain_capabilities::max_ranges, as one. Called as do_register() is.
   virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                           const registration_options& options);
-  /// Counts peers' writes on every fabric that sees them; this default has one fabric. Called on any thread.
+  /// Counts peers' writes on every fabric that sees them; this default implementation has one fabric. Called on any
+  /// thread.
   virtual void do_count_all(memory_record& target, detail::write_counter_core& counter);
   /// Counts peers' writes to `item` with `counter`, which lives until `item` is deregistered. Called on any thread,
-  /// only with domain_capabilities::gates, and before peers have access or know the key.
+  /// only if domain_capabilities::gates is true, and before peers have access or know the key.
   virtual void do_count_writes(const registration& item, detail::write_counter_core& counter);
-  /// Gives peers access to `item`. Called on any thread, only with domain_capabilities::gates.
+  /// Gives peers access to `item`. Called on any thread, only if domain_capabilities::gates is true.
   virtual void do_enable(const registration& item);
 
   /// Calls do_register(), do_register_ranges() or register_of_device(), as `target` requires.
   [[nodiscard]] registration register_as(const memory_record& target, const registration_options& options);
 
-  /// Refreshes the pages of `item`, which no local operation uses; domain registers the memory again. Called on any
-  /// thread except an executor's. Throws weft::error, with `item` as it was.
+  /// Refreshes the pages of `item`, which no local operation uses. The implementation of class domain registers the
+  /// memory again. Called on any thread except an executor's. Throws weft::error, and leaves `item` as it was then.
   virtual void do_refresh(registration& item, detail::region_state& target) = 0;
-  /// Replaces `item`, the registration of `target`, which no operation uses; domain makes the new registration before
-  /// it ends the old one. Called on any thread except an executor's, with options that have been checked. Throws
-  /// weft::error, with `item` as it was, or empty if it could not be kept.
+  /// Replaces `item`, the registration of `target`, which no operation uses. The implementation of class domain makes
+  /// the new registration before it ends the old one. Called on any thread except an executor's, with options that have
+  /// been checked. Throws weft::error, and leaves `item` as it was then, or empty if the old registration was lost.
   virtual void do_reregister(std::optional<registration>& item, detail::region_state& target,
                              std::span<std::byte> memory, const registration_options& options) = 0;
 
-  /// Calls do_register() for device memory; an empty registration if the fabric does not reach it.
+  /// Calls do_register() for device memory. Returns an empty registration if the fabric does not reach the memory.
   [[nodiscard]] registration register_of_device(std::span<std::byte> memory, const registration_options& options);
 
   /// Throws if the options are wrong, or if `memory` cannot be registered with them.

@@ -21,8 +21,8 @@ class memory_device;
 /// of them still fits a small message.
 inline constexpr std::size_t max_fabrics = 4;
 
-/// The remote_place::fabric of memory that peers reach through its owner, which copies to and from a GPU's memory that
-/// no fabric reaches, and makes a file's memory persistent.
+/// The remote_place::fabric of memory that peers reach through its owner. The owner copies to and from a GPU's memory
+/// for fabrics that do not reach it, and makes a file's memory persistent.
 inline constexpr std::uint8_t place_behind_owner = max_fabrics;
 
 /// The kinds of memory.
@@ -35,51 +35,55 @@ enum class memory_kind : std::uint8_t {
 /// errc::not_supported and the option's name.
 struct registration_options {
   mr::usage usage = mr::usage::none;  ///< what local operations and peers may do with the memory
-  /// The device whose memory the range is: its addresses are the device's, and the processor never touches it
-  /// (memory_kind::device). Null: host memory. A fabric that reaches the device uses the memory directly. For other
-  /// fabrics weft stages the data through host memory, over connections with connection_options::device_memory.
+  /// The device that owns the range, whose addresses are the device's; the processor never touches the memory
+  /// (memory_kind::device). Null: the range is host memory. A fabric that reaches the device uses the memory directly.
+  /// For other fabrics weft stages the data through host memory, over connections with
+  /// connection_options::device_memory.
   ///
-  /// Not together with iova, zero_based, requested_key, disabled, on_demand, lazy, dmabuf, huge_pages, several ranges
-  /// or usage::atomic_dst. The region keeps the device alive.
+  /// Not together with iova, zero_based, requested_key, disabled, on_demand, lazy, dmabuf, huge_pages, several ranges,
+  /// usage::atomic_dst or usage::flush_persistent. The region keeps the device alive.
   memory_device* device = nullptr;
 
-  /// The address that peers use for the first byte; it must equal the real one modulo the page size. See
+  /// The address that peers use for the first byte; it must equal the real address modulo the page size. See
   /// ibv_reg_mr_iova(3). An RDMA device pins the memory twice if local operations use it as well.
   std::optional<std::uint64_t> iova = std::nullopt;
-  /// Peers address the region from 0 on. With an RDMA device that is an iova of 0.
+  /// Peers address the region from 0 on. With an RDMA device that is an iova of 0, so the range must begin at a page.
+  /// Not together with iova.
   bool zero_based = false;
   /// The key that peers use; errc::duplicate_key if it is taken, errc::out_of_range above the domain's max_key.
   std::optional<std::uint64_t> requested_key = std::nullopt;
   /// Peers have no access, not even through windows, before porting::enable(), so that a porting::write_counter can be
-  /// bound first. Where domain_capabilities::gates is false, peers get no key before that. Not together with dmabuf.
-  /// See fi_mr_enable(3).
+  /// bound first. Where domain_capabilities::gates is false, a disabled region has no key for peers. Not together with
+  /// dmabuf or direct. See fi_mr_enable(3).
   bool disabled = false;
   /// Pages on demand instead of pinning, for this range only. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;
-  /// The range need not be mapped, neither now nor later. A peer that accesses memory that is not mapped then, or not
-  /// with the rights that the access takes, is refused (errc::remote_access); part of its write may be in place. The
-  /// kernel copies, by process_vm_readv(2) and process_vm_writev(2), so words may be torn; errc::not_supported where
-  /// these calls are forbidden. For read_src, write_dst and flush_visibility alone. Not together with direct. See
-  /// FI_MR_ALLOCATED of fi_mr(3).
+  /// The range need not be mapped, now or later. A peer's access to memory that is not mapped at that time, or not with
+  /// the rights that the access needs, is refused (errc::remote_access); part of a write may be in place. The kernel
+  /// copies, by process_vm_readv(2) and process_vm_writev(2), so words may be torn; where these calls are forbidden,
+  /// registering throws errc::not_supported. For read_src, write_dst and flush_visibility alone. Not together with
+  /// direct. See FI_MR_ALLOCATED of fi_mr(3).
   bool lazy = false;
-  /// The dma-buf descriptor of device memory, which is used from `dmabuf_offset` on. The range is where this process
-  /// has mapped it, because the processor copies small messages. The descriptor may be closed once the memory is
-  /// registered. Not together with on_demand or usage::bind_window. See ibv_reg_dmabuf_mr(3).
+  /// The descriptor of a dma-buf, which is registered from `dmabuf_offset` on. The range must be where this process has
+  /// mapped that part, because the processor copies small messages; its address must equal `dmabuf_offset` modulo the
+  /// page size. The descriptor may be closed once the memory is registered. Not together with disabled, on_demand,
+  /// several ranges or usage::bind_window. See ibv_reg_dmabuf_mr(3).
   std::optional<int> dmabuf = std::nullopt;
   std::uint64_t dmabuf_offset = 0;  ///< where the range begins in the dma-buf
 
   bool huge_pages = false;        ///< a promise: the range lies in huge pages entirely, and stays so
   bool relaxed_ordering = false;  ///< a permission: the device may reorder what it writes there
   /// A permission: peers on this machine may map the memory, and read and write it without this process. Only for a
-  /// region that owns an mr::mapping::in_memory_file(), so that the file holds nothing else. A peer that has mapped it
-  /// can do more than its key allows: docs/shm.md. Not together with `disabled`. For device memory: such a peer may
-  /// open the allocation while a local operation uses it, and this process opens the peer's: docs/device-memory.md.
+  /// region that owns an mr::mapping::in_memory_file(), so that the file holds nothing else. A peer that has mapped the
+  /// file can do more than its key allows: docs/shm.md. Not together with disabled or lazy. For device memory: such a
+  /// peer may open the allocation while a local operation uses it, and this process opens the peer's:
+  /// docs/device-memory.md.
   bool direct = false;
 
-  /// Counts the bytes that are ready for pinning, where the device pins, for memory of 4 MiB and more. It must live as
-  /// long as the region, because porting::enable() and porting::refresh() count here too.
+  /// Where a device pins, a registration of 4 MiB or more counts here the bytes that are ready for pinning. The counter
+  /// must live as long as the region, because porting::enable() and porting::refresh() count here too.
   std::atomic<std::size_t>* progress = nullptr;
-  weft::system_calls* system_calls = nullptr;  ///< seam: null is the kernel
+  weft::system_calls* system_calls = nullptr;  ///< replaced in tests; null: the kernel's
 };
 static_assert(std::is_trivially_destructible_v<registration_options>);
 
@@ -89,11 +93,11 @@ struct domain_capabilities {
   bool iova = false;                   ///< registration_options::iova
   bool zero_based = false;             ///< registration_options::zero_based
   bool requested_key = false;          ///< registration_options::requested_key
-  std::uint64_t max_key = UINT32_MAX;  ///< the largest that can be requested
-  std::size_t max_ranges = 1;          ///< of one region
+  std::uint64_t max_key = UINT32_MAX;  ///< the largest requested_key
+  std::size_t max_ranges = 1;          ///< the most ranges of one region
   bool disabled = false;               ///< registration_options::disabled, and porting::write_counter
-  /// The fabric keeps disabled regions closed and sees peers' writes by itself. Without this, a disabled region has no
-  /// key or windows until it is enabled, which may register it again.
+  /// The fabric keeps disabled regions closed and sees peers' writes by itself. On any other fabric a disabled region
+  /// has no key or windows until it is enabled, and enabling may register it again.
   bool gates = false;
   bool on_demand = false;      ///< registration_options::on_demand
   bool lazy = false;           ///< registration_options::lazy
@@ -106,8 +110,8 @@ struct domain_capabilities {
   bool device_flush = false;
 };
 
-/// One fabric's registration of memory. Opaque to all others, except the remote key and the address, which go to peers
-/// unchanged.
+/// One fabric's registration of memory. Opaque to all but that fabric, except the remote key and the address, which go
+/// to peers unchanged.
 struct registration {
   std::uint64_t local_key = 0;   ///< for local operations; 0 where the fabric needs none
   std::uint64_t remote_key = 0;  ///< for peers; 0: they have no access

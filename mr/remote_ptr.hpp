@@ -11,7 +11,7 @@
 
 namespace weft::mr {
 
-/// A type for a peer's memory, whose bytes mean the same on both sides. Both agree on T and on its byte order.
+/// A type for a peer's memory. Both ends must agree on the type and on its byte order.
 template <class T>
 concept remote_object = std::is_trivially_copyable_v<T> && std::is_object_v<T> && !std::is_pointer_v<T>;
 

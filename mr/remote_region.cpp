@@ -24,7 +24,7 @@ constexpr std::size_t key_bytes_at = 1;
 constexpr std::size_t address_at = 2;
 constexpr std::size_t key_at = 10;
 
-constexpr std::uint16_t counter_bit = 0x8000;  // of the usage
+constexpr std::uint16_t counter_bit = 0x8000;  // set in the usage if a counter follows the head
 
 constexpr std::size_t small_number = sizeof(std::uint32_t);
 constexpr std::size_t large_number = sizeof(std::uint64_t);
@@ -55,7 +55,7 @@ std::uint64_t unpack_key(std::span<const std::byte> bytes) {
   return number;
 }
 
-// Takes the counter off the front.
+// Takes the counter off the front of `bytes`.
 std::uint32_t unpack_counter(std::span<const std::byte>& bytes) {
   std::uint32_t number = 0;
   if (bytes.size() >= sizeof number) number = static_cast<std::uint32_t>(load_le(bytes.data(), sizeof number));
@@ -64,7 +64,7 @@ std::uint32_t unpack_counter(std::span<const std::byte>& bytes) {
   return number;
 }
 
-// Takes one place off the front.
+// Takes one place off the front of `bytes`; `length` is that of the memory.
 remote_place unpack_place(std::span<const std::byte>& bytes, std::uint64_t length) {
   if (bytes.size() < key_at) refuse("the descriptor is cut off in a fabric's entry");
   const auto key_bytes = std::to_integer<std::size_t>(bytes[key_bytes_at]);
@@ -120,7 +120,7 @@ remote_slice remote_slice::slice(std::uint64_t offset, std::uint64_t length) con
   detail::check_range(offset, length, size_);
   remote_slice part = *this;
   part.size_ = length;
-  // The end of memory that reaches the last address has no address: an empty slice there gets one that wraps around.
+  // Memory may reach up to the last address. The address of an empty slice at its end then wraps around to 0.
   for (std::size_t i = 0; i < count_; ++i) part.places_[i].address += offset;
   return part;
 }

@@ -13,28 +13,28 @@ namespace weft::mr {
 
 /// How one fabric of the owner's device names memory.
 struct remote_place {
-  std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device, or place_behind_owner
-  std::uint64_t address = 0;  ///< of the first byte, in the owner's terms: its virtual address, or its iova
+  std::uint8_t fabric = 0;    ///< the fabric's number in the owner's device, or place_behind_owner
+  std::uint64_t address = 0;  ///< of the first byte, as peers use it: the virtual address, the iova, or 0
   std::uint64_t key = 0;      ///< the rkey that a peer's requests carry
 
   friend constexpr bool operator==(const remote_place&, const remote_place&) noexcept = default;
 };
 
-/// A range of a peer's registered memory, with one place for each fabric that it is registered with: one to
-/// max_fabrics. A connection uses the place of its own fabric. A value: it owns nothing, and the peer may revoke the
-/// key at any time.
+/// A range of a peer's registered memory, with one place for each way to it: for each fabric that it is registered
+/// with, and place_behind_owner. There are one to max_fabrics places. A connection uses the place of its own fabric, or
+/// goes through the owner. A value: it owns nothing, and the peer may revoke the keys at any time.
 class remote_slice {
  public:
   /// Memory that is registered with its owner's first or only fabric. Throws errc::out_of_range if the addresses wrap
   /// around.
   remote_slice(std::uint64_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
-  /// Memory that is registered with several fabrics, in their order. Throws errc::invalid_argument for any other order,
-  /// for no place, or for more than max_fabrics; errc::out_of_range as above.
+  /// Memory with several places, in the order of their fabrics. Throws errc::invalid_argument for any other order, for
+  /// no place, or for more than max_fabrics; errc::out_of_range as above.
   remote_slice(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 
   /// The places, in the order of their fabrics.
   [[nodiscard]] std::span<const remote_place> places() const noexcept { return {places_.data(), count_}; }
-  /// The place for that fabric; null if the memory is not registered with it.
+  /// The place for `fabric`; null if there is none.
   [[nodiscard]] const remote_place* on(std::size_t fabric) const noexcept {
     for (const remote_place& each : places()) {
       if (each.fabric == fabric) return &each;
@@ -75,21 +75,22 @@ class remote_slice {
 
 class packed_remote_region;
 
-/// The descriptor of a whole region, which its owner sends to a peer.
+/// The descriptor of a region, or of an exposed part of one, which the owner sends to a peer.
 ///
 /// The wire form is little-endian: version (1 byte, 2), number of places (1), usage (2), length (8); then, only if the
 /// highest bit of the usage is set, remote_slice::counter() (4); then each place: fabric (1), bytes of the key (1),
 /// address (8), key. A key has 4 bytes, or 8 if it does not fit in 4; any other length is malformed. Fabrics are in
-/// ascending order, so that each region has one form. With one place it takes 26 or 30 bytes, which fit a trailer or an
-/// inline send; with all of them, a counter and keys of 8 bytes, max_packed_bytes.
+/// ascending order, so that each region has one form. With one place and no counter it takes 26 or 30 bytes, which fit
+/// a trailer or an inline send; with the most places, a counter and keys of 8 bytes, it takes max_packed_bytes.
 class remote_region : public remote_slice {
  public:
-  /// The longest that pack() yields.
+  /// The largest size of a wire form.
   static constexpr std::size_t max_packed_bytes = 16 + max_fabrics * (10 + sizeof(std::uint64_t));
 
-  /// Throws errc::zero_length if empty, and as remote_slice does.
+  /// A region that is registered with its owner's first or only fabric. Throws errc::zero_length if `size` is 0, and as
+  /// remote_slice does.
   remote_region(std::uint64_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
-  /// A region that several fabrics reach. Throws as the other constructor and remote_slice do.
+  /// A region with several places. Throws as the other constructor and remote_slice do.
   remote_region(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 
   /// The wire form, which the peer gives to unpack().
@@ -97,8 +98,8 @@ class remote_region : public remote_slice {
   /// The size of the wire form.
   [[nodiscard]] std::size_t packed_bytes() const noexcept;
 
-  /// Reads a descriptor from the front of `bytes`, which a peer sent; it takes packed_bytes() of them. Throws
-  /// errc::malformed, saying what is wrong.
+  /// Reads a descriptor from the front of `bytes`, which a peer sent. The result's packed_bytes() says how many bytes
+  /// were read. Throws errc::malformed, saying what is wrong.
   [[nodiscard]] static remote_region unpack(std::span<const std::byte> bytes);
 };
 

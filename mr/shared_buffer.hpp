@@ -17,8 +17,8 @@ namespace weft::mr {
 class shared_buffer {
  public:
   shared_buffer() noexcept = default;
-  /// Takes the buffer in any case. errc::buffer_in_use while an operation writes it, errc::invalid_argument if it was
-  /// moved from.
+  /// Takes the buffer, even if it throws: errc::buffer_in_use while an operation writes the buffer,
+  /// errc::invalid_argument if it was moved from.
   explicit shared_buffer(buffer&& memory) {
     const buffer taken(std::move(memory));
     pin_ = pin::share(taken).value();
@@ -37,7 +37,7 @@ class shared_buffer {
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return pin_.bytes(); }
   /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return bytes().size(); }
-  /// A borrowed view of it.
+  /// A borrowed view of the buffer.
   [[nodiscard]] mr::slice slice() const noexcept { return pin_.slice(); }
   /// A pin for an operation: see connection::send().
   [[nodiscard]] pin share() const noexcept { return pin_.another(); }

@@ -43,8 +43,8 @@ struct single_byte {
   using type = std::uint8_t;
 };
 
-// A unit is stored before the next is loaded. If several were loaded first, GCC 12 would gather them in vectors, which
-// takes four times as long.
+// Each unit is stored before the next is loaded. If several units were loaded first, GCC 12 would gather them in
+// vectors, which takes four times as long.
 struct loading {
   template <class Unit>
   static void move(const std::byte* shared, std::byte* into) noexcept {
@@ -94,7 +94,7 @@ struct storing {
 #endif
 };
 
-// The largest unit that is aligned at `shared` and not longer than what is left.
+// The size of the largest unit that is aligned at `shared` and not longer than `left`.
 std::size_t unit_at(const std::byte* shared, std::size_t left) noexcept {
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(shared) | word_bytes;
   return std::min<std::size_t>(address & (~address + 1), std::bit_floor(left));
@@ -120,10 +120,10 @@ constexpr std::size_t wide_unit_bytes = 16;
 constexpr std::size_t wide_units_bytes = 4 * wide_unit_bytes;
 const bool has_wide_units = __builtin_cpu_supports("avx");
 
-// Moves as many bytes as it can from an aligned word on, and returns their number.
+// Moves as many wide units as fit, from an aligned word on, and returns the number of bytes moved.
 template <class Direction, class Shared, class Own>
 std::size_t move_wide_units(Shared* shared, Own* own, std::size_t bytes) noexcept {
-  const std::size_t before = reinterpret_cast<std::uintptr_t>(shared) % wide_unit_bytes;  // 0 or a word
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(shared) % wide_unit_bytes;  // 0, or the size of a word
   if (bytes < before + wide_units_bytes || !has_wide_units) return 0;
   std::size_t at = before;
   if (before != 0) Direction::template move<word>(shared, own);
@@ -137,8 +137,8 @@ std::size_t move_wide_units(Shared* /*shared*/, Own* /*own*/, std::size_t /*byte
 }
 #endif
 
-// Takes the address of none of its variables: the compiler would store such a variable to memory before every unit,
-// because the accesses are atomic.
+// Moves all bytes. Takes the address of none of its variables: the compiler would store such a variable to memory
+// before every unit, because the accesses are atomic.
 template <class Direction, class Shared, class Own>
 void move_all(Shared* shared, Own* own, std::size_t bytes) noexcept {
   std::size_t at = 0;

@@ -11,32 +11,32 @@
 ///
 /// iWARP in user space executes the reads, writes and atomic operations of a peer on the thread of the connection's
 /// executor. A thread that uses the same memory before a message shows that the peer is done must use the functions
-/// below. Then there is no data race, also for the thread sanitizer; with memcpy(3) or an ordinary variable there would
-/// be one. They are not for memory that a local operation sends from or receives into, because nobody else touches that
-/// before the operation has completed.
+/// below. Then there is no data race, and the thread sanitizer reports none; with memcpy(3) or an ordinary variable
+/// there would be a data race. The functions are not for memory that a local operation sends from or receives into,
+/// because nobody else touches such memory before the operation has completed.
 ///
-/// Whole: a unit of 1, 2, 4 or 8 bytes that is aligned to its size and lies within an access is loaded or stored at
-/// once, by either side. A load finds one stored value, never parts of two. Nothing larger is whole: larger data needs
+/// Whole: a unit of 1, 2, 4 or 8 bytes that is aligned to its size and lies within an access is loaded or stored in one
+/// piece, by either side. A load finds one stored value, never parts of two. Nothing larger is whole: larger data needs
 /// a version or a checksum of its own, like the entries of the example kv.
 ///
 /// Ordered: the units of one access are in no order. Two writes of one connection are in order, and so are two reads. A
 /// thread that finds a word of a write with load_shared(word) sees the writes that the peer posted before it. A peer
 /// that has read a word of store_shared(word, value) finds in later reads what that thread stored before it.
 ///
-/// Both hold for the peer's writes of at most capabilities().max_whole_write_bytes, and for its reads of any size
-/// unless that is 0. The kernel may place a larger write as it comes from the socket, in any pieces. Neither holds for
-/// memory of a file that may become shorter or of a lazy region, because the kernel copies that; nor for units whose
-/// address is not aligned for the peer, as in a region with `zero_based` at an odd address. With an RDMA device
-/// max_whole_write_bytes is 0: no specification says what a device does to a word, though many keep aligned words of
-/// eight bytes whole.
+/// Both hold for the peer's writes of at most capabilities().max_whole_write_bytes, and, unless that limit is 0, for
+/// the peer's reads of any size. The kernel may place a larger write as it comes from the socket, in any pieces.
+/// Neither holds for memory of a file that may become shorter or of a lazy region, because the kernel copies such
+/// memory; nor for units whose address is not aligned for the peer, as in a region with `zero_based` at an odd address.
+/// With an RDMA device max_whole_write_bytes is 0: no specification says what a device does to a word, though many keep
+/// aligned words of eight bytes whole.
 ///
-/// The peer's atomic operations are atomic, over iWARP in user space, with std::atomic_ref<std::uint64_t> of any
-/// thread.
+/// Over iWARP in user space and over shared memory, a peer's atomic operations are atomic with respect to
+/// std::atomic_ref<std::uint64_t> of any thread.
 
 namespace weft::mr {
 
-/// The word of eight bytes at `index`, in words, of shared memory. errc::out_of_range beyond its end, errc::misaligned
-/// if its address is not a multiple of eight.
+/// The word of eight bytes at `index`, counted in words, of shared memory. errc::out_of_range beyond the memory's end,
+/// errc::misaligned if the word's address is not a multiple of eight.
 [[nodiscard]] std::uint64_t& shared_word(std::span<std::byte> memory, std::size_t index);
 
 /// Loads the word, and sees what was stored before the value that it finds.
@@ -45,7 +45,7 @@ namespace weft::mr {
   return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
 }
 
-/// Stores the word. A thread or peer that finds it sees what this thread stored before.
+/// Stores the word. A thread or peer that finds the value sees what this thread stored before.
 inline void store_shared(std::uint64_t& word, std::uint64_t value) noexcept {
   std::atomic_ref(word).store(value, std::memory_order_release);
 }

@@ -10,7 +10,7 @@
 
 namespace weft::mr {
 
-/// A borrowed view of registered memory: a part of a region or of a buffer, whose owner must outlive its use.
+/// A borrowed view of registered memory: a part of a region or of a buffer, which must outlive every use of the slice.
 class slice {
  public:
   slice() noexcept = default;
@@ -23,7 +23,7 @@ class slice {
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// The memory, if the processor may touch it.
+  /// The memory as a range. The processor may touch it only if kind() is memory_kind::host.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
 
   /// The record of the memory; null if the memory is not registered.

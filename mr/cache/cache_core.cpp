@@ -51,7 +51,7 @@ cache_entry::cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache
     : region_state(std::move(from)), of_allocation(wanted.allocation_), core_(std::move(core)) {
   bytes = wanted.memory_;
   set({.usage = wanted.usage_, .device = wanted.device_});
-  borrowed = false;  // so the last to let go has a worker deregister it; the memory stays the user's
+  borrowed = false;  // so the last holder has a worker deregister the memory, which still belongs to the user
   kept_index made{this};
   node_ = made.extract(made.begin());
 }
@@ -153,7 +153,7 @@ bool cache_core::wait(lease_request& waiter) {
     workers_.submit(*made);
   } catch (...) {
     static_cast<void>(give_up(waiter));                // the waiter gets the exception itself
-    static_cast<void>(land(*made, no_worker, false));  // others may have joined
+    static_cast<void>(land(*made, no_worker, false));  // other waiters may have joined
     throw;
   }
   static_cast<void>(made.release());  // its worker owns it now
@@ -173,11 +173,11 @@ void cache_flight::run() noexcept {
 
 void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
   for (;;) {
-    // Watched first, so that no change is missed once the pages are looked up.
+    // Watches the memory before its pages are looked up for the registration, so that no later change is missed.
     const bool watched = watch(*flight);
     const std::optional<error> failure = enroll(*flight->entry_);
     if (land(*flight, failure, watched)) return;
-    // The mapping has changed meanwhile: register again.
+    // The range was invalidated meanwhile: register it again.
     cache_entry& entry = *flight->entry_;
     if (!entry.registered) continue;
     entry.deregister();
@@ -186,7 +186,7 @@ void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
 }
 
 bool cache_core::watch(cache_flight& flight) noexcept {
-  if (flight.entry_->device != nullptr) return true;  // each lease asks its device
+  if (flight.entry_->device != nullptr) return true;  // not watched, because each lease asks the device
   const std::lock_guard one_at_a_time(watching_);
   if (monitor_ == nullptr) return true;
   cache_entry& entry = *flight.entry_;
@@ -285,7 +285,7 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
   bool kept = false;
   if (use) {
     entry.generation = ++registrations_;
-    entry.stale = entry.stale || !watched || entry.allocation != entry.of_allocation;  // freed meanwhile
+    entry.stale = entry.stale || !watched || entry.allocation != entry.of_allocation;  // other id: freed meanwhile
     kept = !entry.stale && !closed_ && keep(entry, dead);
     if (!kept) ++counts_.not_kept;
   }
@@ -333,7 +333,7 @@ void cache_core::forget(cache_entry& item) noexcept {
   unlist(item);
 }
 
-// An entry that is still held stays in an index, so that invalidations find it.
+// Moves the entry to the index of entries that are only leased, so that invalidations find it while it is held.
 void cache_core::drop(cache_entry& item, cache_entry*& dead) noexcept {
   bytes_ -= item.bytes.size();
   forget_recent(item);

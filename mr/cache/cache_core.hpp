@@ -36,8 +36,8 @@ struct cache_link {
   cache_link* newer = this;
 };
 
-/// One registration. It is held by the cache while it is kept, by leases, and by operations that use their slices; the
-/// last to let go has a worker deregister it.
+/// One registration. It is held by the cache while the cache keeps it, by leases, and by operations that use their
+/// slices; the last holder has a worker deregister it.
 class cache_entry final : public region_state, private cache_link {
  public:
   cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core, const lease_request& wanted);
@@ -46,9 +46,9 @@ class cache_entry final : public region_state, private cache_link {
   const std::uint64_t of_allocation;  // device_allocation::id that was asked for; 0: host memory
   std::uint64_t generation = 0;       // constant once it is leased
   // Under the core's mutex.
-  bool stale = false;                // an invalidation has hit its range
-  bool watched = false;              // the monitor watches all of it, and it has been mapped ever since
-  cache_entry* next_dead = nullptr;  // in a list of entries to be destroyed
+  bool stale = false;                // not to be leased again: invalidated, not watchable, or freed device memory
+  bool watched = false;              // the monitor watches all of it, or begins to; cleared when any of it is unmapped
+  cache_entry* next_dead = nullptr;  // in a list of entries to be dropped or destroyed
 
   [[nodiscard]] cache_core& core() const noexcept { return *core_; }
 
@@ -112,8 +112,8 @@ class cache_entry final : public region_state, private cache_link {
   leased_index::iterator leased_;
 };
 
-/// A registration in progress on a worker, and the tasks that wait for it. Under the core's mutex, except for the
-/// worker's part.
+/// A registration in progress on a worker, and the tasks that wait for it. Under the core's mutex, except that the
+/// worker alone registers and deregisters the entry, without the mutex.
 class cache_flight final : public weft::detail::worker_job, public weft::detail::list_hook<cache_flight> {
  public:
   cache_flight(std::shared_ptr<cache_core> core, std::unique_ptr<cache_entry> entry) noexcept
@@ -125,7 +125,7 @@ class cache_flight final : public weft::detail::worker_job, public weft::detail:
 
   const std::shared_ptr<cache_core> core_;
   std::unique_ptr<cache_entry> entry_;
-  bool unwatched_ = false;  // true: a later lease must not join, because it may mean other pages
+  bool unwatched_ = false;  // true: a later lease must not join, because it may be for other pages
   weft::detail::remote_waiters waiters_;
 };
 
@@ -137,7 +137,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   cache_core(const cache_core&) = delete;
   cache_core& operator=(const cache_core&) = delete;
 
-  /// Throws if such a lease is not possible.
+  /// Throws if the cache cannot lease `memory` for `purpose`.
   void check(std::span<std::byte> memory, mr::usage purpose) const {
     constexpr mr::usage refused = ~known_usages | peer_usages;
     if (memory.empty() || memory.data() == nullptr || overlaps(purpose, refused) || is_parents() ||
@@ -145,19 +145,21 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
       refuse(memory, purpose);
   }
   [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;
-  /// Finds a kept registration that serves the request, and adds a holder; null if there is none.
+  /// Finds a kept registration that serves the request, and adds a holder. Null if there is none, or while a change of
+  /// watched memory may still be unreported.
   [[nodiscard]] cache_entry* find(const lease_request& wanted) noexcept {
     if (!knows_all()) return nullptr;
     const std::lock_guard lock(mutex_);
     return look_up(wanted);
   }
-  /// Makes the waiter wait. False if it was served at once.
+  /// Makes the waiter wait. False if it was served at once. Throws std::bad_alloc, and the errors of
+  /// worker_pool::submit(); then the waiter does not wait.
   [[nodiscard]] bool wait(lease_request& waiter);
   /// Withdraws the waiter. False if it has been served meanwhile.
   [[nodiscard]] bool give_up(lease_request& waiter) noexcept;
 
   void invalidate(std::span<const std::byte> range) noexcept;
-  /// Takes the mutex, because a change that the kernel has reported may be about to be noted.
+  /// See lease::current(). Takes the mutex, because the monitor may have read a change but not yet marked the entry.
   [[nodiscard]] bool is_current(const cache_entry& item) const noexcept;
   void clear() noexcept;
   void close() noexcept;
@@ -165,7 +167,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] bool is_parents() const noexcept { return birthplace_.is_parents(); }
   /// Subtracts the entry's size from the statistics. Called without the mutex.
   void deregistered(const cache_entry& item) noexcept;
-  /// Removes an entry from its index before it is destroyed, and ends its watch. Called without the mutex.
+  /// Removes an entry from its index before the entry is destroyed, and tries to end its watch. Called without the
+  /// mutex.
   void forget(cache_entry& item) noexcept;
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
@@ -201,8 +204,9 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     return item->bytes.size() >= memory.size() && is_of_its_allocation(*item, wanted) ? hold(*item) : nullptr;
   }
   void forget_former_allocations(const lease_request& wanted) noexcept;
-  // While a change is under way, an entry that it ends may still look current: another thread may have been given the
-  // addresses before the monitor reports the change. That thread mapped its memory before it asked for a lease.
+  // False while a change of watched memory may still be unreported. Then an entry that the change makes stale still
+  // looks current, although another thread may already have mapped other memory at its addresses. Such a thread maps
+  // its memory before it asks for a lease, so a check made for the lease finds the change.
   [[nodiscard]] bool knows_all() const noexcept { return !monitored_ || monitor_->all_told(); }
   [[nodiscard]] cache_flight* flight_for(const lease_request& waiter) const noexcept;
   static void join(cache_flight& flight, lease_request& waiter) noexcept;
@@ -231,10 +235,11 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] bool keep(cache_entry& item, cache_entry*& dead) noexcept;
   [[nodiscard]] bool make_room(std::size_t bytes, cache_entry*& dead) noexcept;
   [[nodiscard]] cache_entry* take_idle() noexcept;
-  static void bury(cache_entry* dead) noexcept;       // without the mutex
-  static void bury_here(cache_entry* dead) noexcept;  // on a worker
+  static void bury(cache_entry* dead) noexcept;       // destroys entries on workers; called without the mutex
+  static void bury_here(cache_entry* dead) noexcept;  // destroys them on this thread, which may block
 
-  // On a worker.
+  // These may block: for workers. But any thread that destroys an entry calls unwatch(), and wait() calls land() if no
+  // worker can be started.
   void perform(std::unique_ptr<cache_flight> flight) noexcept;
   [[nodiscard]] bool watch(cache_flight& flight) noexcept;
   void unwatch(cache_entry& item) noexcept;
@@ -259,21 +264,20 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   mutable weft::detail::light_mutex mutex_;
   cache_entry::kept_index kept_;
   cache_entry::leased_index leased_;  // entries that are only leased, or being destroyed
-  // The kept entries in the order of eviction: `newer` is the first. An entry that was leased again meanwhile, or is
-  // still in use, moves to the end when its turn comes, so that a lease need not touch its neighbours.
+  // The kept entries in the order of eviction: order_.newer is the first. An entry that was leased again meanwhile, or
+  // is still in use, moves to the end when its turn comes, so that a lease need not touch the entry's neighbours.
   cache_link order_;
   // Some of the kept entries, hashed by usage and first byte: these need no search.
   std::array<cache_entry*, 4096> recent_{};
   std::size_t bytes_ = 0;
   std::uint64_t registrations_ = 0;
   weft::detail::intrusive_list<cache_flight> flights_;
-  cache_entry* dead_ = nullptr;  // found by the monitor, which must not free; destroyed by clean_up()
+  cache_entry* dead_ = nullptr;  // dropped by the monitor, which must not free; destroyed by clean_up() or close()
   bool closed_ = false;
   cache_statistics counts_;
   std::atomic<std::size_t> registered_bytes_{0};
 
-  // Held by workers while they change the watched ranges, and while the monitor is taken away. Locked before the other
-  // mutex.
+  // Held while the watched ranges are changed, and while close() takes the monitor away. Locked before `mutex_`.
   std::mutex watching_;
   const cache_entry* unwatching_ = nullptr;
   std::unique_ptr<memory_monitor> monitor_;  // null: none, or closed. The last member, so that it is destroyed first

@@ -33,7 +33,7 @@ class lease_request : public weft::detail::remote_waiter {
   mr::usage usage_;
   memory_device* device_;         // whose memory it is; null: host memory
   std::uint64_t allocation_ = 0;  // device_allocation::id
-  cache_entry* entry_ = nullptr;  // held
+  cache_entry* entry_ = nullptr;  // the registration that serves it, of which it is a holder
   std::optional<error> failure_;
 
  private:

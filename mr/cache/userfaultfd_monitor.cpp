@@ -36,8 +36,8 @@ namespace {
 [[noreturn]] void refuse(const char* call) { refuse_with(errno, call); }
 
 /// A descriptor of userfaultfd(2) that is closed in a child of fork(2). As long as any process has a copy, the kernel
-/// reports changes to it, and a thread that makes one waits until the report is read; a child has no thread that reads
-/// it.
+/// reports changes to it, and a thread that makes a change waits until the report is read; a child has no thread that
+/// reads reports.
 class own_descriptor {
  public:
   /// Takes the descriptor that `open()` returns.
@@ -66,7 +66,7 @@ class own_descriptor {
   static inline constinit std::mutex mutex;
 
  private:
-  // Runs in the child, on its only thread. The parent's descriptors are of no use there.
+  // Closes the parent's descriptors, which are of no use in a child. Runs there, on the only thread.
   static void close_all() noexcept {
     for (const own_descriptor* item = first; item != nullptr; item = item->next_) ::close(item->fd_);
     first = nullptr;
@@ -100,8 +100,9 @@ std::span<const std::byte> memory_of(const uffdio_range& pages) noexcept {
   return {reinterpret_cast<const std::byte*>(pages.start), pages.len};
 }
 
-// The kernel reports what this process does to its mappings. A hole that is punched into a file, or an end that is cut
-// off, replaces pages too, but the kernel does not report it, whoever does it.
+// Whether the kernel reports every change of this memory. It reports what this process does to its mappings. It does
+// not report that somebody, even this process, punches a hole into a file or cuts off its end, which replaces pages
+// too.
 bool is_ours_alone(std::span<const std::byte> memory) noexcept {
   try {
     const auto ranges = detail::mapped_ranges_of(memory);
@@ -120,7 +121,8 @@ class userfaultfd_monitor final : public memory_monitor {
     api.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE |
                    UFFD_FEATURE_PAGEFAULT_FLAG_WP;
     if (::ioctl(events_.fd(), UFFDIO_API, &api) != 0) refuse("UFFDIO_API");
-    // Kernels before 6.10 leave it out of their answer, and accept the question, where they have it not: on arm64.
+    // Where the architecture lacks the feature (arm64), kernels before 6.10 accept the request, but their answer leaves
+    // the feature out.
     if ((api.features & UFFD_FEATURE_PAGEFAULT_FLAG_WP) == 0) refuse_with(EOPNOTSUPP, "UFFD_FEATURE_PAGEFAULT_FLAG_WP");
     stop_ = descriptor(::eventfd(0, EFD_CLOEXEC), system_calls::kernel());
     if (!stop_) refuse("eventfd");
@@ -134,7 +136,7 @@ class userfaultfd_monitor final : public memory_monitor {
     }
   }
   ~userfaultfd_monitor() override {
-    stop_cleaner();  // first: memory that it frees may be watched, and freeing then waits for the watcher
+    stop_cleaner();  // first: the cleaner may free watched memory, and then waits for the watcher
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(stop_.fd(), &one, sizeof one);
     watcher_.join();
@@ -152,15 +154,15 @@ class userfaultfd_monitor final : public memory_monitor {
     return ::ioctl(events_.fd(), UFFDIO_REGISTER, &wanted) == 0 && is_ours_alone(range);
   }
 
-  // Up to Linux 6.16, UFFDIO_UNREGISTER ends the watch of other descriptors as well. Once all changes are reported, the
-  // ranges that the listener finds unneeded are still mapped as this monitor has watched them; and memory that is
-  // mapped there later cannot be watched by another monitor before this is done, because of the mutex.
+  // Up to Linux 6.16, UFFDIO_UNREGISTER also ends the watches of other descriptors. Here there are none: once all
+  // changes are reported, what the listener finds unneeded is still mapped as this monitor has watched it, and the
+  // mutex keeps other monitors from watching memory that is mapped there later, until the call has returned.
   void unwatch(std::span<const std::byte> range) noexcept override {
     const uffdio_range all = pages_of(range);
     const std::lock_guard lock(own_descriptor::mutex);
     for (std::uint64_t from = all.start, end = all.start + all.len; from < end;) {
       for (int patience = 100; !all_told(); std::this_thread::yield()) {
-        if (--patience == 0) return;  // it stays watched, which does no harm
+        if (--patience == 0) return;  // the rest stays watched, which does no harm
       }
       const auto unneeded = target_.unneeded(memory_of({.start = from, .len = end - from}));
       if (unneeded.empty()) return;
@@ -170,8 +172,8 @@ class userfaultfd_monitor final : public memory_monitor {
     }
   }
 
-  // The kernel refuses a range of no bytes: with EAGAIN while a change that has begun is unread (before Linux 5.15 only
-  // if no other change is read meanwhile), else with another error.
+  // The kernel refuses a range of no bytes: with EAGAIN while a change that has begun is unread, else with another
+  // error. Before Linux 5.15 it no longer answers EAGAIN once any other change has been read meanwhile.
   [[nodiscard]] bool all_told() const noexcept override {
     uffdio_writeprotect nothing{};
     // mutant: trust what a change under way may have ended

@@ -184,7 +184,7 @@ std::byte* cuda_device::open_share(const device_share& shared, std::size_t bytes
   if (found.ordinal != context_->ordinal()) {
     context_->refuse(errc::wrong_device, attempt, fmt::format("it is memory of cuda:{}", found.ordinal));
   }
-  // The offset comes from the other process.
+  // Checked, because the offset comes from the other process.
   const auto around = allocation_around(pointer_to(opened.base()), attempt);
   if (shared.offset > around.size() || bytes > around.size() - shared.offset) {
     context_->refuse(errc::invalid_argument, attempt,
@@ -253,7 +253,7 @@ std::span<std::byte> cuda_device::allocation_around(const void* memory, std::str
 // A copy or fill that the program takes for synchronous may return before the GPU has written its memory, as copies
 // within one GPU do. An RDMA device would then send the old bytes. With this attribute such calls wait:
 // "Synchronization and Memory Ordering" in NVIDIA's GPUDirect RDMA manual. Memory of cuMemCreate() and of pools does
-// not have it.
+// not have the attribute.
 void cuda_device::make_copies_synchronous(device_address memory) const {
   constexpr unsigned on = 1;
   const status code = driver_.pointer_set_attribute(&on, pointer_attribute::sync_memops, memory);

@@ -14,8 +14,8 @@
 
 namespace weft::mr::cuda {
 
-/// A GPU through the CUDA driver API, as open_cuda() returns it. Every call of the driver is made with the primary
-/// context current, and streams share the context.
+/// A GPU through the CUDA driver API, as open_cuda() returns it. It makes the primary context current for each driver
+/// call that needs a context; its streams share the context.
 class cuda_device final : public memory_device {
  public:
   /// Throws as open_cuda() does.
@@ -46,8 +46,8 @@ class cuda_device final : public memory_device {
 
   const driver& driver_;
   std::shared_ptr<const primary_context> context_;
-  // The handles' bases by the addresses that open_share() returned. The driver counts how often a handle was opened,
-  // and closes it by its base.
+  // For each address that open_share() has returned, the base address of the opened allocation, by which the driver
+  // closes it. The driver counts how often an allocation was opened.
   std::mutex opened_lock_;
   std::multimap<std::byte*, device_address> opened_;
 };

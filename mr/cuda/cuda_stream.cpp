@@ -67,7 +67,7 @@ result<void> cuda_stream::copy(std::byte* to, const std::byte* from, std::size_t
     return {};
   }
   error failure = context_->failure(code, "copy");
-  // The driver refuses this copy, or reports that an earlier one has failed: only the stream itself can tell.
+  // Either the driver refuses this copy, or it reports that an earlier one has failed: the stream's state tells which.
   const status alive = driver_.stream_query(stream_);
   if (alive == status::success || alive == status::not_ready) return failure;
   return fail(std::move(failure));
@@ -139,9 +139,9 @@ status cuda_stream::record(std::uint64_t mark) noexcept {
   return driver_.event_record(event, stream_);
 }
 
-// An error here is that of an earlier copy: the device has given up, and touches no memory any more. In case the call
-// itself has failed instead, the call for the whole context waits at least as long. A context that is gone has ended
-// all copies.
+// An error of stream_synchronize() is that of an earlier copy: the device has given up, and touches no memory any more.
+// In case the call itself has failed instead, ctx_synchronize() waits at least as long. A context that is gone has
+// ended all copies.
 void cuda_stream::wait_for_device() noexcept {
   const current_context here = context_->enter();
   if (!here) return;

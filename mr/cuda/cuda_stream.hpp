@@ -20,21 +20,22 @@ namespace weft::mr::cuda {
 ///
 /// Each mark is a CUevent that is recorded in the stream. Events are made when needed and used again, so a stream soon
 /// allocates nothing. If a call of the driver fails and leaves unknown what the device still does, the stream waits for
-/// the device, and has then failed for good. If there is no memory for a mark, it waits for the device as well, but
-/// goes on.
+/// the device, and has then failed for good. If there is no memory for a mark, it waits for the device as well, but can
+/// still be used.
 class cuda_stream final : public copy_stream {
  public:
   /// A new stream, which the destructor destroys. It and the default stream do not wait for each other.
   explicit cuda_stream(std::shared_ptr<const primary_context> context);
-  /// The program's stream: null is the default one of the context.
+  /// The program's stream: null is the context's default stream. Throws errc::wrong_device for a stream of another
+  /// context.
   cuda_stream(std::shared_ptr<const primary_context> context, stream_handle borrowed);
   ~cuda_stream() override;
 
   [[nodiscard]] result<void> copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept override;
   [[nodiscard]] result<std::uint64_t> mark() noexcept override;
   [[nodiscard]] result<std::uint64_t> reached() noexcept override;
-  /// The driver's thread writes to the descriptor, which the caller therefore keeps open until a mark made afterwards
-  /// has been reached, or synchronize() or the destructor has returned.
+  /// The driver's thread writes to the descriptor, which the caller must therefore keep open until a mark made
+  /// afterwards has been reached, or synchronize() or the destructor has returned.
   [[nodiscard]] bool notify(int event) noexcept override;
   void synchronize() noexcept override;
 

@@ -85,7 +85,8 @@ std::unique_ptr<const driver> load(const char* path) {
   return made;
 }
 
-// A handle that the driver does not know was destroyed together with its context, because weft hands out no other.
+// The errc that fits a code, if any. A handle that the driver does not know is taken for one that was destroyed
+// together with its context.
 std::optional<errc> meaning_of(status code) noexcept {
   switch (code) {
     case status::invalid_value:

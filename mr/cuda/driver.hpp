@@ -69,13 +69,14 @@ struct ipc_handle {
   std::array<std::byte, 64> bytes{};
 };
 
-/// The oldest driver that weft works with, as cuDriverGetVersion() says it: 1000 times the major number of CUDA, and 10
-/// times the minor one.
+/// The oldest driver that weft works with, as cuDriverGetVersion() says it: 1000 times the major number of CUDA, plus
+/// 10 times the minor number.
 inline constexpr int oldest_version = 11040;
 
-/// The functions of one library. Each has the name of the manual without "cu", and its meaning and parameters.
+/// The functions of one library. Each has the meaning, the parameters and, without "cu", the name that the manual
+/// gives.
 struct driver {
-  std::string library;  ///< as dlopen(3) found it, for errors
+  std::string library;  ///< the path given to dlopen(3), for errors
 
   status (*init)(unsigned flags) = nullptr;
   status (*driver_get_version)(int* version) = nullptr;
@@ -124,8 +125,8 @@ struct driver {
   status (*ipc_open_mem_handle)(device_address* memory, ipc_handle handle, unsigned flags) = nullptr;
   status (*ipc_close_mem_handle)(device_address memory) = nullptr;
 
-  /// The error of a driver call for `attempt` ("copy") on that device ("cuda:0", if any), with the driver's text. EIO
-  /// if no code fits better.
+  /// The error of a driver call that returned `code`, with the driver's text: for `attempt` ("copy") on `device`
+  /// ("cuda:0"; empty: none). The system's EIO if no errc fits.
   [[nodiscard]] error failure(status code, std::string_view attempt, std::string_view device = {}) const noexcept;
   /// Returns the error of failure() with the code `meaning`.
   [[nodiscard]] error failure_as(errc meaning, status code, std::string_view attempt,
@@ -148,7 +149,7 @@ class current_context {
   ~current_context();
 
   explicit operator bool() const noexcept { return code_ == status::success; }
-  /// The driver's answer.
+  /// status::success, or why the context is not current.
   [[nodiscard]] status code() const noexcept { return code_; }
 
  private:

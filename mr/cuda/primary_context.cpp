@@ -45,7 +45,7 @@ primary_context::primary_context(const driver& functions, int ordinal)
   if (driver_.ctx_get_id != nullptr && driver_.ctx_get_id(context_, &id_) != status::success) id_ = 0;
 }
 
-// A reset does not release the context: cuDevicePrimaryCtxReset.
+// Releases the context even if it was reset, because a reset does not release it: cuDevicePrimaryCtxReset.
 primary_context::~primary_context() { static_cast<void>(driver_.device_primary_ctx_release(device_)); }
 
 current_context primary_context::enter() const noexcept {
@@ -53,7 +53,7 @@ current_context primary_context::enter() const noexcept {
   return current_context(driver_, context_);
 }
 
-// A context that is gone stays gone: a context retained anew may have no id, and must not be taken for this one.
+// Remembers that the context is gone, because the next context may have no id, and must not be taken for this one.
 bool primary_context::is_gone() const noexcept {
   if (gone_.load(std::memory_order_relaxed)) return true;
   unsigned flags = 0;

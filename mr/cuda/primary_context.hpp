@@ -10,11 +10,13 @@
 
 namespace weft::mr::cuda {
 
-/// The primary context of a GPU, retained for as long as this lives. The device and its streams share it.
+/// The primary context of a GPU, retained for as long as this object lives. The device and its streams share the
+/// object.
 ///
 /// Thread-safe. The program can reset the context, which is then still retained but no longer active, and has lost
-/// everything. If it is retained again, its handle is the same, and only cuCtxGetId() tells the two apart. A driver
-/// before CUDA 12 does not have that function: there, a reset can be noticed only until the context is retained again.
+/// everything. If it is retained again, its handle is the same, and only cuCtxGetId() tells the new context from the
+/// old one. A driver before CUDA 12 does not have that function: there, a reset can be noticed only until the context
+/// is retained again.
 class primary_context {
  public:
   /// Starts the driver. Throws as open_cuda() does.

@@ -66,7 +66,7 @@ copy_lane::~copy_lane() {
   if (whose_ == owner::program) end_on_worker();
 }
 
-// If there is no memory for the job, the caller ends the stream, which may block.
+// If there is no memory for the job, the destructor of stream_ ends the stream here, which may block.
 void copy_lane::end_on_worker() noexcept try {
   run_on_worker(std::make_unique<end_of_stream>(std::move(stream_), engine_.event_));
 } catch (const std::bad_alloc&) {
@@ -111,7 +111,7 @@ void copy_lane::forget(lane_operation& item) noexcept {
   if (last_ == &item) last_ = before;
 }
 
-// Asks for a notification of all that is queued now. False if there will be none: the executor must not sleep.
+// Ensures a notification while anything is queued. False if there will be none: the executor must not sleep.
 bool copy_lane::arm(int event) noexcept {
   if (first_ == nullptr || told_of_ >= first_->mark_) return true;
   if (!stream_->notify(event)) return false;
@@ -156,7 +156,7 @@ void copy_engine::close_key(std::uint64_t key) noexcept {
   if (key == 0) return;
   owner_keys& keys = owner_keys::of_process();
   if (keys.begin_to_close(key)) {
-    // Finishes all copies of this thread, because the thread that it waits for may itself wait for one of them.
+    // Finishes all copies of this thread first: close() waits for another thread, which may wait for one of them.
     for (auto each = keys.next_in_use(nullptr); each != nullptr; each = keys.next_in_use(each.get())) {
       settle_this_thread(*each);
     }

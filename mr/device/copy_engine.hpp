@@ -20,8 +20,8 @@ namespace weft::mr::detail {
 class copy_engine;
 class copy_lane;
 
-/// Waits for work that has been queued to a stream. A stop does not interrupt it, because the device goes on. If the
-/// task was stopped before, nothing is queued, and it throws errc::canceled.
+/// Queues work to a stream, and waits until the device has done it. A stop does not interrupt the wait, because the
+/// device goes on. If the task was stopped before, nothing is queued, and the operation throws errc::canceled.
 class [[nodiscard("co_await it")]] lane_operation : public weft::detail::operation_base {
  public:
   lane_operation(lane_operation&&) noexcept = default;
@@ -37,8 +37,8 @@ class [[nodiscard("co_await it")]] lane_operation : public weft::detail::operati
  protected:
   explicit lane_operation(copy_lane& lane) noexcept : lane_(&lane) {}
   ~lane_operation() { leave(); }
-  /// Each destructor calls it first, because a task may be destroyed while it waits. Blocks if the device may use
-  /// memory for this operation.
+  /// Takes the operation off its lane if it still waits; blocks while the device may use memory for it. Each destructor
+  /// calls this first, because a task may be destroyed while it waits.
   void leave() noexcept;
 
   void begin() override;
@@ -70,7 +70,7 @@ class [[nodiscard("co_await it")]] copy_operation final : public lane_operation 
                  owner_key_use use = {}) noexcept
       : lane_operation(lane), to_(to), from_(from), bytes_(bytes), use_(std::move(use)) {}
   copy_operation(copy_operation&&) noexcept = default;
-  ~copy_operation() { leave(); }  // before its use of the memory ends
+  ~copy_operation() { leave(); }  // before `use_` ends
 
  private:
   [[nodiscard]] result<void> queue(copy_stream& stream) noexcept override { return stream.copy(to_, from_, bytes_); }
@@ -88,16 +88,17 @@ class [[nodiscard("co_await it")]] mark_operation final : public lane_operation 
   explicit mark_operation(copy_lane& lane) noexcept : lane_operation(lane) {}
 };
 
-/// A stream, and the operations on it, which complete in order. On the executor of its engine, which outlives it.
+/// A stream, and the operations on it, which complete in order. For the engine's executor alone; the engine must
+/// outlive the lane.
 ///
-/// A program's stream may have more work behind the operations. The lane leaves it to a worker to wait for that.
+/// A program's stream may have more work behind the operations. The lane leaves it to a worker to wait for that work.
 class copy_lane {
  public:
   enum class owner : std::uint8_t { engine, program };
   copy_lane(copy_engine& engine, std::unique_ptr<copy_stream> stream, owner whose) noexcept;
   copy_lane(const copy_lane&) = delete;
   copy_lane& operator=(const copy_lane&) = delete;
-  ~copy_lane();  // no operation may wait on it
+  ~copy_lane();  // no operation may still wait on the lane
 
  private:
   friend class copy_engine;
@@ -116,7 +117,7 @@ class copy_lane {
   lane_operation* first_ = nullptr;
   lane_operation* last_ = nullptr;
   const owner whose_;
-  std::uint64_t told_of_ = 0;  // the stream notifies the executor up to this mark
+  std::uint64_t told_of_ = 0;  // notifications were requested for the work up to this mark
   copy_lane* next_ = nullptr;  // in the engine's list
 };
 
@@ -126,10 +127,11 @@ class copy_engine final : public weft::detail::attachment, private poller {
   /// The running executor's engine for a device; made at the first call, on a worker. Throws weft::error.
   static task<copy_engine*> of(std::shared_ptr<memory_device> device);
   /// Closes a key: owner_keys::close(). On any thread. Waits for copies of other executors; copies of this thread's
-  /// executor, which cannot poll meanwhile, are finished by blocking.
+  /// executor, which cannot poll meanwhile, are finished by blocking. Does nothing for the key 0.
   static void close_key(std::uint64_t key) noexcept;
 
-  /// Makes the executor poll as long as this object lives. Made and destroyed in coroutines, never inside a poll.
+  /// Makes the executor poll the engine as long as this object lives. Must be made and destroyed in coroutines, never
+  /// inside a poll.
   class user {
    public:
     explicit user(copy_engine& engine) : engine_(engine) {

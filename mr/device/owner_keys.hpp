@@ -25,10 +25,10 @@ class owner_key_use;
 /// The result of a peer's access to memory by a key. The numbers go over the wire.
 enum class owner_access : std::uint8_t {
   done = 0,
-  no_such_key = 1,    ///< unknown, revoked, or for others
-  not_allowed = 2,    ///< the usage of the memory does not allow it
+  no_such_key = 1,    ///< unknown, revoked, or for another connection or domain
+  not_allowed = 2,    ///< the key's usage does not allow it, or the peer's memory cannot be, or is not, shared
   out_of_range = 3,   ///< beyond the memory
-  device_failed = 4,  ///< the device did not copy, or the memory was freed while it was registered
+  device_failed = 4,  ///< the device failed to copy or to open memory, or the registered memory was freed
   no_memory = 5,      ///< the owner has no host memory to copy through
   closing = 6,        ///< the owner closes the connection
   not_written = 7,    ///< the memory could not be written to the storage of its file
@@ -40,33 +40,33 @@ enum class owner_access : std::uint8_t {
 /// One table for the process. Thread-safe; a look-up takes a lock, whose cost is nothing beside the work that follows.
 class owner_keys {
  public:
-  /// For any connection of a device.
+  /// The value of opening::connection for a key that every connection of the domain may use.
   static constexpr std::uint64_t any_connection = 0;
 
   /// The memory that a key opens, and the peers' rights to it.
   struct opening {
-    const memory_record* record = nullptr;  ///< lives until the key is closed
+    const memory_record* record = nullptr;  ///< must live until the key is closed
     std::shared_ptr<memory_device> device;  ///< whose memory it is; null: host memory
-    std::span<std::byte> memory;            ///< the part of it that the key opens
-    usage uses = usage::none;               ///< of peer_usages
+    std::span<std::byte> memory;            ///< the part of the record's memory that the key opens
+    usage uses = usage::none;               ///< what peers may do: some of peer_usages
     std::uint64_t connection = any_connection;
     bool direct = false;  ///< this process may open memory that a peer shares, and copy between that and its own
   };
 
   [[nodiscard]] static owner_keys& of_process() noexcept;
 
-  /// Opens a key that nobody can guess; never 0. Throws weft::error.
+  /// Opens a key that nobody can guess; never 0. Throws weft::error, or std::bad_alloc.
   [[nodiscard]] std::uint64_t open(const opening& what);
-  /// Lets no further copy begin. True if copies are under way, for which close() will wait.
+  /// Lets no further use of the key begin. True if uses are under way, for which close() will wait.
   [[nodiscard]] bool begin_to_close(std::uint64_t key) noexcept;
-  /// Iterates over the devices whose memory is used through a key, in the order of their addresses: the first one
-  /// behind `before`, or null.
+  /// Iterates over the devices whose memory is in use through any key, in the order of the memory_device objects'
+  /// addresses: returns the first device behind `before`, or null. A null `before` begins.
   [[nodiscard]] std::shared_ptr<memory_device> next_in_use(const memory_device* before) noexcept;
-  /// Revokes a key, and waits until no copy uses its memory. Does nothing if there is no such key. A thread whose
-  /// executor has copies, by this key or another, calls copy_engine::close_key() instead.
+  /// Revokes a key, and waits until its memory is no longer in use. Does nothing if there is no such key. A thread
+  /// whose executor has copies, by this key or another, must call copy_engine::close_key() instead.
   void close(std::uint64_t key) noexcept;
-  /// The device behind a key; null if there is none, or no such key, or if `direct` is asked for and the key is not
-  /// opening::direct.
+  /// The device behind a key. Null if the key is unknown or closed, if its memory is host memory, and if `direct` is
+  /// true but opening::direct is not.
   [[nodiscard]] std::shared_ptr<memory_device> device_of(std::uint64_t key, bool direct = false) noexcept;
 
   /// A peer's request.
@@ -74,19 +74,19 @@ class owner_keys {
     std::uint64_t key = 0;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
-    usage purpose = usage::none;      ///< one of peer_usages; a flush is satisfied by usage::read_src as well
+    usage purpose = usage::none;      ///< one of peer_usages; read_src satisfies flush_visibility, too
     const registrar* home = nullptr;  ///< the domain of its connection
     std::uint64_t connection = any_connection;
   };
-  /// Checks a request, and sets `use` if the peer may use the memory.
+  /// Checks a request. If the peer may use the memory, sets `use` and returns owner_access::done, otherwise the reason.
   [[nodiscard]] owner_access begin(const access& asked, owner_key_use& use) noexcept;
 
  private:
   friend class owner_key_use;
   struct entry {
     opening what;
-    std::size_t uses = 0;  // copies under way
-    bool closed = false;   // no further copy begins
+    std::size_t uses = 0;  // its owner_key_use objects
+    bool closed = false;   // no further use begins
   };
 
   void end(std::uint64_t key) noexcept;
@@ -96,8 +96,8 @@ class owner_keys {
   std::unordered_map<std::uint64_t, entry> open_;
 };
 
-/// One copy's use of memory behind a key: as long as it lives, owner_keys::close() waits. A task passes it to its copy
-/// without suspending, so that a thread that closes a key can end all its own uses. Move-only.
+/// One use of the memory behind a key: as long as this object lives, owner_keys::close() waits. A task must pass it to
+/// a copy, or end it, before it suspends, so that a thread that closes a key can end all its own uses. Move-only.
 class owner_key_use {
  public:
   owner_key_use() noexcept = default;
@@ -123,7 +123,7 @@ class owner_key_use {
   owner_key_use(const memory_record& record, std::span<std::byte> memory, std::uint64_t key) noexcept
       : record_(&record), memory_(memory), key_(key) {}
 
-  const memory_record* record_ = nullptr;  // null: it has ended
+  const memory_record* record_ = nullptr;  // null: empty, or ended
   std::span<std::byte> memory_;
   std::uint64_t key_ = 0;
 };

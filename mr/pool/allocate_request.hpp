@@ -38,7 +38,7 @@ class allocate_request : public weft::detail::operation_base, public weft::detai
   budget budget_;
   std::source_location where_;
 
-  // Under the core's mutex. queued: it waits; served: it has been served, but its executor has not resumed it yet.
+  // Under the core's mutex. queued: it waits; served: another thread has served it and sent it to its executor.
   enum class place : std::uint8_t { nowhere, queued, served };
   place place_ = place::nowhere;
   block_cache* cache_ = nullptr;  // the cache of the executor on which it waits

@@ -19,7 +19,7 @@ void allocate_waiter::begin() { core_->enqueue(*this); }
 
 // The error is made here, because the core may be gone when the task resumes.
 void allocate_waiter::cancel() noexcept {
-  if (!core_->withdraw(*this)) return;  // the buffer is on its way
+  if (!core_->withdraw(*this)) return;  // the result is on its way
   try {
     failure_ = std::make_exception_ptr(core_->canceled(*this));
   } catch (const std::bad_alloc&) {  // the error then has no text

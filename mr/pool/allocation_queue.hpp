@@ -14,8 +14,9 @@ class depot;
 
 /// The allocations that wait for blocks of one budget, in order of arrival. Under the core's mutex.
 ///
-/// Waiters for one block come first, because established connections come before connections being set up. The first
-/// waiter for several blocks gathers blocks that no waiter for one block can use, and gives them back when one can.
+/// Waiters for one block come first, because established connections come before connections being set up. While there
+/// are none, the first waiter for several blocks gathers blocks; it gives them back when a waiter for one block lacks
+/// one.
 class allocation_queue {
  public:
   explicit allocation_queue(depot& home) noexcept : depot_(home) {}
@@ -38,7 +39,7 @@ class allocation_queue {
   [[nodiscard]] bool may_report() noexcept { return !std::exchange(reported_, true); }
 
   /// Adds blocks from `take`, until `item` has all or `take` returns null. True once it has all; until then it does not
-  /// own the blocks. Needs the mutex only if `take` does.
+  /// own the blocks. Needs the mutex if `take` does, and while `item` is in the queue.
   template <class Take>
   static bool fill(allocate_request& item, Take take) noexcept;
   /// Adds blocks from the depot, as above. Under the core's mutex.
@@ -53,7 +54,7 @@ class allocation_queue {
   depot& depot_;
   weft::detail::intrusive_list<allocate_request> single_;
   weft::detail::intrusive_list<allocate_request> gathering_;
-  std::size_t size_ = 0;   // of both
+  std::size_t size_ = 0;   // of both lists
   bool reported_ = false;  // an overdue wait has been reported
 };
 

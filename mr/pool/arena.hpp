@@ -14,7 +14,7 @@ namespace weft::mr {
 /// has a key to it. The constructor and the destructor block: for workers.
 class arena {
  public:
-  /// Throws errc::no_memory, or the errors of domain::register_now().
+  /// Throws the errors of domain::provide(), such as errc::no_memory, and of domain::register_now().
   arena(std::shared_ptr<mr::domain> home, std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
   arena(const arena&) = delete;
   arena& operator=(const arena&) = delete;

@@ -18,16 +18,18 @@ class arena_supply {
   /// Work for workers, once the mutex is released.
   struct orders {
     carved_arena* give_up = nullptr;
-    // The arena to make, for each budget. No bytes: none; whole: for one block.
+    // The arena to make, for each budget: its size (0: make none), and whether it is for a single large block.
     std::array<std::size_t, budgets> make_bytes{};
     std::array<bool, budgets> make_whole{};
 
     [[nodiscard]] bool empty() const noexcept { return give_up == nullptr && make_bytes[0] == 0 && make_bytes[1] == 0; }
   };
 
-  /// Called when a block of `bytes` is missing: has an arena made, or idle ones given up to make room for it.
+  /// Called when a block of `bytes` is missing: has an arena made, or idle ones given up to make room for it. Does
+  /// nothing while an arena is being made.
   void want(std::size_t bytes, orders& to) noexcept;
-  /// Has the next arena made when less than a quarter of one is left, before a task has to wait for it.
+  /// Has the next arena made, before a task has to wait for it, if less than a quarter of an arena is free and there is
+  /// room for another.
   void grow_ahead(orders& to) noexcept;
   /// Gives up idle arenas, except `keep` shared ones (for several buffers). True if it gave up a shared one.
   bool trim(std::size_t keep, orders& to) noexcept;
@@ -41,7 +43,7 @@ class arena_supply {
   void given_up(std::size_t bytes) noexcept;
 
   [[nodiscard]] bool grows() const noexcept { return grows_; }
-  /// Whether the last arena could not be made. Then none is made before a task waits.
+  /// Whether the last arena could not be made. Then no arena is made before a task waits.
   [[nodiscard]] bool has_failed() const noexcept { return has_failed_; }
   /// The bytes of all arenas, including those being made or freed.
   [[nodiscard]] std::size_t committed() const noexcept { return committed_; }

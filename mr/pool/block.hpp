@@ -28,7 +28,7 @@ struct block {
   static constexpr std::uint64_t exclusive = dropped - 1;
   static constexpr std::uint64_t one_life = std::uint64_t{1} << 30;
 
-  block* next = nullptr;  // in the depot's lists of free blocks
+  block* next = nullptr;  // in a list of free blocks, or of the blocks that a waiter has got
   slab* home = nullptr;
   block_stack* stack = nullptr;  // where it is pushed when it is freed, if the running executor owns that stack
   std::byte* data = nullptr;
@@ -44,7 +44,7 @@ struct block {
   }
 };
 
-/// Frees a block to the pool, when this thread can cache no more.
+/// Frees a block to the pool, when it cannot be pushed on its stack.
 void free_slowly(block& item) noexcept;
 
 /// Frees a block that is neither pinned nor dropped, to the running executor's stack if possible.

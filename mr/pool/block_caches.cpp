@@ -35,7 +35,7 @@ std::unique_ptr<block_shelf> block_caches::reuse_shelf() noexcept {
   return item;
 }
 
-// If a budget is direct, the other caches have been asked for their blocks already, so this one is asked too.
+// If a budget is direct, the other caches have been asked for their blocks already, so the new cache is asked too.
 void block_caches::add(block_cache& item) noexcept {
   all_.push_front(item);
   bool wanted = false;

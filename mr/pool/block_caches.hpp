@@ -15,8 +15,8 @@
 namespace weft::mr::detail {
 
 /// The part of a pool on one executor: the shelf, and a mailbox through which other threads serve tasks that wait
-/// there. Mail goes to the cache and not to the task, so that the task may be destroyed meanwhile. Each submission
-/// makes the derived class open the mail, in run_on_executor().
+/// there. Mail goes to the cache and not to the task, so that the task may be destroyed meanwhile. The derived class
+/// opens the mail in run_on_executor().
 class block_cache : public weft::detail::list_hook<block_cache>, protected weft::detail::remote_work {
  public:
   block_cache(executor_core& home, std::unique_ptr<block_shelf> shelf) noexcept
@@ -43,7 +43,7 @@ class block_cache : public weft::detail::list_hook<block_cache>, protected weft:
     bool flush = false;
     bool retry = false;
   };
-  /// Takes the mail: moves the waiters that have been served to `served`, in order.
+  /// Takes the mail: moves the waiters that have been served to `served`, in order, and returns the requests.
   [[nodiscard]] requests open_mail(weft::detail::intrusive_list<allocate_request>& served) noexcept;
 
  protected:
@@ -71,12 +71,13 @@ class block_caches {
   }
 
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
-  /// A shelf of an executor that has gone; null if there is none.
+  /// Takes a shelf of an executor that has gone; null if there is none.
   [[nodiscard]] std::unique_ptr<block_shelf> reuse_shelf() noexcept;
-  /// Keeps a shelf for the next executor: blocks in use may refer to it as long as there is a pool.
+  /// Keeps a shelf for the next executor. Shelves live as long as the pool's core, because blocks in use may refer to
+  /// them.
   void keep_shelf(std::unique_ptr<block_shelf> item) noexcept;
   void add(block_cache& item) noexcept;
-  /// Takes the shelf of a cache that is being destroyed. The shelf is empty.
+  /// Takes the shelf of a cache that is being destroyed. The shelf must be empty.
   void remove(block_cache& item) noexcept;
   /// Takes the shelf of a cache that was not added.
   void discard(block_cache& item) noexcept { keep_shelf(std::move(item.shelf_)); }

@@ -19,7 +19,7 @@ namespace weft::mr::detail {
 /// The stacks of free blocks that one executor caches, for both budgets. One executor after another may use a shelf; it
 /// lives as long as the core, because blocks in use point to its stacks.
 ///
-/// Only its user calls functions that do not say otherwise.
+/// Its functions are for its user's thread alone, unless they say otherwise.
 class block_shelf {
  public:
   /// `limits`: in bytes, for each budget.
@@ -32,7 +32,7 @@ class block_shelf {
   /// Undoes open(). Under the core's mutex.
   void close(budget which) noexcept;
 
-  /// All stacks of a budget, by size class.
+  /// The first stack of a budget; its other stacks follow, in order of their size classes.
   [[nodiscard]] block_stack& first(budget which) noexcept { return stacks_[stack_of(which, 0)]; }
   [[nodiscard]] block_stack& operator[](std::size_t index) noexcept { return stacks_[index]; }
   /// Takes a block from a stack; null if it is empty.

@@ -41,7 +41,7 @@ class block_stack {
 
   std::atomic<block**> top_{nullptr};  // where the next block goes; other threads read it
   block** end_ = nullptr;              // the end of its room
-  std::atomic<const void*> user_;      // itself: no user
+  std::atomic<const void*> user_;      // its own address: no user
   block** bottom_ = nullptr;
 };
 
@@ -49,7 +49,7 @@ class block_stack {
 /// is gone is never mistaken for another; each stack itself says whether it may be used.
 struct last_stacks {
   std::uint64_t pool = 0;
-  block_stack* first = nullptr;  // by size class
+  block_stack* first = nullptr;  // an array, by size class
 };
 extern constinit thread_local last_stacks last_used[2];  // by budget
 

@@ -13,7 +13,7 @@
 namespace weft::mr::detail {
 namespace {
 
-// A slab is extended up to this many free chunks to waste at most an eighth of its memory.
+// A slab may have up to this many chunks, if that many are needed to waste at most an eighth of its memory.
 constexpr std::size_t longest_slab = 8;
 
 // A different number for each block, so that a buffer that outlives its block does not match the next block there.
@@ -130,7 +130,7 @@ block* depot::take_from(slab& source) noexcept {
 }
 
 block* depot::take_whole(std::size_t bytes) noexcept {
-  for (carved_arena& home : idle_[1]) {  // few, because trim() gives these up
+  for (carved_arena& home : idle_[1]) {  // few arenas, because trim() gives idle ones up
     if (home.bytes_ < bytes) continue;
     if (slab* const source = home.slabs_[0] ? home.slabs_[0].get() : cut(home, 0, 1, whole_class, home.bytes_)) {
       return take_from(*source);
@@ -220,8 +220,9 @@ void depot::relist(carved_arena& item) noexcept {
   item.listed_ = by_room_.insert(std::move(item.unlisted_)).position;
 }
 
-// Slabs are kept when their last block is freed, because a block of that size is likely to be needed again. They are
-// merged here, once no free run is long enough.
+// Slabs are kept when their last block is freed, because a block of that size is likely to be needed again. When no
+// free run is long enough, this turns idle slabs into free chunks, until one arena has such a run. False if there are
+// none.
 bool depot::merge_idle(std::size_t chunks) noexcept {
   bool merged = false;
   while (slab* const item = idle_slabs_.first()) {

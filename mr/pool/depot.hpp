@@ -19,7 +19,7 @@
 #include <vector>
 
 // The source of a pool's blocks: arenas are divided into chunks, and runs of chunks are cut into blocks of one size.
-// Nothing here locks, waits or calls the system: pool_core does.
+// Nothing here locks, waits or calls the system, except the job of a carved_arena: pool_core does.
 namespace weft::mr::detail {
 
 class carved_arena;
@@ -44,7 +44,7 @@ inline constexpr std::size_t no_stack = budgets * cached_classes;
 struct slabs_with_free_blocks;  // slabs of one class
 struct idle_slabs;              // slabs whose blocks are all free, except those of whole arenas
 struct all_arenas;
-struct idle_arenas;  // shared ones, or whole ones
+struct idle_arenas;  // one list of shared arenas, one of whole ones
 
 /// A run of chunks of one arena, cut into blocks of one class; or a whole arena as one block.
 class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
@@ -73,8 +73,8 @@ class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
   std::size_t first_chunk_ = 0;
   std::size_t chunks_ = 0;
   std::unique_ptr<block[]> blocks_;
-  // Where each block was allocated. Atomic, because reports read it while other executors may free blocks. File null:
-  // the block is free. The array is null if nothing is noted, or if there was no memory for it.
+  // Where each block was allocated. Atomic, because reports read it while other executors may free blocks. A null
+  // `file` means that the block is free. The array is null if nothing is noted, or if there was no memory for it.
   struct origin {
     std::atomic<const char*> file{nullptr};
     std::atomic<std::uint32_t> line{0};
@@ -115,7 +115,8 @@ class carved_arena final : public background_job,
  private:
   friend class depot;
 
-  // The fullest arena with enough room comes first, and among equals the oldest, so that the others become idle.
+  // The arena whose longest free run is the shortest comes first, and among equals the oldest, so that the others
+  // become idle.
   struct by_room {
     using is_transparent = void;
     [[nodiscard]] bool operator()(const carved_arena* a, const carved_arena* b) const noexcept {
@@ -140,7 +141,7 @@ class carved_arena final : public background_job,
   std::vector<bool> used_;                    // chunks that belong to a slab
   std::size_t longest_run_ = 0;               // of chunks that belong to no slab
   std::uint64_t number_ = 0;                  // by age
-  // Its node in the depot's index, which is made in advance so that listing it does not allocate.
+  // Its node in the depot's index, which is made in advance so that listing the arena does not allocate.
   index::node_type unlisted_;  // empty while it is listed
   index::iterator listed_;
 };
@@ -161,7 +162,7 @@ class depot {
   depot& operator=(const depot&) = delete;
   ~depot();
 
-  /// Takes a free block of at least `bytes`; null if another arena is needed.
+  /// Takes a free block of at least `bytes`; null if another arena is needed, or if there is no memory to cut a slab.
   [[nodiscard]] block* take(std::size_t bytes) noexcept;
   /// Takes a free block that is cut to that class already; null if there is none.
   [[nodiscard]] block* take_cut(std::size_t size_class) noexcept;
@@ -190,7 +191,7 @@ class depot {
 
   [[nodiscard]] retirement_listener& listener() const noexcept { return listener_; }
 
-  /// Blocks in use, by the place in the source where they were allocated, if that was noted.
+  /// The blocks in use whose place of allocation in the source was noted, by that place.
   struct taken_at {
     const char* file;
     std::uint32_t line;

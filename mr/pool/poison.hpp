@@ -26,7 +26,7 @@
 #endif
 
 // Exposes uses of freed pool memory: the address sanitizer reports them, and without NDEBUG memory is filled with 0xDB
-// when it is freed. Not under the thread sanitizer, which is to see the accesses of an ordinary build.
+// when it is freed. Nothing is filled under the thread sanitizer, which is to see the accesses of an ordinary build.
 namespace weft::mr::detail {
 
 #if defined(NDEBUG) || defined(WEFT_THREAD_SANITIZER)

@@ -14,7 +14,7 @@
 namespace weft::mr::detail {
 namespace {
 
-// A system without memory has some again soon, or not for a long time, so the pause grows.
+// The pause grows, because a system without memory has some again either soon or not for a long time.
 constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
   return std::min<duration>(std::chrono::milliseconds(1U << std::min(failures_in_a_row, 10U)), std::chrono::seconds(1));
 }
@@ -58,7 +58,7 @@ class pool_core::attached_cache final : public weft::detail::attachment,
     core_.locked([this](duties&) { core_.caches_.remove(*this); });
   }
 
-  /// Has the waits here reported once they last too long.
+  /// Has waits on this executor reported when they last too long.
   void watch_waits() noexcept { look_at(later(home_.now(), patience)); }
 
   bool registered = false;
@@ -124,7 +124,7 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
       budgets_{budget_state(*this, budget::send, limits_), budget_state(*this, budget::receive, limits_)} {}
 
 // Runs `function` under the mutex, then performs the duties that it has noted. Once the mutex is released, another
-// thread may delete the core, unless these duties include growing or deleting it.
+// thread may delete the core, unless the duties include making an arena or deleting the core.
 template <class Function>
 void pool_core::locked(Function function) noexcept {
   duties todo;
@@ -161,7 +161,8 @@ void pool_core::carry_out(pool_core& core, arena_supply::orders& arenas) noexcep
   }
 }
 
-// Exactly one caller sees this become true, because any later caller would still hold a block, or be a cache or a job.
+// Exactly one caller gets true, because any later caller would still hold a block, or be a cache or a job, and then the
+// result is false.
 bool pool_core::finished() const noexcept {
   return closed_ && caches_.empty() && std::all_of(budgets_.begin(), budgets_.end(), [](const budget_state& each) {
            return each.supply.committed() == 0;
@@ -352,7 +353,7 @@ void pool_core::take_at_hand(allocate_request& waiter) noexcept {
   allocation_queue::fill(waiter, [&] { return waiter.cache_->shelf().pop(index); });
 }
 
-// A waiter of another thread may be destroyed there at any time, except under the mutex.
+// A waiter of another thread may be destroyed there as soon as the mutex is released.
 void pool_core::resolve(budget_state& from, allocate_request& waiter, duties& todo) noexcept {
   unlink(from, waiter);
   // mutant: serve who waits for a buffer
@@ -446,10 +447,10 @@ void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, co
     if (!fails_at_once && into.taken_bytes() != into.waiting.gathered_bytes()) {
       caches_.make_direct(into.which());
       // The retry belongs to the executor of the first waiter, because that executor runs. When that waiter leaves,
-      // growth is tried at once for the next one, whose executor takes over the retry if that fails.
+      // growth is tried at once for the next waiter, whose executor takes over the retry if that attempt fails.
       return waiter->cache_->ask_for_retry();
     }
-    // Moved, so that this thread keeps no reference, because nobody would wait until it drops one.
+    // Moved, so that this thread does not destroy the exception: nobody would wait until it has.
     waiter->failure_ = std::move(failure);
     const bool had_some = into.waiting.put_back(*waiter);
     resolve(into, *waiter, todo);
@@ -480,8 +481,8 @@ void pool_core::retired(depot& home, std::size_t bytes) noexcept {
 // ---- reports, errors and statistics ----
 
 // Reports tasks that have waited for too long on the executor of `cache`, where it is called. Returns when to look
-// again, if a task waits. A waiter of this executor stays until the executor's next turn, even if another thread serves
-// it meanwhile.
+// again, if a task waits. A waiter of this executor is not destroyed before the executor's next turn, even if another
+// thread serves it meanwhile.
 std::optional<time_point> pool_core::report_overdue(const block_cache& cache, time_point now) noexcept {
   std::array<const allocate_request*, budgets> overdue{};
   std::optional<time_point> next;
@@ -569,7 +570,7 @@ budget_statistics pool_core::statistics_of(budget which) const noexcept {
   one.arena_bytes = from.supply.committed();
   one.pending_bytes = from.supply.committed() - from.total_bytes();
   one.cached_bytes = caches_.bytes(which);
-  // Executors change their caches without the mutex.
+  // Executors change their caches without the mutex, so cached_bytes may exceed what is taken.
   one.in_use_bytes = from.taken_bytes() - std::min(from.taken_bytes(), one.cached_bytes);
   one.waiting = from.waiting.size();
   return one;

@@ -28,10 +28,11 @@ namespace weft::mr::detail {
 
 /// The state of a pool, which outlives it until the last buffer, cache and job is gone.
 ///
-/// One mutex guards all of it. Nothing under the mutex blocks, resumes a task, runs a user's code or calls the pool
-/// again: such duties are noted, and performed after the mutex is released. Other executors, however, are woken under
-/// it (executor_core::submit()), because an executor that has a cache may be gone once the mutex is released. That
-/// takes one system call at most, or executor_core::outer_loop::wake(), which must not call weft.
+/// One mutex guards all of it, except the blocks on executors' shelves. Nothing under the mutex blocks, resumes a task,
+/// runs a user's code or calls the pool again: such duties are noted, and performed after the mutex is released. Other
+/// executors, however, are woken under it (executor_core::submit()), because an executor that has a cache may be gone
+/// once the mutex is released. Waking takes one system call at most, or executor_core::outer_loop::wake(), which must
+/// not call weft.
 class pool_core final : private retirement_listener {
  public:
   pool_core(std::shared_ptr<domain> home, const pool_options& options);
@@ -64,7 +65,8 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] error canceled(const allocate_request& waiter) const;
   [[nodiscard]] pool_statistics statistics() const;
 
-  /// Reports the buffers still in use, with the place where they were allocated if that was noted.
+  /// Reports the buffers still in use, with the places where they were allocated. Does nothing in a build that does not
+  /// note these places.
   void report_leaks() const noexcept;
   /// Called when the pool is destroyed: fails the waiters, and deletes the core now or when nothing needs it any more.
   void close() noexcept;

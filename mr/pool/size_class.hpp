@@ -6,7 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// The sizes of a pool's blocks: 256 bytes, then four sizes to a power of two, at most a quarter above the request.
+// The sizes of a pool's blocks: 256 bytes, then four sizes to each power of two. A block is less than a quarter larger
+// than the request, or has 256 bytes.
 namespace weft::mr::detail {
 
 inline constexpr std::size_t smallest_block = 256;
@@ -36,7 +37,7 @@ inline constexpr auto class_table = [] {
   return class_table[(bytes + 63) / 64];
 }
 
-/// The size of the blocks of a class: multiples of 64 bytes.
+/// The size of the blocks of a class: a multiple of 64 bytes.
 [[nodiscard]] constexpr std::size_t class_bytes(std::size_t index) noexcept {
   return (4 + index % 4) << (index / 4 + 6);
 }

@@ -7,7 +7,7 @@
 
 /// @file
 /// Translates the access bits of other interfaces, for programs that come from there. The values are those of the
-/// manual pages named; none of their headers is included. Unknown bits are errc::unknown_usage.
+/// manual pages named below; no header of theirs is included. Unknown bits are errc::unknown_usage.
 
 namespace weft::mr::porting {
 

@@ -14,8 +14,8 @@ void let_in(mr::detail::region_state& target) noexcept {
   target.enabled = true;
 }
 
-// Registers the region again, now with rights for peers. If its handle is destroyed meanwhile, `going_on` frees the
-// state.
+// Registers the region again, now with rights for peers. If the handle of a region that owns its memory is destroyed
+// meanwhile, `going_on` frees the state.
 task<> open_to_peers(mr::detail::region_state& target) {
   const mr::detail::change going_on(target, "enable");
   registration_options options = target.options;

@@ -18,10 +18,10 @@ class event_queue_core;
 ///
 /// Each submission that did not throw yields one event, in the order of completion; none is dropped, because submit()
 /// has made room for it. Any number of tasks on any executors may wait for events. Each event goes to one of them, and
-/// none is lost if a task that waits is stopped or destroyed. Thread-safe.
+/// no event is lost if a task that waits is stopped or destroyed. Thread-safe.
 ///
 /// No task may wait for an event when the queue is destroyed. The regions of events that were not read are destroyed
-/// with it; registrations still in progress are undone by their workers.
+/// with the queue; registrations still in progress are undone by their workers.
 class event_queue {
  public:
   class [[nodiscard("co_await it")]] next_operation;
@@ -31,7 +31,7 @@ class event_queue {
   event_queue& operator=(const event_queue&) = delete;
   ~event_queue();
 
-  /// `const auto event = co_await queue.next();` waits for an event. errc::canceled if it is stopped first.
+  /// `const auto event = co_await queue.next();` waits for an event. errc::canceled if the task is stopped first.
   next_operation next() noexcept;
   /// Takes the next event without waiting; empty if there is none.
   [[nodiscard]] std::optional<registration_event> try_next() noexcept;

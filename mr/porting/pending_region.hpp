@@ -22,9 +22,10 @@ class submission;
 
 /// A registration that submit() has started. Move-only; on any thread.
 ///
-/// Destroying it before its event was read cancels the registration: a worker deregisters what was registered, and only
-/// then the event comes, with errc::canceled. So borrowed memory may be freed once an event without a region has been
-/// read, whatever its error.
+/// Destroying it before its event was read cancels the registration: a worker (or, if none can be started, the
+/// destroying thread) deregisters what was registered, and only then the event comes, with errc::canceled. If the
+/// registration has failed already, the event has that error. So borrowed memory may be freed once an event without a
+/// region has been read, whatever its error.
 class pending_region {
  public:
   pending_region() noexcept = default;
@@ -40,11 +41,12 @@ class pending_region {
 
   explicit operator bool() const noexcept { return submission_ != nullptr; }
 
-  /// Whether its event can be read, or has been.
+  /// Whether its event can be read, has been read, or was dropped with its queue. The object must not be empty.
   [[nodiscard]] bool is_complete() const noexcept;
 
   /// The key that peers use. Throws errc::key_not_available before the event can be read, the registration's error if
-  /// it failed, and errc::access_denied if the usage gives peers no access. See fi_mr_key(3).
+  /// it failed, and errc::access_denied if the usage gives peers no access. The object must not be empty. See
+  /// fi_mr_key(3).
   [[nodiscard]] std::uint64_t key() const;
 
  private:
@@ -54,7 +56,7 @@ class pending_region {
 /// Registers memory as domain::register_memory() does, for many registrations in flight: it returns at once, and the
 /// result is an event of `queue` that carries `context`. Throws if the options are wrong, std::bad_alloc, or the
 /// system's error (no thread for a worker); then there is no event. On any thread; the executor's workers for resources
-/// (resource_workers()) do the work, and outlive the last event.
+/// (resource_workers()) do the work, and must outlive the last event.
 ///
 /// Borrowed memory must stay valid until the event has been read, and then until the region is released. See fi_mr(3).
 [[nodiscard]] pending_region submit(domain& home, std::span<std::byte> memory, registration_options options,
@@ -68,7 +70,8 @@ namespace detail {
                                     const registration_options& options, event_queue& queue, void* context);
 }
 
-/// Submits memory that the region then owns. `owner` is taken in any case, and destroyed if this fails.
+/// Submits memory that the region then owns. `owner` is taken in any case, and destroyed if submit() throws or the
+/// registration fails.
 template <memory_owner Owner>
 [[nodiscard]] pending_region submit(domain& home, Owner&& owner, registration_options options, event_queue& queue,
                                     void* context)

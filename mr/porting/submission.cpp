@@ -22,7 +22,7 @@ error failure_of(errc code, const mr::detail::region_state& target) {
 // ---- the queue ----
 
 void event_queue_core::deliver(submission& ended) noexcept {
-  while (!try_to_deliver(ended)) ended.undo();  // while it is `working`, no other thread touches it
+  while (!try_to_deliver(ended)) ended.undo();  // only this thread uses target_ and failure_ while `ended` is working
 }
 
 bool event_queue_core::try_to_deliver(submission& ended) noexcept {
@@ -152,7 +152,7 @@ void submission::start(std::shared_ptr<submission> item) {
 submission::~submission() { const region left(std::move(target_)); }
 
 void submission::run() noexcept {
-  if (!target_->registered) perform();  // else deliver() undoes it
+  if (!target_->registered) perform();  // else this run is for deliver(), which undoes it
   queue_->deliver(*this);
 }
 
@@ -174,7 +174,7 @@ void submission::perform() noexcept {
   }
 }
 
-// Blocks if the memory is registered.
+// Undoes the registration, which blocks if the memory is registered.
 void submission::undo() noexcept {
   target_.reset();
   failure_ = canceled_;
@@ -185,7 +185,7 @@ void submission::abandon() noexcept {
     const std::lock_guard lock(queue_->mutex_);
     abandoned_ = true;
     if (progress_ == progress::read) return;                // if the reader is destroyed first, put_back() undoes it
-    if (progress_ == progress::listed && failure_) return;  // the failure is its event
+    if (progress_ == progress::listed && failure_) return;  // the event reports the failure: nothing to undo
     if (progress_ == progress::listed) {
       queue_->remove(*this);
       progress_ = progress::working;

@@ -22,7 +22,8 @@ class submission;
 /// later.
 class event_queue_core {
  public:
-  /// Gives an event to the task that has waited longest, or keeps it. From any thread.
+  /// Gives an event to the task that has waited longest, or keeps it. If the handle or the queue is gone, it first
+  /// undoes the registration, which blocks. From any thread.
   void deliver(submission& ended) noexcept;
   /// Puts back an event that its reader did not read, as the next one.
   void put_back(std::shared_ptr<submission> unread) noexcept;
@@ -70,7 +71,7 @@ class submission final : public weft::detail::worker_job, public weft::detail::l
   void abandon() noexcept;
   [[nodiscard]] bool is_complete() const noexcept;
   [[nodiscard]] std::uint64_t key() const;
-  /// The outcome for the reader of the event; once.
+  /// Returns the outcome, for the reader of the event. Called once.
   [[nodiscard]] registration_event event() noexcept;
 
  private:
@@ -85,7 +86,7 @@ class submission final : public weft::detail::worker_job, public weft::detail::l
   void undo() noexcept;
   void undo_on_worker() noexcept;
 
-  // Used by one worker, and then, until the event is read, by this object; not shared.
+  // Written without the mutex, by one thread at a time: the worker, or whoever undoes its work or reads the event.
   std::unique_ptr<mr::detail::region_state> target_;
   std::optional<error> failure_;
 

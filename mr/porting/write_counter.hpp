@@ -23,7 +23,7 @@ class [[nodiscard("co_await it")]] remote_writes_operation final : public mr::de
   ~remote_writes_operation();
 
   bool await_ready() const noexcept { return counter_->value() >= wanted_; }
-  /// The number of writes so far. Throws errc::canceled if it was stopped first.
+  /// The number of writes so far. Throws errc::canceled if the task was stopped first.
   std::uint64_t await_resume();
   [[nodiscard]] std::string describe() const override { return "writes of peers"; }
 
@@ -41,8 +41,8 @@ class [[nodiscard("co_await it")]] remote_writes_operation final : public mr::de
 ///
 /// Works on every fabric. Where the fabric does not see peers' writes (net::capabilities::sees_writes), as an RDMA
 /// device does not, the peer's connection reports a write when it has completed there: one round trip later, and
-/// together with others, so it costs little. Both ends must be weft then, and writes that a peer has not reported when
-/// it dies are not counted. A connection that closes in order reports all of them first.
+/// together with other writes, so that reports cost little. Both ends must be weft then, and writes that a peer has not
+/// reported when it dies are not counted. An orderly close of the connection reports all of them first.
 ///
 /// Thread-safe. Regions keep counting after it is destroyed. See fi_mr_bind(3), FI_REMOTE_WRITE.
 class write_counter {
@@ -52,7 +52,7 @@ class write_counter {
   /// The number of writes so far.
   [[nodiscard]] std::uint64_t value() const noexcept { return core_->value(); }
   /// `co_await counter.wait_for(n)` resumes once there have been at least n writes, and returns how many.
-  /// errc::canceled if it is stopped first.
+  /// errc::canceled if the task is stopped first.
   remote_writes_operation wait_for(std::uint64_t writes) const noexcept { return {core_, writes, {}}; }
 
  private:
@@ -62,13 +62,13 @@ class write_counter {
 
 /// Makes `counter` count peers' writes to `target` from now on, by the region's own key or through its windows; it
 /// replaces a counter bound before. errc::invalid_argument unless the region is disabled; errc::access_denied if its
-/// usage lets no peer write there, not even through a window; errc::busy while a task waits for remote_writes(), and
-/// while there are windows. See fi_mr_bind(3).
+/// usage lets no peer write there, not even through a window; errc::busy while an operation, a window or a task that
+/// waits for remote_writes() uses the region. See fi_mr_bind(3).
 void bind(region& target, const write_counter& counter);
 
 /// `co_await remote_writes(region, n)` resumes once the region's counter has reached n, and returns the count. Like an
 /// operation, it keeps the region from being released. errc::invalid_argument if no counter is bound; errc::canceled if
-/// it is stopped first.
+/// the task is stopped first.
 remote_writes_operation remote_writes(const region& target, std::uint64_t n);
 
 }  // namespace weft::mr::porting

@@ -18,8 +18,8 @@
 // How a region is refreshed, or registered again.
 namespace weft::mr::detail {
 
-/// Holds a region while a worker changes its registration. The region's handle may be moved meanwhile. If it owns its
-/// memory, it may even be destroyed; this object then frees the memory.
+/// Holds a region while a worker changes its registration. The region's handle may be moved meanwhile, and the handle
+/// of a region that owns its memory may be destroyed: then the memory is freed once this object is gone.
 class change {
  public:
   /// Throws errc::busy while the region is in use; `what` is the verb in the error's text.
@@ -42,9 +42,9 @@ class change {
   region_state& target_;
 };
 
-/// Populates these ranges, then has a worker run `work`, which replaces `item` by another registration of them, or
-/// leaves it empty if none is left. The state is written only here, on its executor, and not by the worker, even if the
-/// frame is destroyed meanwhile.
+/// Populates these ranges, then has a worker run `work`, which replaces `item` by another registration, or leaves it
+/// empty if the ranges are no longer registered. The worker does not write `target`: this coroutine does so on its
+/// executor, even when its frame is destroyed early.
 template <class Work>
 task<> work_on(region_state& target, std::optional<registration>& item, std::span<const std::span<std::byte>> ranges,
                const registration_options& options, Work& work) {

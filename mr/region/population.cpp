@@ -100,8 +100,8 @@ void population::provide(std::span<std::byte> memory) const noexcept {
 
 namespace {
 
-// Workers that provide pages, each a piece at a time so that others get their turn. If the frame is destroyed
-// meanwhile, it waits for workers that have begun, because the memory may be freed after that.
+// Has workers provide the pages, each worker one piece at a time, so that other jobs get their turn. A frame that is
+// destroyed meanwhile waits for the workers that have begun, because the memory may be freed next.
 class provision final : public weft::detail::operation_base {
  public:
   explicit provision(population& pages) noexcept : pages_(pages) {}
@@ -117,12 +117,13 @@ class provision final : public weft::detail::operation_base {
   [[nodiscard]] std::string describe() const override { return "the pages of memory"; }
 
  private:
-  // More would gain nothing, because bandwidth limits them, and would keep the workers from other work.
+  // More helpers would gain nothing, because memory bandwidth limits them, and would keep workers from other jobs.
   static constexpr std::size_t most_at_a_time = 4;
 
   class helper final : private weft::detail::worker_job, private weft::detail::remote_work {
    public:
-    // If no thread can be started, the pages are left to the other helpers, or to the device.
+    // Has a worker provide a piece. If no thread can be started, the pages are left to the other helpers, or to the
+    // registration.
     void begin(provision& owner) noexcept try {
       owner_ = &owner;
       ended_ = false;

@@ -11,21 +11,21 @@
 
 namespace weft::mr::detail {
 
-/// Has the kernel provide the pages of memory before a device pins it, because pinning faults them in one by one. This
-/// happens in pieces, so that many threads share the work and it can be stopped, and with huge pages where they fit.
-/// Memory that is only read is provided for reading, so that no file grows. What the kernel refuses is left to the
-/// registration, whose error says why. See madvise(2), MADV_POPULATE_READ and MADV_POPULATE_WRITE.
+/// Has the kernel provide the pages of memory before a device pins it, because pinning faults them in one by one. The
+/// memory is provided in pieces, so that several threads share the work and a stop can end it, and in huge pages where
+/// they fit. Memory that is only read is provided for reading, so that no file grows. What the kernel refuses is left
+/// to the registration, whose error says why. See madvise(2), MADV_POPULATE_READ and MADV_POPULATE_WRITE.
 class population {
  public:
-  /// The bytes that one thread takes at a time.
+  /// The size of a piece, which one thread provides at a time.
   static constexpr std::size_t piece_bytes = std::size_t{32} << 20;
   /// The bytes that one call provides. A thread that maps memory meanwhile, such as the executor when it allocates,
-  /// waits for one call of each worker.
+  /// waits for at most one call of each worker.
   static constexpr std::size_t call_bytes = std::size_t{512} << 10;
-  /// Smaller memory is pinned faster than it is populated.
+  /// Smaller memory is not populated, because pinning it is faster.
   static constexpr std::size_t least_bytes = std::size_t{4} << 20;
 
-  /// `ranges` must outlive this object.
+  /// `ranges`, and what `options` points to, must outlive this object.
   population(std::span<const std::span<std::byte>> ranges, const registration_options& options) noexcept;
   explicit population(const region_state& target) noexcept : population(target.all_ranges(), target.options) {}
 
@@ -53,7 +53,8 @@ class population {
   std::atomic<std::size_t> next_{0};
 };
 
-/// Populates these ranges on workers before they are registered, if that is wanted. A stop ends it: errc::canceled.
+/// Populates these ranges on workers, if population::wanted(). A stop ends it, once the pieces that workers have begun
+/// are done: errc::canceled.
 task<> populate(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                 const registration_options& options);
 

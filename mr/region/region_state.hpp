@@ -43,13 +43,14 @@ class region_state : public background_job, public memory_record {
   std::shared_ptr<write_counter_core> counter;
   told_counter told;  // counts writes that peers report, on fabrics that do not see them
   peer_gate windows;
-  std::shared_ptr<detail::storage> storage;  // with usage::flush_persistent
-  // Counts the region's handle and every user of a slice of it; the last to let go disposes of the state.
+  std::shared_ptr<detail::storage> storage;  // null without usage::flush_persistent
+  // Counts the region's handle, and everything else that keeps the region registered: operations, windows, last uses,
+  // and a change. The last holder to let go disposes of the state.
   std::atomic<std::uint32_t> holders{1};
 
   [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] std::span<const std::span<std::byte>> all_ranges() const noexcept;
-  /// Stores the options, also in the record.
+  /// Stores the options; the device and the usage go into the memory_record, too.
   void set(const registration_options& wanted) noexcept;
   /// Registers the memory with the options that were set; on a worker. The errors of registrar::register_now().
   void register_now();
@@ -61,16 +62,16 @@ class region_state : public background_job, public memory_record {
   void check_unchanging(const char* what) const;
   /// Returns errc::busy for a region with `all_holders` holders; `what` is the verb in its text.
   [[nodiscard]] error in_use(std::uint32_t all_holders, const char* what) const;
-  /// Waits until every last use has ended, and itself ends those that no worker has begun. On the thread of the handle,
-  /// or on a worker for it. It may block.
+  /// Waits until every last use has ended, and itself ends those that no worker has begun. Called on the thread of the
+  /// handle, or by a worker that acts for the handle. May block.
   void end_last_uses() noexcept;
 
  private:
   friend class last_use;
   void dispose() noexcept;
-  void run() noexcept override {}  // on a worker it only has to be deleted
+  void run() noexcept override {}  // a worker only has to delete the state
 
-  // Under one mutex for all regions, because a state may be destroyed as soon as its last use has ended.
+  // Both are under one mutex for all regions, because a state may be destroyed as soon as its last use has ended.
   weft::detail::intrusive_list<last_use> last_uses_;
   std::uint32_t last_use_count_ = 0;  // how many of the holders are last uses
 };
@@ -89,9 +90,9 @@ class owning_region_state final : public region_state {
 
 }  // namespace detail
 
-/// Keeps the region behind a slice registered while an operation uses it; held by transports. Pins are counted. An
-/// owning region that is destroyed meanwhile is deregistered when the last pin is let go. A buffer's slice pins
-/// nothing: see pin.
+/// Keeps the region behind a slice registered while an operation or a window uses it. Pins are counted. A region that
+/// owns its memory may be destroyed meanwhile: it is deregistered when the last pin is let go. If a region that borrows
+/// its memory is destroyed meanwhile, the program ends. The slice of a buffer pins nothing: see mr::pin.
 class region_pin {
  public:
   region_pin() noexcept = default;
@@ -107,7 +108,7 @@ class region_pin {
     if (state_ != nullptr) state_->let_go();
   }
 
-  /// Holds the region of `used` without an object: each hold() needs one release().
+  /// Holds the region of `used` without an object: each hold() needs one release(). `used` must be registered memory.
   static void hold(const slice& used) noexcept;
   /// Ends a hold().
   static void release(const slice& used) noexcept {
@@ -124,10 +125,10 @@ class region_pin {
 
 namespace detail {
 
-/// The last use of a region: a worker revokes a window of the region, and then lets its pin go.
+/// A window's last use of its region: a worker revokes the window, and then lets go of the window's pin.
 ///
-/// Until then the region stays registered, but is not busy: a caller that ends or changes it waits for this work, or
-/// does it in the worker's place if the worker has not begun.
+/// Until then the region stays registered, but is not busy: a caller that ends or changes the region waits for the
+/// revocation, or carries it out itself if withdraw() takes it from the worker.
 class last_use : public weft::detail::list_hook<last_use> {
  public:
   last_use(const last_use&) = delete;
@@ -137,21 +138,24 @@ class last_use : public weft::detail::list_hook<last_use> {
   last_use() = default;
   ~last_use() = default;
 
-  /// Called before the work is handed to a worker. Does nothing for an empty pin.
+  /// Makes this a last use of the region, and takes over its pin. Call it before the work is handed to a worker. Does
+  /// nothing for an empty pin.
   void begin_last_use(region_pin pin) noexcept;
-  /// Ends the use once the work is done: lets the pin go, and disposes of the region if it was the last. On any thread.
+  /// Ends the use once the work is done: lets the pin go, and disposes of the region if that was the last holder. Does
+  /// nothing if no use has begun. On any thread.
   void end_last_use() noexcept;
   /// Makes waiting threads try withdraw() again, because it may succeed now. On any thread.
   static void offer_last_use() noexcept;
 
  private:
   friend class region_state;
-  /// Takes the work from the worker: false if the worker has begun it. From any thread, and under a mutex.
+  /// Takes the work from the worker; false if it is too late for that. Called on any thread, also under the mutex of
+  /// all last uses.
   [[nodiscard]] virtual bool withdraw() noexcept = 0;
   /// Does the work, and calls end_last_use(). Called after withdraw(), on the same thread.
   virtual void run_here() noexcept = 0;
 
-  region_state* state_ = nullptr;  // null: none, or ended
+  region_state* state_ = nullptr;  // the region in use; null if no use has begun, or if it has ended
 };
 
 }  // namespace detail

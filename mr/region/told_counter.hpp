@@ -10,12 +10,12 @@ namespace weft::mr::detail {
 class write_counter_core;
 
 /// A number under which peers report their writes to this process, where the fabric does not see them. Reports count as
-/// long as this object lives. Nobody can guess the number: it is random, and only the memory's descriptor carries it.
-/// One table for the process. Move-only; thread-safe.
+/// long as this object lives. The number is random, so that others can hardly guess it, and only the memory's
+/// descriptor carries it. One table of the process holds all numbers. Move-only; add() is thread-safe.
 class told_counter {
  public:
   told_counter() noexcept = default;
-  /// Throws weft::error, or std::bad_alloc.
+  /// Draws a number; reports under it are added to `counts`. Throws weft::error, or std::bad_alloc.
   explicit told_counter(std::shared_ptr<write_counter_core> counts);
   told_counter(told_counter&& other) noexcept : number_(std::exchange(other.number_, 0)) {}
   told_counter& operator=(told_counter&& other) noexcept {
@@ -25,7 +25,7 @@ class told_counter {
   }
   ~told_counter();
 
-  /// The number; 0: none.
+  /// The number; 0 for an object that was default-constructed or moved from.
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
 
   /// Counts writes that a peer has reported. Does nothing if no counter has this number now.

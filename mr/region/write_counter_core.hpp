@@ -11,7 +11,7 @@
 
 namespace weft::mr::detail {
 
-/// A counter's view of a task that waits: the count that it waits for.
+/// A counter's view of a waiting task: the count that the task waits for.
 class remote_writes_request : public weft::detail::remote_waiter {
  protected:
   explicit remote_writes_request(std::uint64_t writes) noexcept : wanted_(writes) {}
@@ -29,11 +29,11 @@ class remote_writes_request : public weft::detail::remote_waiter {
 /// that wait.
 ///
 /// Counting takes no lock as long as no waiter is due: a waiter publishes the count that it waits for, and then loads
-/// the count; add() does it the other way round. memory_order_seq_cst puts both in one total order, so that one of them
-/// sees the other.
+/// the count; add() changes the count, and then loads what is published. memory_order_seq_cst puts these accesses in
+/// one total order, so that at least one side sees what the other has stored.
 class write_counter_core {
  public:
-  /// Adds to the count. From any thread; a task that this wakes sees what was written before.
+  /// Adds to the count. From any thread; a task that this call wakes sees what the caller has written before.
   void add(std::uint32_t writes = 1) noexcept {
     if (count_.fetch_add(writes) + writes >= next_due_.load()) [[unlikely]]
       wake_those_due();

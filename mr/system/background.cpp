@@ -23,7 +23,7 @@ task<> hand_over(background_job* item) {
   std::unique_ptr<background_job> job(item);
   try {
     co_await run_and_destroy(job);
-  } catch (const std::exception&) {  // there is no thread, or no memory for one
+  } catch (const std::exception&) {  // no worker could be started, for want of a thread or of memory
     job->run();
   }
 }
@@ -32,7 +32,8 @@ task<> hand_over(background_job* item) {
 
 void run_on_worker(std::unique_ptr<background_job> job) noexcept {
   executor_core* const running = executor_core::current();
-  // Handlers of a foreign event loop run between the turns of the executor that it drives.
+  // Handlers of a foreign event loop run between the turns of the executor that the loop drives, which is not current
+  // then.
   if (executor_core* const home = running != nullptr ? running : executor_core::driven_here()) {
     try {
       run_in_background(*home, hand_over(job.get()));

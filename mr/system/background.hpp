@@ -13,12 +13,13 @@ class background_job {
   background_job& operator=(const background_job&) = delete;
   virtual ~background_job() = default;
 
-  /// Runs once, then the job is destroyed, both on the same thread.
+  /// Does the work. Called once; the job is destroyed next, on the same thread.
   virtual void run() noexcept = 0;
 };
 
 /// Has a worker run and destroy `job`; executor::run() returns only after that. On a thread without an executor, where
-/// blocking does no harm, it happens before the call returns.
+/// blocking does no harm, this call runs and destroys the job itself. If there is no thread or memory for a worker, the
+/// job runs on the executor's thread, and stalls the executor.
 void run_on_worker(std::unique_ptr<background_job> job) noexcept;
 
 }  // namespace weft::mr::detail

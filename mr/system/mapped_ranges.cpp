@@ -67,7 +67,7 @@ std::optional<std::vector<mapped_range>> ask_for(int maps, const bounds& wanted)
     query.vma_name_addr = reinterpret_cast<std::uintptr_t>(name.data());
     query.vma_name_size = static_cast<std::uint32_t>(name.size());
     if (::ioctl(maps, ask, &query) != 0) {
-      if (errno == ENOENT) break;  // nothing there, nor behind it
+      if (errno == ENOENT) break;  // nothing is mapped at `at` or behind it
       return std::nullopt;
     }
     if (query.vma_start >= wanted.end) break;
@@ -110,7 +110,7 @@ std::string_view take_word(std::string_view& line) noexcept {
   return word;
 }
 
-// Leaves the name of the file in `line`.
+// Parses a line of /proc/self/maps, and leaves the name of the file in `line`. std::nullopt if the line is malformed.
 std::optional<mapped_range> parse(std::string_view& line) noexcept {
   mapped_range range;
   std::uint64_t inode = 0;

@@ -26,10 +26,11 @@ struct mapped_range {
 };
 
 /// The mappings that overlap `memory`, in order of address; none if it is not mapped at all. std::nullopt if the kernel
-/// does not tell: there is no /proc, or no descriptor for it. Blocks while another thread maps memory: for workers.
+/// does not tell, for example without /proc or a free descriptor. Blocks while another thread maps memory: for workers.
 [[nodiscard]] std::optional<std::vector<mapped_range>> mapped_ranges_of(std::span<const std::byte> memory);
 
-/// The mappings that overlap `memory`, from the text of /proc/self/maps: for older kernels and tests.
+/// The mappings that overlap `memory`, from the text of /proc/self/maps: for older kernels and tests. std::nullopt if
+/// the text is malformed.
 [[nodiscard]] std::optional<std::vector<mapped_range>> mapped_ranges_in(std::string_view maps,
                                                                         std::span<const std::byte> memory);
 

@@ -115,8 +115,8 @@ bool mapping::map_huge(std::size_t bytes, page_kind pages, origin from) {
   return true;
 }
 
-// Called before the first page is touched. Prefers the node instead of binding to it, because another node's memory is
-// better than none. See mbind(2).
+// Has the kernel take the pages from `node`. Called before the first page is touched. Prefers the node instead of
+// binding to it, because another node's memory is better than none. See mbind(2).
 void mapping::prefer(int node) {
   constexpr std::size_t bits = 1024;
   constexpr std::size_t bits_of_word = 8 * sizeof(unsigned long);
@@ -134,8 +134,8 @@ void mapping::prefer(int node) {
   }
 }
 
-// Huge pages are possible only where the mapping is aligned to them: map more, and cut off both ends. The kernel aligns
-// files by itself if they may have huge pages at all.
+// Huge pages are possible only where the mapping is aligned to them. So this maps more, and cuts off both ends. The
+// kernel aligns files by itself if they may have huge pages at all.
 void mapping::map_transparent(std::size_t bytes, origin from) {
   if (from == origin::new_file) {
     map_small(bytes, from);
@@ -201,7 +201,8 @@ mapping::refusal mapping::make_file(std::size_t bytes, page_kind pages) noexcept
   return {};
 }
 
-// Called after the file is mapped, because F_SEAL_FUTURE_WRITE spares existing mappings.
+// Seals the file against changes of its length, and, with file_access::read_only, against writable mappings. Called
+// after the file is mapped, because F_SEAL_FUTURE_WRITE spares existing mappings.
 void mapping::seal(file_access others) {
   int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (others == file_access::read_only) seals |= F_SEAL_FUTURE_WRITE;
@@ -209,8 +210,8 @@ void mapping::seal(file_access others) {
   if (refused < 0) throw failure_of(memory_.size(), "fcntl(F_ADD_SEALS)", -refused);
 }
 
-// MADV_DONTFORK keeps a child from writing into its parent's messages. Memory that takes no such advice is used all the
-// same.
+// Maps the file. MADV_DONTFORK keeps a child from writing into its parent's messages; if the kernel refuses this
+// advice, the memory is used all the same.
 mapping::refusal mapping::map_file(std::size_t bytes, file_access access) noexcept {
   refusal why;
   const int wanted = access == file_access::read_only ? PROT_READ : protection;
@@ -225,8 +226,8 @@ mapping::refusal mapping::map_file(std::size_t bytes, file_access access) noexce
   return {};
 }
 
-// Populates the mapping, because fallocate(2) ignores its NUMA node and huge pages; before Linux 5.14 there is only
-// fallocate(2). Pages of MAP_HUGETLB are reserved already.
+// Provides all pages of the file, through the mapping, because fallocate(2) ignores the mapping's NUMA node and huge
+// pages; before Linux 5.14 there is only fallocate(2). Pages of MAP_HUGETLB are reserved already.
 void mapping::provide_pages() {
   if (pages_ == page_kind::huge || pages_ == page_kind::giant) return;
   const char* call = "madvise(MADV_POPULATE_WRITE)";

@@ -29,9 +29,9 @@ class mapping {
   static constexpr std::size_t giant_page_bytes = std::size_t{1} << 30;  ///< a page of 1 GiB
 
   /// Maps `bytes`, a multiple of the page size, of anonymous memory; the kernel provides each page when it is first
-  /// touched. `huge_pages` tries the largest kind first whose size divides `bytes`. The pages come from NUMA node
-  /// `node` as long as it has free ones; -1: from the node that first touches them. Throws errc::no_memory, or the
-  /// system's error.
+  /// touched. With `huge_pages` it tries the kinds of pages whose size divides `bytes`, the largest first. The pages
+  /// come from NUMA node `node` as long as that has free ones; -1: from the node of the thread that first touches them.
+  /// Throws errc::no_memory, or the system's error.
   mapping(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
   /// Maps `bytes` of a new file in memory, which has no name and is closed with the mapping: memfd_create(2). file()
@@ -39,17 +39,19 @@ class mapping {
   /// that no access here raises SIGBUS for that reason. Transparent huge pages depend on a system setting of their own,
   /// /sys/kernel/mm/transparent_hugepage/shmem_enabled, which is "never" on most systems.
   ///
-  /// All pages are provided at once, because a page that is missing later would raise SIGBUS too, instead of an error.
-  /// A child of fork(2) does not have the memory (MADV_DONTFORK), which it would otherwise share with its parent.
+  /// This call provides all pages, because a page that is missing later would raise SIGBUS too, instead of an error. A
+  /// child of fork(2) does not have the memory (MADV_DONTFORK), which it would otherwise share with its parent. Throws
+  /// as the constructor does.
   ///
   /// With file_access::read_only, a process that gets the file can map it for reading only (F_SEAL_FUTURE_WRITE, since
   /// Linux 5.1); this mapping stays writable.
   [[nodiscard]] static mapping in_memory_file(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls,
                                               file_access others = file_access::read_write);
 
-  /// Maps `bytes` of an existing file from file.offset on, which must be a multiple of the file's page size; if its
-  /// pages are huge, `bytes` must be one too, or munmap(2) fails. Writes are visible to everybody who maps the file.
-  /// The caller keeps the descriptor, and leaves it open as long as file() is used.
+  /// Maps `bytes` of an existing file from file.offset on, which must be a multiple of the file's page size. If the
+  /// pages are huge, `bytes` must be such a multiple too, or munmap(2) fails. Writes are visible to everybody who maps
+  /// the file. The caller keeps the descriptor, and must leave it open as long as file() is used. Throws as the
+  /// constructor does.
   ///
   /// If another process has made the file, check its size and seals first: any access to a file that can become shorter
   /// may raise SIGBUS.
@@ -75,14 +77,14 @@ class mapping {
   [[nodiscard]] page_kind pages() const noexcept { return pages_; }
   /// Why the pages are not as large as they could be, if huge pages were requested.
   [[nodiscard]] const std::string& pages_reason() const noexcept { return reason_; }
-  /// The NUMA node that its pages come from as long as it has free ones; -1: none in particular.
+  /// The NUMA node that the pages come from as long as that has free ones; -1: no particular node.
   [[nodiscard]] int node() const noexcept { return node_; }
   /// Why node() is not the one that was requested.
   [[nodiscard]] const std::string& node_reason() const noexcept { return node_reason_; }
 
  private:
   enum class origin : std::uint8_t { anonymous, new_file };
-  /// The call that failed, and its errno; null: none.
+  /// The call that failed, and its errno; `call` is null if none has failed.
   struct refusal {
     const char* call = nullptr;
     int number = 0;

@@ -7,7 +7,7 @@
 
 namespace weft::mr::detail {
 
-/// The machine's smallest pages: 4 KiB, or more on some processors. See sysconf(3), _SC_PAGESIZE.
+/// The size of the machine's smallest pages: 4 KiB, or more on some processors. See sysconf(3), _SC_PAGESIZE.
 [[nodiscard]] inline std::size_t page_bytes() noexcept {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;

@@ -37,13 +37,13 @@ std::string why_not(const mapped_range& range, bool on_dax_device) {
   if (!range.shared) return "it is a private mapping, whose changes never reach its file";
   struct stat file {};
   struct statfs found {};
-  // The kernel says " (deleted)" behind the name of a file that has none any more.
+  // The kernel appends " (deleted)" to the name of a file that has been deleted, so that no file is found.
   if (::stat(range.file.c_str(), &file) != 0 || ::statfs(range.file.c_str(), &found) != 0)
     return fmt::format("no file of the name '{}' can be found", range.file);
   if (on_dax_device) {
     return is_dax_device(file) ? std::string() : fmt::format("its file '{}' is no DAX device", range.file);
   }
-  if (S_ISBLK(file.st_mode)) return {};  // a disk without a file system, whose name is in one in memory
+  if (S_ISBLK(file.st_mode)) return {};  // a disk itself; only its name is in a file system in memory
   return is_in_memory(found) ? fmt::format("its file '{}' is in memory, not on a disk", range.file) : std::string();
 }
 
