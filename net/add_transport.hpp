@@ -14,11 +14,11 @@ class transport;
 /// Called by device::open(), on any thread. Throws weft::error.
 using transport_opener = std::function<std::unique_ptr<transport>(std::string_view name)>;
 
-/// Makes a transport that is not of this build known to device::open(), as "NAME" and "NAME:...", alone, in lists and
-/// as a rail, for as long as the process lives. "auto" does not use it. May be called on any thread.
+/// Adds a transport from outside this library, for as long as the process lives. device::open() then opens it as "NAME"
+/// and "NAME:...", alone, in lists and as a rail; "auto" does not use it. May be called on any thread.
 ///
-/// Throws errc::invalid_argument if the name is empty or has characters other than letters, digits, "_" and "-", if
-/// `open` is empty, and if a transport of that name is known already. See docs/transports.md.
+/// Throws errc::invalid_argument if the name is empty, is "auto", or has characters other than letters, digits, "_" and
+/// "-", if `open` is empty, and if a transport of that name is known already. See docs/transports.md.
 void add_transport(const std::string& name, transport_opener open);
 
 }  // namespace weft::net

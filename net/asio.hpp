@@ -8,7 +8,7 @@
 ///     co_await asio::async_read_until(peer, asio::dynamic_buffer(answer), '\n', asio::use_awaitable);
 ///     asio::ssl::stream<net::stream> secure(std::move(peer), context);
 ///
-/// A stream belongs to the executor of an asio_host, and is used on the thread that runs its io_context. Handlers get
+/// A stream belongs to the executor of an asio_host: use it on the thread that runs the host's io_context. Handlers get
 /// asio::error::eof at the end of the stream, asio::error::operation_aborted after a cancellation or a close() of this
 /// end, and asio::error::connection_reset if the peer died; other errors are weft's.
 
@@ -25,7 +25,7 @@
 
 namespace weft::net {
 
-/// The executor of an io_context.
+/// The executor of the io_context that drives a stream: stream::get_executor().
 class stream::executor_type : public asio::io_context::executor_type {
  public:
   /// The executor `of` an io_context.
@@ -49,7 +49,7 @@ namespace detail {
 }
 
 /// A stream's task whose failures have Asio's codes. With `expects_bytes`, a result of no bytes is asio::error::eof.
-/// The result is translated where it is taken, because another coroutine around the task would cost more than the rest.
+/// The result is translated where it is taken, because a coroutine around the task would cost more than all else here.
 template <class T>
 class task_for_asio : public task<T> {
  public:

@@ -11,7 +11,7 @@ back_off::back_off(const retry_options& when)
       longest_(std::max(saturated(when.max_pause), bound_)),
       random_(when.seed ? *when.seed : std::random_device{}()) {}
 
-// SplitMix64, whose state is one number. With so few values, the bias of the remainder is at most one in 2^30.
+// SplitMix64, whose state is one number. The bias of the remainder is less than one in 2^30 for pauses of up to 10 s.
 duration back_off::next() {
   random_ += 0x9E37'79B9'7F4A'7C15;
   std::uint64_t drawn = random_;

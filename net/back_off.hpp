@@ -12,11 +12,11 @@ namespace weft::net {
 
 /// When to try again, and when to give up.
 struct retry_options {
-  std::chrono::milliseconds first_pause{100};       ///< after the first failure, at most
-  std::chrono::milliseconds max_pause{10'000};      ///< after any failure, at most
-  std::chrono::milliseconds give_up_after{60'000};  ///< for all attempts and pauses together
-  unsigned max_attempts = 0;                        ///< 0: as many as that time allows
-  std::optional<std::uint64_t> seed{};              ///< seam: draw the same pauses each time
+  std::chrono::milliseconds first_pause{100};       ///< the longest pause after the first failure
+  std::chrono::milliseconds max_pause{10'000};      ///< the longest pause after any failure
+  std::chrono::milliseconds give_up_after{60'000};  ///< the limit for all attempts and pauses together
+  unsigned max_attempts = 0;                        ///< 0: as many as give_up_after allows
+  std::optional<std::uint64_t> seed{};              ///< for tests, to draw the same pauses each time
 };
 static_assert(std::is_trivially_destructible_v<retry_options>);
 
@@ -24,7 +24,8 @@ static_assert(std::is_trivially_destructible_v<retry_options>);
 /// the bound and the bound, so that the many clients of a restarted server do not all come at once.
 class back_off {
  public:
-  /// The first pause is at most retry_options::first_pause.
+  /// Begins with first_pause as the bound. A first_pause below 1 ms counts as 1 ms, and a max_pause below first_pause
+  /// counts as first_pause.
   explicit back_off(const retry_options& when);
   /// How long to wait before the next attempt.
   [[nodiscard]] duration next();

@@ -42,7 +42,7 @@ void batch_operation::begin() {
 
 void batch_operation::cancel() noexcept { owner_->stop(*this); }
 
-// Members are released here as well, because the task that awaited the batch may use them before it is destroyed.
+// Members are released here as well, because the awaiting task may use them before the batch is destroyed.
 void batch_operation::await_resume() {
   if (claimed_) release_members(members_.size());
   if (refused_) throw *refused_;

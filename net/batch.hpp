@@ -20,7 +20,8 @@ class [[nodiscard("co_await it")]] batch_operation final : public weft::detail::
   batch_operation& operator=(batch_operation&&) = delete;
   ~batch_operation();
 
-  /// Throws the weft::error of the first member, in posting order, that failed.
+  /// Throws weft::error: why the batch was refused, that of the first member, in posting order, that failed, or
+  /// errc::canceled if the batch was stopped before it began.
   void await_resume();
   [[nodiscard]] std::string describe() const override;
 
@@ -44,9 +45,9 @@ class [[nodiscard("co_await it")]] batch_operation final : public weft::detail::
 
   operation_owner* owner_;
   std::span<transfer> members_;
-  bool claimed_ = false;  // its members point to it
+  bool claimed_ = false;  // the members point to this batch
   std::size_t unfinished_ = 0;
-  std::optional<error> refused_;  // why it was refused, before any member was posted
+  std::optional<error> refused_;  // why the batch was refused, before any member was posted
 };
 
 }  // namespace weft::net

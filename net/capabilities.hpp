@@ -21,9 +21,9 @@ struct capabilities {
   bool device_memory = false;    ///< both ends copy for fabrics that cannot reach it: connection_options::device_memory
   bool persistent_flush = false;  ///< flush_type::persistent: both ends have set connection_options::persistent_flush
   bool device_flush = false;      ///< persistent flushes by the peer's device as well: docs/persistence.md
-  bool sees_writes = false;   ///< fabrics see the peer's writes; else the peer notifies the owner of a write counter
-  bool same_machine = false;  ///< the peer is a process of this machine, reached by shared memory
-  bool atomics = false;       ///< fetch_add and compare_swap
+  bool sees_writes = false;       ///< the fabric sees a peer's writes; else the writer notifies the owner of a counter
+  bool same_machine = false;      ///< the peer is a process of this machine, reached by shared memory
+  bool atomics = false;           ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)
   std::uint16_t incoming_reads = 0;  ///< reads of the peer that may be outstanding here (IRD)
   /// The peer's own ORD, before the smaller one of both ends was taken, over iWARP in user space (RFC 6581 section
@@ -31,11 +31,11 @@ struct capabilities {
   std::optional<std::uint16_t> peer_outgoing_reads{};
   /// The peer's own IRD, under the conditions of peer_outgoing_reads.
   std::optional<std::uint16_t> peer_incoming_reads{};
-  std::uint64_t max_message_bytes = 0;       ///< of one write or read
-  std::uint32_t max_send_bytes = 0;          ///< of one send: the peer's receive_size; 0: not known
+  std::uint64_t max_message_bytes = 0;       ///< the most bytes of one write or read; of a send, with weft's trailer
+  std::uint32_t max_send_bytes = 0;          ///< the most bytes of one send: the peer's receive_size; 0: not known
   std::uint8_t max_parts = 8;                ///< scatter/gather elements of a write; a send has one less
   std::uint8_t max_read_parts = 8;           ///< scatter/gather elements of a read
-  bool write_completes_when_placed = false;  ///< else a completed write is placed once a flush completes
+  bool write_completes_when_placed = false;  ///< else a completed write is sure to be in place after a later flush
   bool completes_on_answer = false;          ///< a completed send or write has reached the peer; else it may be lost
   /// Words that threads of this end access during the peer's reads, or during its writes up to this size, are never
   /// torn: see mr/shared_words.hpp. 0: nothing is promised.

@@ -63,7 +63,7 @@ void transfer::use(const sink& memory) {
     }
     void operator()(const sink::consumed& taken) const noexcept {
       self.one_ = taken.from->slice();
-      self.owned_.swap(*taken.from);  // empty so far
+      self.owned_.swap(*taken.from);  // leaves an empty buffer there
     }
     void operator()(const mr::shared_buffer* held) const noexcept { self.share(*held); }
     void operator()(std::span<const mr::slice> list) const noexcept {
@@ -98,8 +98,8 @@ task<> connection::send_bytes(std::string_view text, const send_options& how) {
   return send_bytes(std::as_bytes(std::span(text)), how);
 }
 
-// The connection may be gone when the task begins, and when it has waited for memory: only `keys` may be used then.
-// `state` belongs to `core`.
+// The connection may be gone when the task begins, and after its wait for memory. So check_task() first asks `keys`;
+// only then may `core`, and `state` in it, be used.
 task<> connection::send_copy(connection_core& core, connection_state& state, std::shared_ptr<link_keys> keys,
                              std::span<const std::byte> bytes, send_options how) {
   check_task(state, *keys, "send to");

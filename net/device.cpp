@@ -85,7 +85,8 @@ device_statistics device::statistics() const { return checked()->statistics(); }
 
 namespace {
 
-// Each attempt finds its own receives, because a failed one may hold those it was given for a while.
+// Connects over one fabric. Each attempt finds receives of its own, because a failed attempt may keep its receives for
+// a while.
 task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state> state, std::size_t fabric,
                                                     std::string_view address, std::string passed_over,
                                                     connection_options options, bool is_last) {
@@ -135,7 +136,8 @@ task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state
   co_return co_await try_in_order(candidates, named, attempt, may_reach_otherwise);
 }
 
-// The port that the first fabric has chosen is used for the others, too.
+// Replaces port 0 by the port of `chosen`: the port that the first listener has chosen is used on the other fabrics,
+// too.
 std::string with_port_of(std::string_view address, std::string_view chosen) {
   if (!address.ends_with(":0")) return std::string(address);
   return fmt::format("{}{}", address.substr(0, address.size() - 2), chosen.substr(chosen.rfind(':')));
@@ -144,16 +146,17 @@ std::string with_port_of(std::string_view address, std::string_view chosen) {
 // The fabrics that listen at an address, and the failures of the others.
 struct listening {
   std::vector<fabric_listener> parts;
-  failed_attempts failures;        // of the other fabrics
+  failed_attempts failures;        // of fabrics that do not listen, except the last
   std::optional<error> of_widest;  // the failure of the last fabric, which reaches the most peers and is tried first
-  std::optional<error> of_taken;   // another program listens at that port over some fabric, and would get the peers
+  std::optional<error> of_taken;   // set if another program has the port over some fabric, and would get the peers
 };
 
-// Tries the last fabric first, because it reaches the most peers and its ports are the likeliest to be taken.
+// Listens over each fabric that can, and collects the failures of the others. Tries the last fabric first, because it
+// reaches the most peers and its ports are the likeliest to be taken.
 task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::vector<std::size_t> candidates,
                                       std::string address, listen_options options) {
   listening made;
-  failed_attempts in_order;  // as tried: the widest fabric's comes first, because it tells more than a taken address
+  failed_attempts in_order;  // failures as they came: the widest fabric's comes first, because it says the most
   bool all_have_own_ports = true;
   for (auto fabric = candidates.rbegin(); fabric != candidates.rend(); ++fabric) {
     net::transport& way = state->fabric(*fabric);
@@ -164,8 +167,8 @@ task<listening> listen_where_possible(std::shared_ptr<device_state> state, std::
       made.parts.emplace_back(*fabric, std::move(source));
       all_have_own_ports = all_have_own_ports && way.has_own_ports();
     } catch (const error& why) {
-      // If no fabric listens yet, a taken address is final. Later, the port chosen by an earlier fabric may be taken on
-      // this one only.
+      // If no fabric listens yet, a taken address is final. Later, the port that an earlier fabric has chosen may be
+      // taken on this fabric only.
       const bool is_taken = why.code() == std::errc::address_in_use;
       const bool is_widest = fabric == candidates.rbegin();
       if (why.code() == errc::canceled || (is_taken && is_widest)) throw;

@@ -30,10 +30,10 @@ static_assert(std::is_trivially_destructible_v<expose_options>);
 /// Destroying it revokes the key, and returns the buffer to its pool. An RDMA device needs time to revoke a key, and a
 /// worker waits for it: the buffer returns afterwards, and revoke() waits until then. See ibv_bind_mw(3).
 ///
-/// If the peer uses a key that was revoked, the connection ends, with every other operation on it, even if the access
-/// was already on its way. So drop or revoke an exposure only once the peer is known to be done: it said so in a
-/// message, or the connection is over. A caller that stops waiting for a peer that may still write, at a timeout,
-/// retires the exposure instead:
+/// If the peer uses a key that was revoked, even by an access that was already on its way, the connection ends, with
+/// every other operation on it; over rails (docs/rails.md) only that access fails. So drop or revoke an exposure only
+/// once the peer is known to be done: it said so in a message, or the connection is over. A caller that stops waiting
+/// for a peer that may still write, at a timeout, retires the exposure instead:
 ///
 ///     auto open = co_await peer.expose(std::move(room), mr::usage::write_dst);
 ///     try {
@@ -50,13 +50,13 @@ static_assert(std::is_trivially_destructible_v<expose_options>);
 ///     const auto how = co_await open.ended();  // net::exposure_end::deadline: the peer did not come
 ///     room = co_await open.revoke();  // at once
 ///
-/// The connection's executor revokes the key in its next turn, so later if it is busy or does not run. Over a
-/// connection with rails (docs/rails.md) a late access of the peer fails alone; over any other it ends the connection.
+/// The connection's executor revokes the key in its next turn, which is late if the executor is busy or does not run.
 ///
 /// An exposure may outlive its connection, whose end revokes the key, as does the peer's send_options::invalidate.
-/// While a part of a region is exposed the region stays registered: region::release() is errc::busy, and a region that
-/// owns its memory is deregistered when its last exposure has ended. An exposure belongs to the connection's executor.
-/// If it is destroyed or retired on another thread, that happens a little later, on that executor.
+/// While a part of a region is exposed the region stays registered: region::release() is errc::busy, and a destroyed
+/// region that owns its memory is deregistered once its last exposure has ended. An exposure belongs to the
+/// connection's executor. If it is destroyed or retired on another thread, that takes effect a little later, on that
+/// executor.
 class exposure {
  public:
   exposure() noexcept = default;
@@ -68,19 +68,20 @@ class exposure {
   exposure& operator=(exposure&& other) noexcept;
   ~exposure();
 
-  /// The descriptor to send to the peer. errc::invalid_argument if the exposure is empty.
+  /// The descriptor to send to the peer, which stays after revoke() and retire(). errc::invalid_argument if the
+  /// exposure was never opened, or was moved from.
   [[nodiscard]] const mr::remote_region& remote() const {
     if (!remote_) [[unlikely]]
       weft::detail::throw_misuse(errc::invalid_argument, "use the key of an exposure that is empty");
     return *remote_;
   }
-  /// The buffer that is exposed; empty if it is a part of a region.
+  /// The buffer that is exposed; empty if a part of a region is exposed, or if the exposure is empty.
   [[nodiscard]] const mr::buffer& memory() const noexcept { return buffer_; }
 
-  /// Revokes the key, and yields the buffer or releases the region. The peer no longer touches the memory, unless it
-  /// breaks the rules and had mapped it (mr::registration_options::direct; docs/shm.md), or lies about operations in
-  /// flight over a software provider of libfabric (docs/fabric.md). A stop does not interrupt it; the exposure is empty
-  /// meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
+  /// Revokes the key, and yields the buffer or releases the region. Afterwards the peer no longer touches the memory,
+  /// unless it breaks the rules and had mapped it (mr::registration_options::direct; docs/shm.md), or lies about
+  /// operations in flight over a software provider of libfabric (docs/fabric.md). A stop does not interrupt revoke();
+  /// the exposure is empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
   task<mr::buffer> revoke();
 
   /// Waits until the peer can no longer touch the memory, and yields the reason: the deadline, the peer, or the end of
@@ -88,16 +89,16 @@ class exposure {
   /// exposure meanwhile, and at once for an empty one. A stop leaves the exposure as it is. errc::wrong_thread
   /// elsewhere than on the connection's executor.
   task<exposure_end> ended();
-  /// Like ended(), without waiting; exposure_end::open if it has not ended, or was retired. On the connection's
+  /// Like ended(), without waiting; exposure_end::open if the loan has not ended, or was retired. On the connection's
   /// executor.
   [[nodiscard]] exposure_end ended_by() const noexcept;
 
   /// Leaves key and memory to the connection, which keeps both until the peer revokes the key
   /// (send_options::invalidate), the program confirms that the peer is done (connection::confirm_retired()), the
-  /// deadline comes, or the connection ends; if that has happened before, it releases them at once. Until then the peer
-  /// may use the memory. A buffer stays in use in its pool, and connection_statistics::retired counts all retired
-  /// memory: a peer that never confirms keeps it until the connection ends. The exposure is empty afterwards; remote()
-  /// still yields the key. Allocates nothing.
+  /// deadline comes, or the connection ends; if one of these has happened already, both are released at once. Until
+  /// then the peer may use the memory. A buffer stays in use in its pool, and connection_statistics::retired counts all
+  /// retired memory: without a deadline or confirmation, it may accumulate until the connection ends. The exposure is
+  /// empty afterwards; remote() still yields the key. Allocates nothing.
   void retire() noexcept;
 
  private:

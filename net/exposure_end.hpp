@@ -9,7 +9,7 @@ namespace weft::net {
 enum class exposure_end : std::uint8_t {
   open,        ///< it was not revoked: the peer may use the memory, or is about to lose it
   deadline,    ///< expose_options::until
-  owner,       ///< the program: exposure::revoke(), or its destructor
+  owner,       ///< the program: exposure::revoke(), the destructor, or connection::confirm_retired()
   peer,        ///< the peer, by a message that revoked the key (send_options::invalidate)
   connection,  ///< the end of the connection
 };

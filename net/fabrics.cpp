@@ -30,7 +30,7 @@ std::vector<fabric_info> rdma_fabrics() {
 #ifdef WEFT_WITH_VERBS
   return verbs::describe_devices(verbs::rdma_calls::libraries());
 #else
-  return {try_fabric("verbs")};  // says that this build has none
+  return {try_fabric("verbs")};  // the entry says that this build has no verbs
 #endif
 }
 
@@ -40,7 +40,7 @@ std::vector<fabric_info> libfabric_fabrics() {
 #ifdef WEFT_WITH_FABRIC
   try {
     for (const std::string& provider : fabric::list_providers()) all.push_back(try_fabric("fabric:" + provider));
-  } catch (const error&) {  // which the entry below reports
+  } catch (const error&) {  // the entry below has the reason
   }
 #endif
   if (all.empty()) all.push_back(try_fabric("fabric"));

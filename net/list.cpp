@@ -93,7 +93,7 @@ void list_operation::throw_failure() const {
   throw error(errc::canceled, fmt::format("a list of {}s: stopped before it began", name_of(element_.kind_)));
 }
 
-// Checks that all blocks are within bounds. The other checks are the same for each element.
+// Checks that all blocks are within bounds. All other checks have the same result for each block.
 std::optional<error> list_operation::check_blocks() const {
   if (blocks_.block_bytes == 0) return error(errc::invalid_argument, "the blocks of the list have no bytes");
   const auto last_local = last_block(blocks_.local.size(), blocks_.block_bytes, blocks_.local_stride);
@@ -135,7 +135,7 @@ void list_operation::look_up(std::size_t first, std::span<run_element> into) noe
   is_of_blocks_ ? look_up_blocks(first, into) : look_up_parts(first, into);
 }
 
-// The link asks for elements in order.
+// The link must ask for the elements in order, because like_ describes only one stretch of the parts.
 void list_operation::look_up_parts(std::size_t first, std::span<run_element> into) noexcept {
   for (run_element& each : into) {
     if (first >= like_.end) {

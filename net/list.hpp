@@ -41,22 +41,22 @@ struct block_list {
   std::uint64_t block_bytes = 0;         ///< of each block
   std::uint64_t local_stride = 0;        ///< from the beginning of one block to the next; 0: `block_bytes`
   std::uint64_t remote_stride = 0;       ///< the stride in the peer's memory; 0: `block_bytes`
-  std::span<const block_pair> blocks{};  ///< the blocks to move; the array has a name, and outlives the operation
+  std::span<const block_pair> blocks{};  ///< the blocks to move; their array must outlive the operation: give it a name
 };
 static_assert(std::is_trivially_destructible_v<block_list>);
 
 /// Any number of writes, or of reads, that are awaited as one: the result of connection::write() and read() of a list.
 ///
-/// Its elements are posted in order, as many at a time as the transport has room for, and before operations that are
-/// awaited later. All are checked before the first one is posted, and their memory is borrowed until the list ends. A
-/// list is awaited once, before its connection is destroyed.
+/// Its elements are posted in order, as many at a time as connection_options::send_depth has room for, and before
+/// operations that are awaited later. All are checked before the first one is posted, and their memory is borrowed
+/// until the list ends. A list may be awaited only once, and before its connection is destroyed.
 ///
 ///     auto push = peer.write(layer, {.immediate = 7});
 ///     co_await push;
 ///
 /// After a stop, or the failure of an element, no more elements are posted. The list ends once the transport no longer
-/// uses the memory of the posted ones, so done() is exact then. Destroying a task while elements are posted ends the
-/// program.
+/// uses the memory of the posted ones, so done() is exact then. Destroying the waiting task while elements are in
+/// flight ends the program.
 class [[nodiscard("co_await it")]] list_operation final : public weft::detail::operation_base,
                                                           private transfer_group,
                                                           private work_run {
@@ -65,8 +65,8 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   list_operation& operator=(list_operation&&) = delete;
   ~list_operation();
 
-  /// Throws weft::error: that of the first failed element, as for connection::write() or read(), or errc::canceled.
-  /// done() elements before it have succeeded.
+  /// Throws weft::error: that of the first failed element, as for connection::write() or read(), the reason why the
+  /// list was refused before it was posted, or errc::canceled after a stop. The first done() elements have succeeded.
   void await_resume() const {
     if (failure_ || !begun()) [[unlikely]]
       throw_failure();
@@ -90,7 +90,7 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
     std::uint64_t offset = 0;  // from remote_slice::address() to the fabric's address
   };
 
-  // Awaiting a list without an owner is errc::closed.
+  // Awaiting a list without an owner throws errc::closed.
   list_operation(operation_owner* owner, transfer_kind kind, std::span<const list_part> parts,
                  const write_options& how);
   list_operation(operation_owner* owner, transfer_kind kind, const block_list& blocks, const write_options& how);
@@ -130,26 +130,26 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   void conclude() noexcept;
 
   operation_owner* owner_;
-  transfer element_;  // the next one to be posted; it waits in the connection's queue on behalf of the list
+  transfer element_;  // the next element to be posted, which waits in the connection's queue on behalf of the list
   std::span<const list_part> parts_;
   block_list blocks_;
   peer_names names_;                // of the peer's memory as a whole, if the connection has rails
   std::uint64_t first_remote_ = 0;  // where the peer's memory begins
   bool is_of_blocks_ = false;
   bool is_open_ = false;     // elements may still be posted
-  bool is_posting_ = false;  // inside post_elements(), while the link may complete some at once
-  bool is_carried_ = false;  // by staging, which posts its own requests for them
+  bool is_posting_ = false;  // inside post_elements(), while the link may complete elements at once
+  bool is_carried_ = false;  // staging carries the list out, by requests of its own
   bool is_run_ = false;      // posted as a run, which the link takes apart
   bool is_told_ = false;     // the owner of a write counter is notified of completed elements
   write_options how_;
   like_parts like_;
-  mr::region_pin pin_;  // the region of a run of blocks, from the first block on
+  mr::region_pin pin_;  // the region of a run of blocks, pinned once the first block is posted
   std::size_t posted_ = 0;
   std::size_t under_way_ = 0;  // posted and not completed
   std::size_t done_ = 0;
   std::size_t goes_on_at_ = 0;    // posting resumes once at most this many operations of the connection are in flight
   bool has_failed_ = false;       // an element has failed
-  std::optional<error> failure_;  // of the first failed element, or of a stop
+  std::optional<error> failure_;  // of the first failed element, of a stop, or why the list was refused
 };
 
 }  // namespace weft::net

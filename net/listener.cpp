@@ -72,7 +72,7 @@ void warn_of_little_room(device_state& device, const connection_options& options
   send_report(what);
 }
 
-// Whether the pool has too little for the receives that were asked for, now or ever.
+// Whether `why` means that the pool has too little for the receives that were asked for, now or ever.
 bool tells_of_a_full_pool(const error& why, device_state& device, const connection_options& options) {
   if (why.code() == errc::timed_out) return true;
   const std::size_t most = device.pool().max_buffers(receive_bytes(options), mr::budget::receive);
@@ -86,7 +86,8 @@ task<> turn_away(link_request& request, std::string_view words) {
   }
 }
 
-// Ends a set-up that waits for its peer, or sleeps until it may be ended. False if there is none: do not try again.
+// Ends a set-up that waits for its peer, or sleeps until one may be ended. False if none waits, and it is no use to try
+// again.
 task<bool> make_room(std::shared_ptr<connection_places> places) {
   const time_point now = executor_core::current()->now();
   const auto due = places->evict(now);
@@ -100,7 +101,7 @@ bool waits_for_others(const mr::budget_statistics& pool) noexcept {
   return pool.waiting != 0 && pool.pending_bytes == 0;
 }
 
-// Ends set-ups that wait for their peers, one at a time, while a peer waits for a full pool.
+// Ends set-ups that wait for their peers, one at a time, while a task waits for receives and the pool is full.
 task<> keep_making_room(const mr::pool& pool, std::shared_ptr<connection_places> places) {
   for (;;) {
     co_await sleep_for(connection_places::shortest_wait);
@@ -108,8 +109,8 @@ task<> keep_making_room(const mr::pool& pool, std::shared_ptr<connection_places>
   }
 }
 
-// Reserves the connection's part of the pool. Yields an error if too many peers already wait for the pool. Leaves a
-// size that the pool can never provide to the pool to refuse.
+// Reserves the connection's part of the pool. Yields an error if too many peers already wait for the pool. A size that
+// the pool can never provide is not reserved, and the pool itself refuses it later.
 task<std::optional<error>> too_many_wait(connection_place& place, device_state& device,
                                          const connection_options& options, time_point patience) {
   const std::size_t most = device.pool().max_buffers(receive_bytes(options), mr::budget::receive);
@@ -131,7 +132,8 @@ task<std::optional<error>> too_many_wait(connection_place& place, device_state& 
           most / wanted));
 }
 
-// Allocates a peer's receives from the pool. If it is full, ends set-ups that wait for their peers, to free theirs.
+// Allocates a peer's receives from the pool. While the pool is full, ends set-ups that wait for their peers, to free
+// the receives of those.
 task<receive_memory> find_receives_of_pool(device_state& device, const connection_options& options,
                                            std::shared_ptr<connection_places> places, time_point patience) {
   auto first =
@@ -139,10 +141,11 @@ task<receive_memory> find_receives_of_pool(device_state& device, const connectio
   co_return std::get<0>(std::move(first.values)).value();
 }
 
-// Sets the link up, unless its place is given to another peer meanwhile.
+// Sets the link up. Throws errc::timed_out if its place is given to another peer meanwhile.
 task<std::unique_ptr<link>> make_link(link_request& request, const set_up_options& options, connection_place& place) {
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
-  // If the task was stopped while it waited for receives, reports that: its peer may have gone for the same reason.
+  // Reports a stop that came while the task waited for receives, and not the error of a peer that may have gone for the
+  // same reason.
   if (promise.get_stop_token().stop_requested()) throw error(errc::canceled, "wait for the peer");
   waiting_set_up waiting(place, request.origin, promise.get_stop_token());
   promise.set_stop_token(waiting.token());
@@ -186,8 +189,8 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     if (!greeting::unpack(said)) set_up.private_data = hello.user_data();
     std::vector<std::byte> peer_data(said.begin(), said.end());
     if (shared == nullptr) warn_of_little_room(*device, options);
-    // The peer gives up at about this end's timeout, or after half of it if it could try another fabric. Waiting less
-    // than that leaves time to tell it.
+    // A peer with the same timeout gives up when that has passed, or half of it if there is another fabric to try. A
+    // shorter wait leaves time to tell the peer.
     const time_point patience = later(executor_core::current()->now(), options.set_up_timeout / 4);
     receive_memory receives;
     std::optional<error> full;
@@ -242,7 +245,7 @@ task<> reject_request(std::shared_ptr<device_state> device, std::unique_ptr<link
 }  // namespace
 
 task<connection> connection_request::accept(connection_options options) {
-  // Moves the request into the task, because the caller may not keep this until the task begins.
+  // Moves the request into the task, because this object may be gone by the time the task begins.
   return make_connection(accept_core(device_, request_.take(), std::move(place_), options));
 }
 
@@ -261,9 +264,9 @@ task<> connection_request::reject(std::span<const std::byte> private_data) {
 
 /// State that listener::accept() shares with the set-ups that it has begun, on the listener's executor.
 ///
-/// While calls wait and nobody takes the next request, a task in the background does (take_peer()), and then sets its
-/// connection up; meanwhile another task takes the request after that. When the last call leaves, the task that waits
-/// for a request is stopped, and those that set up go on until close().
+/// While calls wait, a background task takes the next request (take_peer()), and then sets its connection up; meanwhile
+/// another background task takes the request after that. When the last call leaves, the task that waits for a request
+/// is stopped, and those that set connections up go on until close().
 struct listener::set_ups : std::enable_shared_from_this<set_ups> {
   set_ups(std::shared_ptr<device_state> way, std::shared_ptr<link_listener> from,
           std::shared_ptr<connection_places> all_places, std::size_t at_once)
@@ -290,7 +293,8 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
     taking = true;
   }
 
-  // A peer whose connection nobody has taken learns that it was not served: it is aborted, not closed in order.
+  // Aborts the connections that nobody has taken, so that their peers learn that they were not served: an orderly close
+  // would not tell them.
   void close() noexcept {
     if (!home.belongs_to_this_thread()) return home.post([self = shared_from_this()] { self->close(); });
     if (closed.exchange(true)) return;
@@ -313,12 +317,12 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
   stop_source ended;                        // stops the set-ups
   std::optional<stop_source> nobody_waits;  // stops the wait for a request
   std::size_t callers = 0;
-  std::size_t in_progress = 0;      // set-ups
+  std::size_t in_progress = 0;      // number of set-ups that are going on
   bool taking = false;              // a task waits for a request, and then for room
-  std::atomic<bool> closed{false};  // then home may be gone
+  std::atomic<bool> closed{false};  // once it is true, `home` may be gone
 };
 
-/// The options of a call of accept(), with copies of what they refer to: a set-up may begin after the call.
+/// The options of a call of accept(), with copies of what they refer to: a set-up may begin after the call has ended.
 class listener::set_up_choice {
  public:
   set_up_choice(const connection_options& options, const device_state& device)
@@ -332,7 +336,7 @@ class listener::set_up_choice {
   set_up_choice(const set_up_choice&) = delete;
   set_up_choice& operator=(const set_up_choice&) = delete;
 
-  /// Throws the error that every set-up would end with.
+  /// Throws the error with which every set-up would fail, if there is such an error.
   void check(device_state& device) const {
     check_sizes(options_);
     const transport& way = device.fabric(0);
@@ -450,7 +454,7 @@ listener& listener::operator=(listener&& other) noexcept {
 
 std::string_view listener::address() const noexcept { return source_ ? source_->address() : std::string_view(); }
 
-// Passes copies, because the listener may be destroyed before the task begins, or while it waits.
+// Passes copies, because the listener may be destroyed before the task begins, or while the task waits.
 task<std::optional<connection_request>> listener::next() { return next_request(device_, source_.held(), places_); }
 
 task<std::optional<connection_request>> listener::next_request(std::shared_ptr<device_state> device,
@@ -463,7 +467,7 @@ task<std::optional<connection_request>> listener::next_request(std::shared_ptr<d
       if (request == nullptr) co_return std::nullopt;
       auto place = connection_place::take(places);
       {
-        const weft::detail::stop_shield shield(co_await weft::detail::current_promise());  // lest it lose the peer
+        const weft::detail::stop_shield shield(co_await weft::detail::current_promise());  // a stop would lose the peer
         while (place == nullptr) {
           const bool has_room = co_await make_room(places);
           if (!has_room) break;
@@ -481,7 +485,7 @@ task<std::optional<connection_request>> listener::next_request(std::shared_ptr<d
 
 void listener::close() noexcept {
   if (source_ == nullptr) return;
-  link_listener& source = *source_;  // first, because it detects a duplicate of the handle
+  link_listener& source = *source_;  // first, because `*` detects a duplicate of the handle
   if (set_ups_->closed) return;      // then the executor may be gone
   source.close();
   set_ups_->close();

@@ -41,13 +41,15 @@ class connection_request {
   /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws a
   /// weft::error that names the failed step. Call it once. The request may be destroyed meanwhile.
   ///
-  /// errc::no_memory at once if the pool can never hold the receives, or if too many peers of this listener already
-  /// wait for receives (listener_options::max_connections); errc::timed_out if the pool has none within a quarter of
-  /// set_up_timeout. In these cases the peer's connect() fails with ENOBUFS. errc::timed_out, too, if the peer has not
-  /// gone on for 100 ms while another one needs its place or, because the pool is full, its receives.
+  /// Throws errc::no_memory at once if the pool can never hold the receives, and after at most a quarter of
+  /// set_up_timeout if too many peers of this listener already wait for receives (listener_options::max_connections);
+  /// errc::timed_out if the pool has none by then. In these cases the peer's connect() fails with ENOBUFS.
+  /// errc::timed_out, too, if the peer has not gone on for 100 ms while another one needs its place or, because the
+  /// pool is full, its receives.
   task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
-  /// or max_interop_private_data if the peer is not weft or does not say so.
+  /// or max_interop_private_data if the peer is not weft or does not say so (profile::interop). More is
+  /// errc::invalid_argument.
   task<> reject(std::span<const std::byte> private_data = {});
 
  private:
@@ -81,7 +83,8 @@ class listener {
 
   /// Waits for the next peer that asks for a connection, and yields its request; the result is empty after close().
   /// Drops a peer whose request is invalid. While a task waits here, peers beyond listener_options::max_connections are
-  /// rejected, with the reason that there is no place for them. errc::wrong_thread elsewhere than on its executor.
+  /// rejected, with the reason that there is no place for them. Throws errc::wrong_thread on any other executor than
+  /// the listener's.
   task<std::optional<connection_request>> next();
 
   /// Waits for the next peer and sets its connection up, for programs that accept every request. The result is empty
@@ -93,14 +96,16 @@ class listener {
   /// (device_statistics::accepts_failed) and reported (report_kind::failure), and the others go on. Several tasks may
   /// wait at once, in next() too: each peer goes to one of them.
   ///
-  /// Stopping it loses no peer: set-ups that have begun go on, and their connections go to the next accept(). close()
-  /// ends them, and the connections that nobody has taken. A set-up uses the options of a call that waits when its peer
-  /// comes. errc::invalid_argument and errc::no_memory at once for options that would make every set-up fail;
-  /// errc::wrong_thread elsewhere than on the listener's executor.
+  /// Stopping a call loses no peer: set-ups that have begun go on, and their connections go to the next accept().
+  /// close() ends these set-ups, and the connections that nobody has taken. A set-up uses the options of the call that
+  /// began the wait for its peer, even if that call was stopped meanwhile or another call gets the connection. Throws
+  /// errc::invalid_argument and errc::no_memory at once for options that would make every set-up fail, and
+  /// errc::wrong_thread on any other executor than the listener's.
   task<std::optional<connection>> accept(connection_options options = {});
 
   /// Stops listening: next() and accept() yield nothing more, peers that connect are refused, and those that wait are
-  /// rejected. On another thread, as in the destructor, it takes effect a little later, on the listener's executor.
+  /// rejected. May be called, like the destructor, on any thread; on another thread than the executor's it takes effect
+  /// a little later, on the executor.
   void close() noexcept;
 
  private:

@@ -13,8 +13,8 @@
 namespace weft::net {
 
 /// A message that a peer has sent. Its payload is pool memory: keep it, forward it (`peer.send(std::move(m.payload))`),
-/// or let it go. A message that follows a write has immediate data, and an empty payload. While a payload is kept it
-/// counts against the receive budget.
+/// or let it go. A peer's write with immediate data arrives as a message with that data and an empty payload. The
+/// memory of a payload counts against the pool's receive budget for as long as the payload is kept.
 class message {
  public:
   /// A message with this payload, and nothing besides.
@@ -38,8 +38,8 @@ class message {
 
 /// A message that connection::recv_into() has stored in memory of the program's.
 struct receipt {
-  std::size_t bytes = 0;                           ///< its size; the memory behind it is as it was
-  std::optional<std::uint32_t> immediate{};        ///< as message::immediate; behind a write, `bytes` is 0
+  std::size_t bytes = 0;                           ///< the message's size; memory beyond it is unchanged
+  std::optional<std::uint32_t> immediate{};        ///< as message::immediate; if from a write, `bytes` is 0
   std::optional<std::uint64_t> invalidated_key{};  ///< as message::invalidated_key
   bool solicited = false;                          ///< as message::solicited
 };

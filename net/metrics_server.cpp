@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::size_t max_request_bytes = 8192;
 
-// The first line and the fields of a request, up to the empty line. Nothing in the fields is of interest here, and a
-// request for metrics has no content, so a parser of HTTP would be more than is needed.
+// The first line and the fields of a request, up to the empty line. Of the fields, only the number of Host fields
+// matters here, and a request for metrics has no content, so a parser of HTTP would be more than is needed.
 struct request_head {
   std::array<char, max_request_bytes> room;
   std::size_t size = 0;
@@ -32,7 +32,7 @@ struct request_head {
   [[nodiscard]] std::span<std::byte> rest() noexcept { return std::as_writable_bytes(std::span(room)).subspan(size); }
 };
 
-// Reads the head of a request. False if there is none, because the client has closed or sent too much.
+// Reads the head of a request. False if the client closes before the end of the head, or the head is too long.
 task<bool> read_head(stream& client, request_head& head) {
   while (!head.complete()) {
     if (head.size == head.room.size()) co_return false;
@@ -73,7 +73,7 @@ struct request_line {
   std::string_view path;
 };
 
-// A request of HTTP/1.1 has exactly one field Host, and no request has several (RFC 9112 section 3.2).
+// Counts the Host fields: a request of HTTP/1.1 has exactly one, and no request has more (RFC 9112 section 3.2).
 std::size_t count_hosts(std::string_view head) noexcept {
   constexpr std::string_view name = "\r\nhost:";
   const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
@@ -99,7 +99,8 @@ std::optional<request_line> parse(std::string_view head) noexcept {
   return request_line{line.substr(0, first), target.substr(0, target.find('?'))};
 }
 
-// A close with unread input would be a reset, which can overtake the answer (RFC 9112 section 9.6).
+// Ends the output, then reads and drops a limited amount of input: a close with unread input would be a reset, which
+// can overtake the answer (RFC 9112 section 9.6).
 task<> take_what_still_comes(stream& client) {
   co_await client.shutdown_send();
   std::array<std::byte, 512> unwanted;
@@ -143,7 +144,8 @@ std::string metrics_server::answer(std::string_view request, source from) {
   }
 }
 
-// Drops the errors of a client that goes away or is too slow, because they concern nobody else.
+// Answers one client. Drops every weft::error except errc::canceled, because such errors concern this client alone: it
+// has gone away, for example, or is too slow.
 task<> metrics_server::serve_client(stream_request request, source from, std::chrono::milliseconds patience) {
   try {
     auto client = co_await request.accept();

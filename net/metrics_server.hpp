@@ -19,7 +19,7 @@ class device;
 
 /// How metrics are served.
 struct metrics_server_options {
-  std::size_t max_connections = 16;  ///< clients at a time; more are turned away
+  std::size_t max_connections = 16;  ///< clients at a time; more are turned away. 0: no limit
   /// The limit for a request to arrive, and again for the client to take the answer.
   std::chrono::milliseconds patience{10'000};
 };
@@ -40,15 +40,16 @@ static_assert(std::is_trivially_destructible_v<metrics_server_options>);
 class metrics_server {
  public:
   /// Listens on "tcp://HOST:PORT"; port 0 lets the system choose. Throws weft::error, as stream_listener::listen()
-  /// does. The device outlives the server.
+  /// does. The device must outlive the server.
   static task<metrics_server> listen(device& through, std::string address, metrics_server_options options = {});
 
-  /// "tcp://10.0.0.7:9475"
+  /// The address at which it listens, with the port that was chosen: "tcp://10.0.0.7:9475".
   [[nodiscard]] std::string_view address() const noexcept { return listener_.address(); }
 
   /// Serves until it is stopped, or until close(). Each request calls `collect` to add the metrics, on the executor of
-  /// the server, where counters of other executors, devices and pools may be read as well. An exception from it becomes
-  /// the status 500. `collect` is an lvalue; it and the server outlive the task, and the server is not moved meanwhile.
+  /// the server, where counters of other executors, devices and pools may be read as well. If `collect` throws a
+  /// std::exception, the answer has the status 500. `collect` must be an lvalue; it and the server must outlive the
+  /// task, and the server must not be moved meanwhile.
   template <std::invocable<metrics&> Collect>
   task<> serve(const Collect& collect) {
     return serve_source({&collect, [](const void* what, metrics& all) { (*static_cast<const Collect*>(what))(all); }});
@@ -73,14 +74,14 @@ class metrics_server {
   metrics_server_options options_;
 };
 
-/// Listens on "tcp://HOST:PORT" and serves metrics there until it is stopped: see metrics_server. `collect` is an
-/// lvalue that outlives the task.
+/// Listens on "tcp://HOST:PORT" and serves metrics there until it is stopped: see metrics_server. `collect` must be an
+/// lvalue; it and the device must outlive the task.
 template <std::invocable<metrics&> Collect>
 task<> serve_metrics(device& through, std::string address, const Collect& collect) {
   auto server = co_await metrics_server::listen(through, std::move(address));
   co_await server.serve(collect);
 }
-/// A temporary would be gone before the task.
+/// Deleted, because a temporary would be destroyed before the task ends.
 template <class Collect>
 task<> serve_metrics(device& through, std::string address, const Collect&& collect) = delete;
 

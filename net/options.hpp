@@ -16,7 +16,8 @@ namespace weft::net {
 /// Bytes of private data that one native peer can send another with its set-up.
 inline constexpr std::size_t max_private_data = 28;
 
-/// Bytes of private data in profile::interop, and towards a peer that is not weft: every transport carries that much.
+/// Bytes of private data that an end can send in profile::interop, and in connection_request::reject() to a peer that
+/// is not weft. Every transport carries that much.
 inline constexpr std::size_t max_interop_private_data = 56;
 
 /// The largest receive_depth and send_depth.
@@ -30,7 +31,8 @@ enum class profile : std::uint8_t {
 
 class shared_receives;
 
-/// How to set a connection up. Both sides choose their own; what the peer must know is exchanged.
+/// How to set a connection up. Each side chooses its own options; what the peer must know is exchanged. The objects to
+/// which options refer must live until the task of connect() or accept() has ended.
 struct connection_options {
   /// The largest message that this end takes, in bytes. A connection takes receive_depth and a few more buffers of that
   /// size from the pool's receive budget: with 1 MiB, a pool of the default size has room for 4 connections. A process
@@ -42,7 +44,7 @@ struct connection_options {
   std::uint16_t incoming_reads = 16;  ///< one-sided reads that the peer may have outstanding (IRD)
   std::uint16_t outgoing_reads = 16;  ///< one-sided reads that this end may have outstanding (ORD)
 
-  /// The limit for all steps together. RDMA's connection manager repeats a lost request after 4.6 s.
+  /// The limit for all steps of the set-up together. RDMA's connection manager repeats a lost request after 4.6 s.
   std::chrono::milliseconds set_up_timeout{10000};
   std::chrono::milliseconds close_timeout{2000};  ///< for an orderly close, which then becomes an abort
   /// How long the peer's machine may be silent before the connection ends. A peer that answers but does not read is not
@@ -56,21 +58,23 @@ struct connection_options {
   /// The peer's executor answers if capabilities().heartbeats is set, whatever its own option says. A heartbeat, like
   /// its answer, is sent behind everything posted before it, so choose longer than the longest single transfer takes,
   /// and longer than the peer's executor may be busy without a break. All connections of an executor with the same
-  /// heartbeat are checked in one turn: from 500 ms on they wake an idle executor no more often than it wakes by
-  /// itself. Zero: no heartbeats.
+  /// heartbeat are checked in one turn, which wakes an idle executor once in that time. With an RDMA device an idle
+  /// executor wakes every 500 ms anyway. Zero: no heartbeats.
   std::chrono::milliseconds heartbeat{0};
   /// How long a read may wait behind messages that a peer without credits has sent and this end does not receive; then
   /// the connection ends with errc::not_receiving. Zero: for ever.
   std::chrono::milliseconds overdue_after{10000};
 
-  /// How long the connection waits for a new link once it has lost its only one, or all rails of device::open().
-  /// Meanwhile operations wait, or are stopped as usual, and exposed memory stays exposed. The end that connected tries
-  /// to connect again, with growing pauses. Then the connection continues where it was, or ends with
-  /// errc::peer_restarted if the peer no longer knows it.
+  /// How long the connection waits for a new link once it has lost its only link, or all of its rails. Meanwhile
+  /// operations wait, and can be stopped as usual, and exposed memory stays exposed. The end that connected tries to
+  /// connect again, with growing pauses. With a new link the connection continues where it was. It ends with
+  /// errc::peer_restarted if the peer no longer knows it, with errc::protocol_error if another program answers for the
+  /// peer, and with the last link's error once the time is over.
   ///
   /// Both ends have to choose this, each its own time, and the listener must still be open: capabilities().resumes is
   /// true if both did. Shared memory is not waited for, because it lasts as long as the peer. Such a connection cannot
-  /// share receives: errc::not_supported. See docs/rails.md. Zero: the connection ends with its last link.
+  /// share receives: errc::not_supported. See docs/rails.md. Zero: the connection ends with its last link; but after a
+  /// late access to memory that was taken back, a connection with rails waits up to 2 s for a rail.
   std::chrono::milliseconds resume_within{0};
   /// How many pieces of memory the peer may have exposed at a time over a connection with rails, or one that resumes;
   /// this end keeps up to 200 bytes for each. Beyond that the connection ends with errc::protocol_error.
@@ -79,8 +83,8 @@ struct connection_options {
   /// Moves device memory (mr::registration_options::device) over fabrics that cannot reach it: writes, reads and sends
   /// are copied through host memory in pieces, by the devices' own copy engines. One-sided operations on memory of the
   /// peer's device need both ends to choose this; capabilities().device_memory tells whether they did. It takes 18 more
-  /// receives, and up to 4 MiB of the pool once it is used. Such a connection cannot share receives:
-  /// errc::not_supported. See docs/device-memory.md.
+  /// receives and, once it is used, up to 4 MiB of host memory that is registered for it, more during a message of more
+  /// than 2 MiB. Such a connection cannot share receives: errc::not_supported. See docs/device-memory.md.
   bool device_memory = false;
   /// Lets peers flush until what they wrote survives a power cut: connection::flush() with flush_type::persistent, of
   /// regions over files with mr::usage::flush_persistent. The owner's worker writes the memory to the storage of its
@@ -91,14 +95,14 @@ struct connection_options {
   bool persistent_flush = false;
 
   net::profile profile = net::profile::native;  ///< the protocol spoken with the peer
-  std::span<const std::byte> private_data{};    ///< for the peer, at most max_private_data or max_interop_private_data
+  /// Sent to the peer: at most max_private_data bytes, or max_interop_private_data with profile::interop.
+  std::span<const std::byte> private_data{};
 
   /// Receives shared with other connections, instead of receive_depth of its own; their size replaces receive_size.
-  /// They live until connect() or accept() returns.
   shared_receives* receives = nullptr;
 
   /// For connect(): the local address to connect from, "10.0.0.2:0", where port 0 lets the system choose; a name stands
-  /// for its first address of the peer's family. The text lives until connect() returns. Empty: the system's choice.
+  /// for its first address of the peer's family. Empty: the system's choice.
   std::string_view source{};
   /// The traffic class of the connection's packets: the six bits of RFC 2474, shifted left by two (the lowest two bits
   /// belong to the network). Empty: the system's choice, or for accept() the listener's.
@@ -109,7 +113,7 @@ static_assert(std::is_trivially_destructible_v<connection_options>);
 /// How to share receives.
 struct shared_receive_options {
   std::uint32_t receive_size = 4096;                ///< the largest message that the connections take, in bytes
-  std::uint16_t depth = 256;                        ///< receives for all of them together, at most max_depth
+  std::uint16_t depth = 256;                        ///< receives of each domain of the device, 1 to max_depth
   std::chrono::milliseconds set_up_timeout{10000};  ///< for the pool to provide the memory
 };
 static_assert(std::is_trivially_destructible_v<shared_receive_options>);
@@ -119,21 +123,22 @@ struct listener_options {
   std::chrono::milliseconds set_up_timeout{5000};  ///< for a connected peer to send its request
   /// The most peers that have connected and not sent their request, plus requests that nobody has taken. At that limit
   /// the next peer replaces one that has been silent for 25 ms: the longest silent of the address with the most silent
-  /// peers. Requests that wait to be taken are never dropped for other peers, which wait in the kernel's backlog; but
-  /// while the device has connections with rails, or that resume, other peers are rejected as beyond max_connections,
-  /// so that links of these connections can come back. Peers of an RDMA device come with their request, and are
-  /// rejected beyond the limit. listener::accept(), too, has at most this number of set-ups in progress.
+  /// peers. Requests that wait to be taken are never dropped for other peers, which wait in the kernel's backlog. While
+  /// the device has connections that have rails or resume, those other peers are rejected, like peers beyond
+  /// max_connections, so that links of these connections can come back. Peers of an RDMA device come with their
+  /// request, and are rejected beyond the limit. listener::accept(), too, has at most this number of set-ups in
+  /// progress.
   std::size_t max_half_open = 256;
   /// The most connections through this listener at a time, counting requests that next() has yielded and nobody has
-  /// answered. A connection frees its place once it is closed at this end. Peers beyond that are rejected at once,
-  /// because most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the peer has its
-  /// maximum of connections", and next() goes on waiting. Plain TCP cannot give them a reason, and closes. A set-up
-  /// that has waited for its peer for 100 ms fails with errc::timed_out when the next peer needs its place: of the
-  /// address with the most such set-ups, the one that has waited longest.
+  /// answered. A connection frees its place once it is closed at this end. Peers beyond the limit are rejected and not
+  /// queued, because most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the peer has
+  /// its maximum of connections", and next() goes on waiting. Plain TCP cannot give them a reason, and closes. Before a
+  /// peer is rejected, a set-up that has waited for its own peer for 100 ms gives its place up, and fails with
+  /// errc::timed_out: of the address with the most such set-ups, the one that has waited longest.
   ///
   /// Zero: as many as the pool has receives for, of the size and number that accept() is given; as many again may wait
-  /// in accept() for their receives, and peers beyond that are rejected at once, because none are left. Connections
-  /// that share receives, and plain TCP, take nothing from the pool in advance, so nothing limits them.
+  /// in accept() for their receives, and peers beyond that are rejected, because the pool has no receives left.
+  /// Connections that share receives, and plain TCP, take nothing from the pool in advance, so nothing limits them.
   std::size_t max_connections = 0;
   std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class, from a peer's first packet on
 };
@@ -153,8 +158,8 @@ static_assert(std::is_trivially_destructible_v<iwarp_options>);
 
 /// Options of connections over RDMA devices.
 struct verbs_options {
-  /// Lets expose() use windows whose key works on every connection of the device, if the RDMA device has no other kind
-  /// (type 1 of ibv_alloc_mw(3)). Only for peers that may see each other's memory.
+  /// Lets expose() use memory windows of type 1 (ibv_alloc_mw(3)), whose keys work on every connection of the device,
+  /// if the RDMA device has no other windows. Only for peers each of which may use what is exposed to the others.
   bool allow_shared_windows = false;
 };
 static_assert(std::is_trivially_destructible_v<verbs_options>);

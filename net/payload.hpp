@@ -12,23 +12,24 @@
 
 namespace weft::net {
 
-/// Local memory that an operation may write: the argument of connection::read(). It is made where the operation is
-/// called, refers to the memory, and owns nothing. It is made from one of these:
+/// Local memory that an operation may write: the argument of connection::read() and recv_into(). It is made where the
+/// operation is called, refers to the memory, and owns nothing. It is made from one of these:
 ///
 /// - `buffer&`: in use until the operation has ended. Using it meanwhile is errc::buffer_in_use, and if it is
 ///   destroyed, its memory goes back to the pool later.
-/// - `slice`: borrowed. Stopping the operation aborts the connection, and waits until the transport no longer uses the
-///   memory.
-/// - A named array of slices: borrowed as well, and so is the array. At most 8, filled in order.
+/// - `slice`: borrowed. Stopping an operation that was posted aborts the connection, and waits until the transport no
+///   longer uses the memory. Stopping recv_into() does neither.
+/// - A named array of slices: borrowed as well, and so is the array. Filled in order. At most 8 slices, or fewer if
+///   capabilities::max_parts or max_read_parts is less.
 class sink {
  public:
   /// A whole buffer.
   sink(mr::buffer& memory) noexcept : memory_(&memory) {}
   /// Registered memory.
   sink(const mr::slice& memory) noexcept : memory_(memory) {}
-  /// Several pieces of registered memory, in order. The list lives until the operation has ended.
+  /// Several pieces of registered memory, in order. The list must live until the operation has ended.
   sink(std::span<const mr::slice> list) noexcept : memory_(list) {}
-  /// An array or vector of slices, which lives until the operation has ended.
+  /// An array or vector of slices, which must live until the operation has ended.
   template <class List>
     requires std::convertible_to<List&, std::span<const mr::slice>>
   sink(List& list) noexcept : memory_(std::span<const mr::slice>(list)) {}
@@ -45,15 +46,16 @@ class sink {
   /// A shared buffer, for payload.
   explicit sink(const mr::shared_buffer* memory) noexcept : memory_(memory) {}
 
-  /// The memory that it was made from.
+  /// The memory from which this object was made.
   std::variant<mr::slice, mr::buffer*, consumed, const mr::shared_buffer*, std::span<const mr::slice>> memory_;
 };
 
-/// Local memory that an operation only reads: the argument of connection::send() and write(). It is made from anything
-/// that makes a sink, or from one of these:
+/// Local memory that an operation reads and does not write: the argument of connection::send(), try_send() and write().
+/// It is made from anything that makes a sink, or from one of these:
 ///
-/// - `buffer&&`: consumed, even if the operation is refused, and kept until the transport no longer uses it.
-/// - `shared_buffer`: held by the operation until then, in addition to its other holders.
+/// - `buffer&&`: consumed, even if the operation is refused, and kept until the transport no longer uses it. Only a
+///   try_send() that returns false gives it back.
+/// - `shared_buffer`: held until the transport no longer uses it, in addition to its other holders.
 class payload : public sink {
  public:
   /// Everything that makes a sink makes a payload.

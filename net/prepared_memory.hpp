@@ -25,11 +25,11 @@ class connection_core;
 class link_keys;
 class prepared_memory;
 
-/// A read or write of prepared memory: the result of prepared_memory::read() and write(). It starts when it is awaited,
-/// once; a second time is errc::invalid_argument.
+/// A read or write of prepared memory: the result of prepared_memory::read() and write(). It starts when it is awaited.
+/// Awaiting it a second time is errc::invalid_argument.
 class [[nodiscard("co_await it")]] prepared_transfer {
  public:
-  /// Moves the operation, before it is awaited.
+  /// Moves an operation that has not been awaited.
   prepared_transfer(prepared_transfer&& other) noexcept
       : prepared_transfer(other.where_, other.kind_, other.offset_, other.held_, other.borrowed_) {
     assert(other.state_ == state::idle && "an operation was moved after it had been awaited");
@@ -42,14 +42,14 @@ class [[nodiscard("co_await it")]] prepared_transfer {
 
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   /// Starts the operation. Does not suspend the task if the memory is used directly and no other task is due first.
-  /// Throws errc::out_of_range beyond the prepared memory.
+  /// Throws errc::out_of_range for bytes beyond the prepared memory, errc::invalid_argument the second time.
   template <std::derived_from<weft::detail::promise_base> Promise>
   [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
     const taken how = take_now(waiter.promise());
     if (how == taken::no) return post().await_suspend(waiter);
     return how == taken::in_turn;
   }
-  /// Throws weft::error: as connection::write() or read().
+  /// Throws weft::error, as connection::write() or read() does.
   void await_resume() const {
     if (state_ == state::posted) [[unlikely]]
       posted_.await_resume();
@@ -75,7 +75,7 @@ class [[nodiscard("co_await it")]] prepared_transfer {
   enum class state : std::uint8_t { idle, ended, posted };
   state state_ = state::idle;
   union {
-    transfer posted_;  // made in its place, because that is cheaper than to move it there
+    transfer posted_;  // made here when the operation is posted, because moving it here would cost more
   };
 };
 
@@ -83,8 +83,8 @@ class [[nodiscard("co_await it")]] prepared_transfer {
 /// shared memory, an operation that uses the memory directly costs little more than the copy. Over other fabrics, and
 /// while the peer has not lent the memory yet, it is an ordinary operation.
 ///
-/// It is used on the connection's executor, and outlives its operations. It may outlive the connection: operations are
-/// errc::closed then.
+/// It must be used on the connection's executor, and must outlive its operations. It may outlive the connection:
+/// further operations are errc::closed.
 class prepared_memory {
  public:
   /// Reads from `offset` on, as many bytes as the buffer has. Otherwise like connection::read().
@@ -113,7 +113,7 @@ class prepared_memory {
   void look_up() noexcept;
   [[nodiscard]] connection_core* core() const noexcept;
 
-  connection_core* core_;  // null: the connection was moved from
+  connection_core* core_;  // null: the connection was moved from; dangles once keys_->abandoned()
   std::shared_ptr<link_keys> keys_;
   const direct_gate* gate_ = nullptr;      // null: the link has no direct places; valid as long as the connection
   const executor_core* home_ = nullptr;    // only compared; null if gate_ is null

@@ -40,7 +40,7 @@ class attempts {
   explicit attempts(const retry_options& when)
       : started_(now()), deadline_(later(started_, when.give_up_after)), most_(when.max_attempts), pauses_(when) {}
 
-  /// Counts an attempt that begins now, and returns its options.
+  /// Counts an attempt that begins now, and returns the options for it.
   [[nodiscard]] connection_options begin(connection_options options) noexcept {
     ++count_;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now());

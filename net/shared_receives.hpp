@@ -14,27 +14,27 @@ class shared_receive_group;
 /// Receives that many connections draw from, instead of receive_depth of their own: the result of
 /// device::share_receives(). Move-only. Name it in connection_options::receives, for connect() and accept().
 ///
-/// They take memory for `depth` messages, however many connections there are. On a device of several domains, such as
-/// "shm,verbs:mlx5_0", each domain has `depth` receives, which connections over its fabrics share. Weft peers still
-/// have receive_depth credits each, which come back as messages are received.
+/// They take memory for shared_receive_options::depth messages, however many connections there are. On a device of
+/// several domains, such as "shm,verbs:mlx5_0", each domain has that many receives, which connections over its fabrics
+/// share. Weft peers still have receive_depth credits each, which come back as messages are received.
 ///
 /// The connections share fate. If the program does not receive the messages of one, or keeps payloads until the pool is
-/// empty, the others may find no receive either: their peers' messages, and the end of a close, then wait until
-/// receives are free, as those of peers without credits do (connection_options::overdue_after). With iwarp the
-/// connections get receives in the order in which they ran out. RDMA devices have no such order, because their peers
-/// retry after a while (RNR). Soft-RoCE counts RNR as silence, so it declares a peer dead that finds no receive for
-/// connection_options::dead_peer_after.
+/// empty, the other connections may find no receive either: their peers' messages, and the end of a close, then wait
+/// until receives are free, like messages of peers without credits (connection_options::overdue_after). Over shm and
+/// iwarp the connections get receives in the order in which they ran out. RDMA devices have no such order, because
+/// their peers retry after a while (RNR). A peer with Soft-RoCE takes RNR for silence: if it finds no receive for its
+/// connection_options::dead_peer_after, it declares this end dead.
 ///
-/// They belong to the executor on which they were made, which outlives them, and to connections there. Connections keep
-/// using them after this is destroyed; the last one releases them. Destroyed on another thread, this is handed to its
-/// executor. See ibv_create_srq(3).
+/// They belong to the executor on which they were made, which must outlive them, and serve connections there.
+/// Connections keep using them after this object is destroyed; the last connection releases them. If this object is
+/// destroyed on another thread, it is handed to its executor. See ibv_create_srq(3).
 class shared_receives {
  public:
   shared_receives(shared_receives&& other) noexcept;
   shared_receives& operator=(shared_receives&& other) noexcept;
   ~shared_receives();
 
-  /// The options of share_receives(). errc::invalid_argument if the shared receives were moved from.
+  /// The options of share_receives(). Throws errc::invalid_argument if the shared receives were moved from.
   [[nodiscard]] const shared_receive_options& options() const;
 
  private:

@@ -91,7 +91,7 @@ struct rail_statistics {
   /// back.
   std::string why{};
   bool carries_messages = false;       ///< messages and small requests of this end go over it
-  std::uint64_t bytes_per_second = 0;  ///< its rate when it last carried large requests of this end; 0: never
+  std::uint64_t bytes_per_second = 0;  ///< its rate when it last carried large requests of this end; 0 if it never has
   rail_traffic so_far{};               ///< its traffic
 };
 
@@ -102,29 +102,30 @@ struct fabric_rail_statistics {
   std::uint64_t joining = 0;           ///< now: rails of open connections that are joining
   std::uint64_t up = 0;                ///< now: rails of open connections that are up
   std::uint64_t ending = 0;            ///< now: rails of open connections that are ending
-  std::uint64_t bytes_per_second = 0;  ///< the sum over rails that are up
+  std::uint64_t bytes_per_second = 0;  ///< the sum of the rates of rails that are up
   rail_traffic so_far{};               ///< including the rails of ended connections
 };
 
 /// Counters of a device's connections and set-ups, so far and now.
 struct device_statistics {
   std::uint64_t connections_opened = 0;  ///< so far
-  std::uint64_t connections_ended = 0;   ///< so far: connections that have ended, and left nothing at this end
-  connection_statistics of_ended;        ///< the sum of all connections that have ended
-  connection_statistics of_open;         ///< the sum of all open connections so far, and what they have in flight now
+  std::uint64_t connections_ended = 0;   ///< so far: connections that have ended, and hold nothing at this end any more
+  connection_statistics of_ended;        ///< the sum over all connections that have ended
+  connection_statistics of_open;         ///< the sum over all open connections, as of now
 
-  std::uint64_t set_ups = 0;          ///< now: calls of connect() and accept() that have not returned
+  std::uint64_t set_ups = 0;          ///< now: calls of connect() and accept() in progress
   std::uint64_t half_open = 0;        ///< now: peers that a listener has let in and that have not sent their request
   std::uint64_t connects_failed = 0;  ///< calls of connect() that have thrown
   std::uint64_t accepts_failed = 0;   ///< calls of accept() that have thrown
   /// Peers of a listener that were dropped before listener::next() could yield them: their request did not come in
   /// time, or was invalid, or there was no room for them.
   std::uint64_t requests_failed = 0;
-  /// Failures of listeners themselves: accept(2) found no descriptors or memory, for instance. Peers wait meanwhile.
+  /// Failures of listeners themselves: accept(2) found no descriptors or memory, for instance. Peers wait meanwhile, or
+  /// are turned away.
   std::uint64_t accept_errors = 0;
 
-  /// One for each fabric that may carry rails, in their order; empty if the device has no rails ("a+b") and no
-  /// connection has waited for links (connection_options::resume_within).
+  /// One for each fabric that may carry rails, in the device's order; empty if no fabrics were joined as rails ("a+b")
+  /// and no connection has had a rail (connection_options::resume_within).
   std::vector<fabric_rail_statistics> rails{};
 
   /// The number of connections that are open now.

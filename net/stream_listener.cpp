@@ -68,7 +68,7 @@ stream_listener& stream_listener::operator=(stream_listener&& other) noexcept {
   return *this;
 }
 
-// A listener over a device stops in its own destructor.
+// The member over_ stops in its own destructor.
 stream_listener::~stream_listener() {
   if (plain_ != nullptr) plain_->close();
 }

@@ -17,19 +17,19 @@ namespace weft::net {
 class device;
 class tcp_acceptor;
 
-/// A peer that wants a stream: accept it, or destroy this, which turns it away. Move-only.
+/// A peer that wants a stream: accept the request, or destroy it, which turns the peer away. Move-only.
 class stream_request {
  public:
   stream_request(stream_request&&) noexcept;
   stream_request& operator=(stream_request&&) noexcept;
   ~stream_request();
 
-  /// "10.0.0.9:40312"; empty once it was answered.
+  /// "10.0.0.9:40312"; empty once the request was answered.
   [[nodiscard]] std::string_view peer() const noexcept;
 
-  /// Sets the stream up and yields it, on the executor that awaits this and owns the stream from then on. Plain TCP
-  /// uses only dead_peer_after and close_timeout of the options. Call it once. Throws weft::error. The device outlives
-  /// the stream.
+  /// Sets the stream up and yields it, on the executor that awaits the task and owns the stream from then on. Plain TCP
+  /// uses only dead_peer_after and close_timeout of the options. Call it once. Throws weft::error. The device must
+  /// outlive the stream.
   task<stream> accept(connection_options options = stream_options());
 
  private:
@@ -50,7 +50,8 @@ class stream_request {
 class stream_listener {
  public:
   /// Listens on "HOST:PORT" or "SCHEME://HOST:PORT" as stream::connect() understands it; port 0 lets the system choose.
-  /// Plain TCP uses only the traffic class and max_connections of the options. The device outlives the listener.
+  /// Plain TCP uses only the traffic class and max_connections of the options. Throws weft::error. The device must
+  /// outlive the listener.
   static task<stream_listener> listen(device& through, std::string address, listener_options options = {});
   stream_listener(stream_listener&&) noexcept;
   stream_listener& operator=(stream_listener&&) noexcept;

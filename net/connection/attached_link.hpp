@@ -39,7 +39,7 @@ struct attached_link {
 
   transport* fabric;
   std::string passed_over;     ///< connection::passed_over()
-  std::uint8_t fabric_number;  ///< number of its domain among the device's domains
+  std::uint8_t fabric_number;  ///< number of the fabric's domain among the device's domains
   std::unique_ptr<net::link> link;
   std::vector<std::byte> peer_private_data;
   std::optional<greeting> peer_greeting;  ///< empty if the peer is not weft, or with profile::interop

@@ -8,24 +8,23 @@
 
 namespace weft::net {
 
-/// Whether an operation has ended where it began.
+/// Whether an operation has ended at once, inside the call that began it.
 enum class taken : std::uint8_t {
   no,       ///< it has not begun
   ended,    ///< it has ended, and its task goes on without suspending
   in_turn,  ///< it has ended, and its task is suspended until its turn
 };
 
-/// Lets tasks go on in the order in which their operations have completed, including operations that end where they
-/// begin.
+/// Lets tasks go on in the order in which their operations have completed, including operations that end at once.
 class completion_order {
  public:
   /// For the tasks of `home`.
   explicit completion_order(executor_core& home) noexcept : home_(home) {}
 
-  /// Called when the task of a completed operation has become ready.
+  /// Notes that the task of a completed operation has just become ready.
   void note() noexcept { last_ = home_.readied(); }
-  /// Called when the operation of the running task has ended where it began: lets the task go on, or makes it ready
-  /// behind all tasks that are ready. Never taken::no.
+  /// Decides whether the running task, whose operation has ended at once, goes on without suspending. Otherwise makes
+  /// the task ready behind all tasks that are ready. Never taken::no.
   [[nodiscard]] taken go_on(weft::detail::promise_base& waiter) noexcept {
     if (home_.has_resumed(last_) && home_.may_go_on()) [[likely]]
       return taken::ended;

@@ -36,7 +36,7 @@ connection_core::~connection_core() {
   state_.device->connection_ended(state_.statistics);
 }
 
-// Starts the link, after which nothing more can fail.
+// Starts the link. Nothing throws after link::start().
 void connection_core::start_link() {
   attached_link& carrier = state_.carrier;
   const connection_options& options = state_.options;
@@ -69,7 +69,7 @@ void connection_core::confirm_retired(std::uint64_t key) {
 
 // ---- operations ----
 
-// Continues an orderly close, which an operation that was not posted may have held up.
+// stop() and abandon() also continue an orderly close, which an operation that was not posted may have held up.
 void connection_core::stop(transfer& item) noexcept {
   sending_.stop(item);
   end_.advance();
@@ -201,7 +201,7 @@ task<> connection_core::end_in_background(connection_core& self) {
   bool waited = true;
   try {
     co_await self.end_.wait_until_closed();
-  } catch (const std::bad_alloc&) {  // for its coroutine
+  } catch (const std::bad_alloc&) {  // no memory for the coroutine of wait_until_closed()
     waited = false;
   }
   if (!waited) co_await self.end_.abort_without_memory();
@@ -210,20 +210,21 @@ task<> connection_core::end_in_background(connection_core& self) {
   while (self.state_.calls != 0) co_await self.state_.unused.wait();
 }
 
-// On the connection's thread, where its executor may be between two runs, or about to be destroyed.
+// Frees the core if nothing is left to be done, or else starts its reaper. On the connection's thread; the executor may
+// be between two runs, or about to be destroyed.
 void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexcept try {
   const bool is_done = core->end_.is_closed() && !core->receiving_.is_refilling() && core->state_.calls == 0;
   if (is_done) return;
   executor_core& home = core->home();
   auto reaper = std::move(core->reaper_);
-  static_cast<void>(core.release());  // the reaper owns it
+  static_cast<void>(core.release());  // the reaper owns the core
   if (home.on_own_thread()) return run_in_background(home, std::move(reaper));
   const auto run_to_end = [](weft::detail::root_handle<void> work) -> task<> {
     run_in_background(*executor_core::current(), std::move(work));
     co_return;
   };
   executor_of(home).run(run_to_end(std::move(reaper)));
-} catch (const std::bad_alloc&) {  // for the coroutine run_to_end()
+} catch (const std::bad_alloc&) {  // no memory for the coroutine run_to_end()
   weft::detail::terminate_because("a connection could not be closed: there is no memory");
 } catch (...) {
   weft::detail::terminate_because("a connection could not be closed: its executor has ended");

@@ -28,9 +28,9 @@ namespace weft::net {
 
 /// The state behind a connection's handle. It outlives the handle until its link has released everything.
 ///
-/// Its parts implement the connection's contract on top of a link, rule by rule, and each knows only the parts before
-/// it: the shared state; sending; receiving; the heartbeat; closing. This class passes each event of the link to the
-/// parts concerned. On one executor only.
+/// Its parts implement the connection's contract on top of a link. They are the shared state, sending, receiving, the
+/// heartbeat, and closing; each knows only the parts before it. This class passes each event of the link to the parts
+/// concerned. On one executor only.
 class connection_core final : public operation_owner,
                               private link_events,
                               private sending::carrier_maker,
@@ -44,7 +44,8 @@ class connection_core final : public operation_owner,
   ~connection_core();
   /// Keeps the connection's place at the listener that accepted it, until the link has closed.
   void keep_place(std::unique_ptr<connection_place> place) noexcept { place_ = std::move(place); }
-  /// Called when the handle is destroyed, on any thread: closes or aborts in the background, then frees the core.
+  /// Closes or aborts the connection in the background, then frees the core. Called when the handle is destroyed, on
+  /// any thread.
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
   [[nodiscard]] connection_state& state() noexcept { return state_; }

@@ -80,7 +80,7 @@ task<> connection_end::wait_until_closed() {
   } catch (const error& why) {
     if (why.code() != errc::timed_out) throw;
     why_not = "the connection did not close in time";
-  } catch (const std::bad_alloc&) {  // for the timer
+  } catch (const std::bad_alloc&) {  // no memory for the timer
     why_not = without_memory_to_close;
   }
   if (why_not == nullptr) co_return;

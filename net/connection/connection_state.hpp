@@ -24,7 +24,7 @@ class device_state;
 
 /// State shared by all parts of a connection, such as its link, its credits, and whether it has ended. On its executor.
 struct connection_state {
-  /// On the executor that will own the connection.
+  /// Called on the executor that will own the connection.
   connection_state(std::shared_ptr<device_state> device, new_link established, const connection_options& options);
   connection_state(const connection_state&) = delete;
   connection_state& operator=(const connection_state&) = delete;
@@ -45,21 +45,21 @@ struct connection_state {
   /// "`what` 10.0.0.7:7471 over iwarp"
   [[nodiscard]] std::string context(const char* what) const;
 
-  // These end the connection, unless it has ended. The link may call its events from inside them.
+  // Each of these ends the connection, unless it has failed already. The link may call its events from inside them.
   void give_up(const error& why) noexcept;
   void violation(const char* what, net::link::violation kind = net::link::violation::other) noexcept;
   void too_large() noexcept;
   void abort(std::string_view why) noexcept;
 
   executor_core& home;
-  executor_core::held_open open{home};  // so that the executor keeps answering the peer
+  executor_core::held_open open{home};  // keeps the executor serving, so that it answers the peer
   std::shared_ptr<device_state> device;
   connection_options options;  // without pointers to the user's memory
   attached_link carrier;
   live_statistics statistics;
   std::shared_ptr<link_keys> keys;  // to this end's memory
 
-  // Data messages since the set-up, modulo 2^32.
+  // Numbers of data messages since the set-up, modulo 2^32.
   std::uint32_t sent = 0;
   std::uint32_t sendable = 0;  // messages that the peer lets us send
   std::uint32_t received = 0;
@@ -68,16 +68,16 @@ struct connection_state {
 
   // The end of the connection.
   std::optional<error> failure;  // why the connection is over; set once
-  bool closing = false;          // this end closes in order
+  bool closing = false;          // this end has begun an orderly close
   bool input_over = false;       // a peer that is not weft sends no more, but takes what we send
   bool peer_closed = false;      // the peer has closed, and takes no more either
   bool shut_down = false;        // link::shut_down() was called
   bool close_sent = false;
-  bool aborted = false;  // by this end
+  bool aborted = false;  // abort() was called
 
-  // Coroutines of the connection that are in progress: it is not destroyed before they end.
+  // The number of the connection's coroutines in progress; the connection is not destroyed before they end.
   std::size_t calls = 0;
-  event unused;  // set when `calls` is 0
+  event unused;  // set when `calls` falls to 0
 };
 
 /// Keeps the connection from being destroyed, for as long as this object lives.
@@ -97,12 +97,12 @@ class inside_call {
   connection_state& state_;
 };
 
-/// Makes the checks of begin_task() alone.
+/// Makes the checks of begin_task(), and throws as it does, without making the context.
 void check_task(const connection_state& state, const link_keys& keys, const char* what);
 
 /// Returns the context for errors of a task of the connection: `what`, and the peer. Throws errc::closed if `keys` says
-/// that the connection, and `state` with it, was destroyed before the task was awaited; errc::wrong_thread on any other
-/// executor.
+/// that the connection, and `state` with it, was destroyed before the task was awaited; errc::wrong_thread on any
+/// executor but the connection's.
 [[nodiscard]] std::string begin_task(const connection_state& state, const link_keys& keys, const char* what);
 
 }  // namespace weft::net

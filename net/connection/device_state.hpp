@@ -22,7 +22,7 @@ namespace weft::net {
 /// State shared by a device, its listeners and its connections.
 class device_state {
  public:
-  /// `opened`: one or more, at most mr::max_fabrics.
+  /// `opened`: one to mr::max_fabrics transports. Throws errc::invalid_argument if these have more domains than that.
   device_state(std::vector<std::unique_ptr<net::transport>> opened, const mr::pool_options& options,
                std::string passed_over = {})
       : fabrics_(std::move(opened)),
@@ -58,7 +58,7 @@ class device_state {
   [[nodiscard]] set_up_statistics& set_ups() noexcept { return set_ups_; }
   [[nodiscard]] device_statistics statistics() const {
     const std::lock_guard lock(counting_);
-    const time_point time = clock::steady().now();  // any thread may ask
+    const time_point time = clock::steady().now();  // not an executor's clock, because any thread may call this
     device_statistics now = statistics_;
     for (const live_statistics& each : open_) now.of_open += each.snapshot(time);
     now.set_ups = set_ups_.in_progress.load(std::memory_order_relaxed);
@@ -105,8 +105,8 @@ class device_state {
   std::atomic_flag warned_;
 
   mutable std::mutex counting_;
-  device_statistics statistics_;                        // without the counters below
-  weft::detail::intrusive_list<live_statistics> open_;  // of open connections
+  device_statistics statistics_;                        // connections_opened, connections_ended, of_ended alone
+  weft::detail::intrusive_list<live_statistics> open_;  // the counters of open connections
   set_up_statistics set_ups_;
 };
 

@@ -13,7 +13,8 @@
 namespace weft::net {
 namespace {
 
-// If the connection ends meanwhile, throws the connection's reason, because the link does not know it.
+// Has the link open memory to the peer. If the connection ends meanwhile, throws the connection's reason, because the
+// link does not know it.
 task<mr::remote_region> open_to_peer(connection_state& state, mr::slice memory, mr::usage uses,
                                      mr::detail::peer_gate* gate, const std::string& what) {
   try {
@@ -27,7 +28,8 @@ task<mr::remote_region> open_to_peer(connection_state& state, mr::slice memory, 
   }
 }
 
-// Thrown before anything was opened, or after the memory has been taken back at once.
+// The error of an exposure whose deadline has passed. Thrown before the memory is opened, or, if that took too long,
+// after the revocation of the key has begun.
 error too_late(const std::string& what) {
   return error(errc::timed_out, what + ": its deadline (expose_options::until) has passed");
 }
@@ -66,7 +68,8 @@ void check_persistence(const connection_state& state, mr::slice range, mr::usage
 
 }  // namespace
 
-// RDMA devices have no windows for GPU memory, and other fabrics do not reach it, so the owner checks and copies.
+// Opens memory of a device. RDMA devices have no windows for GPU memory, and other fabrics do not reach it, so the
+// owner checks each access and copies.
 exposure exposures::open_device_memory(connection_state& state, link_keys& keys, std::unique_ptr<lending> lent,
                                        mr::slice range, mr::usage uses, const std::string& what) {
   if (!state.properties().device_memory) {

@@ -12,8 +12,8 @@ using weft::detail::make_error;
 namespace {
 
 constexpr const char* no_answer = "the peer has answered no heartbeat: its program hangs or is stopped";
-// The peer is given up on the third beat without a sign of life: one on which it is asked, and two in which to answer.
-// Two, because this end may have been too busy to read its sockets during the first.
+// The peer is given up on the third beat without a sign of life. It is asked on the first, and has two periods in which
+// to answer, because this end may have been too busy to read its sockets during one of them.
 constexpr unsigned last_silent_beat = 3;
 constexpr std::chrono::milliseconds longest_period = std::chrono::hours(24);
 
@@ -27,7 +27,8 @@ void heartbeat::stop() noexcept {
   if (armed()) state_.home.disarm(*this);
 }
 
-// Beats are aligned, so that an executor wakes once for all of its connections with the same period.
+// Arms the timer for the next beat. Beats are aligned, so that an executor wakes once for all of its connections with
+// the same period.
 void heartbeat::arm() noexcept {
   if (state_.has_ended()) return;
   const duration period = std::min(state_.options.heartbeat, longest_period);

@@ -18,13 +18,15 @@ class heartbeat final : private weft::detail::timer {
   void start() noexcept;
   void stop() noexcept;
 
-  /// Called when a message has come.
+  /// Notes that a message of the peer has come.
   void heard() noexcept { heard_ = true; }
-  /// Called when an operation of this end has completed.
+  /// Notes that an operation of this end has completed.
   void moved() noexcept { moved_ = true; }
-  /// Answers the peer's heartbeat. Any message is an answer; a credits message can always be sent.
+  /// Answers the peer's heartbeat: now, or when the slot is free. Any message is an answer; a credits message needs no
+  /// credit itself.
   void answer() noexcept;
-  /// Called when the slot of the connection's own messages is free. True if a message that was owed has taken it.
+  /// Sends a heartbeat or an answer that is owed, in the slot of the connection's own messages, which has become free.
+  /// False if none is owed.
   [[nodiscard]] bool take_slot() noexcept;
 
  private:

@@ -22,7 +22,8 @@ std::string joined_names(std::span<const std::shared_ptr<mr::domain>> parts) {
 }
 
 // The capabilities of all parts together. One part suffices for memory windows, because connections over other fabrics
-// refuse to expose memory, and for device memory. Options for pinning need only the parts that pin, and at least one.
+// refuse to expose memory, and for device memory. Options for pinning need at least one part that pins, and have to be
+// supported only by the parts that do.
 mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::domain>> parts) {
   mr::domain_capabilities common = parts.front()->capabilities();
   mr::usage windows = common.usages & mr::usage::bind_window;
@@ -59,7 +60,8 @@ void drop_what_is_for_pinning(mr::registration_options& options) noexcept {
   options.dmabuf_offset = 0;
 }
 
-// A removed device registers no memory, and has no link that needs any, so registration goes on without it.
+// Whether a registration failed because the device was removed. Such a device has no link that needs the memory, so
+// registration goes on without it.
 bool is_of_removed_device(const error& why) noexcept {
   return why.code() == std::errc::io_error || why.code() == std::errc::no_such_device;
 }

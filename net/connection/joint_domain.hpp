@@ -12,11 +12,12 @@
 
 namespace weft::net {
 
-/// The domain of a device of several fabrics: memory is registered with each, in their order, or with none. A device
-/// that was removed is left out.
+/// The domain of a device of several fabrics: memory is registered with each, in their order, or with none. A hardware
+/// device that was removed is left out, and so is a fabric that does not reach device memory.
 ///
-/// Registers with all at once, not when a fabric is first used: a registration pins pages, which takes milliseconds for
-/// each GiB and would delay the first operation on that fabric, above all when it replaces one that has failed.
+/// Memory is registered with all fabrics from the start, not when a fabric is first used: a registration pins pages,
+/// which takes milliseconds for each GiB and would delay the first operation on that fabric, above all when it replaces
+/// a fabric that has failed.
 class joint_domain final : public mr::domain {
  public:
   /// `parts`: two to mr::max_fabrics domains, each of which knows its number, mr::domain::fabric().
@@ -38,7 +39,7 @@ class joint_domain final : public mr::domain {
   void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
   void do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
                      std::span<std::byte> memory, const mr::registration_options& options) override;
-  /// Both are for a domain of one fabric: here the first throws, and the second ends the program.
+  /// Both functions are for a domain of one fabric: here the first throws, and the second ends the program.
   [[nodiscard]] mr::registration do_register(std::span<std::byte> memory,
                                              const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;

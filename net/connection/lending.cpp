@@ -16,7 +16,7 @@ lending::lending(std::shared_ptr<link_keys> keys, time_point until)
   if (has_deadline_) keys_->home_.arm(*this, until);
 }
 
-// Only a lending that was never opened is still armed; it is destroyed on the thread where it was made.
+// Only a lending that was never opened is still armed. Such a lending is destroyed on the thread where it was made.
 lending::~lending() {
   if (armed()) keys_->home_.disarm(*this);
   link_keys::end_copies(*this);
@@ -33,7 +33,7 @@ void lending::expired() noexcept {
   keys->take_back(this, exposure_end::deadline);
 }
 
-// An owner keeps the lending, and has the buffer itself.
+// Ends the loan, and deletes the lending unless an exposure still owns it. Such an exposure has the buffer itself.
 void lending::revoked() noexcept {
   const std::unique_ptr<lending> unowned(is_owned_ ? nullptr : this);
   phase_ = phase::over;
@@ -42,7 +42,7 @@ void lending::revoked() noexcept {
   tell();
 }
 
-// This process makes the copies of device memory, so no link has to be asked.
+// Closes the owner's key. This process itself does what peers ask for by that key, so no link has to be asked.
 void link_keys::end_copies(lending& what) noexcept {
   mr::detail::copy_engine::close_key(std::exchange(what.owners_key_, 0));
 }
@@ -84,7 +84,7 @@ void link_keys::hand_over(lending* what, bool retiring) noexcept {
   if (!keys->mail(*what)) keys->take(what);
 }
 
-// Without a link, the lending is unlisted and any thread may take it. With one, the executor is alive, because
+// Without a link, the lending is unlisted and any thread may take it. With a link, the executor is alive, because
 // detach() waits for this mutex.
 bool link_keys::mail(lending& what) noexcept {
   const std::lock_guard lock(mutex_);

@@ -24,17 +24,18 @@ class link_keys;
 class loan_watch;
 class recall;
 
-/// Memory that a peer may use by one key. It is made before its key, with its place in the index, so that neither the
-/// beginning nor the end of the loan allocates.
+/// Memory that a peer may use by one key. This object is made before the key, with its place in the index, so that
+/// neither the beginning nor the end of the loan allocates.
 ///
-/// Who owns this and the memory:
+/// Who owns this object and the memory:
 ///   lent     an exposure
 ///   handed   the link's executor, in its mailbox: the owner let go on another thread
-///   retired  the connection, until the peer is confirmed to be done, the deadline comes, or the connection ends
-/// Once nobody owns it, it belongs to the link until the peer can no longer touch the memory.
+///   retired  the connection, until the peer revokes the key or is confirmed to be done, the deadline comes, or the
+///            connection ends
+/// When nobody owns it any more, it belongs to the link until the peer can no longer touch the memory.
 class lending final : private weft::detail::remote_work, private weft::detail::timer, private revocation {
  public:
-  /// On the thread of the link that will be asked for the key. The key is taken back at `until`, unless that is
+  /// Called on the thread of the link that will be asked for the key. The key is taken back at `until`, unless that is
   /// time_point::max(). Throws std::bad_alloc.
   lending(std::shared_ptr<link_keys> keys, time_point until);
   ~lending();
@@ -68,12 +69,12 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   std::uint64_t key_ = 0;
   const std::uint32_t link_;      // number of the link that gives the key
   std::uint64_t owners_key_ = 0;  // a key of owner_keys; 0: none, or closed
-  bool is_of_link_ = true;        // the link has given key_
+  bool is_of_link_ = true;        // key_ is a key of the link; false: it is owners_key_
   std::size_t bytes_ = 0;
   mr::buffer buffer_;
   mr::region_pin region_;
   const bool has_deadline_;
-  bool retiring_ = false;  // why it was handed over: to be retired, or to end
+  bool retiring_ = false;  // true: it was handed over to be retired; false: to end
 
   struct by_key {
     using is_transparent = void;
@@ -95,18 +96,18 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   // For link_keys, on the thread of the link.
   phase phase_ = phase::opening;
   exposure_end end_ = exposure_end::open;  // the reason, from phase::closing on
-  bool is_owned_ = true;                   // by an exposure, or handed over by one
+  bool is_owned_ = true;                   // an exposure owns this object, or its mail has not been taken yet
   index::node_type unlisted_;              // empty while it is listed
   index::iterator listed_;
   lending* next_ = nullptr;  // in detach(): the next in its list of retired lendings
   bool retired_ = false;
-  bool confirmed_ = false;  // the peer is done with it, but its owner has not let go yet
+  bool confirmed_ = false;  // the peer is done with the memory, but the owner has not let go yet
   loan_watch* watches_ = nullptr;
   recall* recall_ = nullptr;
 };
 
-/// Waits until the peer can no longer touch the memory of a lending, which may be destroyed then. On the thread of the
-/// link.
+/// Waits until the peer can no longer touch the memory of a lending. The lending may be destroyed at that moment. On
+/// the thread of the link.
 class loan_watch {
  public:
   explicit loan_watch(lending& of) noexcept;
@@ -115,9 +116,9 @@ class loan_watch {
   ~loan_watch();
 
   [[nodiscard]] bool is_over() const noexcept { return of_ == nullptr; }
-  /// The reason, once it is over.
+  /// The reason, once the loan is over.
   [[nodiscard]] exposure_end end() const noexcept { return end_; }
-  /// Returns when it is over.
+  /// Returns when the loan is over.
   event::wait_operation wait() noexcept { return over_.wait(); }
 
  protected:
@@ -130,8 +131,8 @@ class loan_watch {
   event over_;
 };
 
-/// Takes lent memory back, and waits until the peer can no longer touch it. If this is destroyed before that, the
-/// memory is released as after link_keys::end().
+/// Takes lent memory back, and waits until the peer can no longer touch it. If this object is destroyed before that,
+/// the memory is released as after link_keys::end().
 class recall final : public loan_watch {
  public:
   /// Takes ownership of `what`.
@@ -148,7 +149,7 @@ class recall final : public loan_watch {
 };
 
 /// The keys that a connection's link has given the peer. Exposures share this object, because they may outlive the link
-/// and end on any thread. The keys of a link end with it; a link that is attached later gives others.
+/// and end on any thread. The keys of a link end with the link; a link that is attached later gives other keys.
 class link_keys {
  public:
   /// On the executor of the connection. `counters` must live until detach().
@@ -162,24 +163,24 @@ class link_keys {
   /// Keeps key and memory until confirm() or invalidated(), the deadline, or the end of the link. On any thread.
   static void retire(lending* what) noexcept { hand_over(what, true); }
 
-  /// May be called when the executor is gone.
+  /// Whether the caller runs on the connection's executor, which may be gone.
   [[nodiscard]] bool on_own_thread() const noexcept { return executor_core::current() == &home_; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_.load(std::memory_order_acquire); }
 
   // On the link's thread only.
 
-  /// Requires that there was no link, or that it has been detached.
+  /// Attaches a link; no other may be attached.
   void attach(link& target) noexcept;
-  /// Called when the link has given the peer this key to `bytes` bytes. Returns false if the deadline has passed: the
-  /// caller ends the lending.
+  /// Begins a loan: the peer has been given this key to `bytes` bytes. The loan is over at once if the link has been
+  /// detached meanwhile. Returns false if the deadline has passed: then the caller must end the lending.
   [[nodiscard]] bool opened(lending& what, std::uint64_t key, std::size_t bytes) noexcept;
-  /// Called when the peer is done with a key: releases the memory now if it is retired, otherwise once it is.
+  /// Ends the lending of a key that the peer is done with: now if it is retired, otherwise when it is.
   void confirm(std::uint64_t key) noexcept;
-  /// Called when the peer has revoked a key: ends its lending now.
+  /// Ends the lending of a key that the peer has revoked.
   void invalidated(std::uint64_t key) noexcept;
-  /// Called when the link has closed, so its keys open nothing: ends all lendings, and releases retired memory.
+  /// Ends all lendings, and releases retired memory, because the link has closed and its keys open nothing.
   void detach() noexcept;
-  /// Called when the connection is destroyed. A task checks abandoned() when it begins, before it touches the
+  /// Notes that the connection is destroyed. A task checks abandoned() when it begins, before it touches the
   /// connection.
   void abandon() noexcept { abandoned_.store(true, std::memory_order_release); }
 
@@ -203,8 +204,8 @@ class link_keys {
   std::atomic<std::uint32_t> attached_{0};  // links so far; written under the mutex
   std::atomic<bool> abandoned_{false};
   live_statistics& counters_;
-  // All lendings with a key of the link, to find the one that the peer confirms. Includes those still owned by
-  // exposures, because the peer may be done before the owner lets go.
+  // All open lendings, to find the one whose key the peer revokes or is done with. Includes those that exposures still
+  // own, because the peer may be done before the owner lets go.
   lending::index listed_;
 };
 

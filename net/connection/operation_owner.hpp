@@ -22,10 +22,11 @@ class transfer;
 /// On the core's executor.
 class operation_owner {
  public:
-  // An operation that has started belongs to the owner until it ends, is stopped, or is abandoned because its frame is
-  // destroyed while it is in progress.
+  // A started operation belongs to the owner until it ends. stop() ends it, at once or as soon as its memory is no
+  // longer used; abandon() withdraws it, because its frame is being destroyed.
   virtual void start(transfer& item) = 0;
-  /// Carries the operation out at once, and lets go of its memory, if nothing stands in the way. `waiter` awaits it.
+  /// Carries the operation out at once, and lets go of its memory, if nothing stands in the way; otherwise returns
+  /// taken::no. `waiter` awaits the operation.
   [[nodiscard]] virtual taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept = 0;
   virtual void stop(transfer& item) noexcept = 0;
   virtual void abandon(transfer& item) noexcept = 0;
@@ -36,17 +37,19 @@ class operation_owner {
   virtual void stop(list_operation& all) noexcept = 0;
   virtual void abandon(list_operation& all) noexcept = 0;
   virtual void start(recv_operation& item) = 0;
-  /// Gives it a message that is there, if no other task waits for one. `waiter` awaits it.
+  /// Gives `item` a message that has arrived, if there is one and no other task waits for it; otherwise returns
+  /// taken::no. `waiter` awaits `item`.
   [[nodiscard]] virtual taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept = 0;
   virtual void stop(recv_operation& item) noexcept = 0;
   virtual void abandon(recv_operation& item) noexcept = 0;
 
-  /// The name of the peer's memory on the connection's fabric, for work_request::remote_key. If it has none there, the
-  /// result is empty and `why_not` is set. `names` is filled in for a connection with rails.
+  /// The name of the peer's memory on the connection's fabric, for work_request::remote_key. If the memory has no name
+  /// there, the result is empty, and `why_not` is set, unless the memory has a place_behind_owner. `names` is filled in
+  /// for a connection with rails.
   [[nodiscard]] virtual std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                         std::optional<error>& why_not) const noexcept = 0;
-  /// True if this end has to notify the peer of writes to memory that counts them: see mr::remote_slice::counter(). If
-  /// that is not possible, `why_not` is set.
+  /// True if this end has to notify the peer of writes to memory whose owner counts them: see
+  /// mr::remote_slice::counter(). If notices are not possible, `why_not` is set.
   [[nodiscard]] virtual bool has_to_tell(std::optional<error>& why_not) const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
 

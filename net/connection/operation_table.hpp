@@ -19,15 +19,15 @@ namespace weft::net {
 
 class transfer;
 
-/// One operation as the link sees it, from post() to completed(). The link's corner of it follows it in memory.
+/// One operation as the link sees it, from post() to completed(). The link's corner follows the record in memory.
 ///
-/// Who may touch its memory, and who holds it if it comes from the pool:
+/// Who may touch the operation's memory, and who holds memory that comes from the pool:
 ///   free      nobody; the record is in sending::free_
 ///   posted    the transport; `waiter` holds it, and the completion resumes the waiter
-///   orphaned  the transport; the waiter was stopped, and has left the memory here until the completion
+///   orphaned  the transport; the waiter was stopped or destroyed, and has left the memory here until the completion
 struct operation_record : work_request {
   operation_record* next_free = nullptr;
-  transfer* waiter = nullptr;  // null while free or orphaned
+  transfer* waiter = nullptr;  // null while the record is free or orphaned
   mr::buffer owned;            // an orphan's memory
   mr::pin pin;                 // pins an orphan's memory
   // The memory of `segments`, copied because the user may change its list once the operation is posted.
@@ -37,21 +37,22 @@ struct operation_record : work_request {
   trailer::storage trailer_bytes{};
   live_statistics::operations* counted = nullptr;  // the counters of its kind
   std::uint64_t answer = 0;                        // bytes read by a flush, or the previous value of an atomic
-  std::uint32_t counter = 0;                       // an orphan's transfer::counter_
+  std::uint32_t counter = 0;                       // transfer::counter_ of an orphan
 };
 
-/// The records of the operations that a connection may post to its link. They are made a few at a time, on demand, and
-/// never move. Most connections never use them all, and complete tables would be most of the cost of an idle
-/// connection.
+/// The records of the operations that a connection may post to its link. They are made a few at a time, on demand,
+/// because most connections never use them all, and complete tables would be most of the cost of an idle connection.
+/// Records never move.
 class operation_table {
  public:
   static constexpr std::size_t step = 6;
 
-  /// For at most `limit` records, each with a corner for `target`, which outlives them. Throws std::bad_alloc.
+  /// Makes a table of at most `limit` records, each with a corner for `target`, which must outlive the table. Throws
+  /// std::bad_alloc.
   operation_table(link& target, std::size_t limit)
       : link_(&target), stride_(round_up(sizeof(operation_record) + target.corner_bytes())), limit_(limit) {
     blocks_.reserve((limit + step - 1) / step);
-    if (!provide()) throw std::bad_alloc();  // so that the first can be made without allocating
+    if (!provide()) throw std::bad_alloc();  // the first records are then made without allocating
   }
   operation_table(const operation_table&) = delete;
   operation_table& operator=(const operation_table&) = delete;
@@ -72,7 +73,7 @@ class operation_table {
     return made_ != before;
   }
 
-  /// The record at `place`, which has been made.
+  /// The record at `place`, which must have been made.
   [[nodiscard]] operation_record& operator[](std::size_t place) noexcept {
     return *reinterpret_cast<operation_record*>(blocks_[place / step].get() + place % step * stride_);
   }
@@ -93,7 +94,7 @@ class operation_table {
     item->~operation_record();
     return false;
   }
-  // Provides room for the next record.
+  // Provides room for the next record. False if memory is short.
   [[nodiscard]] bool provide() noexcept {
     if (blocks_.size() * step > made_) return true;
     block more(static_cast<std::byte*>(::operator new(step* stride_, alignment, std::nothrow)));

@@ -28,7 +28,7 @@ class owner_messages {
   [[nodiscard]] bool are_prepared() const noexcept { return static_cast<bool>(memory_); }
   /// Sends a message from `place`. Requires prepare().
   task<> post(std::size_t place, owner_message what);
-  /// Zero bytes of registered memory.
+  /// An empty slice of registered memory.
   [[nodiscard]] mr::slice nothing() const { return memory_.slice(0, 0); }
 
  private:

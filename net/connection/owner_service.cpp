@@ -30,7 +30,7 @@ using weft::detail::make_error;
 
 namespace {
 
-// How long to wait for a full pool. The wait delays the end of the connection.
+// How long to wait for memory of a full pool. The wait delays the end of the connection.
 constexpr std::chrono::milliseconds patience_for_pool{1000};
 
 constexpr mr::usage of_lent_slots = mr::usage::write_dst | mr::usage::read_src;
@@ -44,8 +44,8 @@ void report_no_slots(const std::exception& why) noexcept try {
 
 }  // namespace
 
-// Memory of the peer's device, opened in this process. Copies keep it open, even after an unshare. It is closed on a
-// worker, because drivers block for that.
+// Memory of a device that the peer has shared, opened in this process. Copies in progress keep it open, even after an
+// unshare. A worker closes it, because drivers block meanwhile.
 class owner_service::shared_memory final : public mr::detail::background_job {
  public:
   shared_memory(std::shared_ptr<mr::memory_device> device, const mr::device_share& what, std::size_t bytes)
@@ -54,7 +54,7 @@ class owner_service::shared_memory final : public mr::detail::background_job {
   void close() noexcept {
     if (!memory_.empty()) device_->close_share(std::exchange(memory_, {}).data());
   }
-  void run() noexcept override {}  // a worker only has to delete it
+  void run() noexcept override {}  // a worker only has to delete this object
 
   [[nodiscard]] const mr::memory_device* device() const noexcept { return device_.get(); }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
@@ -132,7 +132,7 @@ task<> owner_service::answer_about_slots() {
   }
   try {
     if (!state_.is_silent() && messages_.are_prepared()) co_await messages_.post(owner_messages::memory_place, answer);
-  } catch (const std::exception&) {  // the connection has ended
+  } catch (const std::exception&) {  // the connection has ended, or there is no memory for a coroutine
   }
 }
 
@@ -158,7 +158,8 @@ std::span<std::byte> owner_service::lent_slot(std::size_t slot) const noexcept {
   return all.subspan(slot * owner_message::slot_bytes, owner_message::slot_bytes);
 }
 
-// Empty if the peer has not shared that memory with this device, or asks to copy beyond it.
+// The part of the shared memory that the peer asks to copy. Empty if the peer has shared none on this device, or asks
+// for more than it has shared.
 std::span<std::byte> owner_service::part_of(const shared_memory* shared, const owner_message& asked,
                                             const mr::memory_device& device) noexcept {
   if (shared == nullptr || shared->device() != &device) return {};
@@ -197,8 +198,8 @@ task<owner_access> owner_service::carry_out(const owner_message& asked) {
   co_return co_await copy_for_peer(asked);
 }
 
-// Requires a peer process on this machine, and memory that is registered as `direct`, because a peer that frees memory
-// it has shared may damage this end's use of the device.
+// Opens memory that the peer shares. Requires a peer process on this machine, and memory that is registered as
+// `direct`, because a peer that frees memory it has shared may damage this end's use of the device.
 task<owner_access> owner_service::open_share(const owner_message& asked) {
   if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return owner_access::not_allowed;
   const std::shared_ptr<mr::memory_device> device = owner_keys::of_process().device_of(asked.key, true);
@@ -214,7 +215,8 @@ task<owner_access> owner_service::open_share(const owner_message& asked) {
   co_return owner_access::done;
 }
 
-// A peer that still has copies in progress breaks the rules: the last copy closes the memory.
+// Closes the memory that the peer has shared. If the peer breaks the rules and still has copies in progress, the last
+// copy closes it.
 task<> owner_service::close_share() {
   const std::shared_ptr<shared_memory> gone = std::move(shared_);
   if (gone.use_count() != 1) co_return;
@@ -267,7 +269,7 @@ task<owner_access> owner_service::copy_for_peer(const owner_message& asked) {
     if (status != owner_access::done) co_return status;
     if (device->find(use.memory()).id != use.record().allocation) co_return owner_access::device_failed;
     std::byte* const there = use.memory().data();
-    // No suspension from here on: closing the key relies on the copy having been given to the device.
+    // This coroutine must not suspend before the device has the copy, because closing the key relies on that.
     copy_operation copy(puts && !asked.direct ? engine.in() : engine.out(), puts ? there : slot, puts ? slot : there,
                         asked.bytes, std::move(use));
     co_await copy;

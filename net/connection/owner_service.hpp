@@ -28,7 +28,7 @@ class owner_service {
   owner_service(const owner_service&) = delete;
   owner_service& operator=(const owner_service&) = delete;
 
-  /// Lends the peer slots, as it has asked. Returns false if it has asked before and was not refused.
+  /// Lends the peer slots, at its request. Returns false if the peer has asked before and was not refused.
   [[nodiscard]] bool lend() noexcept;
   /// Carries out a request of the peer in the request's slot. Returns false if the request breaks the protocol.
   [[nodiscard]] bool asked(const owner_message& said) noexcept;
@@ -39,8 +39,8 @@ class owner_service {
   struct closed_on_worker {
     void operator()(shared_memory* last) const noexcept;
   };
-  // The peer's request in a slot. The peer may send the next one as soon as it has the answer, before this end has seen
-  // the answer complete.
+  // The peer's request in a slot. The peer may send its next request as soon as it has the answer, before this end has
+  // seen the answer complete.
   struct service {
     bool runs = false;
     bool has_answered = false;
@@ -48,11 +48,11 @@ class owner_service {
   };
 
   // Slots for the peer:
-  //   none         it has not asked, or was refused
-  //   looked_for   it has asked
-  //   refused      the refusal is being sent; the peer may ask again before this end has seen that complete
-  //   asked_again  it has done so
-  //   lent         it has them, for as long as the connection lasts
+  //   none         the peer has not asked, or was refused
+  //   looked_for   the peer has asked, and this end looks for memory
+  //   refused      the refusal is being sent; the peer may ask again before this end has seen the refusal complete
+  //   asked_again  the peer has asked again that early
+  //   lent         the peer has the slots, for as long as the connection lasts
   enum class slots_of_peer : std::uint8_t { none, looked_for, refused, asked_again, lent };
 
   void begin(task<> what);
@@ -76,9 +76,9 @@ class owner_service {
   owner_messages& messages_;
   connection_end& end_;
   slots_of_peer lending_ = slots_of_peer::none;
-  staging_memory lent_slots_;  // empty if parts of regions cannot be lent: then the slots are a pool buffer
+  staging_memory lent_slots_;  // empty if parts of regions cannot be lent: then the slots are in a pool buffer
   exposure lent_;
-  std::shared_ptr<shared_memory> shared_;  // memory that the peer shares for its operation; copies hold it too
+  std::shared_ptr<shared_memory> shared_;  // memory that the peer shares for an operation; copies hold it too
   std::array<service, owner_message::slots> services_;
   std::size_t serving_ = 0;  // requests in progress
 };

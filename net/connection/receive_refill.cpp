@@ -17,7 +17,7 @@ void receive_refill::retry(std::shared_ptr<void> owner) noexcept {
   ended_.reset();
   try {
     run_in_background(home_, run(std::move(owner)));
-  } catch (const std::bad_alloc&) {  // for its coroutine
+  } catch (const std::bad_alloc&) {  // no memory for the coroutine run()
     running_ = false;
     ended_.set();
     client_.refill_failed(weft::detail::make_error(errc::no_memory, "find memory for receives"));

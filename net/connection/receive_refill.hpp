@@ -27,7 +27,7 @@ class receive_refill {
    private:
     friend class receive_refill;
     virtual void refilled(receive_slot& slot, mr::buffer memory) noexcept = 0;
-    /// Called when the pool cannot provide more memory; the next add() asks again.
+    /// Called when the pool cannot provide more memory; the next add() or retry() asks again.
     virtual void refill_failed(const error& why) noexcept = 0;
   };
 
@@ -37,11 +37,11 @@ class receive_refill {
   receive_refill& operator=(const receive_refill&) = delete;
   ~receive_refill() { assert(!running_); }
 
-  /// Takes memory for a receive; empty if the pool has none at hand, or if slots wait for it.
+  /// Takes memory for a receive; empty if the pool has none at hand, or if slots wait for memory.
   [[nodiscard]] std::optional<mr::buffer> try_take() noexcept {
     return empty_.empty() ? pool_.try_allocate(bytes_, mr::budget::receive) : std::nullopt;
   }
-  /// Gives the slot memory from try_take(). False if there is none.
+  /// Gives the slot memory from try_take(). False if that yields none.
   [[nodiscard]] bool try_fill(receive_slot& slot) noexcept {
     auto memory = try_take();
     if (!memory) [[unlikely]]
@@ -49,10 +49,11 @@ class receive_refill {
     slot.memory = *std::move(memory);
     return true;
   }
-  /// Calls client::refilled() once there is memory. Keeps `owner` until then; without an owner, the caller waits for
-  /// ended() before it destroys this object.
+  /// Calls client::refilled() once there is memory for the slot, or client::refill_failed(). The work in the background
+  /// keeps the `owner` alive with which it was started. Without an owner, wait for ended() before this object is
+  /// destroyed.
   void add(receive_slot& slot, std::shared_ptr<void> owner = nullptr) noexcept;
-  /// Tries again for slots that are left after a failure.
+  /// Asks again for slots that are left after a failure.
   void retry(std::shared_ptr<void> owner) noexcept;
   /// Ends the work in the background. Slots that still wait get nothing.
   void stop() noexcept { stop_.request_stop(); }

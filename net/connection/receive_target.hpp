@@ -18,7 +18,7 @@ namespace weft::net {
 struct connection_state;
 
 /// The program's memory for a recv_into_operation, to which a message is copied. From hold() until let_go() a buffer is
-/// in use, and the regions behind slices cannot be deregistered.
+/// in use, and the regions behind slices stay registered.
 class receive_target {
  public:
   /// Refers to the memory of recv_into()'s sink.
@@ -31,7 +31,7 @@ class receive_target {
       let_go();
   }
 
-  /// Whether hold() would succeed. Then a message may be stored at once, without holding the memory.
+  /// Whether hold() would succeed. If so, a message may be stored at once, without hold().
   [[nodiscard]] bool may_hold(const connection_state& state) noexcept;
   /// Holds the memory for one message, or yields why this is not possible.
   [[nodiscard]] std::optional<error> hold(const connection_state& state);
@@ -46,7 +46,7 @@ class receive_target {
   /// Copies a message that fits. False if a file behind the memory has become shorter.
   [[nodiscard]] bool store(std::span<const std::byte> message, const connection_state& state) noexcept;
 
-  std::optional<receipt> said;  ///< about the message; empty until there is one
+  std::optional<receipt> said;  ///< the receipt of the stored message; empty until there is one
 
  private:
   [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
@@ -55,7 +55,7 @@ class receive_target {
   }
 
   mr::buffer* whole_ = nullptr;
-  mr::slice one_;  // the memory, unless it is a list; for a buffer, set by may_hold()
+  mr::slice one_;  // the memory, unless that is a list; for a buffer, set by may_hold()
   std::span<const mr::slice> several_;
   // A copy of the list, because the program may change or destroy the list while its operation waits.
   std::array<mr::slice, capabilities().max_parts> held_{};

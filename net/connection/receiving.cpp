@@ -124,7 +124,7 @@ receiving::meaning receiving::keep(const arrival& what) noexcept {
   state_.statistics.messages_received.add(1);
   state_.statistics.bytes_received.add(what.bytes);
   if (!state_.closing && !state_.failure) return meaning::data;
-  ++state_.receivable;  // nobody will receive it: its receive is posted again
+  ++state_.receivable;  // nobody will receive the message, so its receive is posted again
   return meaning::nothing;
 }
 
@@ -153,7 +153,8 @@ void receiving::put_in_place(receive_slot& slot) noexcept {
   deliver();
 }
 
-// False if the message does not fit, or a file behind the memory has become shorter; the next receive gets it then.
+// Copies a message into the memory of a recv_into(). False if the message does not fit, or if a file behind the memory
+// has become shorter; the message is then left to the next receive.
 bool receiving::store(recv_operation& receiver, const arrival& what, std::span<const std::byte> content) noexcept {
   receive_target& target = *receiver.target_;
   // mutant: beyond the end of the memory
@@ -254,14 +255,14 @@ bool receiving::hold(recv_operation& item) {
   return false;
 }
 
-// Lets a task that receives one message after another go on in the same turn, so that the operations which it posts for
-// them leave together. Any unusual case is left to start(), and to the link's events.
+// Lets a task that receives one message after another go on in the same turn, so that the operations which it posts in
+// reply leave together. Any unusual case is left to start(), and to the link's events.
 [[gnu::flatten]] taken receiving::take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept {
   if (!receivers_.empty() || executor_core::current() != &state_.home) return taken::no;
   if (item.target_ != nullptr) [[unlikely]]
     return take_into(item, waiter);
   if (!item.may_end_at_once(waiter) || !take(item)) return taken::no;
-  item.failure_.reset();  // of an earlier await
+  item.failure_.reset();  // the failure of an earlier await
   return order_.go_on(waiter);
 }
 
@@ -289,11 +290,12 @@ std::optional<message> receiving::try_receive() {
     if (!store(item, oldest.what, oldest.memory.bytes().first(oldest.what.bytes))) return taken::no;
     reuse(inbox_.pop());
   }
-  item.failure_.reset();  // of an earlier await
+  item.failure_.reset();  // the failure of an earlier await
   return order_.go_on(waiter);
 }
 
-// Takes a message straight from the link's memory; if it cannot, lets the link deliver what has arrived to the inbox.
+// Takes a message straight from the link's memory. If that is not possible, lets the link deliver what has arrived to
+// the inbox, and takes the message from there, unless it is for a recv_into().
 bool receiving::take_from_link(recv_operation& item) noexcept {
   if (!out_.may_be_at_once()) return false;
   link& from = state_.link();
@@ -361,14 +363,14 @@ void receiving::stop(recv_operation& item) noexcept {
 void receiving::refuse_thread() const { throw error(errc::wrong_thread, state_.context("receive from")); }
 
 void receiving::post(receive_slot& slot) noexcept {
-  if (shared_ != nullptr) return shared_->post(slot);  // other connections need it, whatever has become of this one
+  if (shared_ != nullptr) return shared_->post(slot);  // other connections need the receive, even if this one has ended
   if (state_.failure) return;
   slot.prepare(receive_bytes(state_.options));
   state_.link().post_receive(slot.work);
 }
 
-// The credit returns when the receive is refilled. Shared receives are not bound to the connection's credits, so with
-// them it returns at once.
+// Finds new memory for a receive whose message was taken, and then gives the peer its credit back. Shared receives are
+// not bound to the connection's credits, so with them the credit returns at once.
 void receiving::refill(receive_slot& slot) noexcept {
   if (shared_ != nullptr) shared_->refill(slot);
   if (state_.input_has_ended()) return;
@@ -402,7 +404,7 @@ void receiving::empty_inbox() noexcept {
   while (!inbox_.empty()) drop(inbox_.pop());
 }
 
-// Reposts a shared receive; frees the memory of the connection's own. Any message in the slot is lost.
+// Posts a shared receive again; frees the memory of a receive of the connection's own. Any message in the slot is lost.
 void receiving::drop(receive_slot& slot) noexcept {
   if (shared_ != nullptr) return shared_->post(slot);
   slot.memory = mr::buffer();

@@ -37,7 +37,8 @@ class receiving final : private receive_refill::client, private shared_receive_s
   void start(recv_operation& item);
   /// As operation_owner::take_now().
   [[nodiscard]] taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept;
-  /// Takes a message that has arrived, if no task waits for one. Throws as recv_or_throw() does once no more can come.
+  /// Takes a message that has arrived, if no task waits for one. If none can arrive any more, throws as recv_or_throw()
+  /// does.
   [[nodiscard]] std::optional<message> try_receive();
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { receivers_.remove(item); }
@@ -57,19 +58,20 @@ class receiving final : private receive_refill::client, private shared_receive_s
   };
   /// Checks the message in `slot`, and ends the connection if the message breaks the protocol.
   [[nodiscard]] meaning examine(receive_slot& slot, const arrival& what) noexcept;
-  /// Called after examine(): keeps a message for the program, and posts the receive of any other again.
+  /// Keeps a message for the program, and posts the receive of any other message again. Called after examine().
   void put(receive_slot& slot, meaning what) noexcept;
-  /// Called when the link returns a receive without a message.
+  /// Takes back a receive that the link returns without a message.
   void flushed(const receive_work& work) noexcept { drop(slot_of(work)); }
 
-  /// Sends the peer new credits once they are half of receive_depth, so that they cost little and the peer never waits
-  /// for them. Does nothing while their slot is taken; it is called again when the slot is free.
+  /// Sends the peer new credits, if they are at least half of receive_depth: then they cost little, and the peer seldom
+  /// has to wait for them. Does nothing while the slot for the message is taken; it is called again when the slot is
+  /// free.
   void offer_credits() noexcept;
 
   /// Hands messages to receivers, oldest to oldest, and refills the receives that this frees. If no more messages can
   /// arrive, waiting receivers end with the reason.
   void deliver() noexcept;
-  /// Called when this end closes: drops the messages that nobody has received.
+  /// Drops the messages that nobody has received, because this end closes.
   void discard_inbox() noexcept;
   void empty_inbox() noexcept;
   /// Refills no more receives.
@@ -120,7 +122,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
   connection_state& state_;
   sending& out_;
   std::shared_ptr<shared_receive_state> shared_;  // null: the connection has its own receives
-  std::shared_ptr<own_receives> own_;             // null: they are shared
+  std::shared_ptr<own_receives> own_;             // null: the receives are shared
   receive_refill refill_;                         // for the connection's own receives
   receive_slot_queue inbox_;
   weft::detail::intrusive_list<recv_operation> receivers_;

@@ -18,7 +18,7 @@ taken recv_operation::take_now(weft::detail::promise_base& waiter) noexcept {
 void recv_operation::begin() {
   if (owner_ == nullptr) [[unlikely]]
     return fail_without_owner();
-  message_.reset();  // of an earlier await
+  message_.reset();  // the results of an earlier await
   failure_.reset();
   owner_->start(*this);
 }

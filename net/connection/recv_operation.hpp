@@ -21,7 +21,7 @@ class operation_owner;
 class [[nodiscard("co_await it")]] recv_operation : public weft::detail::operation_base,
                                                     public weft::detail::list_hook<recv_operation> {
  public:
-  /// Awaiting it without an owner is errc::closed.
+  /// Awaiting the operation without an owner is errc::closed.
   explicit recv_operation(operation_owner* owner) noexcept : recv_operation(owner, false) {}
   recv_operation(recv_operation&& other) noexcept
       : operation_base(std::move(other)), owner_(other.owner_), expects_message_(other.expects_message_) {}
@@ -31,14 +31,14 @@ class [[nodiscard("co_await it")]] recv_operation : public weft::detail::operati
       abandon();
   }
 
-  /// Does not suspend the task if a message is there, and it is the task's turn to go on.
+  /// Does not suspend the task if a message has arrived and it is the task's turn to go on.
   template <std::derived_from<weft::detail::promise_base> Promise>
   [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
     const taken how = take_now(waiter.promise());
     if (how == taken::no) operation_base::await_suspend(waiter);
     return how != taken::ended;
   }
-  /// The message; empty after the peer has closed in order. Throws weft::error.
+  /// The message; empty after an orderly close by the peer. Throws weft::error.
   std::optional<message> await_resume() {
     check();
     return std::move(message_);
@@ -81,7 +81,7 @@ class [[nodiscard("co_await it")]] recv_or_throw_operation final : public recv_o
   explicit recv_or_throw_operation(operation_owner* owner) noexcept : recv_operation(owner, true) {}
   recv_or_throw_operation(recv_or_throw_operation&&) noexcept = default;
 
-  /// The message. Throws weft::error; errc::peer_closed after the peer has closed in order.
+  /// The message. Throws weft::error; errc::peer_closed after an orderly close by the peer.
   message await_resume() {
     check();
     return *std::move(message_);
@@ -100,7 +100,7 @@ class [[nodiscard("co_await it")]] recv_into_operation : public recv_operation {
     target_ = &memory_;
   }
 
-  /// The receipt of the message; empty after the peer has closed in order. Throws weft::error.
+  /// The receipt of the message; empty after an orderly close by the peer. Throws weft::error.
   std::optional<receipt> await_resume() {
     check();
     return std::exchange(memory_.said, std::nullopt);

@@ -36,7 +36,7 @@ mr::usage needed_usage(transfer_kind kind) noexcept {
 
 }  // namespace
 
-// Flattened: all of it is short, and each operation goes through it.
+// Flattened, because all that it calls is short, and each operation goes through it.
 [[gnu::flatten]] refusal::reason refusal::find() const noexcept {
   if (item_.failure_) return reason::no_place;
   if (executor_core::current() != &state_.home) return reason::wrong_thread;

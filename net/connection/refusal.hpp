@@ -42,7 +42,7 @@ class refusal {
 
   refusal(const transfer& item, const connection_state& state) noexcept : item_(item), state_(state) {}
 
-  /// The reason why an operation that needs `purpose` does not take this local memory.
+  /// The reason why an operation that needs `purpose` cannot use this local memory; reason::none if it can.
   [[nodiscard]] static reason of_memory(const mr::slice& part, mr::usage purpose,
                                         const connection_state& state) noexcept;
   /// The error for a reason that of_memory() yields, or empty_list; `verb` is the operation's name.

@@ -24,14 +24,14 @@ message_kind data_kind(const std::optional<std::uint32_t>& immediate) noexcept {
   return immediate ? message_kind::data_with_immediate : message_kind::data;
 }
 
-// The group of an operation that is left to the connection: nobody waits for the operation.
+// The group of an operation that is left to the connection, because nobody waits for it.
 class nobody final : public transfer_group {
  public:
   void member_ended() noexcept override {}
   [[nodiscard]] bool stopped() const noexcept override { return false; }
 };
 
-// True if the operation has changed the peer's memory.
+// True if a write or an atomic operation has changed the peer's memory.
 bool has_written(const operation_record& record, work_status status) noexcept {
   return status == work_status::done && (record.kind != work_kind::compare_swap || record.answer == record.compare);
 }
@@ -75,7 +75,7 @@ void sending::attach() {
   at_once_ = state_.link().takes_at_once();
   most_at_once_ = state_.link().most_at_once();
   operations_.emplace(state_.link(), depth());
-  free_ = nullptr;  // its records belonged to the previous link
+  free_ = nullptr;  // any records in this list belonged to a previous link
 }
 
 void sending::link_started() noexcept {
@@ -123,7 +123,7 @@ bool sending::try_send(transfer& item) {
   return true;
 }
 
-// Returns false if the operation is awaited, or has been.
+// Returns false if the operation is or was awaited, alone or in a group, or was moved from.
 bool sending::is_new(const transfer& item) noexcept { return item.batch_ == nullptr && !item.spent_; }
 
 // Carries the operation out at once. Returns false, without effect, if that is impossible, or the operation is refused.
@@ -168,7 +168,7 @@ bool sending::take_one(transfer& item) noexcept {
   return true;
 }
 
-// Operations of the connection's own overtake waiting operations.
+// Starts an operation of the connection's own, ahead of waiting operations.
 void sending::start_internal(transfer& item) {
   const bool is_over = state_.failure || state_.peer_closed;
   if (is_over) return item.fail(describe(item, state_.why_ended(), false));
@@ -176,7 +176,8 @@ void sending::start_internal(transfer& item) {
   pump();
 }
 
-// Throws the error instead of setting failure(), because a batch in progress may have this operation as a member.
+// Refuses an operation that is not new, but starts one of the connection's own. Throws the error instead of setting
+// failure(), because a batch in progress may have this operation as a member.
 [[gnu::noinline]] void sending::refuse_again(transfer& item) {
   if (item.is_internal()) return start_internal(item);
   const error why(errc::invalid_argument,
@@ -217,8 +218,8 @@ bool sending::is_beyond(const mr::slice& memory) const noexcept {
   return state_.carrier.agreed.rails || !record.is_within_reach_of(state_.carrier.fabric_number);
 }
 
-// A consumed buffer needs no pin, because nobody else can return it to the pool. But it is refused while a read that
-// was stopped may still write to it.
+// Pins the operation's buffer; false if the buffer is in use. A consumed buffer needs no pin, because nobody else can
+// return it to the pool. But it is refused while a read that was stopped may still write to it.
 bool sending::take_pin(transfer& item) noexcept {
   mr::buffer* const memory = item.shared_;
   if (memory == nullptr) return !item.owned_ || mr::pin::may_share(item.owned_);
@@ -297,7 +298,7 @@ bool sending::may_post(const transfer& item) noexcept {
   if (posted) state_.link().ring();
 }
 
-// Begins the operation if everything before it has completed; otherwise returns false.
+// Has the carrier begin the operation, if everything before it has completed; otherwise returns false.
 bool sending::try_to_carry(transfer& item) noexcept {
   if (state_.statistics.in_flight.get() != internal_in_flight_) return false;
   unlink(item);
@@ -541,7 +542,7 @@ void sending::stop(transfer& item) noexcept {
 void sending::abandon(transfer& item) noexcept {
   if (item.state_ == transfer::state::waiting) {
     unlink(item);
-    return pump();  // it may have held others back
+    return pump();  // the operation may have held others back
   }
   if (item.borrowed_) {
     weft::detail::terminate_because(
@@ -601,14 +602,15 @@ error sending::why_failed(const transfer& item, const work_request& work, work_s
     return make_error(errc::remote_access, "the peer has taken the memory back; the connection goes on");
   }
   if (status == work_status::access_denied) {
-    // The link's error, if the link ended because of this access.
+    // If the link ended because of this access, the link's error says more.
     const bool has_words = state_.failure && state_.failure->code() == errc::remote_access;
     return has_words ? *state_.failure : make_error(errc::remote_access);
   }
   return item.stopped() ? make_error(errc::canceled, "stopped") : why_flushed(work, status);
 }
 
-// If the peer refused an access by another key, this operation fails with errc::connection_failed.
+// The reason why the connection has ended; but errc::connection_failed if the peer refused another operation's access,
+// by another key.
 error sending::why_flushed(const work_request& work, work_status status) const noexcept try {
   const bool has_key = work.kind != work_kind::send;
   const bool beside = status == work_status::bystander || (has_key && refused_key_ && *refused_key_ != work.remote_key);

@@ -29,20 +29,20 @@ namespace weft::net {
 /// their completion. Also sends the connection's own messages.
 class sending final : private write_notices::outlet {
  public:
-  /// Carries out operations that the fabric cannot, one at a time: staging.
+  /// Carries out, one at a time, operations that the fabric cannot carry out. Implemented by staging.
   class carrier {
    public:
-    /// Carries out an operation that has left the queue; end_carrying() and carried_out() follow. Without memory for
-    /// that, the operation ends with errc::no_memory.
+    /// Carries out an operation that has left the queue; end_carrying() and carried_out() follow. If memory is short,
+    /// the operation ends with errc::no_memory.
     virtual void begin(transfer& item) noexcept = 0;
     virtual void begin(list_operation& all) noexcept = 0;
-    /// Called when the transfer is abandoned: keeps its memory for the pieces in flight, and begins no more.
+    /// Keeps the memory of an abandoned transfer for its pieces in flight, and begins no further piece.
     virtual void leave(transfer& item) noexcept = 0;
     /// Begins no further element. The list ends when the elements in progress have ended.
     virtual void stop(list_operation& all) noexcept = 0;
     /// True while it carries out an operation, or a request of the peer's.
     [[nodiscard]] virtual bool is_busy() const noexcept = 0;
-    /// Ends requests to the peer with `why`, because the peer will answer no more.
+    /// Ends current and later requests to the peer with `why`, because the peer will answer no more.
     virtual void give_up(const error& why) noexcept = 0;
 
    protected:
@@ -51,7 +51,7 @@ class sending final : private write_notices::outlet {
   /// Makes the carrier when it is first needed.
   class carrier_maker {
    public:
-    /// Called once. Throws std::bad_alloc.
+    /// Makes the carrier; not called again once it has succeeded. Throws std::bad_alloc.
     [[nodiscard]] virtual carrier& make_carrier() = 0;
 
    protected:
@@ -73,29 +73,31 @@ class sending final : private write_notices::outlet {
   void link_started() noexcept;
 
   void start(transfer& item);
-  /// As operation_owner::take_now().
+  /// Carries the operation out at once if nothing stands in the way: operation_owner::take_now().
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept;
-  /// Sends without waiting. False if it would have to wait: nothing has happened, and the item still has its memory.
-  /// Throws the error of a send that is refused.
+  /// Sends without waiting. False if the item would have to wait: nothing has happened, and it still has its memory.
+  /// Throws the error of a send that is refused, or that fails at once.
   [[nodiscard]] bool try_send(transfer& item);
   /// True if no operation waits or is in flight.
   [[nodiscard]] bool is_clear() const noexcept { return waiting_.empty() && state_.statistics.in_flight.get() == 0; }
   /// The order in which the tasks of completed operations go on.
   [[nodiscard]] completion_order& order() noexcept { return order_; }
-  /// link::takes_at_once()
+  /// The value of link::takes_at_once().
   [[nodiscard]] bool may_be_at_once() const noexcept { return at_once_; }
   void start(batch_operation& all);
   void start(list_operation& all);
-  /// Ends the operation with errc::canceled, now or soon.
+  /// Ends the operation, or each unfinished member of the batch, with errc::canceled at once. But if an operation on
+  /// borrowed memory was posted or is carried, this aborts the connection, and the completion ends the operation.
   void stop(transfer& item) noexcept;
   void stop(batch_operation& all) noexcept;
-  /// Posts no more elements; the list ends when the posted ones have.
+  /// Posts no more elements; the list ends when the posted elements have ended.
   void stop(list_operation& all) noexcept;
   void abandon(transfer& item) noexcept;
   void abandon(batch_operation& all) noexcept;
   void abandon(list_operation& all) noexcept;
   void fail_waiting(const error& why) noexcept;
-  /// Posts waiting operations, strictly in order: an operation that cannot be posted yet holds back all behind it.
+  /// Posts waiting operations, strictly in the order of the queue: an operation that cannot be posted yet holds back
+  /// all operations behind it.
   void pump() noexcept {
     if (!waiting_.empty()) [[unlikely]]
       post_waiting();
@@ -111,7 +113,7 @@ class sending final : private write_notices::outlet {
   void set_carrier(carrier& made) noexcept { carrier_ = &made; }
   /// True if the link cannot reach this local memory.
   [[nodiscard]] bool is_beyond(const mr::slice& memory) const noexcept;
-  /// Called when the carrier has carried out its operation, or given it up: lets the operations behind it begin.
+  /// Lets the next pump() begin the operations behind the carried one, which the carrier has finished or given up.
   void end_carrying() noexcept { unlink(barrier_); }
   /// Ends an operation that was given to the carrier; `failure` is empty if it succeeded.
   void carried_out(transfer& item, std::optional<error> failure) noexcept;
@@ -126,9 +128,9 @@ class sending final : private write_notices::outlet {
 
   [[nodiscard]] static bool is_control(const work_request& work) noexcept { return work.slot < control_requests; }
   void completed(work_request& work, work_status status) noexcept;
-  /// Called when the next `count` elements of a run have ended: see link_events::run_advanced().
+  /// Completes the oldest `count` elements of a run that are in flight: see link_events::run_advanced().
   void run_advanced(work_run& run, std::size_t count, work_status status) noexcept;
-  /// Frees the message's slot. True if that is the slot which all messages except the close message share.
+  /// Frees the message's slot. True if that is the slot which all control messages but the close message share.
   bool control_completed(const work_request& work) noexcept;
 
  private:
@@ -197,18 +199,18 @@ class sending final : private write_notices::outlet {
   write_notices notices_;
   carrier_maker& carrier_maker_;
   carrier* carrier_ = nullptr;            // null until it is made
-  transfer barrier_;                      // first in the queue while the carrier is busy
+  transfer barrier_;                      // holds back the queue while the carrier has an operation
   std::uint64_t internal_in_flight_ = 0;  // the carrier's requests, which are not the program's operations
   live_statistics::operations uncounted_;
-  std::optional<operation_table> operations_;  // the first two are for control messages, which bypass the queue
+  std::optional<operation_table> operations_;  // the first two records are for control messages
   operation_record* free_ = nullptr;
   weft::detail::intrusive_list<transfer> waiting_;
-  bool control_busy_[control_requests] = {};  // the slot is with the link
+  bool control_busy_[control_requests] = {};  // whether the link has the slot's message
   completion_order order_;
   bool at_once_ = false;
-  std::size_t most_at_once_ = 0;              // link::most_at_once()
+  std::size_t most_at_once_ = 0;              // link::most_at_once() of the current link
   work_request now_;                          // the request of take_now(); kept, because most fields stay the same
-  std::optional<std::uint64_t> refused_key_;  // the key of the access that the peer refused, once that has completed
+  std::optional<std::uint64_t> refused_key_;  // the key of a refused access, set when the access completes
 };
 
 }  // namespace weft::net

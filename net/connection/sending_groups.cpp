@@ -14,7 +14,7 @@ namespace weft::net {
 using weft::detail::make_error;
 
 void sending::start(batch_operation& all) {
-  all.unfinished_ = all.members_.size() + 1;  // one more, so that it does not end before all have been enqueued
+  all.unfinished_ = all.members_.size() + 1;  // one more, so that the batch cannot end before all are enqueued
   all.refused_ = prepare(all);
   if (all.refused_) return all.finish();
   for (transfer& item : all.members_) enqueue(item);
@@ -70,7 +70,8 @@ std::optional<error> sending::check(list_operation& all) const {
   if (all.is_of_blocks_) {
     if (auto refused = all.check_blocks()) return refused;
   }
-  // All blocks of a list pass the same checks; only the last may carry immediate data, so the last one is checked.
+  // The same checks apply to all blocks of a list, and only the last block may carry immediate data: it alone is
+  // checked.
   const std::size_t first = all.is_of_blocks_ ? count - 1 : 0;
   bool is_beyond_here = false;
   bool is_behind_owner = false;
@@ -108,7 +109,8 @@ void sending::carried_out(list_operation& all, std::optional<error> failure) noe
   if (all.is_told_) tell(all, 0, all.done());
 }
 
-// Decides when posting resumes: in large portions, so that one doorbell serves many; only the last may be small.
+// Decides when posting resumes: once there is room for a large portion, so that one doorbell serves many elements, or
+// for all elements that are left.
 void sending::set_room_for(list_operation& all) const noexcept {
   const std::size_t depth = state_.options.send_depth;
   all.goes_on_at_ = depth - std::min({depth, all.size() - all.posted_, std::max<std::size_t>(depth / 4, 1)});
@@ -167,7 +169,8 @@ void sending::post_run(list_operation& all) noexcept {
   if (all.is_open_) all.load(all.posted_);  // the element that waits in the queue
 }
 
-// Elements of a run have no records: the number in flight limits them. The last one may have to wait for a credit.
+// Elements of a run have no records, so only send_depth limits them. The last element may have to wait for a credit, if
+// it has immediate data.
 run_portion sending::next_portion(const list_operation& all) const noexcept {
   const std::size_t left = all.size() - all.posted_;
   const std::size_t room = state_.options.send_depth - state_.statistics.in_flight.get();

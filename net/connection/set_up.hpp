@@ -23,18 +23,20 @@ void check_sizes(const connection_options& options);
 /// The number of receives that a connection of that device posts if it has its own.
 [[nodiscard]] std::uint16_t receives_of(const device_state& device, const connection_options& options) noexcept;
 
-/// The transport's part of a user's options. The deadline runs from now; `hello` outlives the set-up. `shared` may be
-/// null.
+/// Makes the transport's options from a user's. The deadline is counted from now. `hello`, and the text that
+/// options.source refers to, must outlive the set-up. `shared` may be null.
 [[nodiscard]] set_up_options make_set_up(const device_state& device, const connection_options& options,
                                          const greeting_frame& hello,
                                          const std::shared_ptr<shared_receive_state>& shared);
 
 /// Finds the receives of a connection: `shared`, or if that is null, buffers of the pool, for which it waits until
-/// `deadline`. Throws errc::invalid_argument for depths and sizes that no connection can have.
+/// `deadline`. Throws errc::invalid_argument for depths and sizes that no connection can have, and what
+/// find_receive_memory() throws.
 task<receive_memory> find_receives(device_state& device, const connection_options& options,
                                    std::shared_ptr<shared_receive_state> shared, time_point deadline);
 
-/// Reports the current exception: a peer's set-up has failed, and no task waits for that peer in particular.
+/// Reports the failed set-up of a peer for which no task waits in particular. Call it in the handler of `why`, because
+/// the report carries the current exception.
 void report_failed_set_up(const std::exception& why,
                           std::source_location where = std::source_location::current()) noexcept;
 

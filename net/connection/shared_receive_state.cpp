@@ -45,7 +45,8 @@ shared_receive_state::shared_receive_state(std::shared_ptr<device_state> device,
   }
 }
 
-// Retries before it adds the user: a failure is reported to all users at once, and this one has no link to end yet.
+// Retries the refill before it adds the user: retry() may report a failure to all users, and the new one has no link
+// to end yet.
 void shared_receive_state::join(user& one) {
   refill_.retry(shared_from_this());
   users_.push_back(&one);
@@ -122,7 +123,8 @@ task<std::shared_ptr<shared_receive_group>> shared_receive_group::make(std::shar
   co_return made;
 }
 
-// Closes each only once, although several fabrics may share it, because close() submits it to its executor.
+// Closes each set only once, although several fabrics may share it, because close() may submit the set to its executor,
+// and must not do so twice.
 void shared_receive_group::close() noexcept {
   for (auto each = of_fabrics_.begin(); each != of_fabrics_.end(); ++each) {
     if (std::find(of_fabrics_.begin(), each, *each) == each) (*each)->close();

@@ -19,7 +19,8 @@ namespace weft::net {
 
 class device_state;
 
-/// State that shared_receives and the connections using it share: a transport's receive queue, and its memory.
+/// The state that a shared_receives handle shares with its connections: one receive queue of a transport, and the
+/// memory of its receives.
 class shared_receive_state final : public std::enable_shared_from_this<shared_receive_state>,
                                    private receive_refill::client,
                                    private weft::detail::remote_work {
@@ -48,7 +49,8 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   /// Adds a connection, which uses the receives until leave().
   void join(user& one);
   void leave(user& one) noexcept;
-  /// Called when the program's handle is destroyed, on any thread.
+  /// Lets the refill stop as soon as no connection uses the receives. Called when the program's handle is destroyed, on
+  /// any thread.
   void close() noexcept;
 
   /// Posts a slot that has its memory.
@@ -72,8 +74,8 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   receive_refill refill_;
   std::vector<user*> users_;
   bool closed_ = false;
-  std::optional<executor_core::dependent> open_{std::in_place, home_};  // until it has closed
-  std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
+  std::optional<executor_core::dependent> open_{std::in_place, home_};  // until close() has run on home_
+  std::shared_ptr<shared_receive_state> closing_;  // this object, while close() is on its way to home_
 };
 
 /// The receives behind shared_receives: one set for each domain of a device. Fabrics with the same domain share a set.
@@ -86,15 +88,16 @@ class shared_receive_group {
   [[nodiscard]] const std::shared_ptr<shared_receive_state>& on(std::size_t fabric) const noexcept {
     return of_fabrics_[fabric];
   }
-  /// Called when the program's handle is destroyed, on any thread.
+  /// Closes all sets. Called when the program's handle is destroyed, on any thread.
   void close() noexcept;
 
  private:
   std::vector<std::shared_ptr<shared_receive_state>> of_fabrics_;
 };
 
-/// The shared receives that `options` name, or null, for connect() and accept(). Throws errc::wrong_thread,
-/// errc::wrong_device, errc::invalid_argument.
+/// Finds the shared receives that `options` name, for connect() and accept(); null if they name none. Throws
+/// errc::invalid_argument, errc::wrong_thread, errc::wrong_device, and errc::not_supported for options that cannot be
+/// combined with shared receives.
 [[nodiscard]] std::shared_ptr<shared_receive_group> find_shared_receives(const connection_options& options,
                                                                          const device_state& device);
 

@@ -59,7 +59,7 @@ error why_refused(owner_access status) noexcept {
   return make_error(status == owner_access::no_memory ? errc::no_memory : errc::remote_access, words);
 }
 
-// Freed memory may belong to another allocation by now, at the same address.
+// Throws if the memory was freed after its registration: another allocation may be at that address by now.
 void check_unchanged(const mr::slice& memory) {
   const mr::memory_record& record = *memory.record();
   if (record.device->find(memory.bytes()).id == record.allocation) return;
@@ -92,14 +92,14 @@ struct staging::piece {
 struct staging::job {
   transfer_kind kind = transfer_kind::write;
   bool peer_copies = false;  // the fabric cannot reach the peer's memory
-  bool direct = false;       // the peer has opened this end's memory
+  bool direct = false;       // the peer copies, to or from this end's memory, which it has opened
   bool stopped = false;
-  transfer* item = nullptr;  // null for a list, or after the transfer is gone
+  transfer* item = nullptr;  // null for a list, or after leave()
   list_operation* list = nullptr;
   std::vector<mr::slice> parts;
-  mr::buffer owned;  // of a transfer that is gone
+  mr::buffer owned;  // the transfer's, after leave(); so is `pin`
   mr::pin pin;
-  mr::region_pin pinned;  // the memory that the peer has opened
+  mr::region_pin pinned;  // this end's region, while the peer has it open
   std::uint64_t key = 0;
   std::uint64_t address = 0;
   std::uint64_t remote_bytes = 0;
@@ -205,7 +205,7 @@ task<> staging::carry_out() {
   if (mine.direct && !over_) {
     try {
       co_await end_share();
-    } catch (const std::exception&) {  // the connection has ended, and the sharing with it
+    } catch (const std::exception&) {  // if the connection has ended, so has the sharing
       if (!over_) state_.give_up(make_error(errc::no_memory, "end the sharing of device memory"));
     }
   }
@@ -244,8 +244,8 @@ task<> staging::prepare(job& mine) {
 }
 
 // Shares memory with a peer process of this machine, for operations that are large enough to be worth it. Requires that
-// all memory is in one region, as in most lists; any other operation, or one that the peer refuses, is copied through
-// slots.
+// all memory of this end is in one region, as in most lists, and that this region has registration_options::direct. Any
+// other operation, and one that the peer refuses, is copied through slots.
 task<> staging::try_to_share(job& mine) {
   constexpr std::size_t least_bytes = std::size_t{1} << 20;
   if (!state_.properties().same_machine || mine.kind == transfer_kind::send) co_return;
@@ -428,7 +428,8 @@ task<> staging::read(std::size_t slot, const piece& what) {
   if (copies) co_await copy_in(target.bytes(), what.local);
 }
 
-// Gathers all parts in host memory for the transport, including those that are in host memory already.
+// Gathers all parts of a message in one piece of host memory, including those that are in host memory already, and
+// sends it from there.
 task<> staging::send_message(job& mine) {
   std::size_t bytes = 0;
   for (const mr::slice& part : mine.parts) bytes += part.size();
@@ -474,7 +475,8 @@ task<> staging::persist(job& mine) {
   }
 }
 
-// All bytes are in place: the peer has confirmed it, or this empty write follows them.
+// Sends the immediate data with an empty write. When that arrives, the operation's bytes are in place: the peer has
+// confirmed it, or the empty write follows them.
 task<> staging::notify(job& mine) {
   transfer word(&owner_, transfer_kind::write);
   word.become_internal(messages_.nothing());

@@ -29,8 +29,8 @@ class connection_end;
 /// Carries out operations on device memory that the fabric does not reach, and persistent flushes by the owner. See
 /// owner_message for the protocol. Part of a connection, made when it is first needed.
 ///
-/// Carries out one operation of this end at a time: it waits for earlier operations, and later ones wait for it, so
-/// that all start, take effect and end in order. An operation is cut into pieces of at most slot_bytes
+/// Carries out one operation of this end at a time. The operation waits for earlier ones, and later ones wait for it,
+/// so that all start, take effect and end in order. A write or a read is cut into pieces of at most slot_bytes
 /// (most_direct_bytes if direct), of which as many are in flight as there are slots, so that some are copied while
 /// others are transported. The peer's requests are served at the same time.
 class staging final : public sending::carrier {
@@ -48,7 +48,7 @@ class staging final : public sending::carrier {
   [[nodiscard]] bool is_busy() const noexcept override { return job_ != nullptr || service_.is_busy(); }
   void give_up(const error& why) noexcept override;
 
-  /// Handles a message from the peer. Returns false if it breaks the protocol.
+  /// Handles a message from the peer. Returns false if the message breaks the protocol.
   [[nodiscard]] bool heard(const owner_message& said) noexcept;
 
  private:
@@ -62,7 +62,7 @@ class staging final : public sending::carrier {
     bool busy = false;
     bool ends_element = false;
     std::optional<error> failure;
-    // A request to the peer about this piece.
+    // A request to the peer in this slot: about the piece or, in slot 0, about the whole operation.
     event answered;
     bool asks = false;
     std::optional<error> answer;
@@ -102,7 +102,7 @@ class staging final : public sending::carrier {
   std::unique_ptr<job> job_;
   std::array<lane, owner_message::slots> lanes_;
   std::size_t next_lane_ = 0;
-  std::optional<error> over_;  // set when the peer answers no more
+  std::optional<error> over_;  // set once the peer will answer no more
 
   staging_memory own_;  // this end's slots, for memory of its own devices
   owner_messages messages_;

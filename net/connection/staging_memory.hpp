@@ -15,15 +15,15 @@
 
 namespace weft::net {
 
-/// Host memory through which device memory is copied: registered for the device's fabrics, and pinned for each device
+/// Host memory through which device memory is copied: registered with the fabrics, and pinned for each memory_device
 /// that copies. It is unpinned and released on a worker, once nobody uses it.
 class staging_memory {
  public:
   staging_memory() noexcept = default;
 
-  /// Makes `bytes` of it, registered for `purpose`. Throws weft::error.
+  /// Makes `bytes` of such memory, registered for `purpose`. Throws weft::error.
   static task<staging_memory> make(mr::domain& domain, std::size_t bytes, mr::usage purpose);
-  /// Pins it for the device, unless it is pinned already.
+  /// Pins the memory for the device, unless it is pinned already. Throws weft::error.
   task<> pin_for(std::shared_ptr<mr::memory_device> device);
 
   explicit operator bool() const noexcept { return static_cast<bool>(region_); }
@@ -32,7 +32,7 @@ class staging_memory {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return region_.bytes(); }
 
  private:
-  // Owns the memory behind the region: it is destroyed after the memory has been deregistered.
+  // Owns the memory behind the region. The region destroys this object after it has deregistered the memory.
   class pages {
    public:
     explicit pages(mr::mapping memory) noexcept : memory_(std::move(memory)) {}
@@ -47,7 +47,7 @@ class staging_memory {
     [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
     [[nodiscard]] const mr::backing_file& file() const noexcept { return memory_.file(); }
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size()}; }
-    /// Called on a worker.
+    /// Pins the memory for the device, on a worker, because that may block.
     void pin_for(const std::shared_ptr<mr::memory_device>& device);
 
    private:
@@ -63,7 +63,7 @@ class staging_memory {
   mr::region region_;
   pages* pages_ = nullptr;  // owned by region_
   std::unique_ptr<mutex> pinning_;
-  std::vector<std::shared_ptr<mr::memory_device>> known_to_;  // including devices for which others had pinned it
+  std::vector<std::shared_ptr<mr::memory_device>> known_to_;  // the memory is pinned for these, by us or by others
 };
 
 }  // namespace weft::net

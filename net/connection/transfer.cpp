@@ -97,10 +97,11 @@ void transfer::aim_at_counted(const mr::remote_slice& where) noexcept {
   if (!failure_) failure_ = std::move(why_not);
 }
 
-// Aims at memory that only its owner reaches, by copying. For other memory, failure_ still says why it has no name.
+// Aims at memory that only its owner reaches, by copying. For other memory, failure_ keeps the reason why the memory
+// has no name.
 void transfer::aim_beyond(const mr::remote_slice& where) noexcept {
   const mr::remote_place* const place = where.on(mr::place_behind_owner);
-  if (place == nullptr || where.allows(mr::usage::flush_persistent)) return;  // a key for persistent flushes only
+  if (place == nullptr || where.allows(mr::usage::flush_persistent)) return;  // none, or only for persistent flushes
   failure_.reset();
   names_.count = 0;
   aim_at_owner(where);
@@ -120,7 +121,7 @@ void transfer::aim_at_owner(const mr::remote_slice& where) noexcept {
   remote_address_ = place->address;
 }
 
-// Aims at the owner's key if the owner makes the memory persistent; otherwise the owner's device does so.
+// Aims at the owner's key if the owner makes the memory persistent, or at the fabric's if the owner's device does.
 void transfer::aim_to_persist(const mr::remote_slice& where) noexcept {
   const bool by_device = where.on(mr::place_behind_owner) == nullptr && where.allows(mr::usage::flush_persistent);
   by_device ? aim(where) : aim_at_owner(where);

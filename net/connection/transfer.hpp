@@ -46,7 +46,7 @@ class transfer_group {
 /// Options of connection::send().
 struct send_options {
   std::optional<std::uint32_t> immediate{};   ///< sets message::immediate; needs capabilities::immediate
-  std::optional<std::uint64_t> invalidate{};  ///< a key for the peer to revoke, opened for this connection alone
+  std::optional<std::uint64_t> invalidate{};  ///< the peer's key to revoke, which it opened for this connection alone
   bool solicited = false;                     ///< sets message::solicited, which the peer may ignore
 };
 static_assert(std::is_trivially_destructible_v<send_options>);
@@ -60,20 +60,21 @@ struct write_options {
 };
 static_assert(std::is_trivially_destructible_v<write_options>);
 
-/// Where the writes before a connection::flush() are once it has completed.
+/// Where earlier writes have arrived when a connection::flush() completes.
 enum class flush_type : std::uint8_t {
   visibility,  ///< in the peer's memory: RPMA_FLUSH_TYPE_VISIBILITY of rpma_flush(3)
-  persistent,  ///< in the peer's persistent storage, where they survive a power cut: RPMA_FLUSH_TYPE_PERSISTENT
+  persistent,  ///< those to the flushed slice: in storage that survives a power cut, RPMA_FLUSH_TYPE_PERSISTENT
 };
 
 /// An operation of a connection: the result of connection::send(), write(), read() and flush(). It is posted when it is
-/// awaited, once (a second time is errc::invalid_argument) and before its connection is destroyed. A small one may end
-/// where it begins, without suspending its task: over shared memory or iWARP, when no other operation of the connection
-/// is in progress. Its memory is then no longer used; if the connection has just ended, the next operation reports it.
+/// awaited. It must be awaited only once (a second time is errc::invalid_argument), and before its connection is
+/// destroyed. A small operation may end where it begins, without suspending its task: over shared memory or iWARP, when
+/// no other operation of the connection is in progress. Its memory is then no longer used; if the connection has just
+/// ended, the next operation reports that.
 ///
-/// If it is stopped before it was posted, it throws errc::canceled, and nothing has happened. If it is stopped later,
-/// it returns at once if its memory is a pool buffer; with borrowed memory it aborts the connection, and returns when
-/// the transport no longer uses the memory.
+/// An operation that is stopped before it was posted throws errc::canceled, and nothing has happened. Stopped later, it
+/// throws errc::canceled at once if its memory is a pool buffer, or if it has none. With borrowed memory it aborts the
+/// connection, and ends when the transport no longer uses the memory.
 class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_base,
                                               public weft::detail::list_hook<transfer> {
  public:
@@ -120,7 +121,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   transfer(operation_owner* owner, transfer_kind kind) noexcept : owner_(owner), kind_(kind) {}
 
   void use(const sink& memory);
-  /// Gives a consumed buffer back, if it is still here.
+  /// Gives a consumed buffer that this transfer still has back to the variable from which it was moved.
   void give_back(const sink& memory) noexcept;
   void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
@@ -199,28 +200,28 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   //   element        a list_operation, which is its batch_
   //   internal       staging; it overtakes waiting operations
   //   owner_message  owner_messages; it overtakes waiting operations, and takes no credit
-  //   barrier        sending; operations behind it wait until staging has carried out the one ahead
+  //   barrier        sending; the operations behind it wait for the one that staging carries out
   enum class role : std::uint8_t { usual, told, element, internal, owner_message, barrier };
 
   operation_owner* owner_;
-  transfer_group* batch_ = nullptr;  // the group that it is awaited with, until that has ended
+  transfer_group* batch_ = nullptr;  // the group of which it is a member; null if none
   bool spent_ = false;               // was awaited, alone or in a batch, or moved from: cannot be awaited again
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;
   bool is_list_ = false;
   role role_ = role::usual;
-  bool is_behind_owner_ = false;        // the peer itself carries it out, because the fabric cannot
-  bool is_staged_ = false;              // for that reason, or because the fabric does not reach local memory
+  bool is_behind_owner_ = false;        // the peer's process carries it out, because the fabric cannot
+  bool is_staged_ = false;              // staging carries it out: is_behind_owner_, or local memory needs a copy
   operation_record* record_ = nullptr;  // while it is posted
 
   // Pool memory, held here until the operation has ended or was abandoned.
-  mr::buffer owned_;              // buffer&&
-  mr::buffer* shared_ = nullptr;  // buffer&, until it is pinned
-  mr::pin pin_;                   // buffer&, once it is pinned; shared_buffer
+  mr::buffer owned_;              // given as buffer&&
+  mr::buffer* shared_ = nullptr;  // given as buffer&
+  mr::pin pin_;                   // pins *shared_, from sending::prepare() on, or a shared_buffer
   mr::slice one_;                 // the memory, if it is no scatter list
   std::span<const mr::slice> several_;
-  // Names of the peer's memory on the connection's fabric.
+  // Names of the peer's memory: on the connection's fabric, or at its owner if is_behind_owner_.
   std::uint64_t remote_key_ = 0;
   std::uint64_t remote_address_ = 0;
   peer_names names_;
@@ -230,7 +231,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   send_options how_;
   std::uint64_t operand_ = 0;  // fetch_add: the addend; compare_swap: the new value
   std::uint64_t compare_ = 0;
-  std::optional<std::uint64_t> previous_value_;  // the previous value in the peer's memory, once it is known
+  std::optional<std::uint64_t> previous_value_;  // atomics: what the peer's memory held, once completed
   std::optional<error> failure_;
 };
 

@@ -16,10 +16,11 @@ class device;
 /// A transport to open a device with.
 struct found_transport {
   std::unique_ptr<transport> made;
-  std::string passed_over{};  ///< why a better one was not used: device::passed_over()
+  std::string passed_over{};  ///< why a better transport was not used: device::passed_over()
 };
 
-/// Opens a device of the transports that device::open() has found, or of others.
+/// Opens a device over the transports that device::open() has found, or over others. Throws errc::invalid_argument if
+/// there are none, or too many.
 [[nodiscard]] device open_found(std::vector<found_transport> found, const device_options& options = {});
 
 /// Chooses the transport for "auto": an RDMA device if one is ready, else iWARP in user space. `open_rdma` yields null

@@ -39,9 +39,9 @@ using software_home = std::shared_ptr<software::domain>;
 // How "auto" uses a transport.
 enum class automatic_use : std::uint8_t {
   preferred,  // if it is there
-  otherwise,
-  beside,  // before the chosen one, for peers of this machine
-  never,   // only if it is named
+  otherwise,  // if no preferred transport is there
+  beside,     // in addition to the chosen transport and tried before it, for peers of this machine
+  never,      // used only by name
 };
 
 // A transport of this build: the part of a device's name before the colon.
@@ -51,8 +51,8 @@ struct transport_kind {
   bool takes_name;             // whether something may follow the colon
   automatic_use use;
   bool (*is_there)();
-  // `name` follows the colon; empty: the first device that is ready. `home` is the domain that transports in software
-  // share; null if there is at most one of them. Throws weft::error.
+  // Opens the transport. `name` is what follows the colon; if it is empty, the transport chooses. `home` is the domain
+  // that transports in software share; if it is null, such a transport makes its own. Throws weft::error.
   std::unique_ptr<transport> (*open)(std::string_view name, const device_options& options, const software_home& home);
 };
 
@@ -116,7 +116,7 @@ const transport_kind* find_kind(std::string_view name) {
   return found != kinds.end() ? &*found : nullptr;
 }
 
-// The transports of add_transport(). An opener is copied out to be called, because it may add others.
+// The transports of add_transport(). An opener is copied, and called without the mutex, because it may add others.
 class added_transports {
  public:
   static added_transports& all() {
@@ -205,7 +205,8 @@ std::vector<std::string_view> split(std::string_view names, char separator) {
   }
 }
 
-// Names all RDMA devices that are ready, as rails. If none is, names "verbs", because opening that gives the reason.
+// Names all RDMA devices that are ready, as rails; reports those beyond `at_most`, and leaves them out. If none is
+// ready, names "verbs", because opening that gives the reason.
 std::string every_device(std::size_t at_most) {
 #ifdef WEFT_WITH_VERBS
   std::vector<std::string> names = verbs::ready_devices();
@@ -239,7 +240,8 @@ std::string expanded(std::string_view names) {
   return fmt::format("{}", fmt::join(all, ","));
 }
 
-// Two rails over TCP may take two ways through the network, but two over one RDMA device would end together.
+// Opens rails. Only a transport in software may be named twice: two rails over TCP may take two ways through the
+// network, but two over one RDMA device would end together.
 std::unique_ptr<transport> open_rails(std::string_view names, const device_options& options,
                                       const software_home& home) {
   std::vector<std::unique_ptr<transport>> ways;
@@ -265,15 +267,15 @@ std::unique_ptr<transport> that_resumes(std::unique_ptr<transport> way) {
   return rails::open_transport(std::move(one));
 }
 
-// Opens the first transport whose use by "auto" is `use`; null if there is none.
+// Opens the first transport whose use by "auto" is `use`; null if there is none, or it has no device here.
 std::unique_ptr<transport> open_any(automatic_use use, const device_options& options, const software_home& home) {
   const auto found =
       std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.use == use; });
   return found != kinds.end() && found->is_there() ? found->open({}, options, home) : nullptr;
 }
 
-// Peers of this machine are reached through shared memory. Its registrations are those of a device in software, and
-// cost little compared to those of an RDMA device.
+// Opens what "auto" stands for. Unless shm_options::automatic is false, peers of this machine are reached through
+// shared memory: its registrations cost little compared to those of an RDMA device.
 std::vector<found_transport> open_automatically(const device_options& options) {
   software_home home;
   if (options.shm.automatic) home = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
@@ -288,7 +290,7 @@ std::vector<found_transport> open_automatically(const device_options& options) {
   return all;
 }
 
-// The domain of the transports in software, if there are several.
+// Makes a domain for the transports in software to share; null if `names` has at most one of them.
 software_home home_of(std::string_view names) {
   std::size_t count = 0;
   for (const std::string_view each : split(names, ',')) {

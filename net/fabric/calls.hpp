@@ -20,12 +20,12 @@ namespace weft::net::fabric {
 /// The version of the interface that weft is written for; newer libraries support it.
 inline constexpr std::uint32_t interface_version = FI_VERSION(1, 17);
 
-/// The calls into libfabric that can fail: one seam, through which a test injects failures or puts a provider of its
-/// own in their place.
+/// The calls into libfabric that can fail. Tests override them to inject failures, or to put a provider of their own in
+/// libfabric's place.
 ///
-/// Each function makes the call of that name, prefixed with fi_, in section 3 of the manual. It returns 0 or a count,
-/// or -errno (fi_errno(3)), and yields what it creates through its last parameter. Called from any thread, as
-/// FI_THREAD_SAFE allows.
+/// Each function makes the call of that name, prefixed with fi_, in section 3 of the manual. Those that return an int
+/// or ssize_t return 0 or a count, or -errno (fi_errno(3)); those that create something yield it through their last
+/// parameter. Called from any thread, as FI_THREAD_SAFE allows.
 class fabric_calls {
  public:
   virtual ~fabric_calls() = default;
@@ -33,9 +33,9 @@ class fabric_calls {
   // Discovery.
   virtual int getinfo(const fi_info* hints, fi_info** found) noexcept = 0;
   virtual void freeinfo(fi_info* info) noexcept = 0;
-  /// Null if there is no memory. With a null `info`, makes an empty one.
+  /// Copies `info`, or makes an empty fi_info if it is null. Returns null if there is no memory.
   virtual fi_info* dupinfo(const fi_info* info) noexcept = 0;
-  /// The text of an error; stays valid.
+  /// The text of an error, which stays valid.
   virtual const char* strerror(int number) noexcept = 0;
 
   // Objects. Each ends with close().

@@ -22,7 +22,8 @@ class control_channel final : private io_operation {
  public:
   class reader {
    public:
-    /// There may be records, or `result` is -errno. Called once after each await(), with -ECANCELED after cancel().
+    /// Called when there may be records, or with -errno in `result`. Called once for each wait that await() has begun;
+    /// after cancel(), `result` is -ECANCELED or what happened first.
     virtual void on_readable(int result) noexcept = 0;
 
    protected:
@@ -34,7 +35,8 @@ class control_channel final : private io_operation {
     target = &socket_;
   }
 
-  /// Sends a record; the socket's buffer has room, because a connection sends few. False if the socket takes nothing.
+  /// Sends a record; the socket's buffer has room, because a connection sends few. False if the socket does not take
+  /// all of it.
   [[nodiscard]] bool send(const control_record& what) const noexcept {
     auto bytes = pack(what);
     iovec from{.iov_base = bytes.data(), .iov_len = bytes.size()};

@@ -17,8 +17,8 @@
 namespace weft::net::fabric {
 namespace {
 
-// All orders that spare a wait if the provider keeps them, except those of requests behind a read, which few providers
-// keep: a provider without an order that is asked for is not offered at all.
+// The orders that spare a wait if the provider keeps them. The order of writes and sends behind a read is left out: few
+// providers keep it, and a provider without an order that is asked for is not offered at all.
 constexpr std::uint64_t wanted_order =
     FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_WAW | FI_ORDER_RAW | FI_ORDER_WAS | FI_ORDER_RAS;
 
@@ -32,7 +32,8 @@ device::info_ptr make_hints(fabric_calls& library, const std::string& provider, 
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->domain_attr->mr_mode = honoured_mr_modes;
-  if (!provider.empty()) hints->domain_attr->mr_mode |= FI_MR_RAW;  // finds it, so that check_choice() can say why not
+  // Also finds a named provider that needs FI_MR_RAW, so that check_choice() can say why it is refused.
+  if (!provider.empty()) hints->domain_attr->mr_mode |= FI_MR_RAW;
   if (ordered) hints->tx_attr->msg_order = wanted_order;
   // With automatic progress some software providers work on threads of their own, which cannot be frozen. The sockets
   // provider needs its thread, or it does not wake a sleeping executor.
@@ -54,7 +55,7 @@ bool is_over_ip(std::string_view provider) noexcept {
 // The regions of these providers are only entries in a table.
 bool keeps_regions_in_software(std::string_view provider) noexcept { return is_over_ip(provider) || provider == "shm"; }
 
-// The address without its port; an IPv4 address that is mapped into IPv6 as IPv4.
+// The IP address without its port, or nothing if there is none. An IPv4 address that is mapped into IPv6 becomes IPv4.
 std::span<const std::byte> host_of(std::span<const std::byte> address) noexcept {
   sa_family_t family = AF_UNSPEC;
   if (address.size() >= sizeof family) std::memcpy(&family, address.data(), sizeof family);
@@ -68,8 +69,8 @@ std::span<const std::byte> host_of(std::span<const std::byte> address) noexcept 
   return IN6_IS_ADDR_V4MAPPED(&host) != 0 ? whole.last(sizeof(in_addr)) : whole;
 }
 
-// Whether hardware places the data, and stops at a region that is closed. All other providers count as software: efa,
-// for one, writes by messages where its device cannot write.
+// Whether hardware places the data, and stops when the region is closed. All other providers count as software, even
+// efa, which writes by messages where its device cannot write.
 bool places_in_hardware(std::string_view provider) noexcept { return provider == "verbs;ofi_rxm" || provider == "cxi"; }
 
 // The rxd provider of libfabric 1.17 ends the process at the first atomic operation that has an answer.
@@ -125,7 +126,7 @@ device::device(fabric_calls& library, std::string_view provider)
   atomics_ = atomics_ && !crashes_at_atomics(this->provider()) && calls_.has_atomics(domain_.get());
 }
 
-// Order is worth more than atomic operations, which some providers have only without it.
+// Chooses a provider. Prefers order to atomic operations, because some providers have only one of the two.
 void device::choose(std::string_view provider) {
   const std::string asked(provider);
   if (try_choice(asked, true, true) || try_choice(asked, true, false)) return;

@@ -20,8 +20,9 @@
 
 namespace weft::net::fabric {
 
-/// The modes of registration that weft honours: fi_mr(3). FI_MR_HMEM is not among them, because there is no device
-/// memory, nor FI_MR_COLLECTIVE, because there are no collective operations, nor FI_MR_RAW, because keys have 64 bits.
+/// The modes of registration that weft honours: fi_mr(3). FI_MR_HMEM is not among them, because device memory is
+/// never registered here; nor FI_MR_COLLECTIVE, because there are no collective operations; nor FI_MR_RAW, because keys
+/// have 64 bits.
 inline constexpr int honoured_mr_modes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY |
                                          FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT | FI_MR_ENDPOINT;
 
@@ -52,7 +53,8 @@ struct region_closer {
 };
 using region_ptr = std::unique_ptr<fid_mr, region_closer>;
 
-/// The providers with FI_EP_RDM on this machine, as fi_info(1) lists them. Empty if there are none.
+/// The providers with FI_EP_RDM on this machine, as fi_info(1) lists them. Empty if there are none, or if libfabric
+/// cannot list them.
 [[nodiscard]] std::vector<std::string> provider_names(fabric_calls& library);
 
 /// The owner of an endpoint of a device, over which a peer may be using any region of that device.
@@ -61,8 +63,8 @@ class fence_audience : public weft::detail::list_hook<fence_audience> {
   fence_audience(const fence_audience&) = delete;
   fence_audience& operator=(const fence_audience&) = delete;
 
-  /// Called on any thread once the region with that key has been closed. The device is frozen: call thaw() once for
-  /// this call, when the peer no longer uses the region.
+  /// Called on any thread once the region with that key, which was open to every peer, has been closed. The device has
+  /// been frozen for this call: call thaw() once for it, when the peer no longer uses the region.
   virtual void fence(std::uint64_t key) noexcept = 0;
 
  protected:
@@ -88,14 +90,14 @@ class entry {
 class device {
  public:
   /// Opens the provider of that name ("tcp;ofi_rxm", or "tcp" for the first that is layered on tcp); with an empty
-  /// name, libfabric's own choice. Throws weft::error: errc::not_supported if there is none, with the names of the
-  /// providers that there are.
+  /// name, libfabric's own choice. Throws weft::error: errc::not_supported if there is none (with the names of the
+  /// providers that there are), or if it asks for what weft lacks.
   device(fabric_calls& library, std::string_view provider);
   device(const device&) = delete;
   device& operator=(const device&) = delete;
 
   [[nodiscard]] fabric_calls& calls() const noexcept { return calls_; }
-  /// The name that was asked for; the provider's own name, if none was.
+  /// The name that was asked for; the provider's own name, if no name was.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// "tcp;ofi_rxm"
   [[nodiscard]] std::string_view provider() const noexcept { return info_->fabric_attr->prov_name; }
@@ -108,10 +110,11 @@ class device {
   /// Whether regions may be open to every peer that has their key: not with FI_MR_ENDPOINT, and not with a provider in
   /// software that cannot be frozen, which would place the rest of a write after its region was closed.
   [[nodiscard]] bool opens_regions() const noexcept { return can_freeze() && !needs(FI_MR_ENDPOINT); }
-  /// Whether the processor, and not a device, moves the bytes of peers.
+  /// True if the processor, and not a device, moves the bytes of peers; false if that is not known.
   [[nodiscard]] bool writes_by_processor() const noexcept { return keeps_regions_in_software_; }
-  /// For calls on an endpoint. Serializes those of software providers, because those of libfabric 1.17 may progress an
-  /// endpoint that another thread is closing, although they claim FI_THREAD_SAFE. Takes no lock with other providers.
+  /// For calls on an endpoint. Serializes calls into providers in software, because in libfabric 1.17 these may
+  /// progress an endpoint that another thread is closing, although they claim FI_THREAD_SAFE. With other providers,
+  /// takes no lock.
   [[nodiscard]] entry enter() const {
     if (!in_software_) return {};
     std::unique_lock lock(mutex_);
@@ -133,8 +136,8 @@ class device {
   /// From any thread. `which` must live until remove(), after which it is not called any more.
   void add(fence_audience& which) const noexcept;
   void remove(fence_audience& which) const noexcept;
-  /// Called when a region that was open to every peer has been closed. Freezes a software device once for each
-  /// audience, and notifies it; does nothing for hardware.
+  /// Called when a region that was open to every peer has been closed. Freezes a device in software once for each
+  /// audience, and notifies the audience; does nothing for hardware.
   void fence(std::uint64_t key) const noexcept;
 
   struct info_closer {
@@ -142,7 +145,8 @@ class device {
     void operator()(fi_info* info) const noexcept { calls->freeinfo(info); }
   };
   using info_ptr = std::unique_ptr<fi_info, info_closer>;
-  /// Returns the fi_info for an endpoint; at that address, if the provider is over IP. Throws std::bad_alloc.
+  /// Returns the fi_info for an endpoint: at that address if the provider is over IP and its own address has that
+  /// length, else at an address of the provider's choice. Throws std::bad_alloc.
   [[nodiscard]] info_ptr info_at(const void* address, std::size_t length) const;
   /// Whether a peer whose end of the socket is at `peer` may have its endpoint at `endpoint`: over IP, only on the same
   /// host or in another address family, so that no peer makes this end send to a third party. Other providers'

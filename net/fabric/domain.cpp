@@ -39,7 +39,7 @@ std::uint64_t own_rights(mr::usage uses) noexcept {
 std::uint64_t draw_key(const device& home) {
   const std::size_t bytes = std::min<std::size_t>(home.info().domain_attr->mr_key_size, sizeof(std::uint64_t));
   std::uint64_t key = 0;
-  const ssize_t got = system_calls::kernel().getrandom(&key, bytes, 0);  // never cut short for so few: getrandom(2)
+  const ssize_t got = system_calls::kernel().getrandom(&key, bytes, 0);  // so few bytes come whole: getrandom(2)
   if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
   return key != 0 ? key : 1;
 }
@@ -75,7 +75,7 @@ region_ptr register_region(const device& home, std::span<std::byte> memory, std:
   wanted.access = rights;  // mutant: open memory
   region_ptr region(nullptr, {&home});
   int failure = -FI_ENOKEY;
-  for (int tries = 0; failure == -FI_ENOKEY && tries < 8; ++tries) {  // key in use: one in 2^64, if keys are so long
+  for (int tries = 0; failure == -FI_ENOKEY && tries < 8; ++tries) {  // FI_ENOKEY: another region has the key
     if (!home.needs(FI_MR_PROV_KEY)) wanted.requested_key = draw_key(home);
     const entry inside = home.enter_for_region();
     fid_mr* made = nullptr;

@@ -17,7 +17,7 @@ namespace weft::net::fabric {
 
 /// The memory that a key opens to peers, and their rights.
 struct opened_memory {
-  std::uint64_t address = 0;  ///< of the first byte, in the terms of peers
+  std::uint64_t address = 0;  ///< of the first byte, as peers name it
   std::uint64_t bytes = 0;
   std::uint64_t rights = 0;  ///< FI_REMOTE_READ, FI_REMOTE_WRITE
 
@@ -28,17 +28,17 @@ struct opened_memory {
   }
 };
 
-/// Registers memory with libfabric. If weft chooses the key, it is drawn at random from all keys that the provider can
-/// have, so that nobody guesses it. `bound` is the endpoint to which the region is bound if the provider wants that
-/// (FI_MR_ENDPOINT), and may be null otherwise. Called on workers. Throws weft::error whose text contains `what`.
+/// Registers memory with libfabric. A key that weft chooses is drawn at random from all keys of the provider, so that
+/// nobody guesses it. With FI_MR_ENDPOINT the region is bound to the endpoint `bound`, unless that is null: memory that
+/// only this end uses needs no endpoint. Called on workers. Throws weft::error whose text contains `what`.
 [[nodiscard]] region_ptr register_region(const device& home, std::span<std::byte> memory, std::uint64_t rights,
                                          fid_ep* bound, const char* what);
 
 /// The protection domain of a provider: regions of fi_mr(3), which peers name by keys of 64 bits.
 ///
 /// Memory gets a region only if the provider needs one for this end's operations (FI_MR_LOCAL), or peers may access it.
-/// A key opens its region to every peer of the domain that knows it. Without FI_MR_VIRT_ADDR, peers count addresses
-/// from 0. If device::opens_regions() is false, only memory that is exposed to one peer has a key.
+/// A key opens its region to every peer of the domain that knows the key. Without FI_MR_VIRT_ADDR, peers count
+/// addresses from 0. If device::opens_regions() is false, only memory that is exposed to one peer has a key.
 class domain final : public mr::domain {
  public:
   explicit domain(std::shared_ptr<device> home);

@@ -30,7 +30,7 @@ endpoint::endpoint(std::shared_ptr<const device> home, const void* address, std:
   if (home_->needs(FI_MR_LOCAL)) register_staging(bytes);
   const auto inside = home_->enter();
   try {
-    // A request takes two entries at most. Some are spare, because some providers overrun a queue: fi_efa(7).
+    // A request takes two entries at most. A few more are spare, because some providers overrun a queue: fi_efa(7).
     open(address, address_length, std::size_t{requests} * 2 + receives + 16);
   } catch (...) {
     close();
@@ -77,7 +77,8 @@ void endpoint::close() noexcept {
   vector_.reset();
 }
 
-// Some providers open a queue with FI_WAIT_FD and have no descriptor for it, such as rxd of libfabric 1.17.
+// Opens a queue with a descriptor or, if the provider has none, without. Some providers, such as rxd of libfabric 1.17,
+// open a queue with FI_WAIT_FD, and then have no descriptor for it.
 void endpoint::open_queue(std::size_t entries) {
   fabric_calls& library = calls();
   fi_cq_attr wanted{};
@@ -107,7 +108,7 @@ void endpoint::register_staging(std::size_t bytes) {
 }
 
 void endpoint::insert(std::span<const std::byte> address) {
-  std::array<std::byte, max_address_bytes> whole{};  // no provider reads beyond its own length
+  std::array<std::byte, max_address_bytes> whole{};  // the provider may read as many bytes as its own addresses have
   std::ranges::copy(address, whole.begin());
   const auto inside = home_->enter();
   check(*home_, calls().av_insert(vector_.get(), whole.data(), &peer_), "make the peer's endpoint known");

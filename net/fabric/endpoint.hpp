@@ -18,15 +18,16 @@ namespace weft::net::fabric {
 /// An endpoint (FI_EP_RDM) for one connection, with a completion queue and an address vector of its own, so that its
 /// receives belong to the connection, and closing the endpoint ends the provider's use of all its memory.
 ///
-/// Created, connected and destroyed on workers, because libfabric may block. Otherwise as thread-safe as libfabric's
-/// objects.
+/// Made, connected and destroyed on workers, because libfabric may block; only a set-up whose frame is destroyed midway
+/// destroys its endpoint on its own thread. Otherwise as thread-safe as libfabric's objects.
 class endpoint {
  public:
   /// The most bytes of work_request::own: they are sent behind the payload, or receive an answer.
   static constexpr std::size_t own_bytes = 16;
   static constexpr std::size_t source_bytes = own_bytes + message_trailer::bytes;
 
-  /// Makes room for `requests` and `receives` in flight. `address`: this end's, of the TCP socket. Throws weft::error.
+  /// Makes room for `requests` and `receives` in flight. `address` is that of this end of the TCP socket. Throws
+  /// weft::error.
   endpoint(std::shared_ptr<const device> home, const void* address, std::size_t address_length, std::uint16_t requests,
            std::uint16_t receives);
   endpoint(const endpoint&) = delete;
@@ -57,7 +58,7 @@ class endpoint {
   [[nodiscard]] void* staging_desc() const noexcept { return staging_desc_; }
 
  private:
-  // Called inside device::enter(), as is close().
+  // Called inside device::enter(), as are open_queue() and close().
   void open(const void* address, std::size_t address_length, std::size_t entries);
   void open_queue(std::size_t entries);
   void close() noexcept;

@@ -51,7 +51,7 @@ task<exposed_place> exposures::expose(mr::slice memory, mr::usage uses) {
     const weft::detail::stop_shield shield(promise);  // or a stop would leak the region
     co_await weft::detail::offload_for_resources(work);
   }
-  const bool stopped = promise.get_stop_token().stop_requested();  // the stop itself may have ended the link
+  const bool stopped = promise.get_stop_token().stop_requested();  // even if the stop has ended the link
   if (life_.has_ended() || stopped) {
     const auto undo = [&item] { item.region.reset(); };
     const weft::detail::stop_shield shield(promise);
@@ -110,18 +110,19 @@ bool exposures::invalidate(std::uint64_t key) noexcept {
 
 worker_pool* exposures::find_workers() const noexcept try {
   return home_.on_own_thread() || home_.is_driven() ? &resource_workers(&home_) : nullptr;
-} catch (...) {  // no thread for it
+} catch (...) {  // no memory for the pool
   return nullptr;
 }
 
-// libfabric may block, so a worker closes the region, if the executor is running and takes the result afterwards.
+// Closes the region: on a worker, because libfabric may block, if the executor runs and can take the result afterwards;
+// otherwise on this thread.
 void exposures::close(exposure& item) noexcept {
   item.state = exposure::closing;
   ++closing_;
   if (item.workers == nullptr) item.workers = find_workers();
   try {
     if (worker_pool* const workers = item.workers) return workers->submit(item);
-  } catch (...) {  // no thread for it
+  } catch (...) {  // no worker could be started
     item.workers = nullptr;
   }
   item.run();
@@ -145,7 +146,7 @@ bool exposures::exposure::withdraw() noexcept {
   return hurry.compare_exchange_strong(expected, hurried);
 }
 
-// Releases the memory while a write may be in flight, so it freezes the device until the peer answers.
+// Releases the memory while a write may be in flight, so the device is frozen until the peer answers.
 void exposures::exposure::run_here() noexcept {
   const bool was_queued = hurry != hurried;
   if (was_queued) {
@@ -172,7 +173,7 @@ void exposures::region_closed(exposure& item) noexcept {
   ask(item);
 }
 
-// Accesses that had begun before the region was closed may be in flight.
+// Queues a question to the peer about accesses in flight: some may have begun before the region was closed.
 void exposures::ask(exposure& item) noexcept {
   ++asking_;
   item.state = exposure::asking;
@@ -224,8 +225,8 @@ bool exposures::take_answer(std::uint64_t key, bool under_way) noexcept {
   return true;
 }
 
-// Finds the oldest exposure of that key about which the peer was asked, and which it has reported in use (`in_use`), or
-// has not answered yet (otherwise).
+// Finds the exposure of that key about which the peer was asked first: of those that it has reported in use if
+// `in_use`, else of those about which it has not answered yet.
 exposures::exposure* exposures::next_asked(std::uint64_t key, bool in_use) noexcept {
   exposure* oldest = nullptr;
   for (const auto& each : items_) {

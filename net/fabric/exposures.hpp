@@ -26,12 +26,13 @@ namespace weft::net::fabric {
 /// How long a peer may take to answer a question about memory while the device is frozen.
 inline constexpr auto frozen_patience = std::chrono::milliseconds(500);
 
-/// The keys that a link's peer may use, until it touches their memory no more.
+/// The keys that a link's peer may use, each until the peer no longer touches its memory.
 ///
 /// Taking memory back: a worker closes the region, so that no further access begins. Then the peer is asked whether an
-/// access is in flight, and has to answer in time that none is, or the link ends. A thread that cannot wait for that,
-/// because it releases a region, freezes the device until then. If a region was open to every peer, all peers are
-/// asked. The number of unanswered questions is bounded, so that the socket has room for the records of both ends.
+/// access is in flight, and has to answer in time that none is, or the link ends. A thread that cannot wait for the
+/// answer, because it releases a region, freezes the device until the answer comes. If a region was open to every peer,
+/// all peers are asked. The number of unanswered questions is bounded, so that the socket has room for the records of
+/// both ends.
 class exposures {
  public:
   /// The link.
@@ -60,11 +61,11 @@ class exposures {
   /// Whether the peer may access `length` bytes from address `first` by that key, with the rights `needed` of fi_mr(3).
   [[nodiscard]] bool allows(std::uint64_t key, std::uint64_t first, std::uint64_t length,
                             std::uint64_t needed) const noexcept;
-  /// Revokes a key for the peer. False if the key opens nothing; otherwise owner::invalidated() follows, unless the
-  /// link ends.
+  /// Revokes a key because the peer asks for it. False if the key opens nothing; otherwise owner::invalidated()
+  /// follows, unless the link ends.
   [[nodiscard]] bool invalidate(std::uint64_t key) noexcept;
-  /// Asks the peer about a region that was open to every peer and has been closed. The device was frozen for that,
-  /// until the peer answers. False if there is no memory.
+  /// Asks the peer about a region that was open to every peer and has been closed. The device has been frozen for that,
+  /// and is thawed once the peer has answered. False if there is no memory.
   [[nodiscard]] bool ask_about(std::uint64_t key) noexcept;
 
   /// Takes the next key that the peer is to be asked about; empty if there is none now.
@@ -73,7 +74,7 @@ class exposures {
   [[nodiscard]] bool is_asking() const noexcept { return asking_ != 0; }
   /// Takes the peer's answer whether accesses by that key are in flight. False if the peer was not asked.
   [[nodiscard]] bool take_answer(std::uint64_t key, bool under_way) noexcept;
-  /// A key about which the peer should have answered by now.
+  /// A key about which the peer should have answered by now; empty if there is none.
   [[nodiscard]] std::optional<std::uint64_t> overdue() const noexcept;
   /// Settles all questions, because the peer has left, and has no access in flight.
   void peer_left() noexcept;
@@ -106,7 +107,7 @@ class exposures {
     void run_here() noexcept override;
 
     exposures& all;
-    std::atomic<worker_pool*> workers{nullptr};  // to which it was submitted
+    std::atomic<worker_pool*> workers{nullptr};  // the pool to which this was submitted, if any
     region_ptr region;
     std::uint64_t key = 0;
     opened_memory opened;
@@ -114,18 +115,21 @@ class exposures {
     enum state_t : std::uint8_t {
       open,     // the peer may use it
       closing,  // a worker closes its region
-      asking,   // the peer is asked whether it is still using the memory
-      closed,   // by the peer's wish; the owner has not revoked it yet
+      asking,   // the peer is asked, now or soon, whether it is still using the memory
+      closed,   // revoked at the peer's wish; its owner has not revoked it yet
       swept,    // closed together with the endpoint
     } state = open;
     bool is_of_all = false;   // of a region that was open to every peer; no revocation waits for it
-    bool is_by_peer = false;  // invalidate()
-    bool is_asked = false;    // the peer has been asked
-    bool in_use = false;      // the peer has answered that it is
+    bool is_by_peer = false;  // revoked by invalidate()
+    bool is_asked = false;    // the peer has been asked, and has not said yet that it is done
+    bool in_use = false;      // the peer has answered that an access is in flight
     time_point asked_at{};
     exposure* next_unasked = nullptr;
-    // How the last use ends: `waiting` for the peer, once the region has been closed; `hurried` by a thread that ends
-    // the last use itself, and freezes the device for that; `frozen` once it has. The executor thaws the device.
+    // How the last use ends:
+    //   nobody   the region is not closed yet, or the use has ended
+    //   waiting  the region is closed, and the use ends with the peer's answer
+    //   hurried  a thread ends the use without the answer, and freezes the device for that
+    //   frozen   that thread has ended the use: settle() thaws the device
     enum hurry_t : std::uint8_t { nobody, waiting, hurried, frozen };
     std::atomic<hurry_t> hurry{nobody};
   };
@@ -141,16 +145,16 @@ class exposures {
 
   executor_core& home_;
   const device& device_;
-  endpoint& endpoint_;  // until it is closed
+  endpoint& endpoint_;  // used until endpoint_closed()
   const link_life& life_;
   event& quiet_;
   owner& owner_;
   std::vector<std::unique_ptr<exposure>> items_;
   std::size_t closing_ = 0;            // in the state `closing`
   std::size_t asking_ = 0;             // in the state `asking`
-  exposure* first_unasked_ = nullptr;  // of those about which the peer has yet to be asked
+  exposure* first_unasked_ = nullptr;  // list of the exposures about which the peer has yet to be asked
   exposure* last_unasked_ = nullptr;
-  std::size_t unanswered_ = 0;  // questions
+  std::size_t unanswered_ = 0;  // questions that the peer has not answered
   std::size_t exposing_ = 0;    // coroutines of expose() that refer to this object
 
   std::mutex end_mutex_;

@@ -23,11 +23,12 @@ using weft::detail::make_error;
 
 constexpr std::size_t batch_size = 16;
 constexpr std::size_t whole_queue = std::numeric_limits<std::size_t>::max();
-// Pauses between polls of a provider without wait objects: while something is in flight, and otherwise.
-constexpr auto busy_tick = std::chrono::microseconds(200);
-constexpr auto idle_tick = std::chrono::milliseconds(2);
+// Pauses between polls of a provider that cannot wake this end, or that takes no more requests or receives for now.
+constexpr auto busy_tick = std::chrono::microseconds(200);  // while something is in flight or waits for the provider
+constexpr auto idle_tick = std::chrono::milliseconds(2);    // otherwise
 
-// How long an access may take before the peer is asked whether it is allowed; and the pause before it is asked again.
+// How long accesses may be in flight without a completion before the peer is asked whether they are allowed; also the
+// pause before it is asked again.
 constexpr auto doubt_time = std::chrono::milliseconds(50);
 
 // Longer times mean for ever, and could overflow.
@@ -68,7 +69,7 @@ fabric_link::~fabric_link() {
   close_endpoint();
 }
 
-// Thaws the device last, because the peer can reach closed regions until the endpoint is closed.
+// Closes the endpoint, and only then thaws the device, because until then the peer may still reach closed regions.
 void fabric_link::close_endpoint() noexcept {
   made_.endpoint.reset();
   mail_.drop();
@@ -152,7 +153,7 @@ void fabric_link::hand_over_requests() noexcept {
   if (!requests_.waits() || life_.is_leaving() || doubt_) return;
   const ssize_t result = requests_.hand_over();
   blocked_ = result == -FI_EAGAIN;
-  if (blocked_ || result > 0) return tick_later();  // a refused access may never complete
+  if (blocked_ || result > 0) return tick_later();  // > 0: an access, which may never complete if refused
   if (result == 0) return;
   fail(make_error(errc::connection_failed, made_.endpoint->calls().strerror(static_cast<int>(-result))));
 }
@@ -243,7 +244,7 @@ void fabric_link::failed(const fi_cq_err_entry& what) noexcept {
     if (what.err == FI_ETRUNC || what.err == FI_EMSGSIZE) return break_rules("a message is larger than its receive");
   } else if (item != nullptr) {
     posted_request& request = send_queue::owner_of(*item);
-    request.failed = true;  // first, because step_ended() may lose the peer, which completes all that counts as done
+    request.failed = true;  // first: step_ended() may lose the peer, and then all that counts as done is completed
     // mutant: take a request that failed
     step_ended(*item);
   }
@@ -436,7 +437,8 @@ void fabric_link::take_input() noexcept {
 
 void fabric_link::input_over(bool orderly) noexcept {
   life_.peer_left();
-  if (life_.peer_has_finished() && life_.has_finished() && orderly) peer_drained_ = true;  // closed only after draining
+  // A peer that has finished closes its socket only once it has all messages of this end.
+  if (life_.peer_has_finished() && life_.has_finished() && orderly) peer_drained_ = true;
   if (peer_drained_ && peer_messages_) return exposures_.peer_left();
   // A peer that has not finished may have died during a write, the rest of which is still to be placed here.
   lose_peer(orderly ? "it has closed the socket" : "the socket to it was reset");
@@ -532,7 +534,8 @@ void fabric_link::refuse(std::uint64_t key, std::string_view why) noexcept {
   fail(make_error(errc::protocol_error, why), control_record::refused_you, key);
 }
 
-// Reads the queue a last time. The provider may report the end of the peer there, which leads here again.
+// Ends the link because the peer is gone, but first reads the queue a last time. The provider may report the end of the
+// peer there, which leads here again.
 void fabric_link::lose_peer(std::string_view words) noexcept {
   if (life_.is_leaving() || std::exchange(losing_, true)) return;
   read_queue(whole_queue);

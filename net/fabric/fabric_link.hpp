@@ -39,18 +39,18 @@ struct established {
   std::uint16_t outgoing_reads = 0;              ///< reads that this end may have outstanding at the peer
   std::uint64_t own_token = 0;                   ///< in each message to this end
   std::uint64_t peer_token = 0;                  ///< in each message to the peer
-  std::chrono::milliseconds dead_peer_after{};   ///< set_up_options
+  std::chrono::milliseconds dead_peer_after{};   ///< set_up_options::dead_peer_after
 };
 
 /// One end of a connection over a libfabric endpoint. A TCP socket beside it shows whether the peer has closed or died,
 /// which a connectionless endpoint does not. poll() hands requests and receives to the provider.
 ///
-/// Doubt: when an access has failed, or takes long, the peer is asked whether it is allowed, because providers report
-/// refusals in different ways, if at all.
+/// Doubt: when an access has failed, or takes long, the peer is asked whether the access is allowed, because providers
+/// report refusals in different ways, if at all.
 ///
 /// Closing: each end reports over the socket how many messages it has sent, and when it has all of the other's. Then,
-/// or when something fails, a worker closes the endpoint. Only that guarantees that no memory is touched any more, so
-/// closed() follows it.
+/// or when something fails, a worker closes the endpoint. Only closing the endpoint guarantees that no memory is
+/// touched any more, so closed() comes after that.
 class fabric_link final : public net::link,
                           private exposures::owner,
                           private control_channel::reader,
@@ -64,11 +64,12 @@ class fabric_link final : public net::link,
 
   /// The socket, for the rest of the set-up.
   [[nodiscard]] descriptor& socket() const noexcept { return *made_.socket; }
-  /// Called before the peer learns what it needs to use open regions over this endpoint. If such a region is closed
-  /// before end_set_up(), the device is frozen until the link has started, and the peer has answered the question about
-  /// it. So the set-up then has only frozen_patience; if it takes longer, the socket is shut down: was_late().
+  /// Begins the rest of the set-up, before the peer learns what it needs to use open regions over this endpoint. If
+  /// such a region is closed before end_set_up(), a device in software is frozen until the link has started, and the
+  /// peer has answered the question about the region. So the set-up then has only frozen_patience; if it takes longer,
+  /// the socket is shut down: was_late().
   void begin_set_up() noexcept;
-  /// To be followed by start() or give_up().
+  /// Ends the set-up. start() or give_up() must follow.
   void end_set_up() noexcept;
   [[nodiscard]] bool was_late() const noexcept { return was_late_; }
   /// Closes the endpoint of a link that is not started, on a worker.
@@ -81,7 +82,7 @@ class fabric_link final : public net::link,
   [[nodiscard]] bool furnish(work_request& work) noexcept override;
   void post(work_request& work) noexcept override { requests_.post(*static_cast<posted_request*>(work.corner)); }
   void post_receive(receive_work& work) noexcept override;
-  void ring() noexcept override {}  // poll() hands over
+  void ring() noexcept override {}  // poll() hands the requests over
   void shut_down() noexcept override { life_.shut_down(); }
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
@@ -162,9 +163,9 @@ class fabric_link final : public net::link,
   bool native_ = false;
   bool is_setting_up_ = false;
   bool was_late_ = false;
-  event quiet_;  // the exposures are not busy, or the wait for input has ended
+  event quiet_;  // set when exposures_ may no longer be busy, and when a wait of control_ has ended
 
-  // These refer to the endpoint, and do not use it once it is closed.
+  // The first three refer to the endpoint, and do not use it once it is closed.
   send_queue requests_;
   posted_receives receives_;
   exposures exposures_;
@@ -177,16 +178,16 @@ class fabric_link final : public net::link,
   enum class invalidation : std::uint8_t { none, under_way, done };
   invalidation invalidation_ = invalidation::none;  // of the key in the next message
 
-  posted_request* suspect_ = nullptr;      // the peer is asked about it
-  bool asked_ = false;                     // the peer has been asked
-  unsigned refusals_told_ = 0;             // questions of the peer's about accesses that it may not make
-  std::optional<std::string_view> doubt_;  // something has failed: libfabric's text, which stays valid
+  posted_request* suspect_ = nullptr;      // the access about which the peer is asked; null: about none
+  bool asked_ = false;                     // the peer has been asked, and has not answered
+  unsigned refusals_told_ = 0;             // how many questions of the peer's were about accesses that are not allowed
+  std::optional<std::string_view> doubt_;  // libfabric's text about the first failure; the text stays valid
 
   weft::detail::root_handle<void> finisher_;    // finish(), made by start(), because memory may be short later
-  std::optional<std::uint32_t> peer_messages_;  // how many the peer has sent, once it has finished
+  std::optional<std::uint32_t> peer_messages_;  // control_record::messages of the peer's `finished`, once that has come
   std::optional<refused_access> refusal_;
   bool failed_alone_ = false;
-  bool losing_ = false;        // lose_peer() reads the queue a last time
+  bool losing_ = false;        // lose_peer() has begun
   bool peer_drained_ = false;  // the peer has all of this end's messages
 };
 

@@ -16,24 +16,24 @@
 //
 // Each end has the other's endpoint in its address vector before it answers, because some providers let nobody else in.
 // accept() ends only with the last frame. So a connector that could not insert the acceptor's endpoint, or was stopped
-// before that, has no link, and leaves none at its peer. Then both send records: control_record.
+// before that, has no link, and leaves none at its peer. After the set-up, both ends send records: control_record.
 namespace weft::net::fabric {
 
 enum class frame_kind : std::uint8_t { hello = 1, accept = 2, reject = 3, ready = 4 };
 
 enum class reject_reason : std::uint8_t {
-  program = 0,         ///< the private data may say why
+  program = 0,         ///< any other reason; the private data may say which
   other_version = 1,   ///< the acceptor does not speak the version of the hello
   other_provider = 2,  ///< the acceptor is on another provider, which the frame names
 };
 
-/// All numbers are little-endian:
+/// A frame of the set-up. All numbers are little-endian:
 ///
 ///    0  "weft-fab"
 ///    8  version, 2 bytes; other versions may differ from here on
 ///   10  kind, 1 byte
 ///   11  reason, 1 byte; 0 except in a reject
-///   12  bytes of the address of the sender's endpoint, of its provider's name, of the private data: 1 byte each
+///   12  lengths of the sender's endpoint address, its provider's name and the private data, in bytes: 1 byte each
 ///   15  0
 ///   16  the most reads that the peer may have outstanding at the sender (IRD), 2 bytes
 ///   18  the most reads that the sender may have outstanding at the peer (ORD), 2 bytes
@@ -70,7 +70,7 @@ struct frame {
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept {
     return std::span(private_memory).first(private_bytes);
   }
-  /// Stores the field; false if it is longer than a frame allows.
+  /// Stores the address or the private data; false if it is longer than a frame allows.
   [[nodiscard]] bool set_address(std::span<const std::byte> address) noexcept;
   [[nodiscard]] bool set_private_data(std::span<const std::byte> data) noexcept;
   /// Stores the name, cut off after max_name_bytes.
@@ -93,7 +93,7 @@ enum class frame_status : std::uint8_t {
 [[nodiscard]] frame_status unpack(std::span<const std::byte, frame::header_bytes> header, frame& out) noexcept;
 /// The number of bytes that follow that header.
 [[nodiscard]] std::size_t rest_of(const frame& header) noexcept;
-/// Stores these bytes in the frame.
+/// Stores the rest_of() bytes behind the header in the frame.
 void unpack_rest(std::span<const std::byte> rest, frame& out) noexcept;
 
 /// A record from one end of an established connection to the other, over the socket: 32 bytes, little-endian.
@@ -106,20 +106,21 @@ void unpack_rest(std::span<const std::byte> rest, frame& out) noexcept;
 struct control_record {
   static constexpr std::size_t bytes = 32;
   enum kind_t : std::uint8_t {
-    finished = 1,  ///< the sender sends no more messages: the next one would have this number
+    finished = 1,  ///< the sender sends no more messages: the next one would have the number `messages`
     drained = 2,   ///< the sender has all messages of the other end, which has finished
     broken = 3,    ///< the sender has broken the connection off
-    asks = 4,      ///< asks whether an access of the sender's to `length` bytes, by `key`, is allowed
-    answers = 5,   ///< answers that question
+    asks = 4,      ///< asks whether the sender may access `length` bytes from `address` by `key`
+    answers = 5,   ///< answers an `asks`
     fences = 6,    ///< the sender has revoked `key`, and asks whether accesses by it are in flight
-    fenced = 7,    ///< answers that question; if they are, a second one follows when they have ended
+    fenced = 7,    ///< answers a `fences`; if accesses are in flight, a second one follows when they have ended
   };
   enum reason_t : std::uint8_t {
+    // broken:
     aborted = 0,
-    refused_you = 1,  ///< an access of the other end's, by this key
-    refused_us = 2,   ///< the other end has refused an access of the sender's by this key
+    refused_you = 1,  ///< the sender has refused an access of the other end's by `key`
+    refused_us = 2,   ///< the other end has refused an access of the sender's by `key`
     rules = 3,        ///< the other end has broken the protocol
-    // asks: combined by OR. answers: `reading` means that the access is allowed.
+    // asks: the rights that the access needs, combined by OR. answers: `reading` if it is allowed, else `aborted`.
     reading = 1,
     writing = 2,
     // fenced:
@@ -144,11 +145,11 @@ struct message_trailer {
   static constexpr std::size_t bytes = 32;
   enum flags_t : std::uint8_t {
     solicited = 1,
-    invalidates = 2,  ///< key is to be revoked
+    invalidates = 2,  ///< `key` is to be revoked
     immediate = 4,    ///< the immediate data of a write; there is no payload
   };
 
-  /// The number of a sender's first message, close to the wrap, so that tests cover it.
+  /// The number of a sender's first message, close to the wrap, so that tests cover the wrap.
   static constexpr std::uint32_t first_number = UINT32_MAX - 99;
 
   std::uint8_t flags = 0;    ///< byte 0

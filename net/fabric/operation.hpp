@@ -29,7 +29,7 @@ struct operation {
 
 /// The pieces of an operation's memory, in libfabric's form.
 struct pieces {
-  std::array<iovec, max_segments + 1> ranges;  // these are not initialized, because that costs each operation
+  std::array<iovec, max_segments + 1> ranges;  // uninitialized, as are `descs`, to save time in each operation
   std::array<void*, max_segments + 1> descs;
   std::size_t count = 0;
   std::size_t bytes = 0;

@@ -31,8 +31,8 @@ inline constexpr std::size_t access_kinds = 4;
   return access_kind::atomic;
 }
 
-/// Which kinds of requests a provider keeps in order. If it does not, the later request waits until the earlier ones
-/// have completed, and these complete only once the peer has them: FI_DELIVERY_COMPLETE of fi_cq(3).
+/// Which kinds of requests a provider keeps in order. A later request that it might let overtake earlier ones waits
+/// until these have completed, and they complete only once the peer has them: FI_DELIVERY_COMPLETE of fi_cq(3).
 class order_table {
  public:
   /// Promises nothing.

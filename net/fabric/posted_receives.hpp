@@ -19,7 +19,7 @@ struct posted_receive : operation {
   posted_receive() noexcept : operation(receive) {}
   receive_work* work = nullptr;  ///< null: not posted
   posted_receive* next = nullptr;
-  std::size_t bytes = 0;  ///< of the message
+  std::size_t bytes = 0;  ///< of the message, without its trailer
   message_trailer trailer;
 
   [[nodiscard]] bool has(message_trailer::flags_t flag) const noexcept { return (trailer.flags & flag) != 0; }
@@ -40,7 +40,8 @@ class posted_receives {
   void post(receive_work& work) noexcept;
   /// Whether posted receives wait for hand_over().
   [[nodiscard]] bool waits() const noexcept { return first_ != nullptr; }
-  /// Hands receives to the provider. Yields a negative errno of fi_errno(3) if it takes no more: -FI_EAGAIN for now.
+  /// Hands receives to the provider, as many as it has room for. Yields 0, or a negative errno of fi_errno(3) if the
+  /// provider takes no more: -FI_EAGAIN for now.
   [[nodiscard]] ssize_t hand_over() noexcept;
 
   /// Takes the provider's completion of a receive, and yields the receive.
@@ -48,11 +49,12 @@ class posted_receives {
     --with_provider_;
     return static_cast<posted_receive&>(item);
   }
-  /// Enters the message of `bytes`, with its trailer, that has filled `item`. Returns what is wrong with it, or null.
+  /// Enters the message of `bytes`, with its trailer, that has filled `item`. Returns what is wrong with it, or null. A
+  /// message without this end's token is dropped, and its receive is posted again.
   [[nodiscard]] const char* enter(posted_receive& item, std::size_t bytes) noexcept;
   /// The next message; null if it has not arrived.
   [[nodiscard]] const posted_receive* next() const noexcept { return depth_ != 0 ? arrived_[next_arrival_] : nullptr; }
-  /// Takes the next message out, which must have arrived.
+  /// Takes out the next message, which must have arrived, and returns its receive.
   [[nodiscard]] receive_work& take_next() noexcept;
   /// The number of the next message.
   [[nodiscard]] std::uint32_t next_number() const noexcept { return next_number_; }
@@ -68,9 +70,9 @@ class posted_receives {
   std::unique_ptr<posted_receive[]> receives_;  // by slot
   std::size_t depth_ = 0;                       // size of receives_ and arrived_
   std::size_t with_provider_ = 0;
-  posted_receive* first_ = nullptr;  // posted and not handed over
+  posted_receive* first_ = nullptr;  // list of receives that are posted and not handed over
   posted_receive* last_ = nullptr;
-  std::vector<posted_receive*> arrived_;  // a ring, by number
+  std::vector<posted_receive*> arrived_;  // a ring of messages, by number
   std::size_t next_arrival_ = 0;          // the place of the next message
   std::uint32_t next_number_ = message_trailer::first_number;
 };

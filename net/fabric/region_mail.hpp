@@ -15,7 +15,8 @@
 namespace weft::net::fabric {
 
 /// The keys of regions that were open to every peer, and have been closed on any thread, for a link that asks its peer
-/// about them. The device is frozen once for each. Calls come from the executor's thread.
+/// about them. The device is frozen once for each key. All calls but drop() and fence() come from the executor's
+/// thread.
 class region_mail final : private fence_audience {
  public:
   /// Collects keys; after open(), `reader` runs on the executor to take them. Call drop() before the destructor.
@@ -38,7 +39,7 @@ class region_mail final : private fence_audience {
     is_open_ = false;
     if (std::exchange(is_submitted_, false)) home_.withdraw(reader_);
   }
-  /// To be called when the reader begins to run.
+  /// Notes that the reader has begun to run.
   void came() noexcept {
     const std::lock_guard lock(mutex_);
     is_submitted_ = false;
@@ -90,7 +91,7 @@ class region_mail final : private fence_audience {
   std::vector<std::uint64_t> keys_;  // of regions that were closed
   std::size_t unasked_ = 0;          // regions about which the peer is not asked, because the link ends
   bool is_open_ = false;
-  bool is_submitted_ = false;  // the reader
+  bool is_submitted_ = false;  // the reader is submitted, and has not begun to run
 };
 
 }  // namespace weft::net::fabric

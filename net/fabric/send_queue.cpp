@@ -47,7 +47,7 @@ ssize_t send_queue::hand_over() noexcept {
 }
 
 std::uint64_t send_queue::flags_of(access_kind kind) const noexcept {
-  // Always for a write, because a refused write must not count as done.
+  // A write always has FI_DELIVERY_COMPLETE, because a refused write must not count as done.
   // mutant: take a write for done
   const bool delivered = kind == access_kind::write || order_.has_to_be_delivered(kind);
   return FI_COMPLETION | (delivered ? FI_DELIVERY_COMPLETE : 0);

@@ -20,7 +20,7 @@ namespace weft::net::fabric {
 
 struct posted_request;
 
-/// An operation that a request takes.
+/// One of the operations of libfabric that a request takes.
 struct request_step : operation {
   request_step(kind_t what, posted_request& whole) noexcept : operation(what), owner(&whole) {}
   posted_request* owner;
@@ -76,8 +76,8 @@ class send_queue {
   }
   /// Whether posted requests wait for hand_over().
   [[nodiscard]] bool waits() const noexcept { return unsent_ != nullptr; }
-  /// Hands requests to the provider. Yields 1 if an access was among them, and a negative errno of fi_errno(3) if the
-  /// provider takes no more: -FI_EAGAIN for now.
+  /// Hands requests to the provider. Yields a negative errno of fi_errno(3) if the provider takes no more (-FI_EAGAIN:
+  /// for now); otherwise 1 if an access was among them, and 0 if not.
   [[nodiscard]] ssize_t hand_over() noexcept;
   [[nodiscard]] static posted_request& owner_of(operation& part) noexcept {
     return *static_cast<request_step&>(part).owner;
@@ -92,9 +92,9 @@ class send_queue {
     stands_since_.reset();
     return item.awaited && item.completed == item.handed_over;
   }
-  /// Completes the requests all of whose steps have ended.
+  /// Completes requests in posting order, until one has not ended, or has not succeeded.
   void complete_ended(link_events& events) noexcept;
-  /// Completes all requests, after the endpoint was closed.
+  /// Completes all requests as flushed, or as refused by the peer, after the endpoint was closed.
   void flush(link_events& events) noexcept;
 
   /// Whether everything posted has completed.
@@ -106,9 +106,9 @@ class send_queue {
   /// The number of the next message.
   [[nodiscard]] std::uint32_t next_number() const noexcept { return next_number_; }
 
-  /// The oldest access that has not completed well, and that the peer has not cleared; null if there is none.
+  /// The oldest access that is in flight or has failed, and that the peer has not cleared; null if there is none.
   [[nodiscard]] posted_request* next_suspect() noexcept;
-  /// Whether the request has not completed.
+  /// Whether the request is in this queue: it was posted, and has not completed.
   [[nodiscard]] bool contains(const posted_request* item) const noexcept;
   /// Whether operations are in flight, and `patience` has passed since one last completed, since the first one was
   /// handed over, and since ask_again().
@@ -117,8 +117,8 @@ class send_queue {
   }
   /// Makes all accesses suspects again, because the peer is asked about them once more.
   void ask_again() noexcept;
-  /// Called when the peer has answered. Whether nothing has completed for `patience` since its first answer, and for a
-  /// second more for each MiB in flight.
+  /// Whether `patience`, and a second for each MiB in flight, has passed since the peer's first answer after the last
+  /// completion. Called for each answer of the peer's.
   [[nodiscard]] bool stands_still(std::chrono::milliseconds patience) noexcept;
 
   /// Whether accesses by that key are in flight; the peer then waits for their end: end_wait().
@@ -153,7 +153,7 @@ class send_queue {
   std::size_t with_provider_ = 0;  // operations in flight
   std::uint32_t next_number_ = message_trailer::first_number;
   time_point moved_at_{};                   // see is_late()
-  std::optional<time_point> stands_since_;  // the peer's first answer since a request last completed
+  std::optional<time_point> stands_since_;  // when the peer first answered after the last completion
 };
 
 }  // namespace weft::net::fabric

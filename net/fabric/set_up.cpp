@@ -183,7 +183,7 @@ task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link, c
 
 std::uint64_t draw_token() {
   std::uint64_t token = 0;
-  const ssize_t got = system_calls::kernel().getrandom(&token, sizeof token, 0);  // so few come whole: getrandom(2)
+  const ssize_t got = system_calls::kernel().getrandom(&token, sizeof token, 0);  // not cut short: getrandom(2)
   if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
   return token;
 }

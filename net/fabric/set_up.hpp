@@ -18,8 +18,9 @@
 // because libfabric may block, and the coroutine that waits for it may be destroyed meanwhile.
 namespace weft::net::fabric {
 
-/// Waits for the peer's next frame, and takes no byte behind it. Throws weft::error: errc::peer_vanished, or
-/// errc::protocol_error for bytes that are no frame. A frame of another version has only that set: check_kind().
+/// Waits for the peer's next frame, and takes no byte behind it. Throws weft::error: errc::peer_vanished if the peer is
+/// gone, errc::protocol_error for bytes that are no frame, errc::timed_out at the deadline. Of a frame of another
+/// version, only the version is set: check_kind().
 task<frame> receive_frame(descriptor& socket, const char* step, time_point deadline);
 /// Throws errc::protocol_error for a frame of another version, or of another kind than `wanted`.
 void check_kind(const frame& got, frame_kind wanted, const char* step);
@@ -35,9 +36,10 @@ task<std::unique_ptr<endpoint>> make_endpoint(std::shared_ptr<const device> home
 task<std::unique_ptr<endpoint>> insert_peer(std::unique_ptr<endpoint> self, const frame& peer);
 /// Closes an endpoint that no link has taken, on a worker.
 task<> give_up(std::unique_ptr<endpoint> gone);
-/// Makes a link, whose set-up goes on. Throws std::bad_alloc if there is no memory, and then leaves `made` unchanged.
+/// Makes a link, and begins the rest of its set-up. Throws std::bad_alloc, and then leaves `made` unchanged.
 [[nodiscard]] std::unique_ptr<fabric_link> make_link(established& made);
-/// Ends a link's set-up, and yields the link. With `failure`, gives it up and throws that, or errc::timed_out if late.
+/// Ends a link's set-up, and yields the link. With a `failure`, gives the link up, and throws the failure, or
+/// errc::timed_out if the set-up was late.
 task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link, const std::exception_ptr& failure);
 
 /// Draws a random frame::token. Throws weft::error.

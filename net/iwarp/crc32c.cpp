@@ -9,8 +9,8 @@ namespace {
 constexpr std::size_t longest_run = std::size_t{1} << 30;
 }  // namespace
 
-// crc32_iscsi() inverts neither its argument nor its result. It does not change the buffer, although it lacks the
-// const.
+// crc32_iscsi() inverts neither its argument nor its result. It does not change the buffer, although its parameter is
+// not const.
 void crc32c::add(std::span<const std::byte> bytes) noexcept {
   while (!bytes.empty()) {
     const auto run = bytes.first(bytes.size() < longest_run ? bytes.size() : longest_run);

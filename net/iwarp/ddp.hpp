@@ -70,7 +70,7 @@ struct untagged_header {
   std::uint32_t offset = 0;    ///< MO: of the payload in its message
 };
 
-// Inline, because they run for every FPDU.
+// The functions below are inline, because they run for every FPDU.
 
 inline constexpr unsigned tagged_bit = 0x80;
 inline constexpr unsigned last_bit = 0x40;

@@ -17,8 +17,8 @@ namespace weft::net::iwarp {
 /// The large segment whose payload is being placed as it arrives, if there is one: its header, which has been checked,
 /// the number of bytes still to come, and the checksum of those that have arrived.
 ///
-/// begin() with the header; advance() for each piece of payload; then take_trailer() until is_active() is false.
-/// After that the header and the checksums stay until the next begin().
+/// Call begin() with the header, advance() for each piece of payload, then take_trailer() until is_active() is false.
+/// The header and the checksums stay until the next begin().
 class early_segment {
  public:
   static constexpr std::size_t max_trailer_bytes = 3 + mpa::crc_bytes;  // pad and CRC
@@ -72,7 +72,7 @@ class early_segment {
   }
   /// Notes that the next payload will be received at `place`.
   void expect_at(std::byte* place) noexcept { placement_ = place; }
-  /// Counts `bytes` of payload that have been received there.
+  /// Counts `bytes` of payload that have been received at the place of expect_at().
   void advance_in_place(std::size_t bytes) noexcept { advance({placement_, bytes}); }
 
   /// Takes bytes of the pad and the CRC off the front of `bytes`; returns their number.

@@ -36,44 +36,48 @@ using software::words;
 /// received there, and are reported with placed(); the bytes behind them are for consume() again.
 ///
 /// Output: while has_output() and no batch is in use, gather() into one, hand its pending() to sendmsg(2), and report
-/// with sent() how much was taken, until the batch is empty. From gather() until then the batch belongs to this engine.
-/// The kernel may be using the memory behind it: whatever happens to the stream, requests in the batch do not complete
-/// before sent() or abandon().
+/// with sent() how much was taken, until the batch is empty. From gather() or take_now() until then the batch belongs
+/// to this engine. The kernel may be using the memory behind the batch: whatever happens to the stream, requests in the
+/// batch do not complete before sent() or abandon().
 ///
-/// The end: ended() reports it. Afterwards consume() discards everything, and the output is what is left in the batch,
-/// and at most one Terminate. When finished(), close TCP.
+/// The end: engine_host::ended() reports it. Afterwards consume() discards everything, and the output is what is left
+/// in the batch, and at most one Terminate. When finished(), close TCP.
 ///
 /// Its sources: engine.cpp (requests and receives, from post() to their completion), engine_receive.cpp (FPDUs that
 /// arrive whole), engine_early.cpp (segments that are placed as they arrive), engine_transmit.cpp, and
 /// engine_terminate.cpp (the end, whoever causes it).
 class engine {
  public:
-  /// Payload up to this size is copied, which costs less than one more segment in the sendmsg(2).
+  /// A piece of payload up to this size is always copied, which costs less than one more segment in the sendmsg(2).
   static constexpr std::size_t inline_bytes = 256;
   static constexpr std::uint64_t max_message_bytes = std::numeric_limits<std::uint32_t>::max();
 
-  /// Throws std::bad_alloc. The host outlives the engine.
+  /// Throws std::bad_alloc. The host must outlive the engine.
   engine(engine_host& host, const engine_options& options);
   ~engine();  // asserts that nothing is posted any more
 
   engine(const engine&) = delete;
   engine& operator=(const engine&) = delete;
 
-  /// Queues a request. On a stream that has ended it completes as flushed, perhaps from inside this call.
-  /// Returns false and does nothing if the request is longer than max_message_bytes, is a read or an atomic while ORD
-  /// is 0, is an atomic or has immediate data without an agreement on those, has immediate data and is no write, or is
-  /// an atomic with segments, or with a tail of other than eight bytes.
+  /// Queues a request. On a stream that has ended it completes as flushed, perhaps from inside this call. A read or an
+  /// atomic that is posted after the peer's FIN ends the stream.
+  ///
+  /// Returns false and does nothing if the request is longer than max_message_bytes; if it is a read or an atomic while
+  /// ORD is 0; if it is an atomic or has immediate data, without an agreement on these; if it has immediate data and is
+  /// no write; or if it is an atomic with segments, or with a tail of other than eight bytes.
   [[nodiscard]] bool post(request& request) noexcept;
   void post_receive(receive_request& receive) noexcept;
 
-  /// Handles whole FPDUs at the front of `bytes`; returns how many bytes they took. Starts no FPDU after
-  /// `budget_bytes`, so that other connections get their turn; if more than a part of an FPDU is left then, call again.
+  /// Handles whole FPDUs at the front of `bytes`, and what has arrived of a large one; returns how many bytes it has
+  /// taken. Starts no FPDU after `budget_bytes`, so that other connections get their turn; if more than a part of an
+  /// FPDU is left then, call again.
   std::size_t consume(std::span<const std::byte> bytes,
                       std::size_t budget_bytes = std::numeric_limits<std::size_t>::max()) noexcept;
 
   /// Returns the memory for the next bytes that TCP delivers, behind those that consume() has taken: a checked part of
   /// a region, a read or a receive. Empty if consume() has to take these bytes, as it always may. Valid for one
-  /// recvmsg(2), while this thread holds the key (key_table::reader::batch).
+  /// recvmsg(2), while this thread holds the key (key_table::reader::batch). Ends the stream if the peer may no longer
+  /// write to the region.
   [[nodiscard]] std::span<std::byte> placement() noexcept;
   /// Whether placement() may yield memory.
   [[nodiscard]] bool may_place() const noexcept { return early_.payload_left() != 0; }
@@ -93,7 +97,7 @@ class engine {
   /// Ends the stream without a Terminate; `why` becomes ending::text. Does nothing on a stream that has ended.
   void abort(const words& why) noexcept;
   /// Ends the stream with a Terminate to the peer, which has broken a rule of the protocol above. From inside
-  /// engine_host::received() the Terminate carries the header of that message.
+  /// engine_host::received() the Terminate carries the header of that message. Does nothing on a stream that has ended.
   void refuse(terminate_code code, const words& why) noexcept;
 
   /// Limits outgoing ULPDUs to `bytes` from now on. Called when the size of TCP's segments may have changed.
@@ -126,7 +130,8 @@ class engine {
   [[nodiscard]] bool owes_responses() const noexcept { return !incoming_.empty(); }
   /// Whether there are requests that have not completed.
   [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }
-  /// The number of reads and atomics whose response is not complete, including a ready signal that was a read.
+  /// The number of reads and atomics that were gathered and whose response is not complete, including a ready signal
+  /// that was a read.
   [[nodiscard]] std::uint32_t reads_in_flight() const noexcept { return reads_in_flight_; }
 
  private:
@@ -141,8 +146,8 @@ class engine {
   void complete_first(const completion& completion) noexcept;
   void flush() noexcept;
 
-  // engine_receive.cpp: FPDUs that arrive whole. A function that takes a ULPDU returns false only if its message waits
-  // for a receive. require_...() ends the stream unless its condition holds, and returns whether it does.
+  // engine_receive.cpp: FPDUs that arrive whole. A bool handle_...() returns false only if its message waits for a
+  // receive. A require_...() ends the stream unless its condition holds, and returns whether it holds.
   bool handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_bytes) noexcept;
   bool require_crc(const std::byte* field, std::uint32_t computed, std::size_t fpdu_bytes) noexcept;
   bool handle_ulpdu(std::span<const std::byte> ulpdu) noexcept;
@@ -180,7 +185,7 @@ class engine {
   void finish_early() noexcept;
   void refuse_early_write(access_status status) noexcept;
 
-  // engine_transmit.cpp: output. The functions that return a bool gather one FPDU; false if there is none, or no room.
+  // engine_transmit.cpp: output. A bool gather_...() returns false if there is no FPDU to gather, or no room for it.
   [[nodiscard]] bool is_ready(lane which) const noexcept {
     if (which == lane::responses) return !incoming_.empty();
     if (next_ == nullptr || !(initiator_ || heard_)) return false;
@@ -236,7 +241,7 @@ class engine {
   bool open_ = true;
   bool heard_ = false;          // the peer's first FPDU has arrived and is valid, so a responder may send
   bool is_first_ = false;       // that FPDU is being handled
-  bool input_over_ = false;     // the peer has closed its direction
+  bool input_over_ = false;     // the peer has closed its direction, and ours is open
   bool output_over_ = false;    // this end has closed its direction
   bool needs_receive_ = false;  // consume() has stopped before a message for which there is no receive
   bool terminate_due_ = false;  // terminate_ has to be sent
@@ -256,7 +261,7 @@ class engine {
   std::uint32_t next_read_sequence_;             // atomics included
   std::uint32_t next_atomic_response_sequence_;  // of our responses
 
-  // Bytes of the outgoing stream that were gathered into batches, and that TCP has taken.
+  // Bytes of the outgoing stream: how many were gathered into batches, and how many of these TCP has taken.
   std::uint64_t gathered_ = 0;
   std::uint64_t sent_ = 0;
   lane lane_ = lane::requests;

@@ -9,7 +9,7 @@
 namespace weft::net::iwarp {
 namespace {
 
-/// The code for a refused Write. DDP has none for missing rights, so those get the closest one, as with siw.
+/// The code for a refused Write. DDP has no code for missing rights, which get the closest one, as with siw.
 terminate_code write_cause(access_status status) noexcept {
   switch (status) {
     case access_status::bounds:
@@ -68,8 +68,8 @@ void engine::handle_terminate(std::span<const std::byte> ulpdu) noexcept {
   auto message = parse_terminate(ulpdu.subspan(untagged_header::bytes));
   if (!message) return end(ending_reason::peer_terminated, std::nullopt, words::format("peer terminated the stream"));
 
-  // In a message without headers, siw's reversed bit fields look like two causes that are expected from an initiator
-  // only, and only in its first FPDU.
+  // siw writes the bit fields in reverse. In a message without headers, two of its causes then look like refusals of
+  // the set-up. Only an initiator may send such a refusal, in its first FPDU; elsewhere, undo the reversal.
   const bool may_refuse_set_up = !initiator_ && is_first_;
   if (!may_refuse_set_up &&
       (message->code == cause::insufficient_ird || message->code == cause::no_common_ready_signal))

@@ -43,8 +43,8 @@ struct completion {
   std::uint64_t bytes = 0;  ///< of payload; 0 unless ok
 };
 
-/// One operation. Fill in the public part, then call engine::post(). The caller owns the object, and keeps it and the
-/// memory that it names until the completion; then it may be reused.
+/// One operation. Fill in the public part, then call engine::post(). The caller owns the object, and must keep it and
+/// the memory that it names until the completion; then it may be reused.
 class request {
  public:
   request_kind kind = request_kind::send;
@@ -55,7 +55,7 @@ class request {
   /// bytes, which receives the previous value in this machine's byte order.
   std::span<const mr::slice> local;
   std::span<std::byte> tail;
-  std::uint32_t stag = 0;     ///< the peer's memory; send_with_invalidate: the STag to invalidate
+  std::uint32_t stag = 0;     ///< names the peer's memory; send_with_invalidate: the STag to invalidate
   std::uint64_t offset = 0;   ///< in that memory
   std::uint64_t operand = 0;  ///< atomics: the value to add, or to store
   std::uint64_t compare = 0;  ///< compare_swap: the value that is expected there
@@ -88,8 +88,8 @@ class request {
   bool bystander_ = false;      // the peer's Terminate names an STag other than this request's
 };
 
-/// A buffer for one message. The caller owns the object, and keeps it and the memory until engine_host::received() or
-/// flushed(); then it may be reused.
+/// A buffer for one message. The caller owns the object, and must keep it and the memory until engine_host::received()
+/// or flushed(); then it may be reused.
 class receive_request {
  public:
   std::span<std::byte> buffer;
@@ -115,10 +115,10 @@ struct received_info {
 
 enum class ending_reason : std::uint8_t {
   peer_closed,      ///< TCP's FIN, between messages, with nothing outstanding; with half_close, both FINs
-  connection_lost,  ///< TCP's FIN within a message, or with operations outstanding; or a read posted after the FIN
+  connection_lost,  ///< TCP's FIN within a message, or with operations outstanding; or a read or atomic posted later
   terminated,       ///< by us: the peer broke a rule; `code` says which
   peer_terminated,  ///< by the peer; `code` says why
-  aborted,          ///< by engine::abort()
+  aborted,          ///< by engine::abort() or engine::abandon()
 };
 
 /// Why a stream has ended.
@@ -139,8 +139,8 @@ struct write_target {
 };
 
 /// The connection of an engine. The engine calls it from inside its own functions, on the same thread. completed(),
-/// received(), flushed() and ended() may call post(), post_receive() and abort(), but must not destroy the engine. The
-/// functions that access memory must not call the engine.
+/// received(), flushed(), input_over() and ended() may call post(), post_receive(), abort() and refuse(), but must not
+/// destroy the engine. The functions that access memory must not call the engine.
 class engine_host {
  public:
   /// Checks the key, the bounds and the right to write, and finds the place for the bytes. `bytes` is never zero. The
@@ -149,13 +149,15 @@ class engine_host {
   virtual write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept = 0;
   /// All bytes of a peer's write are in their place.
   virtual void written([[maybe_unused]] std::uint32_t stag) noexcept {}
-  /// Checks the key, the bounds and the right to read, then copies, by mr::load_shared(). Called for every FPDU of a
-  /// read response, so that a key that is revoked during the response is noticed. `out` is never empty.
+  /// Checks the key, the bounds and the right to read, then copies: as mr::load_shared() does, or by the kernel if the
+  /// memory may shrink. Called for every FPDU of a read response, so that a key that is revoked during the response is
+  /// noticed. `out` is never empty.
   virtual access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept = 0;
   /// Whether the peer may read this range. Called once for each read request. `bytes` is never zero.
   virtual access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept = 0;
-  /// Checks like remote_read(), and that the address is aligned to eight bytes; then executes the operation atomically
-  /// with all others on the same address. Called only if both ends have agreed on atomic operations.
+  /// Checks the key, the bounds, the right to atomic operations, and that the address is aligned to eight bytes; then
+  /// executes the operation atomically with all others on the same address. Called only if both ends have agreed on
+  /// atomic operations.
   virtual access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept = 0;
   /// Whether the peer may change these eight bytes. Called once for each atomic request.
   virtual access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept = 0;
@@ -174,7 +176,7 @@ class engine_host {
   /// The stream ended before this receive was used. Each posted receive ends by received() or by flushed(), in posting
   /// order.
   virtual void flushed(receive_request& receive) noexcept = 0;
-  /// The peer has closed its direction in order, and still receives (half_close). At most once, before ended().
+  /// The peer has closed its direction between messages, and still receives (half_close). At most once, before ended().
   virtual void input_over() noexcept {}
   /// The stream has ended. Called once, before anything is flushed.
   virtual void ended(const ending& ending) noexcept = 0;
@@ -193,9 +195,9 @@ struct engine_options {
   std::size_t max_ulpdu = mpa::mulpdu(1460);  ///< of what we send; clamped to [min_mulpdu_bytes, max_ulpdu_bytes]
   bool atomics = false;                       ///< both sides have the atomic operations of RFC 7306
   bool immediate = false;                     ///< both sides have the immediate data of RFC 7306
-  std::uint32_t ird = 16;            ///< the most incoming reads and atomics, each with 72 bytes of memory; at least 1
+  std::uint32_t ird = 16;            ///< the most incoming reads and atomics, of 72 bytes of memory each; 0 counts as 1
   std::uint32_t ord = 16;            ///< the most outgoing reads and atomics; 0: post() refuses them
-  std::uint32_t sink_stag_seed = 1;  ///< the STag of our first read's sink, counted up for the others; random
+  std::uint32_t sink_stag_seed = 1;  ///< STag of the sink of our first read, then counted up; draw it at random
   std::uint32_t first_sequence = 1;  ///< MSN of the first message; 1 except in tests of its wrap
   /// The peer's FIN closes its direction only (RFC 5041 section 6.2.1): engine_host::input_over(). Until
   /// engine::end_of_output(), the peer's requests are answered, and ours except reads and atomics are sent. Weft peers

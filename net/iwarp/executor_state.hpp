@@ -22,7 +22,8 @@ using software::key_table;
 /// Holds bytes from TCP until they make up whole FPDUs.
 class staging {
  public:
-  /// Two of the largest FPDUs. With more, the first one would have left the nearest caches before it is placed.
+  /// Room for two of the largest FPDUs. With more room, the first FPDU would have left the nearest caches before it is
+  /// placed.
   static constexpr std::size_t capacity = 131'072;
 
   staging() : storage_(std::make_unique_for_overwrite<std::byte[]>(capacity)) {}
@@ -30,7 +31,7 @@ class staging {
   [[nodiscard]] std::span<const std::byte> content() const noexcept { return {storage_.get() + begin_, end_ - begin_}; }
   [[nodiscard]] bool empty() const noexcept { return begin_ == end_; }
 
-  /// The room for the next bytes; never empty if content() has been consumed as far as possible.
+  /// The room for the next bytes; never empty if content() has been consumed as far as possible. May move the content.
   [[nodiscard]] std::span<std::byte> room() noexcept;
   void filled(std::size_t bytes) noexcept { end_ += bytes; }
   void consumed(std::size_t bytes) noexcept {
@@ -46,7 +47,7 @@ class staging {
 };
 
 inline std::span<std::byte> staging::room() noexcept {
-  // The content is a part of one FPDU. Move it to the front if a whole FPDU might not fit from its beginning on.
+  // The content is a part of one FPDU. It moves to the front if the largest FPDU would not fit behind begin_.
   if (capacity - begin_ < mpa::max_fpdu_bytes || end_ == capacity) {
     std::memmove(storage_.get(), storage_.get() + begin_, end_ - begin_);
     end_ -= begin_;
@@ -55,11 +56,11 @@ inline std::span<std::byte> staging::room() noexcept {
   return {storage_.get() + end_, capacity - end_};
 }
 
-/// Shared by the iwarp connections of one executor: large buffers, lent to connections while they need them, and the
-/// executor's reader of the domain's key table.
+/// What the iWARP connections of one executor and one domain share: large buffers, lent to connections while they need
+/// them, and the executor's reader of the domain's key table.
 class executor_state final : public weft::detail::attachment {
  public:
-  /// The running executor's state for `home`; created at the first call.
+  /// The running executor's state for `home`; created at the first call. Throws std::bad_alloc.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home);
 
   explicit executor_state(std::shared_ptr<domain> home) : home_(std::move(home)), reader_(home_->keys()) {
@@ -80,7 +81,7 @@ class executor_state final : public weft::detail::attachment {
   void give_back(std::unique_ptr<output_batch> item) noexcept { keep(free_batches_, std::move(item)); }
 
  private:
-  // The most buffers of each kind that are kept; those that a burst needed beyond that are freed.
+  // The most returned buffers of each kind that are kept. Further ones, which a burst needed, are freed.
   static constexpr std::size_t max_kept = 16;
 
   template <class Item>

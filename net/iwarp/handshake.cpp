@@ -9,7 +9,7 @@
 namespace weft::net::iwarp {
 namespace {
 
-// An IRD or ORD as it is advertised: a power of two below mpa::not_negotiated.
+// The IRD or ORD to advertise for `depth`: rounded down to a power of two below mpa::not_negotiated; 0 stays 0.
 std::uint16_t advertised(std::uint16_t depth) noexcept {
   return std::bit_floor(std::min<std::uint16_t>(depth, mpa::not_negotiated));
 }
@@ -160,7 +160,8 @@ void initiator::establish() noexcept {
 }
 
 void initiator::refuse(terminate_code why) noexcept {
-  // siw has to see the ready signal before the end: see the class. A peer that requires markers could not parse it.
+  // Linux siw crashes if the stream ends before the ready signal: see the class. In the other cases there is none: a
+  // peer that requires markers could not parse it, and a peer without a common signal understands none.
   if (why == cause::insufficient_ird) append_ready_signal();
   small_fpdu fpdu;
   const std::size_t bytes = encode_terminate(why, agreed_.crc, fpdu);
@@ -203,7 +204,7 @@ void responder::negotiate(const mpa::enhanced_data& request) noexcept {
   agreed_.peer_ird = request.ird;
   agreed_.peer_ord = request.ord;
   agreed_.peer_to_peer = request.peer_to_peer;
-  // At least one even for an ORD of 0, so that a zero-length read can be the ready signal.
+  // bit_ceil() turns a peer's ORD of 0 into an IRD of 1, so that a zero-length read can be the ready signal.
   if (!fixed_ird) agreed_.ird = std::min(agreed_.ird, std::bit_ceil(request.ord));
   if (!fixed_ord) agreed_.ord = std::min(agreed_.ord, request.ird);
   reply_ = mpa::enhanced_data{.ird = fixed_ird ? mpa::not_negotiated : agreed_.ird,

@@ -11,12 +11,12 @@
 #include <optional>
 #include <span>
 
-// MPA connection set-up without I/O: bytes in, bytes out (RFC 5044 section 7.1, RFC 6581).
-// Both machines follow one protocol towards the code that does the I/O:
-//   - in any state, send output() before anything else, even before closing, and report it with sent();
-//   - feed what TCP delivers to consume(), until the state is no longer `waiting`. It never takes bytes behind the
-//     frame, which belong to the engine;
-//   - deadlines are that code's business.
+// MPA connection set-up without I/O: bytes in, bytes out (RFC 5044 section 7.1, RFC 6581). For both machines, the code
+// that does the I/O
+//   - sends output() before anything else, in any state, even before closing, and reports it with sent();
+//   - feeds what TCP delivers to consume(), until the state is no longer `waiting`. consume() never takes bytes behind
+//     the frame, which belong to the engine;
+//   - keeps the deadlines.
 namespace weft::net::iwarp {
 
 using software::words;
@@ -36,10 +36,10 @@ struct parameters {
   /// The ready signal in the initiator's output(); see engine_options::signal_was_read and signal_is_send. A responder
   /// knows it only if it is a Send.
   ready_signal signal = ready_signal::write;
-  std::uint16_t ird = 0;                         ///< reads that the peer may have outstanding here
-  std::uint16_t ord = 0;                         ///< reads that we may have outstanding at the peer
-  std::uint16_t peer_ird = mpa::not_negotiated;  ///< as the peer stated it, for the user's information
-  std::uint16_t peer_ord = mpa::not_negotiated;
+  std::uint16_t ird = 0;                         ///< reads and atomics that the peer may have outstanding here
+  std::uint16_t ord = 0;                         ///< reads and atomics that we may have outstanding at the peer
+  std::uint16_t peer_ird = mpa::not_negotiated;  ///< the IRD that the peer stated, for the user's information
+  std::uint16_t peer_ord = mpa::not_negotiated;  ///< the ORD that the peer stated, likewise
 };
 
 enum class handshake_state : std::uint8_t {
@@ -47,7 +47,7 @@ enum class handshake_state : std::uint8_t {
   requested,    ///< responder only: the request has arrived; accept() or reject() it
   established,  ///< output() holds what must be sent before the engine's first byte
   rejected,     ///< by the peer, or by our user; the peer's private data may say why
-  failed,       ///< error() says why; close, once output() is sent
+  failed,       ///< error() says why; send output(), then close
 };
 
 /// The part that both sides share: the peer's incoming frame, and our outgoing one.
@@ -57,7 +57,8 @@ class handshake {
   handshake& operator=(const handshake&) = delete;
 
   [[nodiscard]] handshake_state state() const noexcept { return state_; }
-  /// Valid once established. In the state `requested`, a responder's combine its own limits with the peer's wishes.
+  /// The agreed parameters; valid once established. In the state `requested`, those of a responder combine its own
+  /// limits with the peer's wishes.
   [[nodiscard]] const parameters& agreed() const noexcept { return agreed_; }
   /// The peer's private data, once its frame has arrived. Lives as long as this object.
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept { return peer_private_data_; }
@@ -75,7 +76,8 @@ class handshake {
   handshake() noexcept = default;
   ~handshake() = default;
 
-  /// Takes bytes up to the end of the peer's frame; true once `frame` holds all of it.
+  /// Removes the bytes of the peer's frame from `bytes`. True once `frame` holds all of it. Otherwise false: more has
+  /// to come, or the frame is malformed and the state is `failed`.
   bool receive(mpa::frame_kind expected, std::span<const std::byte>& bytes, mpa::frame& frame) noexcept;
   void fail(const words& why) noexcept;
   void append(const mpa::frame& frame) noexcept;
@@ -99,12 +101,12 @@ struct initiator_options {
   std::uint16_t ird = 16;                     ///< rounded down to a power of two, because siw rounds up
   std::uint16_t ord = 16;                     ///< rounded down to a power of two
   std::uint8_t revision = 2;                  ///< 1 for peers that know no enhanced set-up
-  std::span<const std::byte> private_data{};  ///< copied; at most max_user_private_bytes (revision 1: 512)
+  std::span<const std::byte> private_data{};  ///< copied; more than max_user_private_bytes (revision 1: 512) fails
 };
 
-/// The side that connected. Asks for peer-to-peer mode (A = 1), and sends the ready signal as soon as the reply has
-/// arrived, so that the responder may send first. If the reply asks for no signal, it sends a zero-length Write all the
-/// same, which is valid on any stream.
+/// The side that connected. In revision 2 it asks for peer-to-peer mode (A = 1). It sends the ready signal as soon as
+/// an acceptable reply has arrived, so that the responder may send first. If the reply asks for no signal, the
+/// initiator sends a zero-length Write all the same, which is valid on any stream.
 ///
 /// Linux 6.1 siw crashes if a peer closes after the reply without that signal: once established, never close before
 /// output() is sent.
@@ -139,13 +141,15 @@ class responder : public handshake {
   /// Takes bytes from the peer; returns how many. Takes no more once the state is `requested`.
   std::size_t consume(std::span<const std::byte> bytes) noexcept;
 
-  /// Lowers the constructor's limits to those of the user who accepts. Called before accept().
+  /// Lowers the constructor's limits to those of the user who accepts, and turns CRCs on if the user wants them. Call
+  /// it before accept().
   void limit(const responder_options& options) noexcept;
 
   /// Bytes of private data that an answer may carry.
   [[nodiscard]] std::size_t max_answer_bytes() const noexcept;
 
-  /// Answers the request. Returns false and does nothing if `private_data` exceeds max_answer_bytes().
+  /// Accept or reject the request. Both return false and do nothing if the state is not `requested`, or if
+  /// `private_data` exceeds max_answer_bytes().
   [[nodiscard]] bool accept(std::span<const std::byte> private_data) noexcept;
   [[nodiscard]] bool reject(std::span<const std::byte> private_data) noexcept;
 

@@ -11,8 +11,8 @@
 
 namespace weft::net::iwarp {
 
-/// A read or an atomic operation of the peer's. A read is advanced as its response is gathered; an atomic operation is
-/// executed when it is its turn to be answered.
+/// A read or an atomic operation of the peer's. As the response to a read is gathered, the read shrinks to the bytes
+/// that are left. An atomic operation is executed when it is its turn to be answered.
 struct incoming_request {
   std::uint32_t sequence = 0;
   std::variant<read_request, atomic_request> asked;

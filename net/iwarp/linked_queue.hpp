@@ -27,7 +27,7 @@ class linked_queue {
 
  private:
   T* first_ = nullptr;
-  T* last_ = nullptr;  // dangles while the queue is empty
+  T* last_ = nullptr;  // meaningless while the queue is empty
 };
 
 }  // namespace weft::net::iwarp

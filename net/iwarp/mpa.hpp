@@ -16,9 +16,9 @@ using software::words;
 
 /// Bytes of a set-up frame before its private data.
 inline constexpr std::size_t frame_header_bytes = 20;
-/// Private data on the wire, the four bytes of enhanced set-up included.
+/// The most private data of a frame, including the four bytes of an enhanced set-up.
 inline constexpr std::size_t max_private_bytes = 512;
-/// IRD, ORD and the control flags of RFC 6581 section 9, ahead of the user's private data.
+/// Bytes of the IRD, the ORD and the control flags of RFC 6581 section 9, ahead of the user's private data.
 inline constexpr std::size_t enhanced_bytes = 4;
 /// The largest set-up frame.
 inline constexpr std::size_t max_frame_bytes = frame_header_bytes + max_private_bytes;
@@ -61,16 +61,16 @@ struct parsed_frame {
 /// soon as the bytes cannot begin a frame of this kind.
 [[nodiscard]] parsed_frame parse_frame(std::span<const std::byte> bytes, frame_kind expected) noexcept;
 
-/// Writes a set-up frame; returns its length, or 0 if the private data exceeds max_private_bytes.
-/// `out` holds at least max_frame_bytes.
+/// Writes a set-up frame; returns its length, or 0 if the private data, with the enhanced_bytes if there are any,
+/// exceeds max_private_bytes. `out` must hold at least max_frame_bytes.
 [[nodiscard]] std::size_t encode_frame(const frame& frame, std::span<std::byte> out) noexcept;
 
-/// The ULPDU_Length field.
+/// Bytes of the ULPDU_Length field.
 inline constexpr std::size_t length_bytes = 2;
 inline constexpr std::size_t crc_bytes = 4;
 /// The largest ULPDU that a peer may send (RFC 5044 section 3).
 inline constexpr std::size_t max_ulpdu_bytes = 64768;
-/// No sender needs to go below this (RFC 5044 section 4.5).
+/// The least limit on a sender's ULPDUs, however short TCP's segments are (RFC 5044 section 4.5).
 inline constexpr std::size_t min_mulpdu_bytes = 128;
 
 /// Zero bytes between a ULPDU and its CRC.
@@ -78,25 +78,27 @@ inline constexpr std::size_t min_mulpdu_bytes = 128;
   return (0 - (length_bytes + ulpdu_bytes)) & 3;
 }
 
-/// The whole FPDU: length, ULPDU, pad and CRC.
+/// Bytes of the whole FPDU: length, ULPDU, pad and CRC.
 [[nodiscard]] constexpr std::size_t fpdu_bytes(std::size_t ulpdu_bytes) noexcept {
   return length_bytes + ulpdu_bytes + pad_bytes(ulpdu_bytes) + crc_bytes;
 }
 
-/// The largest FPDU. A staging area holds at least this much, because a smaller one might make no progress.
+/// The largest FPDU. A staging area must hold at least this much, because a smaller one might make no progress.
 inline constexpr std::size_t max_fpdu_bytes = fpdu_bytes(max_ulpdu_bytes);
 
-/// The largest ULPDU that fits a TCP segment of `emss` bytes without markers (RFC 5044 section 4.5).
+/// The largest ULPDU that fits a TCP segment of `emss` bytes without markers (RFC 5044 section 4.5), but at least
+/// min_mulpdu_bytes and at most max_ulpdu_bytes.
 [[nodiscard]] constexpr std::size_t mulpdu(std::size_t emss) noexcept {
   const std::size_t overhead = length_bytes + crc_bytes + emss % 4;
   if (emss < min_mulpdu_bytes + overhead) return min_mulpdu_bytes;
   return emss - overhead < max_ulpdu_bytes ? emss - overhead : max_ulpdu_bytes;
 }
 
-/// Writes an FPDU around a small ULPDU; returns its length. `out` holds at least fpdu_bytes(ulpdu.size()).
+/// Writes an FPDU around a small ULPDU; returns the FPDU's length. `out` must hold at least fpdu_bytes(ulpdu.size()).
 std::size_t encode_fpdu(std::span<const std::byte> ulpdu, bool with_crc, std::span<std::byte> out) noexcept;
 
-/// Writes the CRC field, which is little-endian, as in iSCSI. Without CRCs it may hold anything (RFC 5044 section 4.1).
+/// Writes the CRC field, which is little-endian, as in iSCSI. If no CRCs are used, the field may hold anything (RFC
+/// 5044 section 4.1).
 inline void store_crc(std::byte* to, std::uint32_t crc) noexcept {
   for (std::size_t i = 0; i < crc_bytes; ++i) to[i] = static_cast<std::byte>(crc >> 8 * i);
 }

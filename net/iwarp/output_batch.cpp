@@ -14,7 +14,7 @@ output_batch::output_batch(std::size_t storage_bytes, std::size_t limit_bytes)
 
 std::uint32_t output_batch::crc_since(const mark& start) const noexcept {
   crc32c crc;
-  // The FPDU may begin within the segment that was the last one at its start.
+  // The FPDU may begin within the segment that was the last one when `start` was taken.
   std::size_t skip = start.last_bytes;
   for (std::size_t i = start.segments == 0 ? 0 : start.segments - 1; i < count_; ++i, skip = 0)
     crc.add(std::span(static_cast<const std::byte*>(segments_[i].iov_base), segments_[i].iov_len).subspan(skip));

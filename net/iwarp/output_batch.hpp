@@ -13,18 +13,18 @@
 
 namespace weft::net::iwarp {
 
-/// The contents of one sendmsg(2): headers, trailers, read responses and small payloads in storage of its own, large
-/// payloads by reference.
+/// The contents of one sendmsg(2): headers, trailers, read responses and small payloads in storage of its own, most
+/// large payloads by reference.
 ///
-/// A batch is large, and needed only while sending. So an executor_state keeps a few, and lends one to a connection
-/// that has output, from engine::gather() until pending() is empty, or until engine::abandon().
+/// A batch is large, and needed only while sending. So an executor_state keeps a few batches, and lends one to a
+/// connection that has output, until pending() is empty, or until engine::abandon().
 class output_batch {
  public:
   static constexpr std::size_t max_segments = 1024;  // IOV_MAX, see sendmsg(2)
   static constexpr std::size_t min_storage_bytes = 4096;
 
-  /// `storage_bytes` is the size of its own storage, raised to min_storage_bytes; about `limit_bytes` is the most that
-  /// one batch sends. Throws std::bad_alloc.
+  /// Makes an empty batch with `storage_bytes` of storage, at least min_storage_bytes. engine::gather() adds no more
+  /// FPDUs once the batch holds `limit_bytes`. Throws std::bad_alloc.
   explicit output_batch(std::size_t storage_bytes = 131'072, std::size_t limit_bytes = 524'288);
 
   output_batch(const output_batch&) = delete;
@@ -61,7 +61,7 @@ class output_batch {
   [[nodiscard]] std::size_t segment_room() const noexcept { return max_segments - count_; }
   [[nodiscard]] bool is_full() const noexcept { return pending_bytes_ >= limit_bytes_; }
 
-  /// Removes `bytes` that have been sent from the front.
+  /// Removes the first `bytes`, which have been sent.
   void advance(std::size_t bytes) noexcept;
 
   std::unique_ptr<std::byte[]> storage_;

@@ -173,8 +173,8 @@ std::optional<terminate_message> parse_terminate(std::span<const std::byte> body
   terminate_message message;
   message.code = code_of(first >> 4, first & 0xF, body[1]);
 
-  // siw lays the bit fields out in reverse. The bits that are set in the third byte show this. If none is set, a cause
-  // that is known only in reverse shows it.
+  // Linux siw lays the bit fields out in reverse, which shows in the third byte: siw sets low bits there, the RFC high
+  // bits. If none of them is set, the fields count as reversed if the cause is known only in reverse.
   const terminate_code reversed = code_of(first & 0xF, first >> 4, body[1]);
   const bool without_headers = (third & 0xE7) == 0;
   message.reversed =

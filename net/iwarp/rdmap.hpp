@@ -19,7 +19,7 @@ using software::atomic_operation;
 using software::atomic_request;
 using software::words;
 
-/// Asks the peer for bytes of its memory. The response carries the STag and the offset of our sink.
+/// A request for bytes of the other end's memory. The response carries the STag and the offset of the requester's sink.
 struct read_request {
   static constexpr std::size_t bytes = 28;
 
@@ -95,7 +95,7 @@ inline constexpr terminate_code no_common_ready_signal{2, 0, 0x07};
 /// The text of a cause: "remote protection error: invalid STag".
 [[nodiscard]] words describe(terminate_code code) noexcept;
 
-/// Whether the peer has refused an access to its memory, for its STag, bounds or rights.
+/// Whether the peer, by a Terminate with this cause, has refused an access to its memory, or an invalidation.
 [[nodiscard]] bool is_remote_access_error(terminate_code code) noexcept;
 
 /// A Terminate message.
@@ -104,14 +104,14 @@ struct terminate_message {
   static constexpr std::size_t max_bytes = 4 + 2 + untagged_header::bytes + read_request::bytes;
 
   terminate_code code{};
-  /// The length of the segment that caused it. Linux siw counts the payload only, the RFC the whole segment.
+  /// The length of the segment that caused the Terminate. The RFC counts the whole segment, Linux siw only its payload.
   std::optional<std::uint16_t> segment_bytes{};
   /// That segment's DDP header: 14 bytes if tagged, 18 if not, 0 if the message has none.
   std::array<std::byte, untagged_header::bytes> segment_header{};
   std::size_t segment_header_bytes = 0;
-  /// The read request that caused it, advanced by what the response had already covered.
+  /// The read request that caused the Terminate; from weft, without the part that the response had already covered.
   std::optional<iwarp::read_request> read{};
-  /// The peer writes the bit fields in reverse, as Linux siw does.
+  /// Set by parse_terminate() if the peer writes the bit fields in reverse, as Linux siw does.
   bool reversed = false;
 };
 
@@ -120,7 +120,7 @@ struct terminate_message {
                                  std::span<std::byte, terminate_message::max_bytes> out) noexcept;
 
 /// Parses a Terminate's body, also with the reversed bit fields of Linux siw. Fields that are cut off count as absent.
-/// Empty if even the cause is missing.
+/// Empty if the body is shorter than the four bytes of its control field.
 [[nodiscard]] std::optional<terminate_message> parse_terminate(std::span<const std::byte> body) noexcept;
 
 }  // namespace weft::net::iwarp

@@ -18,15 +18,18 @@
 namespace weft::net::iwarp {
 namespace {
 
-// The most bytes that one turn receives from one connection, so that the others get their turn.
+// Once a turn has received this much from one connection, the rest waits for the next turn, so that others are served.
 constexpr std::size_t input_budget_bytes = 524'288;
-// With more of an FPDU than this to come, a receive in place costs less than the copy that it saves.
+// If more of an FPDU than this is still to come, receiving the rest in place costs less than copying it.
 constexpr std::size_t place_early_bytes = 8192;
-// Bytes to stage behind a payload in place: its trailer and the next header, so that the next can be in place, too.
+// The most bytes to stage behind a payload that is received in place: its trailer and the next header, so that the next
+// payload can be received in place, too.
 constexpr std::size_t bytes_ahead = 32;
-// Bytes to stage between two such payloads: small messages, and payloads too small for this.
+// The most bytes to stage after such a payload: small messages, and payloads that are too small to be received in
+// place.
 constexpr std::size_t bytes_between = 16'384;
-// The time between two checks whether TCP has lost its peer, while a link waits for a receive and so reads nothing.
+// The longest time between two checks whether TCP has lost its peer, while a link waits for a receive and so reads
+// nothing.
 constexpr auto longest_unseen = std::chrono::milliseconds(1000);
 // After a Terminate: how long the peer may take to read it and close, before this end closes.
 constexpr auto linger_time = std::chrono::milliseconds(500);
@@ -141,7 +144,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
   engine_choice.ord = agreed_.ord;
   if (!agreed_.crc || place_unchecked_) engine_choice.place_early_bytes = place_early_bytes;
-  // Peers other than weft cut their writes anywhere, even in the middle of a word.
+  // Peers other than weft may cut their writes anywhere, even in the middle of a word.
   if (options.native)
     capabilities_.max_whole_write_bytes =
         std::min<std::uint64_t>(engine_choice.place_early_bytes, engine::max_message_bytes);
@@ -152,7 +155,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   counts_ = !options.agreed.cuts_writes();
   overdue_after_ = options.overdue_after;
   large_frames_ = options.agreed.large_frames;
-  resuming_ = true;  // handles early bytes and begins to wait for more, once the receives are posted
+  resuming_ = true;  // once the receives are posted, run_late() handles the early bytes and begins to wait for more
   settle_later();
 }
 
@@ -202,7 +205,7 @@ void tcp_link::post(work_request& work) noexcept {
   static_cast<void>(accepted);
 }
 
-// The next sendmsg carries the request, with what else the executor's tasks send in this turn.
+// Adds the request to the batch of the next sendmsg, which also carries all else that is sent in this turn.
 bool tcp_link::take_now(const work_request& work) noexcept {
   if (work.kind == work_kind::write && work.immediate) return false;
   const std::size_t bytes = work.segments.front().size() + trailer::max_bytes;
@@ -224,14 +227,15 @@ void tcp_link::post_receive(receive_work& work) noexcept {
   engine_->post_receive(item);
   // mutant: lose the wake-up of a connection
   if (!stalled) return;
-  resuming_ = true;  // not from here: the caller may be in the middle of handling a message
+  resuming_ = true;  // in run_late(), because the caller may be in the middle of handling a message
   settle_later();
 }
 
 void tcp_link::ring() noexcept { settle_later(); }
 
-// Posting alone sends nothing, so one doorbell serves many requests. closed() may destroy the link, so nothing of it is
-// touched afterwards. Flattened, with rare cases kept out of line.
+// Does what calls and events have put off: resumes the input, sends what was posted, by one sendmsg for many requests,
+// and takes the steps of closing. tell_closed() may destroy the link, so nothing of it is touched afterwards.
+// Flattened, with rare cases kept out of line.
 [[gnu::flatten]] void tcp_link::run_late() noexcept {
   if (life_.is_closed()) return;
   if (std::exchange(resuming_, false)) [[unlikely]]
@@ -260,7 +264,8 @@ void tcp_link::await_input() noexcept {
   if (result < 0 && result != -ECANCELED && !life_.is_broken()) connection_lost(-result);
 }
 
-// Receives what has arrived. False if nothing has, as usual while the executor spins: then there is nothing to settle.
+// Receives what has arrived. False if nothing has arrived, and so there is nothing to settle; this is usual while the
+// executor spins.
 bool tcp_link::take_input() noexcept {
   intake last = receive_once();
   if (last.kind == intake::nothing) {
@@ -303,7 +308,8 @@ tcp_link::intake tcp_link::receive_in_place() noexcept {
   return receive_into(where, placement.size(), placement.size() + room.size());
 }
 
-// `where` has room for `bytes`, of which the first `placement_bytes` are the placement.
+// Makes one recvmsg into `where`, which has room for `bytes`; the first `placement_bytes` of them are the engine's
+// placement.
 tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t placement_bytes,
                                         std::size_t bytes) noexcept {
   msghdr message{};
@@ -323,7 +329,7 @@ tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t plac
   return {received == bytes ? intake::all_that_fits : intake::all_there_was, received};
 }
 
-// `number` is the errno of a receive; 0: the end of the stream.
+// Handles a receive that got no bytes: `number` is its errno, or 0 at the end of the stream.
 [[gnu::noinline]] void tcp_link::input_failed(int number) noexcept {
   if (number != 0) return connection_lost(number);
   if (send_.in_progress() && is_lost(*socket_)) return;  // the send will report the reason
@@ -352,7 +358,7 @@ void tcp_link::feed_engine() noexcept {
   input_->consumed(engine_->consume(input_->content()));
 }
 
-// Receives what the peer sent before sending to it failed: a Terminate or a close message may give its reason.
+// Receives what the peer sent before sending to it failed: a Terminate or a close message may give the reason.
 [[gnu::noinline]] void tcp_link::read_last_words() noexcept {
   while (!life_.is_broken() && !engine_->needs_receive() && receive_once().kind == intake::all_that_fits) {
   }
@@ -410,7 +416,8 @@ void tcp_link::end_send(int result) noexcept {
   if (result >= 0) {
     engine_->sent(*output_, static_cast<std::size_t>(result));
   } else if (result != -EINTR && result != -EAGAIN && result != -ECANCELED) {
-    // The kernel reports a loss only once, then as if the peer had closed (EPIPE): has_given_up() tells them apart.
+    // The kernel reports a loss only once; later sends fail with EPIPE, as if the peer had closed. has_given_up() tells
+    // the two apart.
     const int number = result == -EPIPE && window_.has_given_up() ? ETIMEDOUT : -result;
     if (number != EPIPE && number != ECONNRESET) send_failure_ = number;
     read_last_words();
@@ -526,7 +533,7 @@ void tcp_link::refuse(violation what, std::string_view why) noexcept {
   engine_->refuse(cause_of(what), words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
 
-// Takes the steps of closing that are possible now; called whenever a condition of theirs may have changed.
+// Takes the steps of closing that are possible now. Called whenever one of their conditions may have changed.
 void tcp_link::advance_end() noexcept {
   if (life_.is_closed()) return;
   const bool all_sent = output_ == nullptr && !engine_->has_output();
@@ -542,8 +549,9 @@ void tcp_link::advance_end() noexcept {
   if (!timer::armed() && !home_.try_arm(*this, home_.now() + linger_time)) stop_io();
 }
 
-// Responses, and the news of the peer's death, may lie behind a message for which there is no receive. Native peers
-// have credits and never cause this; with others only a time limit helps.
+// Arms a timer while requests of this end are outstanding and a message waits for a receive, because their responses,
+// and the news of the peer's death, may lie behind that message. Native peers have credits and never send such a
+// message; with others only a time limit helps.
 void tcp_link::watch_stalled() noexcept {
   if (life_.has_ended()) return;
   const bool stalled = engine_->needs_receive() && engine_->has_requests();
@@ -578,7 +586,7 @@ void tcp_link::expired() noexcept {
   if (!life_.has_finished()) life_.break_off();  // the peer does not even take our last output
 }
 
-// Cancels the I/O in progress. The last of it to end leads here again, and closes the link.
+// Closes the link, or if I/O is in progress, cancels that; the end of the last operation then leads here again.
 [[gnu::noinline]] void tcp_link::stop_io() noexcept {
   if (input_wait_.in_progress()) home_.io().cancel(input_wait_);
   if (send_.in_progress()) home_.io().cancel(send_);

@@ -31,19 +31,19 @@ using software::stream_id;
 /// One iWARP connection: an engine on a TCP socket.
 ///
 /// Input: wait until the socket is readable, borrow a staging area, receive what is there, let the engine take whole
-/// FPDUs, and give the area back unless part of one is left. So an idle connection owns no buffer. The rest of a large
-/// FPDU is received directly into its destination.
+/// FPDUs, and give the area back unless bytes are left in it. So an idle connection owns no buffer. Without CRCs, or
+/// with iwarp_options::place_unchecked, the rest of a large FPDU is received directly into its destination.
 /// Output: borrow a batch, let the engine fill it, hand it to the driver; one sendmsg is in progress at a time.
-/// Calls and events only schedule sending and closing: run_late(), after the executor's tasks have run. So these never
-/// happen inside a call of the engine, and one sendmsg carries what all tasks have posted.
+/// Calls and events only schedule sending and closing, which run_late() does after the executor's tasks have run. So
+/// neither happens inside a call of the engine, and one sendmsg carries what all tasks have posted.
 class tcp_link final : public net::link,
                        private engine_host,
                        private detail::timer,
                        private detail::late_work,
                        private receive_queue::taker {
  public:
-  /// `early` are the bytes received behind the set-up frame. `shared` may be null. `place_unchecked` is that of
-  /// iwarp_options.
+  /// Makes the link of a socket whose set-up is done. `early` are the bytes that were received behind the set-up frame.
+  /// `shared` may be null. `place_unchecked` is that of iwarp_options. Throws std::bad_alloc.
   tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home, const parameters& agreed,
            bool initiator, std::vector<std::byte> early, net::receive_queue* shared,
            std::chrono::milliseconds dead_peer_after, bool place_unchecked);
@@ -83,7 +83,7 @@ class tcp_link final : public net::link,
     tcp_link& owner_;
     handler then_;
   };
-  // The corner of a work_request.
+  // What the link keeps in the corner of a work_request.
   struct posted_request : request {
     explicit posted_request(work_request& whole) noexcept : work(whole) {}
     work_request& work;
@@ -146,24 +146,24 @@ class tcp_link final : public net::link,
   void finish() noexcept;
   void watch_stalled() noexcept;
   void look_at_stalled() noexcept;
-  void expired() noexcept override;  // time to look at stalled reads, or the end of lingering
+  void expired() noexcept override;  // calls look_at_stalled(), or ends the wait for the peer to close
   void run_late() noexcept override;
   void give(receive_work& work) noexcept override { post_receive(work); }
 
   executor_core& home_;
   executor_state& shared_;
   std::shared_ptr<domain> domain_;
-  std::unique_ptr<descriptor> socket_;  // on the heap: once in use it stays where it is
+  std::unique_ptr<descriptor> socket_;  // on the heap, because a descriptor in use must not move
   std::string peer_;
   parameters agreed_;
   bool initiator_;
   bool place_unchecked_;
   stream_id id_;
   capabilities capabilities_;
-  link_life life_;  // peer_has_finished(): no more input; is_broken(): TCP is reset when it closes
+  link_life life_;  // peer_has_finished(): no more input; is_broken(): the link resets TCP when it closes
   std::unique_ptr<engine> engine_;
-  receive_queue* queue_;                        // null: the receives are posted here
-  std::unique_ptr<posted_receive[]> receives_;  // with a queue: only the one taken from it
+  receive_queue* queue_;                        // of shared receives; null: the link has its own, by post_receive()
+  std::unique_ptr<posted_receive[]> receives_;  // with a queue: only the receive that was taken from it
   software::exposed_keys exposed_{*domain_, id_};
 
   io input_wait_;
@@ -182,7 +182,7 @@ class tcp_link final : public net::link,
   bool large_frames_ = false;                  // frames need not fit TCP's segments
   std::optional<time_point> reads_held_back_;  // since when reads wait behind a message without a receive
   bool in_bulk_ = false;   // the peer sends large FPDUs: leave their payload in the socket until its place is known
-  bool resuming_ = false;  // run_late() feeds the engine: a receive was posted after needs_receive(), or at the start
+  bool resuming_ = false;  // run_late() feeds the engine: at the start, or because waiting input has got a receive
 };
 
 }  // namespace weft::net::iwarp

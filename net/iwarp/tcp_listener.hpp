@@ -12,8 +12,8 @@ namespace weft::net::iwarp {
 
 using software::domain;
 
-/// Listens for TCP peers. A peer is yielded once it has sent a valid MPA request; socket_listener deals with the
-/// others. Throws weft::error.
+/// Listens for TCP peers on the running executor. A peer is yielded once it has sent a valid MPA request;
+/// socket_listener deals with the others. Throws weft::error.
 [[nodiscard]] std::unique_ptr<net::link_listener> listen(const socket_address& address, std::shared_ptr<domain> home,
                                                          const iwarp_options& of_device, const listen_options& options);
 

@@ -16,8 +16,9 @@ namespace weft::net::iwarp {
 using software::receive_queue;
 namespace {
 
-// RFC 6581 section 10: a responder that knows only the first revision closes the connection when it gets a request of
-// the second. The connection is reset if it has not read the whole request.
+// Whether the peer closed the connection instead of answering, as a responder that knows only the first revision of MPA
+// does when it gets a request of the second (RFC 6581 section 10). If the responder has not read the whole request,
+// closing resets the connection.
 bool hung_up(const error& why) noexcept {
   return why.code() == errc::peer_vanished || why.code() == std::errc::connection_reset ||
          why.code() == std::errc::broken_pipe;
@@ -41,7 +42,7 @@ class transport final : public net::transport {
   }
 
  private:
-  // The target and sources of an attempt, and its deadline for TCP.
+  // The target and sources of an attempt, and the deadline for its TCP connection.
   struct route {
     const socket_address& target;
     std::span<const socket_address> sources;

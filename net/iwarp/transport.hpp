@@ -11,7 +11,7 @@
 namespace weft::net::iwarp {
 
 /// The transport for iWARP in user space: MPA, DDP and RDMAP over TCP sockets (RFC 5040, 5041, 5044, 6581). Needs no
-/// device. `calls` is a seam, for the randomness of keys; sockets use their executor's system calls.
+/// device. `calls`, which tests replace, provides the randomness of keys; sockets use their executor's system calls.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
 /// Opens this transport on a domain that other software transports share.

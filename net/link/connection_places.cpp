@@ -17,7 +17,7 @@ std::optional<time_point> connection_places::evict(time_point now) {
   std::erase(waiting_, &oldest);
   oldest.evicted_ = true;
   oldest.place_.give_up();
-  oldest.home_.submit(oldest);  // it exists until it has locked the mutex: ends_without_place()
+  oldest.home_.submit(oldest);  // it still exists: its destructor locks the mutex first
   return due;
 }
 

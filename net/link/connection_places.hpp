@@ -36,8 +36,8 @@ class connection_places {
   static constexpr std::chrono::milliseconds shortest_wait{100};
 
   /// Ends a set-up that waits for its peer, chosen by peer_to_evict(), and frees its place at once. Returns the time
-  /// from which it may be ended: if that is later than `now`, nothing was done. If no set-up waits: a later time
-  /// shortly after an eviction, because its place may soon be held by a set-up that waits; otherwise empty.
+  /// from which that set-up may be ended; nothing was done if this is later than `now`. If no set-up waits, the result
+  /// is empty, or, shortly after an eviction, the time of the next try: a new set-up may then wait in the freed place.
   std::optional<time_point> evict(time_point now);
 
  private:
@@ -60,10 +60,11 @@ class connection_places {
   std::optional<time_point> last_evicted_;
 };
 
-/// One peer's place at a listener, from when its request is handed out until its connection has closed.
+/// One peer's place at a listener, from just before its request is handed out until the connection has closed, the
+/// set-up has failed, or connection_places::evict() takes the place away.
 class connection_place {
  public:
-  /// Null if all places are taken.
+  /// Takes a place; null if all are taken.
   [[nodiscard]] static std::unique_ptr<connection_place> take(std::shared_ptr<connection_places> of) {
     std::unique_ptr<connection_place> made(new connection_place(std::move(of)));
     return made->taken_ ? std::move(made) : nullptr;
@@ -73,8 +74,9 @@ class connection_place {
   ~connection_place() { give_up(); }
 
   [[nodiscard]] const std::shared_ptr<connection_places>& all() const noexcept { return of_; }
-  /// Takes `parts` of connection_places::whole_pool; called once. False, on a listener without a limit of its own, if
-  /// other connections hold the whole pool and as many again wait for it: then this one must not wait too.
+  /// Takes `parts` of connection_places::whole_pool; not to be called again after it has returned true. False if all
+  /// connections of the listener would then hold, or wait for, more than twice the pool: this one must not wait too.
+  /// Takes nothing, and returns true, on a listener with a limit of its own.
   [[nodiscard]] bool take_receives(std::uint64_t parts) noexcept {
     if (of_->has_limit()) return true;
     if (!connection_places::take(of_->of_pool_, parts, 2 * connection_places::whole_pool)) return false;

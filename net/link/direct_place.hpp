@@ -14,10 +14,10 @@ class loan_visit {
   /// The value of the peer's word while the memory may be used.
   static constexpr std::uint32_t open = 1;
 
-  /// `turn` is this end's, odd during a visit; `lent` is the peer's word for the loan.
+  /// Begins the visit. `turn` is this end's counter, odd during a visit; `lent` is the peer's word for the loan.
   loan_visit(std::atomic<std::uint64_t>& turn, const std::atomic<std::uint32_t>& lent) noexcept : turn_(turn) {
-    // The owner sees the odd turn before this end sees whether the loan is open. The owner does the opposite: it shuts
-    // the loan before it looks at the turn.
+    // This end makes the turn odd before it looks whether the loan is open. The owner shuts the loan before it looks at
+    // the turn. So at least one of them sees what the other has done.
     turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
     open_ = lent.load(std::memory_order_seq_cst) == open;
   }
@@ -37,7 +37,7 @@ class loan_visit {
 struct direct_gate {
   std::uint64_t version = 0;  ///< changes whenever a place is added or removed
   bool is_behind = false;     ///< the peer may not have executed all earlier writes yet
-  /// The handle of registrations whose memory may vanish while it is used: such memory is not copied directly.
+  /// The handle of this end's registrations whose memory may vanish during use: such memory is not copied directly.
   const void* vanishing = nullptr;
 };
 

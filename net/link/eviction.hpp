@@ -10,8 +10,9 @@
 
 namespace weft::net {
 
-/// Chooses the peer that gives way when all places are taken: the oldest of the origin with the most places, so an
-/// origin that takes many loses its own. `all` is not empty, and is in order of age, oldest first.
+/// Chooses the peer that gives way when all places are taken: the oldest one of the origin that has the most peers in
+/// `all`, so that an origin that takes many places loses one of them. `all` must not be empty, and must be in order of
+/// age, oldest first.
 template <class Peer>
 Peer& peer_to_evict(const std::vector<Peer*>& all) {
   std::map<peer_origin, std::size_t> counts;

@@ -14,8 +14,8 @@ namespace weft::net::rails {
 /// The most rails of one connection.
 inline constexpr std::size_t max_rails = 4;
 
-/// Identifies the connection of a rail. The accepting end draws it at random, and sends it only to its peer, behind the
-/// private data with which it accepts the first rail. Any peer that knows the id may add a rail.
+/// Identifies the connection of a rail. The accepting end draws the id at random, and sends it to the connection's peer
+/// alone, behind the private data with which it accepts the first rail. Any peer that knows the id may add a rail.
 using connection_id = std::array<std::byte, 16>;
 
 /// The private data with which a rail joins a connection:
@@ -25,7 +25,7 @@ using connection_id = std::array<std::byte, 16>;
 ///   5  1  rail: 1 to max_rails - 1, or 0 to replace the first rail after its loss
 ///   6  1  the sender's fabric, 0 to 3
 ///   7  1  zero
-///   8  4  epoch: greater than that of the previous rail and of every earlier attempt
+///   8  4  epoch: greater than that of this rail's previous link and of every earlier attempt at it
 ///  12 16  id; zero in the answer
 ///  28  4  key of the sender's landing_place on this rail; zero: there is none
 ///  32  8  address of the landing_place
@@ -39,7 +39,8 @@ struct join {
   landing_place landing{};
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
-  /// Empty if the private data is no join. Connection managers of devices pad private data with zeros.
+  /// Reads a join; empty if the private data is none. Zeros may follow: connection managers of devices pad private
+  /// data.
   [[nodiscard]] static std::optional<join> unpack(std::span<const std::byte> private_data) noexcept;
 };
 

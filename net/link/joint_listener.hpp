@@ -22,12 +22,12 @@ struct fabric_listener {
 
 /// How listeners of other fabrics go on when one listener's device has failed, or was removed.
 enum class failed_listener : std::uint8_t {
-  is_reported,  ///< next() throws its errors, and goes on
-  is_left_out,  ///< they go on without it; the errors of the last one are thrown
+  is_reported,  ///< next() throws the errors of that listener, and may be called again
+  is_left_out,  ///< they go on without it; next() throws the errors of the last one that is left
 };
 
-/// Joins the listeners of several fabrics into one, which yields the requests of all. Its address is that of the first
-/// listener. It is closed as soon as one of them is.
+/// Joins the listeners of several fabrics, at least one, into one that yields the requests of all. Its address is that
+/// of the first listener. It ends as soon as one of them is closed, unless that one is left out.
 [[nodiscard]] std::unique_ptr<link_listener> join_listeners(std::vector<fabric_listener> parts, failed_listener one);
 
 }  // namespace weft::net

@@ -17,8 +17,8 @@ namespace weft::net {
 ///   leaving  the link only releases what it holds: nothing is posted or delivered any more
 ///   closed   everything has completed or been flushed
 ///   over     link_events::closed() was called, and may have destroyed the link
-/// Each end also finishes its own half: it announces that it sends no more. A link whose two halves have finished
-/// closes in order; a broken one closes without waiting for the peer.
+/// Each end also finishes its own half of the link: it announces that it sends no more. A link closes in an orderly way
+/// once both halves have finished; a broken link closes without waiting for the peer.
 class link_life {
  public:
   link_life() = default;
@@ -67,7 +67,7 @@ class link_life {
     assert(has_ended() && !is_closed() && "a link closed before it had ended, or twice");
     stage_ = stage::closed;
   }
-  /// Reports the close to the connection, which may destroy the link: nothing of it is touched afterwards.
+  /// Reports the close to the connection, which may destroy the link: the caller must not touch the link afterwards.
   void tell_closed() noexcept {
     assert(stage_ == stage::closed && "closed() was called too early, or twice");
     stage_ = stage::over;
@@ -78,10 +78,10 @@ class link_life {
 
   /// Whether begin() was called.
   [[nodiscard]] bool has_begun() const noexcept { return events_ != nullptr; }
-  /// After begin().
+  /// The events that begin() was given; valid only after begin().
   [[nodiscard]] link_events& events() const noexcept { return *events_; }
 
-  /// Whether it has come to this stage, or beyond.
+  /// Whether the link has come to this stage, or beyond.
   /// @{
   [[nodiscard]] bool has_ended() const noexcept { return stage_ != stage::open; }
   [[nodiscard]] bool is_leaving() const noexcept { return stage_ >= stage::leaving; }
@@ -101,7 +101,7 @@ class link_life {
   [[nodiscard]] bool peer_has_left() const noexcept { return peer_left_; }
   /// @}
 
-  /// Whether anything has happened that may lead to the end.
+  /// Whether the link has ended, or has begun to: this end finishes, or the peer has finished or left.
   [[nodiscard]] bool is_ending() const noexcept {
     return has_ended() || own_ != half::open || peer_finished_ || peer_left_;
   }

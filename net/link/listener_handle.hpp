@@ -10,7 +10,8 @@
 
 namespace weft::net {
 
-/// A listener whose tasks may outlive it: this closes it, and its tasks keep it.
+/// The handle of a listener whose tasks may outlive the handle: its destructor closes the listener, and each task of
+/// next() keeps the listener alive.
 template <class Listener>
 class listener_handle final : public link_listener {
  public:

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-// Numbers in the frames of the native protocol, least significant byte first. The caller has checked the range.
+// Numbers in the frames of the native protocol, least significant byte first. The caller must have checked the range.
 namespace weft::net::little_endian {
 
 // Converts between this machine's byte order and that of the frames.

@@ -15,7 +15,7 @@ namespace weft::net {
 using weft::detail::live_number;
 
 /// The counters of a connection: changed on its executor, read by any thread that asks the device for statistics.
-/// Intrusive: in the device's list of open connections.
+/// Intrusive: the device keeps a list of them, one for each open connection.
 struct live_statistics : weft::detail::list_hook<live_statistics> {
   struct operations {
     live_number posted;
@@ -37,7 +37,7 @@ struct live_statistics : weft::detail::list_hook<live_statistics> {
   live_number waiting;
   live_number retired;
   live_number retired_bytes;
-  live_number stalled_since;  ///< by the executor's clock; 0: no operation is in flight or waits
+  live_number stalled_since;  ///< time of the last progress, by the executor's clock; 0: nothing is in flight or waits
 
   live_statistics() = default;
   live_statistics(const live_statistics&) = delete;
@@ -45,13 +45,13 @@ struct live_statistics : weft::detail::list_hook<live_statistics> {
   ~live_statistics() = default;
 
   [[nodiscard]] bool has_work() const noexcept { return in_flight.get() != 0 || waiting.get() != 0; }
-  /// Called when an operation begins.
+  /// Notes that an operation begins to wait, or is posted.
   void begun(time_point now) noexcept {
     if (stalled_since.get() == 0) stalled_since.set(to_number(now));
   }
-  /// Called when an operation has completed.
+  /// Notes that an operation has completed. Called after the counters have been changed.
   void completed(time_point now) noexcept { stalled_since.set(has_work() ? to_number(now) : 0); }
-  /// Called when an operation was withdrawn before it was posted.
+  /// Notes that an operation was withdrawn before it was posted. Called after the counters have been changed.
   void withdrawn() noexcept {
     if (!has_work()) stalled_since.set(0);
   }
@@ -74,7 +74,7 @@ struct set_up_statistics {
 
   static void count(std::atomic<std::uint64_t>& what) noexcept { what.fetch_add(1, std::memory_order_relaxed); }
 
-  /// Counts one more for as long as it lives.
+  /// Adds one to a counter for as long as this object lives.
   class present {
    public:
     explicit present(std::atomic<std::uint64_t>& what) noexcept : what_(what) { count(what_); }

@@ -5,8 +5,8 @@
 
 namespace weft::net {
 
-/// A byte of an end's memory that its peers may write and read, and whose value nobody uses. Transports that need
-/// memory to probe whether that end is alive access it.
+/// A byte of an end's memory that its peers may write and read, and whose value nobody uses. A transport whose probe
+/// needs memory accesses this byte to find out whether that end is alive.
 struct landing_place {
   std::uint32_t key = 0;      ///< 0: there is none
   std::uint64_t address = 0;  ///< of the byte, in that end's terms
@@ -22,11 +22,11 @@ struct native_features {
   bool large_frames = false;  ///< frames larger than the network's segments, interleaved with those of other messages
 
   bool rails = false;    ///< several links for one connection: net/rails
-  bool resumes = false;  ///< waits for a link once all are lost: connection_options::resume_within
+  bool resumes = false;  ///< waits for a new link once all are lost: connection_options::resume_within
 
   bool device_memory = false;     ///< copies to and from memory of devices: connection_options::device_memory
   bool persistent_flush = false;  ///< makes memory of files persistent: connection_options::persistent_flush
-  bool write_notices = false;     ///< takes notices of writes for its write counters: write_notices
+  bool write_notices = false;     ///< understands the peer's notices of writes, for its write counters: write_notices
 
   /// Whether a write of the program may be split or repeated, so links cannot count writes.
   [[nodiscard]] constexpr bool cuts_writes() const noexcept { return rails || device_memory; }

@@ -18,9 +18,10 @@
 // a trailer behind each message. All fields are little-endian.
 namespace weft::net {
 
-/// The versions of the native protocol that an end speaks. Two ends use the newest version that both speak. If there is
-/// none, the set-up fails with an error that names both ranges; otherwise each end would take the other for a foreign
-/// peer.
+/// The versions of the native protocol that an end speaks. Two ends use the newest version that both speak. If they
+/// have none in common, the set-up fails with errc::protocol_error at both, so that neither takes the other for a
+/// foreign peer. The end that finds out names both ranges in the error; the other only learns that no version is
+/// common.
 ///
 ///   1  the greeting of 28 bytes and the trailer of 8 that are described here; features were added in bits and bytes
 ///      that used to be zero, so ends of any age understand each other
@@ -65,11 +66,12 @@ struct greeting {
   std::uint8_t fabric = 0;
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
-  /// Reads a peer's greeting. Empty if the peer is not weft, or its greeting is invalid.
+  /// Reads a peer's greeting. Empty if the peer is not weft or speaks no common version, or if its greeting is invalid.
   [[nodiscard]] static std::optional<greeting> unpack(std::span<const std::byte> private_data) noexcept;
-  /// The versions that a weft peer speaks, if this end speaks none of them.
+  /// The versions that a weft peer speaks, if this end speaks none of them; otherwise empty.
   [[nodiscard]] static std::optional<version_range> other_versions(std::span<const std::byte> private_data) noexcept;
-  /// The bytes of the peer's user: those that follow a greeting; all of them, maybe padded, if the peer is not weft.
+  /// The bytes of the peer's user: those that follow a valid greeting, or if there is none, all of `private_data`,
+  /// maybe padded.
   [[nodiscard]] static std::span<const std::byte> user_data(std::span<const std::byte> private_data) noexcept;
 };
 
@@ -91,12 +93,12 @@ struct greeting_frame {
 enum class message_kind : std::uint8_t {
   data = 1,
   credits = 2,  ///< carries credits only
-  close = 3,    ///< the last message: its sender has closed in order
+  close = 3,    ///< the last message of its sender, which has begun an orderly close
   data_with_immediate = 4,
   device_memory = 6,  ///< an owner_message; needs no credit, because receives are reserved for it
-  heartbeat = 5,  ///< asks for any message as an answer, if need be for a credits message; only to peers that answer
-  written = 7,    ///< a write notice: writes of the sender are in place, which the peer's fabrics do not count
-  counted = 8,    ///< acknowledges a written message; the sender waits for it before the next one
+  heartbeat = 5,  ///< asks for any message as an answer, if need be a credits message; sent only to peers that answer
+  written = 7,    ///< a write notice: reports the sender's completed writes to a peer whose fabrics do not count them
+  counted = 8,    ///< acknowledges a written message, whose sender waits for it before it sends another
 };
 
 /// The end of each message. It follows the payload, so that the payload has the alignment of its buffer.
@@ -107,7 +109,7 @@ enum class message_kind : std::uint8_t {
 ///
 ///   0  1  message_kind
 ///   1  3  written message: number of writes, 1 to most_writes; otherwise zero
-///   4  4  credits: how many data messages the receiver of this trailer may have sent since the set-up, modulo 2^32
+///   4  4  credits: how many data messages, counted from the set-up, the receiver of this trailer may send, modulo 2^32
 struct trailer {
   static constexpr std::size_t bytes = 8;
   static constexpr std::size_t immediate_bytes = 4;
@@ -122,7 +124,7 @@ struct trailer {
   std::uint32_t immediate = 0;  ///< of a data_with_immediate; in a written message, the number of the counter
   std::uint32_t writes = 0;     ///< reported by a written message
 
-  /// Its length in a message.
+  /// The trailer's length in a message.
   [[nodiscard]] std::size_t size() const noexcept {
     return kind == message_kind::data_with_immediate || kind == message_kind::written ? max_bytes : bytes;
   }
@@ -186,16 +188,16 @@ static_assert(receive_bytes(0) >= owner_message::head_bytes + trailer::bytes);
   return options.device_memory ? std::max(usual, owner_message::max_bytes + trailer::bytes) : usual;
 }
 
-/// Requests that each end may post beyond send_depth: a credits message and a close message.
+/// Requests that each end may post beyond send_depth: the close message, and one other control message at a time.
 inline constexpr std::uint16_t control_requests = 2;
 
-/// Receives that each end posts beyond receive_depth, for messages that need no credit: two credits messages, because
-/// the peer sends at most two for one receive_depth of messages, a heartbeat, the close message, and the answer to a
-/// written message of this end.
+/// Receives that each end posts beyond receive_depth, for messages that need no credit: two credits messages (the peer
+/// sends at most two for one receive_depth of messages), a heartbeat, the close message, and the answer to a written
+/// message of this end.
 inline constexpr std::uint16_t reserved_receives = 5;
 
-/// The receives that an end posts in all. Heartbeats need one more, for the answer. An end whose links do not see
-/// writes themselves (`sees_writes`) needs one more, for write notices.
+/// How many receives an end posts: receive_depth, reserved_receives, one for the answer to a heartbeat, one for write
+/// notices if the end's links do not see writes themselves (`sees_writes`), and those for owner messages.
 [[nodiscard]] constexpr std::uint16_t receives_of(const connection_options& options, bool sees_writes) noexcept {
   const int answers = (options.heartbeat.count() > 0 ? 1 : 0) + (sees_writes ? 0 : 1);
   const int for_persistence = options.persistent_flush ? owner_message::most_persistent_under_way : 0;

@@ -56,7 +56,7 @@ std::size_t owner_message::pack(std::span<std::byte> out) const noexcept {
 
 std::optional<owner_message> owner_message::unpack(std::span<const std::byte> message) noexcept try {
   if (message.size() < head_bytes || message.size() > max_bytes) return std::nullopt;
-  // A copy, because the peer may change some messages meanwhile, and the fields that are checked here are used.
+  // A copy, because the peer may change a message in shared memory after its fields have been checked.
   std::array<std::byte, max_bytes> copy;
   const std::span packed(copy.begin(), std::ranges::copy(message, copy.begin()).out);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from loading `message` again
@@ -73,7 +73,7 @@ std::optional<owner_message> owner_message::unpack(std::span<const std::byte> me
   const bool is_known =
       said.what >= verb::ask && said.what <= verb::persist && (flags & ~(flush_bit | direct_bit)) == 0;
   const bool has_slot = said.slot < slots && said.bytes <= most_bytes(said);
-  const bool is_in_turn = said.what != verb::persist || said.slot == 0;  // one at a time
+  const bool is_in_turn = said.what != verb::persist || said.slot == 0;  // slot 0 alone: one persist at a time
   if (!is_known || !has_slot || !is_in_turn || said.status > mr::detail::owner_access::not_written) return std::nullopt;
   const std::span<const std::byte> rest = packed.subspan(head_bytes);
   if (said.direct) {

@@ -15,16 +15,16 @@ namespace weft::net {
 /// A message between the ends of a connection about what the owner of memory does for its peer: copying to and from
 /// device memory that the fabric does not reach, and making memory of files persistent.
 ///
-/// Each end, once asked, lends the other one host memory, divided into slots. To write to the peer's device memory, an
-/// end writes into one of its slots at the peer, and asks the peer to put the slot's bytes into the device. To read, it
-/// asks the peer to get the bytes from the device into a slot, and reads the slot. A slot has one request at a time,
-/// which bounds the receives that are needed. All fields are little-endian.
+/// Each end, once asked, lends its peer host memory, divided into slots. To write to the peer's device memory, an end
+/// writes into one of its slots at the peer, and asks the peer to put the slot's bytes into the device. To read, the
+/// end asks the peer to get the bytes from the device into a slot, and reads the slot. A slot has one request at a
+/// time, which bounds the receives that are needed. All fields are little-endian.
 ///
 ///   0  1  verb
 ///   1  1  slot
 ///   2  1  answer: mr::detail::owner_access
-///   3  1  flags: 1 a get is a flush, which reads only for the sake of its completion; 2 a put or get is direct
-///   4  4  bytes
+///   3  1  flags: 0x1 the get is a flush, which reads only for the sake of its completion; 0x2 the put or get is direct
+///   4  4  number of bytes to copy or to make persistent
 ///   8  8  key: remote_place::key of the place_behind_owner
 ///  16  8  offset in the memory that the key opens
 ///  24     memory: the packed remote_region of all slots; nothing if there is none
@@ -34,8 +34,8 @@ namespace weft::net {
 /// Between processes of one machine, an end may share memory of its device for the duration of an operation. The peer
 /// opens that memory, and copies between it and its own: such requests are direct, and use no slot's memory.
 ///
-/// A persist has slot 0, so there is one at a time, and asks for no slots. Its bytes, at most
-/// most_persistent_bytes, are on storage once it is answered.
+/// A persist always has slot 0, so there is one at a time, and it needs no memory of slots. Its bytes, at most
+/// most_persistent_bytes, are on storage once it is answered with owner_access::done.
 struct owner_message {
   static constexpr std::size_t slots = 8;
   static constexpr std::size_t slot_bytes = std::size_t{256} << 10;
@@ -72,9 +72,9 @@ struct owner_message {
   std::uint64_t shared_bytes = 0;   ///< of share
   std::uint64_t shared_offset = 0;  ///< of a put or get that is direct
 
-  /// Writes the message to the beginning of `out`, which has max_bytes, and returns its length.
+  /// Writes the message to the beginning of `out`, which must have max_bytes, and returns the message's length.
   [[nodiscard]] std::size_t pack(std::span<std::byte> out) const noexcept;
-  /// Empty if the message is invalid. Loads each byte once, because the peer may change them meanwhile.
+  /// Reads a message; empty if it is invalid. Loads each byte once, because the peer may change the bytes meanwhile.
   [[nodiscard]] static std::optional<owner_message> unpack(std::span<const std::byte> bytes) noexcept;
 };
 

@@ -18,7 +18,7 @@ inline constexpr std::string_view no_places_left = "weft: no connections left";
 /// Private data with which an end rejects a peer that speaks other versions of weft's protocol.
 inline constexpr std::string_view no_common_version = "weft: no common version";
 
-/// Private data with which an end rejects a rail of a connection that it does not know.
+/// Private data with which an end rejects a rail that would join a connection unknown to that end.
 inline constexpr std::string_view no_such_connection = "weft: no such connection";
 
 /// The error of a set-up that the peer rejected with this private data; its text begins with `step`. ENOBUFS if the

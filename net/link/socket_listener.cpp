@@ -23,7 +23,7 @@ namespace {
 
 // The pause before another try when the machine has run out of descriptors or memory.
 constexpr auto shortage_pause = std::chrono::milliseconds(50);
-// The limit for a peer that is turned away to send its request, because other peers wait meanwhile.
+// How long a peer that is turned away may take to send its request; other peers wait meanwhile.
 constexpr std::chrono::milliseconds longest_refusal{1000};
 // The least time for a peer to send its request when others want its place. An honest peer's request comes right behind
 // the end of TCP's handshake, however long the way is.
@@ -58,7 +58,7 @@ class half_open_peer {
 
   [[nodiscard]] stop_token token() noexcept { return stop_.get_token(); }
   [[nodiscard]] time_point since() const noexcept { return since_; }
-  /// Stops its set-up, for another peer.
+  /// Stops the peer's set-up, to give its place to another peer.
   void evict() noexcept {
     std::erase(among_, this);
     stop_.request_stop();
@@ -80,13 +80,14 @@ socket_listener::socket_listener(descriptor socket, std::string name, const list
       name_(std::move(name)),
       options_(options),
       spare_(executor_.calls()) {
-  // Without it no peer could be turned away, and peers would wait in vain until they time out.
+  // Without the spare descriptor no peer could be turned away, and peers would wait in vain until they time out.
   if (const int result = spare_.keep(); result < 0) throw system_error(-result, "reserve a spare descriptor");
   target = &socket_;
   peer = &peer_;
 }
 
-// While the filter expects peers, an eighth of the places is kept from requests that nobody takes.
+// Whether all places are taken. While the filter expects peers, requests that nobody takes count only up to seven
+// eighths of the places, so that the rest stays free for those peers.
 bool socket_listener::is_full() const noexcept {
   const std::size_t most = options_.max_half_open;
   std::size_t taken = requests_.size();
@@ -106,7 +107,8 @@ void socket_listener::accept_more() noexcept {
   executor_.io().start(*this);
 }
 
-// Clears the place of a silent peer for the peer that waits, because silent peers must not keep others out.
+// Clears the place of a silent peer for the peer that waits, because silent peers must not keep others out. If it is
+// too early for that, arms the timer.
 void socket_listener::make_room() noexcept try {
   if (!is_full() || half_open_.empty()) return;
   half_open_peer& victim = peer_to_evict(half_open_);

@@ -23,7 +23,8 @@
 
 namespace weft::net {
 
-/// The origin of a peer over IP: its network, because its host chooses the second half of an IPv6 address.
+/// The origin of a peer over IP: its IPv4 address, or the first half of its IPv6 address, because a host chooses the
+/// second half itself.
 [[nodiscard]] peer_origin network_of(const socket_address& from) noexcept;
 
 class half_open_peer;
@@ -32,9 +33,9 @@ class half_open_peer;
 ///
 /// Requests are received in the background, a bounded number at a time, so a peer that connects and says nothing keeps
 /// nobody else waiting. Requests that nobody takes do not keep out peers that the filter expects. If the process has no
-/// descriptors left, peers are turned away by means of a spare one.
+/// descriptors left, peers are turned away by means of a spare descriptor.
 ///
-/// A listener_handle owns it; the set-ups in the background may outlive that for a moment.
+/// A listener_handle owns it; the set-ups in the background may keep it for a moment after the handle is gone.
 class socket_listener : private io_operation,
                         private weft::detail::timer,
                         public std::enable_shared_from_this<socket_listener> {
@@ -43,13 +44,14 @@ class socket_listener : private io_operation,
   socket_listener& operator=(const socket_listener&) = delete;
 
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
-  /// link_listener::next(). `self` is the listener, which its coroutine keeps.
+  /// link_listener::next() of `self`, which the coroutine keeps alive.
   static task<std::unique_ptr<link_request>> next(std::shared_ptr<socket_listener> self);
   /// link_listener::close(), from any thread.
   void close() noexcept;
 
  protected:
-  /// On the executor that listens. `socket` listens already; `name` is link_listener::address().
+  /// Takes over `socket`, which listens already, for the running executor. `name` is link_listener::address(). Throws
+  /// weft::error if no spare descriptor can be reserved.
   socket_listener(descriptor socket, std::string name, const listen_options& options);
   virtual ~socket_listener() = default;
 
@@ -58,14 +60,14 @@ class socket_listener : private io_operation,
  private:
   /// The origin of the peer that was accepted on `socket`, from address `from`.
   [[nodiscard]] virtual peer_origin origin_of(const descriptor& socket, const socket_address& from) const noexcept = 0;
-  /// Waits for a peer's request, and throws if it is none. Runs with a token of its own, and the listener stays until
-  /// it has ended. The event driver must have forgotten the socket by then, because the request may be accepted on
-  /// another executor.
+  /// Waits for a peer's request, and yields it, never null. Throws if the peer sends no valid request; an exception
+  /// ends this peer's set-up alone. Runs with a stop token of its own, and the listener lives until the task has ended.
+  /// The event driver must have forgotten the socket by then, because the request may be accepted on another executor.
   virtual task<std::unique_ptr<link_request>> receive_request(std::unique_ptr<descriptor> socket,
                                                               const socket_address& from, time_point deadline) = 0;
   /// Waits for a peer's request and rejects it, because no descriptors are left; throws if that is impossible.
   virtual task<> turn_away(descriptor& socket, time_point deadline) = 0;
-  /// Called once, on the executor, when the listener closes: its socket still listens then.
+  /// Called once, on the executor's thread, when the listener closes, and while its socket still listens.
   virtual void closing() noexcept {}
 
   void accept_more() noexcept;
@@ -74,7 +76,7 @@ class socket_listener : private io_operation,
   void expired() noexcept override { accept_more(); }
   void accepted(const std::shared_ptr<socket_listener>& self, descriptor socket) noexcept;
   void not_accepted(int number) noexcept;
-  // A coroutine begins later than it is called: `self` keeps its owner until then, and until it ends.
+  // Coroutines may begin later than they are called: `self` keeps the listener alive from the call until the end.
   task<> wait_for_accept(std::shared_ptr<socket_listener> self);
   void complete(int result) noexcept override;
   void begin_set_up(const std::shared_ptr<socket_listener>& self, descriptor socket) noexcept;
@@ -89,19 +91,19 @@ class socket_listener : private io_operation,
   descriptor socket_;
   std::string name_;
   listen_options options_;
-  // Without descriptors, the listener first waits for a peer, so that the spare one is given up only while accept(2)
-  // takes it for that peer. The peer is then turned away, unless another descriptor has become free.
+  // If no descriptors are left, the listener first waits for a peer, and gives up the spare descriptor only while
+  // accept(2) accepts that peer. The peer is then turned away, unless another descriptor has become free.
   spare_descriptor spare_;
-  bool on_spare_ = false;  // the spare descriptor is given up to accept(2)
-  bool refusing_ = false;  // or belongs to a peer that is being turned away
+  bool on_spare_ = false;  // the spare descriptor was given up for accept(2), which is in progress
+  bool refusing_ = false;  // a peer that took the place of the spare descriptor is being turned away
   sockaddr_storage peer_{};
-  std::shared_ptr<socket_listener> accepting_;  // keeps us alive while accept(2) is in progress
+  std::shared_ptr<socket_listener> accepting_;  // keeps the listener alive while its operation is in progress
   std::vector<half_open_peer*> half_open_;      // oldest first
   bool waits_for_room_ = false;                 // all places are taken; one of them is cleared once a peer waits
   std::deque<std::unique_ptr<link_request>> requests_;
   event changed_;
-  event accept_ended_;  // after close()
-  int failure_ = 0;     // errno of the last accept(2)
+  event accept_ended_;  // set once accept(2) has ended after close()
+  int failure_ = 0;     // what next() has to throw, or pause for: errno of accept(2), or ENOMEM
   bool closed_ = false;
   stop_source stop_;
 };

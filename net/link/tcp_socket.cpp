@@ -36,8 +36,8 @@ void set_option(descriptor& socket, int level, int name, int value, const char* 
 
 class socket_wait;
 
-// A call on the socket of a set-up, with all the memory that the kernel uses for it. It is shared, so that it outlives
-// a destroyed task until the kernel is done with it.
+// A call on the socket of a set-up, with all the memory that the kernel uses for the call. It has shared owners, so
+// that it outlives a task that is destroyed while the kernel still uses that memory.
 class socket_call final : public io_operation {
  public:
   // The frames of a set-up are shorter. Longer data take several calls.
@@ -72,12 +72,12 @@ class socket_call final : public io_operation {
   iovec part_{};
   sockaddr_storage address_{};
   descriptor socket_;              // taken from the task that was destroyed
-  socket_wait* waiter_ = nullptr;  // null once that task is destroyed, until another one waits for the end
+  socket_wait* waiter_ = nullptr;  // null while no task waits for the end of the call
   std::array<std::byte, most_bytes> bytes_;
 };
 
-// Waits for a call, and starts it unless it is in progress. Yields the call's result or -errno; -ECANCELED after a
-// stop.
+// Waits for a call, and starts it unless it is in progress. Yields the call's result or -errno. After a stop, yields
+// -ECANCELED unless the call has succeeded all the same.
 class socket_wait final : public weft::detail::operation_base {
  public:
   explicit socket_wait(std::shared_ptr<socket_call> call) noexcept : call_(std::move(call)) {}
@@ -187,8 +187,8 @@ descriptor open_socket(const socket_address& address, system_calls& calls) {
 void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   if (dead_peer_after.count() <= 0) return;
-  // An idle peer is probed after half of the time, and then so often that its death is noticed by the end of the time.
-  // TCP_USER_TIMEOUT covers a peer to which data is in flight.
+  // An idle peer is probed after half of the time, and then so often that its death is noticed about when the time is
+  // over: these options are in whole seconds. TCP_USER_TIMEOUT covers a peer to which data is in flight.
   const auto time = bounded_patience(dead_peer_after);
   const auto seconds = [](std::chrono::milliseconds part) {
     return std::max(1, static_cast<int>(std::chrono::floor<std::chrono::seconds>(part).count()));

@@ -24,7 +24,8 @@ milliseconds bounded_patience(milliseconds dead_peer_after) noexcept {
   return std::clamp<milliseconds>(dead_peer_after, milliseconds(0), std::chrono::seconds(32767));
 }
 
-// tcpi_last_ack_recv may exceed the silence that the kernel counts, because the kernel counts from when data was sent.
+// When the kernel gives up, at least patience_ has passed since the last acknowledgement (tcpi_last_ack_recv). It may
+// be more, because the kernel counts from when data was sent.
 bool tcp_window_watch::has_given_up() const noexcept {
   constexpr std::uint8_t closed_state = 7;  // TCP_CLOSE of the C library's header
   tcp_info about{};
@@ -73,7 +74,8 @@ void tcp_window_watch::look_at_closed(const tcp_info& about) noexcept {
   } else if (!unanswered_since_) {
     unanswered_since_ = now;
   }
-  if (unanswered_since_ && now - *unanswered_since_ >= patience_) return;  // the kernel ends it with its next probe
+  // After so long a silence, the kernel's next probe ends the connection.
+  if (unanswered_since_ && now - *unanswered_since_ >= patience_) return;
   allow(std::chrono::ceil<milliseconds>(now - *closed_since_) + patience_);
 }
 

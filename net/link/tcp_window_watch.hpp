@@ -17,7 +17,7 @@ namespace weft::net {
 /// `dead_peer_after`, limited to what the kernel accepts as a time for prepare_socket() and tcp_window_watch.
 [[nodiscard]] std::chrono::milliseconds bounded_patience(std::chrono::milliseconds dead_peer_after) noexcept;
 
-/// Keeps the kernel from declaring a peer dead that is alive but does not read. TCP_USER_TIMEOUT counts the time during
+/// Keeps the kernel from declaring dead a peer that is alive but does not read. TCP_USER_TIMEOUT counts the time during
 /// which the peer's window is closed as silence (tcp(7); tcp_probe_timer() in the kernel), although the peer
 /// acknowledges every window probe.
 ///
@@ -26,8 +26,8 @@ namespace weft::net {
 /// closed window is detected within about three times `dead_peer_after`; any other dead peer as without the watch.
 class tcp_window_watch final : private detail::timer {
  public:
-  /// Watches a socket that prepare_socket() has prepared with the same time. Executor and socket outlive the watch.
-  /// Zero: does nothing.
+  /// Watches a socket that prepare_socket() has prepared with the same time. With a time of zero it watches nothing,
+  /// and has_given_up() is false. The executor and the socket must outlive the watch.
   tcp_window_watch(executor_core& home, descriptor& socket, std::chrono::milliseconds dead_peer_after) noexcept
       : home_(home), socket_(socket), patience_(bounded_patience(dead_peer_after)), allowed_(patience_) {}
   tcp_window_watch(const tcp_window_watch&) = delete;
@@ -38,8 +38,9 @@ class tcp_window_watch final : private detail::timer {
   void sending() noexcept {
     if (!timer::armed() && patience_.count() > 0) arm();
   }
-  /// Whether the kernel has declared the peer dead. Needed because the kernel reports the error only once, and io_uring
-  /// swallows it if part of the same send went out before.
+  /// Whether the kernel has declared the peer dead: TCP is closed, and the peer has acknowledged nothing for
+  /// dead_peer_after. Needed because the kernel reports the error only once, and io_uring swallows it if part of the
+  /// same send went out before.
   [[nodiscard]] bool has_given_up() const noexcept;
   /// How many bytes the peer's machine has acknowledged in all. Empty if the kernel does not tell.
   [[nodiscard]] std::optional<std::uint64_t> acknowledged_bytes() const noexcept;

@@ -52,12 +52,12 @@ struct work_request {
   work_kind kind = work_kind::send;          ///< the operation
   bool solicited = false;                    ///< sends and immediate data: asks for a solicited event at the peer
   std::optional<std::uint32_t> immediate{};  ///< writes: reaches the peer as a message, after the data
-  std::optional<std::uint64_t> invalidate{};  ///< sends: the key of the peer that this send revokes
+  std::optional<std::uint64_t> invalidate{};  ///< sends: the peer's key that this send revokes
   std::uint64_t remote_key = 0;               ///< all but sends: the peer's key
   std::uint64_t remote_address = 0;           ///< all but sends: the address in the peer's memory
-  /// The key and the address of that memory on each fabric of the peer's device, if native_features::rails is agreed.
+  /// The key and the address of the peer's memory on each fabric of its device, if native_features::rails is agreed.
   std::span<const named_place> names{};
-  bool listed = false;        ///< with names: an element of a list, whose elements may take different rails
+  bool listed = false;        ///< with `names`: an element of a list, whose elements may take different rails
   std::uint64_t operand = 0;  ///< atomics: the value to add or to store; flushes: how many bytes
   std::uint64_t compare = 0;  ///< compare_swap: the value that is expected there
   /// Local memory, registered with the transport's domain: mr::memory_record::in() yields the registration. The
@@ -195,43 +195,44 @@ struct exposed_place {
   std::uint64_t address;  ///< of the first byte
 };
 
-/// An established connection of a transport. All calls are made on the thread of its executor, which may be between two
-/// runs. The order of life: start(), posts, then shut_down() or abort() (or the peer ends it), closed(), destructor; or
-/// the destructor alone. See docs/transports.md.
+/// An established connection of a transport. All calls but rails() are made on the thread of its executor, maybe while
+/// that executor is between two runs. The order of life: start(), posts, then shut_down() or abort() (or the peer ends
+/// it), closed(), destructor; or the destructor alone. See docs/transports.md.
 class link {
  public:
   virtual ~link() = default;
 
-  /// The capabilities that both ends share.
+  /// The capabilities that both ends share; constant, except that start() may change max_whole_write_bytes.
   [[nodiscard]] virtual const capabilities& properties() const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;  ///< "10.0.0.7:7471"
   /// The rails of a link that is made of several, for connection::rails(). From any thread.
   [[nodiscard]] virtual std::vector<rail_statistics> rails() const { return {}; }
 
-  /// Starts the link, which calls `events` from now on. Called once, before anything is posted.
+  /// Starts the link, which calls `events` from now on. Called once, before anything is posted. If it throws, the link
+  /// is destroyed.
   virtual void start(link_events& events, const link_parameters& parameters) = 0;
 
   /// Bytes that the link needs at work_request::corner; constant.
   [[nodiscard]] virtual std::size_t corner_bytes() const noexcept = 0;
   /// Prepares `corner` of a new request; called after start(), before the request is first posted. The request keeps
-  /// its slot for good, and is freed without notice, so construct only what is trivially destructible. False if memory
-  /// is short, but never for the first 8 requests.
+  /// its slot for good, and is freed without notice, so whatever is constructed there must be trivially destructible.
+  /// False if memory is short, but never for the first 8 requests.
   [[nodiscard]] virtual bool furnish(work_request& work) noexcept = 0;
   /// Queues a request. A link that has ended flushes it.
   virtual void post(work_request& work) noexcept = 0;
-  /// Whether it ever takes requests by take_now(), or messages by take_peeked() or take_arrived(); constant.
+  /// Whether the link ever takes requests by take_now(), or messages by take_peeked() or take_arrived(); constant.
   [[nodiscard]] virtual bool takes_at_once() const noexcept { return false; }
   /// The most bytes of a request, without its trailer, for which take_now() is called; constant.
   [[nodiscard]] virtual std::size_t most_at_once() const noexcept { return 0; }
-  /// Whether take_now() may be called with a read; else only with a send or write.
+  /// Whether take_now() may be called with a read; if not, it is called only with a send or write.
   [[nodiscard]] virtual bool may_read_at_once() const noexcept { return false; }
-  /// Carries out a request of one segment at once, without an event, behind everything posted before. True: it is done,
-  /// and its memory is no longer used; the link may have ended inside the call. False: it is not done (a copy may have
-  /// been cut short), so post it. Called while no request is posted, except the connection's own messages. `work` has
-  /// no slot and no corner.
+  /// Carries out a request of one segment at once, without an event, behind everything posted before. True: the request
+  /// is done, and its memory is no longer used; the link may have ended inside the call. False: the request is not done
+  /// (a copy may have been cut short), and has to be posted. Called while no request is posted, except the connection's
+  /// own messages. `work` has no slot and no corner.
   [[nodiscard]] virtual bool take_now([[maybe_unused]] const work_request& work) noexcept { return false; }
-  /// Finds where the peer's memory is mapped in this process: valid for this direct_gate::version, as long as the peer
-  /// lends it. The link copies nothing; the user of the place copies, and keeps the order of operations.
+  /// Finds where the peer's memory is mapped in this process. The place is valid while direct_gate::version stays the
+  /// same, and may be used only inside a loan_visit. The caller copies, and keeps the order of operations.
   [[nodiscard]] virtual direct_place find_direct([[maybe_unused]] std::uint64_t key,
                                                  [[maybe_unused]] std::uint64_t address,
                                                  [[maybe_unused]] std::uint64_t bytes) noexcept {
@@ -240,8 +241,8 @@ class link {
   /// The gate of the link's direct places; null if find_direct() never finds any.
   [[nodiscard]] virtual const direct_gate* gate() const noexcept { return nullptr; }
   /// The next message that has arrived since the executor's last turn, if it is whole in the link's memory and nothing
-  /// is due before it; else no bytes. Called when a task asks for a message, and no event has reported one. Valid until
-  /// the next call of the link.
+  /// is due before it; otherwise empty. Called when a task asks for a message, and no event has reported one. Valid
+  /// until the next call of the link.
   [[nodiscard]] virtual untaken_message peek_message() noexcept { return {}; }
   /// Takes the message that peek_message() has just yielded, without a receive and without an event.
   virtual void take_peeked([[maybe_unused]] const untaken_message& peeked) noexcept {}
@@ -262,9 +263,10 @@ class link {
   /// Sends what was posted, then announces to the peer that no more follows; closed() comes once the peer has done the
   /// same.
   virtual void shut_down() noexcept = 0;
-  /// Called when a weft peer has announced that it sends no more; before shut_down() or after it.
+  /// Tells the link that its peer, which is weft, has sent the last message. Called before shut_down() or after it.
   virtual void peer_finished() noexcept {}
-  /// Ends the link now; ended(), the flushes and closed() follow, maybe from inside this call.
+  /// Ends the link now; ended(), the flushes and closed() follow as far as they have not been called yet, maybe from
+  /// inside this call. May be called again, even after closed().
   virtual void abort(std::string_view why) noexcept = 0;
   /// How the peer has broken the rules of the protocol above the link.
   enum class violation : std::uint8_t {
@@ -276,20 +278,21 @@ class link {
   virtual void refuse([[maybe_unused]] violation what, std::string_view why) noexcept { abort(why); }
 
   /// How many bytes the peer's machine is known to have taken in all, of a link without
-  /// capabilities::completes_on_answer. It grows as long as the network makes progress, whatever the peer's program
-  /// does. Empty if unknown.
+  /// capabilities::completes_on_answer. The number grows as long as the network makes progress, whatever the peer's
+  /// program does. Empty if unknown.
   [[nodiscard]] virtual std::optional<std::uint64_t> taken_bytes() noexcept { return std::nullopt; }
 
-  /// Asked once the link has ended with errc::connection_failed or errc::protocol_error: whether the device or the
-  /// network may be at fault, and not the peer, so another link to the same peer may go on.
+  /// Whether the device or the network may be at fault for the link's end, and not the peer, so that another link to
+  /// the same peer may go on. Asked after an end with errc::connection_failed or errc::protocol_error.
   [[nodiscard]] virtual bool may_have_failed_alone() const noexcept { return false; }
 
-  /// The largest key of this transport; a larger one in a peer's descriptor is refused. Constant.
+  /// The largest key of this transport; operations on memory of the peer's with a larger key are refused. Constant.
   [[nodiscard]] virtual std::uint64_t largest_key() const noexcept { return UINT32_MAX; }
 
   /// Opens `memory` to the peer for `uses`, by a key that is usable through this link only, and yields the key and the
   /// peer's address for it. The caller keeps the memory and the slice's registration until this task has ended and the
-  /// key is revoked. `gate` is that of the region of which this is a window, and lives as long; null: of no region.
+  /// key is revoked. `gate` belongs to the region that `memory` is a part of, and lives until then; null if there is no
+  /// region.
   virtual task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) = 0;
   /// Revokes the key, and calls who.revoked() once the peer no longer touches the memory: before closed(), or at once
   /// if the link has closed. On some devices this blocks, so a worker may do it. Called once for each key.
@@ -323,15 +326,15 @@ struct set_up_options {
   std::chrono::milliseconds dead_peer_after{};     ///< the link ends after such a silence of the peer's machine
   bool interop = false;                            ///< the peer may implement only the standard's first revision
   bool persistent_flush = false;                   ///< connection_options::persistent_flush
-  std::shared_ptr<receive_queue> receives;         ///< of the same transport; null: link::post_receive() is used
+  std::shared_ptr<receive_queue> receives;         ///< of the same transport; null: they come by link::post_receive()
   /// The receives that will be posted first. The set-up may already post them to its device, for a peer that sends
   /// before this end has learned that the link is established; it keeps their memory until nobody can write there.
   std::shared_ptr<own_receives> first_receives;
   std::string_view source{};                    ///< connection_options::source
   std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class
-  mr::pool* pool = nullptr;                     ///< the device's, for transports that receive messages of their own
+  mr::pool* pool = nullptr;                     ///< the device's pool, for transports with messages of their own
   std::size_t receive_bytes = 0;                ///< size of each receive that will be posted
-  /// How long a link of several rails waits for a rail once all are lost. Zero: not at all.
+  /// How long a link over rails waits for a new rail once all are lost. Zero: not at all.
   std::chrono::milliseconds resume_within{};
   std::size_t max_peer_exposures = 65536;  ///< connection_options::max_peer_exposures
   bool may_go_elsewhere = false;           ///< another fabric is tried next, so do not wait long for a busy listener
@@ -352,13 +355,13 @@ struct new_link {
 /// Where a peer comes from, as far as it cannot choose that: its network, or its user or process over shared memory.
 using peer_origin = std::array<std::byte, 8>;
 
-/// A peer that wants to connect. Destroying it unanswered rejects it.
+/// A peer that wants to connect. Destroying an unanswered request rejects the peer.
 class link_request {
  public:
   virtual ~link_request() = default;
 
   std::size_t fabric = 0;  ///< index of the fabric in its device, which fills it in
-  /// Set by the listener: when places are short, a peer takes the place of another one of its origin.
+  /// Set by the listener. When places are short, the origin with the most of them loses one: peer_to_evict().
   peer_origin origin{};
 
   /// "10.0.0.7:40112"
@@ -378,10 +381,10 @@ struct set_up_statistics;
 /// executor.
 class request_filter {
  public:
-  /// Returns true if it has taken the request, which is then null.
+  /// Takes a request that is not for the listening program. True: it was taken, and `request` is null.
   [[nodiscard]] virtual bool takes(std::unique_ptr<link_request>& request) noexcept = 0;
-  /// Whether a request that takes() would take may still arrive; true already before the request that may lead to it is
-  /// handed out. From any thread.
+  /// Whether a request that takes() would take may still arrive. It becomes true before a request is handed out whose
+  /// connection such requests may join. From any thread.
   [[nodiscard]] virtual bool expects_peers() const noexcept = 0;
 
  protected:
@@ -393,10 +396,10 @@ struct listen_options {
   std::chrono::milliseconds set_up_timeout{};   ///< how long a peer may take to send its request
   std::size_t max_half_open = 0;                ///< the most peers that have connected and were not handed out
   std::optional<std::uint8_t> traffic_class{};  ///< listener_options::traffic_class
-  /// Counts half-open peers, failed requests and errors; outlives the listening executor.
+  /// Counts half-open peers, failed requests and errors. Must outlive the listening executor.
   set_up_statistics* counts = nullptr;
-  /// Asked about each request as soon as it has arrived, whether or not anybody waits in link_listener::next(). Null:
-  /// no filter. Outlives the listening executor.
+  /// Asked about each request as soon as it has arrived, whether or not anybody waits in link_listener::next(). Null if
+  /// there is no filter. Must outlive the listening executor.
   request_filter* filter = nullptr;
 };
 
@@ -408,14 +411,14 @@ class link_listener {
   [[nodiscard]] virtual std::string_view address() const noexcept = 0;  ///< with the port that was chosen
   /// The next request, or null after close(). The listener may be destroyed before the task begins.
   virtual task<std::unique_ptr<link_request>> next() = 0;
-  /// Takes no more requests. Does nothing the second time.
+  /// Stops listening, and rejects the requests that next() has not yielded. Does nothing the second time.
   virtual void close() noexcept = 0;
 };
 
 /// The prefix that distinguishes an address "unix:PATH" from "HOST:PORT".
 inline constexpr std::string_view unix_path_prefix = "unix:";
 
-/// A transport, which connects and listens: one object for each opened device.
+/// A transport, which connects and listens: one object for each fabric of an opened device.
 class transport {
  public:
   virtual ~transport() = default;
@@ -424,7 +427,7 @@ class transport {
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   /// The domain in which memory is registered for this transport.
   [[nodiscard]] virtual const std::shared_ptr<mr::domain>& shared_domain() const noexcept = 0;
-  /// All domains of a transport that is made of several.
+  /// All domains: one for each transport that this one is made of.
   [[nodiscard]] virtual std::vector<std::shared_ptr<mr::domain>> domains() const { return {shared_domain()}; }
   /// Shorthand for *shared_domain().
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
@@ -463,7 +466,8 @@ class transport {
   /// Listens. Throws weft::error whose text names the step that failed.
   virtual task<std::unique_ptr<link_listener>> listen(std::string_view address, const listen_options& options) = 0;
 
-  /// A shared receive queue of at most `depth` receives, for links on the executor that awaits this.
+  /// Makes a shared receive queue of at most `depth` receives, for links on the executor that awaits the task. By
+  /// default the call itself throws errc::not_supported.
   virtual task<std::unique_ptr<receive_queue>> share_receives(std::uint16_t /*depth*/) {
     throw error(errc::not_supported, "this transport has no shared receive queues");
   }

@@ -36,11 +36,13 @@ class failed_attempts {
   [[nodiscard]] std::string text() const { return last_ ? all().what() : std::string(); }
 
  private:
-  std::string text_;  // without the last one's cause
+  std::string text_;  // what all() puts in front of the last failure's words
   std::optional<error> last_;
 };
 
-/// Whether another fabric or rail may reach the peer: not if this end is at fault, or the peer has answered.
+/// Whether another fabric or rail may reach the peer. Not if the task was stopped, if this end is at fault
+/// (errc::invalid_argument, errc::no_memory), or if the peer has rejected the connection or lacks room for it
+/// (ENOBUFS).
 [[nodiscard]] inline bool may_reach_otherwise(const error& why) noexcept {
   return why.code() != errc::canceled && why.code() != errc::invalid_argument && why.code() != errc::no_memory &&
          why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;
@@ -48,9 +50,10 @@ class failed_attempts {
 
 /// Awaits attempt(way, left, failed), which returns a task, for one of `ways` after another, and returns the result of
 /// the first that succeeds. `left` is the number of ways still to be tried, this one included; `failed` has the
-/// failures so far. Tries no further way once goes_on(failure) is false. There is at least one way; `ways` and
+/// failures so far. Tries no further way once goes_on(failure) is false. There must be at least one way; `ways` and
 /// `attempt` are lvalues, because they have to outlive the tasks. Throws weft::error with the failures of all attempts,
-/// each behind name(way), or the failure of a single way unchanged.
+/// each behind name(way); if there is only one way, its failure unchanged. An exception that is no weft::error passes
+/// through at once.
 template <class Way, class Name, class Attempt, class Rule>
 [[nodiscard]] std::invoke_result_t<Attempt&, const Way&, std::size_t, const failed_attempts&> try_in_order(
     const std::vector<Way>& ways, Name name, Attempt& attempt, Rule goes_on) {
@@ -68,7 +71,7 @@ template <class Way, class Name, class Attempt, class Rule>
   throw failed.all();
 }
 
-/// The deadline of one attempt, so that a peer from which no answer comes leaves time for the others. `left` is the
+/// The deadline of one attempt, so that a way from which no answer comes leaves time for the others. `left` is the
 /// number of ways still to be tried, this one included.
 [[nodiscard]] inline time_point share_of_time(time_point deadline, std::size_t left) noexcept {
   const time_point now = executor_core::current()->now();
@@ -97,9 +100,9 @@ inline task<std::vector<socket_address>> look_up_source(std::string_view address
 
 /// Awaits attempt(address, deadline), which returns a task, for one address of the name after another, and returns the
 /// result of the first that succeeds. Each attempt gets an equal share of the remaining time, the last one all of it.
-/// Tries no further address if the peer has rejected the connection, or time is up. `is_own`: the addresses are this
-/// machine's. `attempt` is an lvalue, because its captures have to outlive its tasks. Throws weft::error with the
-/// failures of all attempts.
+/// Tries no further address after a stop, if the peer has rejected the connection, or once time is up. `is_own`: the
+/// addresses are this machine's. `attempt` is an lvalue, because its captures have to outlive its tasks. Throws
+/// weft::error with the failures of all attempts.
 template <class Attempt>
 [[nodiscard]] std::invoke_result_t<Attempt&, const socket_address&, time_point> try_addresses(std::string_view name,
                                                                                               bool is_own,

@@ -26,7 +26,8 @@ class work_run {
   work_run(const work_run&) = delete;
   work_run& operator=(const work_run&) = delete;
 
-  /// Fills `into` with the elements from `first` on. Called by link::post_run(), for the elements that are posted.
+  /// Fills `into` with the elements from `first` on. Called inside link::post_run(), in order, for the elements that
+  /// are posted.
   virtual void look_up(std::size_t first, std::span<run_element> into) noexcept = 0;
 
  protected:

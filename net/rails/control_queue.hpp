@@ -9,7 +9,7 @@
 
 namespace weft::net::rails {
 
-/// Control messages that wait, the oldest first. It allocates only when more of them wait than ever before.
+/// Control messages that wait, the oldest first. The queue allocates only when more of them wait than ever before.
 class control_queue {
  public:
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }

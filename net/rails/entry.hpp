@@ -9,11 +9,11 @@
 
 namespace weft::net::rails {
 
-/// The rails' record of a request, in the request's corner.
+/// The rails' record of a request: in the request's corner, or in kept_messages for a copy.
 struct entry {
-  /// queued  not given to a rail, or to be given again
+  /// queued  not given to a rail yet, or to be given to one again
   /// issued  given to one rail, or in slices to several
-  /// handed  its link has completed it, but the peer may not have it yet
+  /// handed  the link has completed it, but the peer may not have it yet
   /// lost    its rail ended first: it is unknown whether the peer has executed it
   /// ended   `result` is set; it completes once all earlier requests have
   enum class state : std::uint8_t { queued, issued, handed, lost, ended };
@@ -23,22 +23,22 @@ struct entry {
   entry* next = nullptr;
   state phase = state::queued;
   work_status result = work_status::done;
-  bool refused = false;               ///< the peer refused it, because the memory was taken back: not executed
+  bool refused = false;               ///< refused by the peer and not executed, because the memory was taken back
   bool is_copy = false;               ///< it belongs to kept_messages, and its send has completed
   bool spread = false;                ///< goes in slices over all rails
-  bool placing = false;               ///< writes: the rails were asked to confirm that it is in place
+  bool placing = false;               ///< spread writes: the peer was asked to confirm over each rail
   std::uint32_t parts_out = 0;        ///< parts in flight on rails
   std::uint64_t bytes = 0;            ///< length of its segments
-  std::uint64_t given = 0;            ///< offset of the first byte not given to rails
+  std::uint64_t given = 0;            ///< offset of the first byte not given to rails yet
   std::uint64_t done = 0;             ///< bytes of parts that have completed
   std::uint32_t rails_ended = 0;      ///< rails that ended while it was the oldest request on them
-  std::uint64_t message = 0;          ///< its number among the messages, from the first issue on; 0: none
+  std::uint64_t message = 0;          ///< its number among the messages; 0: not issued yet, or not a message
   std::uint64_t asked = 0;            ///< number of the question for the key of its memory; 0: not asked
   std::uint32_t answers_due = 0;      ///< answers due to that question, one from each rail that was open
-  std::uint64_t lost_from = nowhere;  ///< offset from which its bytes have to be given again; nowhere: none
-  std::array<std::uint64_t, max_rails> first_over{};  ///< offset of the first slice over each rail; nowhere: none
-  std::array<std::uint64_t, max_rails> awaited{};     ///< the number that each rail is to confirm; 0: none
-  std::uint64_t arrives_with = 0;                     ///< handed: number of the question that confirms it; 0: not asked
+  std::uint64_t lost_from = nowhere;  ///< offset of the first byte to be given again; nowhere: none is lost
+  std::array<std::uint64_t, max_rails> first_over{};  ///< offset of the first slice over each rail; nowhere: no slice
+  std::array<std::uint64_t, max_rails> awaited{};     ///< the number to be confirmed over each rail; 0: no number
+  std::uint64_t arrives_with = 0;  ///< if `handed`, the number of the question about its arrival; 0: not asked
 
   /// Whether it takes one of the peer's receives.
   [[nodiscard]] bool is_message() const noexcept {

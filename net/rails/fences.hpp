@@ -15,7 +15,8 @@
 namespace weft::net::rails {
 
 /// Fences of rails that have ended. Each end asks the other to close its link of the rail and to report how many
-/// messages it has received. Requests of the rail are issued over another one once that is answered.
+/// messages it has received. The rail's requests are issued over another rail once the answer has come, and the asking
+/// end has closed its link as well.
 class fences {
  public:
   fences(rail_owner& owner, incoming& messages) noexcept : owner_(owner), incoming_(messages) {}
@@ -27,33 +28,35 @@ class fences {
   void rail_lost(const rail& which, bool carried_messages) noexcept;
   /// Whether the rail's fence has to be asked for, or was asked for and is not settled.
   [[nodiscard]] bool is_due(std::size_t on) const noexcept { return ours_[on].is_due; }
-  /// Whether that fence is due for the rail's link of this epoch.
+  /// Whether the rail's fence is due for its link of this epoch.
   [[nodiscard]] bool asks(std::size_t on, std::uint32_t epoch) const noexcept {
     return ours_[on].is_due && ours_[on].epoch == epoch;
   }
   [[nodiscard]] std::uint32_t epoch(std::size_t on) const noexcept { return ours_[on].epoch; }
-  /// Asks for the fence over the control rail.
+  /// Asks for the rail's fence over the control rail, which there must be.
   void ask(const rail& about) noexcept;
   /// Notes the peer's answer, and the number of messages that it has received.
   void answered(std::size_t on, std::uint64_t received) noexcept;
-  /// Whether the peer has answered, and this end has closed its link, too.
+  /// Whether the rail's fence is due and the peer has answered it, and this end has closed its link, too.
   [[nodiscard]] bool is_over(const rail& which) const noexcept;
-  /// Settles the rail's fence. True if it was the last unsettled one of a rail that had carried messages.
+  /// Settles the rail's fence. True if the rail had carried messages, and no other such rail's fence is unsettled.
   [[nodiscard]] bool settle(std::size_t on) noexcept;
-  /// Whether the fence of a rail that carried messages is not settled.
+  /// Whether the fence of any rail that carried messages is unsettled.
   [[nodiscard]] bool are_messages_unsettled() const noexcept { return unsettled_ != 0; }
   /// The largest number of received messages in the peer's answers.
   [[nodiscard]] std::uint64_t peer_received() const noexcept { return most_received_; }
-  /// Whether the peer owes an answer.
+  /// Whether a fence is due that the peer has not answered, even if it was not asked for yet.
   [[nodiscard]] bool is_answer_due() const noexcept;
 
   // Fences that the peer asks for.
   /// Notes that the peer asks, over the rail `over`, for the fence of the rail `about`.
   void asked(const rail& about, rail& over, const control& said) noexcept;
-  /// Answers the peer's fence, if nothing can arrive over the rail any more. The peer ignores a repeated answer.
+  /// Answers the fence that the peer has asked for, once nothing can arrive over the rail any more and there is a
+  /// control rail. If the peer's messages came over the rail, moves the receives to the rail that follows it. Does
+  /// nothing if no answer is owed; the peer ignores a repeated answer.
   void answer(const rail& about) noexcept;
 
-  // Rails that the peer has ended in order, and that may still bring answers.
+  // Rails that the peer has ended by an orderly close, and over which answers may still come.
   void await_answers(std::size_t on, time_point until) noexcept { ours_[on].answers_until = until; }
   [[nodiscard]] bool awaits_answers_over(std::size_t on) const noexcept { return ours_[on].answers_until.has_value(); }
   [[nodiscard]] bool awaits_answers() const noexcept;
@@ -65,17 +68,18 @@ class fences {
   void give_up_late(time_point now) noexcept;
 
  private:
-  // The fence of a rail that has ended: the peer has to answer it before the rail's requests are issued over another.
+  // The fence that this end asks for: the peer has to answer it before the rail's requests are issued over another
+  // rail.
   struct asked_here {
     bool is_due = false;
     bool carried_messages = false;
     std::uint32_t epoch = 0;
     bool is_answered = false;
-    // Set if the peer has ended the rail in order, but may have refused requests in flight on it: their answers may
-    // come until this time.
+    // Set if the peer has closed the rail in an orderly way, but may have refused requests in flight on it: their
+    // answers may come until this time.
     std::optional<time_point> answers_until;
   };
-  // The peer's own fence, which this end has to answer.
+  // The fence that the peer asks for, and this end has to answer.
   struct asked_by_peer {
     bool is_owed = false;
     std::uint32_t epoch = 0;

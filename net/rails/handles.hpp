@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-// Exposed memory has a key on each rail of a connection, and a new one each time a rail comes back. The peer knows the
-// memory by a handle, which is the same whatever becomes of the rails.
+// Exposed memory has a key on each rail of a connection, and a new key each time a rail comes back. The peer knows the
+// memory by a handle, which stays the same whatever becomes of the rails.
 namespace weft::net::rails {
 
 /// A handle is a number that no fabric's key can be: the highest bit is set; then follow 31 random bits, so that one
@@ -33,8 +33,8 @@ struct rail_key {
   std::uint64_t address = 0;
 };
 
-/// The last pieces of exposed memory that were taken back, kept because a peer that uses one may not know it yet. Their
-/// number is limited, so that neither a busy owner nor a hostile peer fills memory with them.
+/// The last pieces of exposed memory that their owner has taken back: remembered because an access to such memory may
+/// be merely late. Their number is limited, so that neither a busy owner nor a hostile peer fills memory with them.
 class withdrawn_memory {
  public:
   struct item {
@@ -44,13 +44,13 @@ class withdrawn_memory {
     std::array<bool, max_rails> had_key{};
     bool at_deadline = false;
 
-    /// Whether that rail had a key for it.
+    /// Whether the rail had a key for this memory in this epoch.
     [[nodiscard]] bool was_on(std::size_t rail, std::uint32_t epoch) const noexcept {
       return had_key[rail] && epochs[rail] == epoch;
     }
   };
 
-  /// Reserves room for the record. Call it before the first add(). Throws std::bad_alloc.
+  /// Reserves room for the pieces. Call it before the first add(). Throws std::bad_alloc.
   void reserve() { items_.reserve(most); }
   void add(std::uint64_t handle, const std::array<rail_key, max_rails>& keys, bool at_deadline) noexcept {
     item added{.handle = handle, .at_deadline = at_deadline};
@@ -89,7 +89,7 @@ class withdrawn_memory {
   std::size_t oldest_ = 0;  // valid once all places are taken
 };
 
-/// Exposed memory of this end. It is not destroyed before every rail's key is revoked.
+/// Exposed memory of this end. It must not be destroyed before every rail's key is revoked.
 class exposed_memory {
  public:
   /// Notified when one of its keys has been revoked.
@@ -115,18 +115,18 @@ class exposed_memory {
   mr::detail::peer_gate* const opened_by;
   std::uint64_t handle = 0;  ///< 0: no rail has given a key yet, and the peer knows nothing of it
   std::array<rail_key, max_rails> keys{};
-  revocation* owner = nullptr;  ///< notified once no key is open; null: the owner has not revoked the memory
+  revocation* owner = nullptr;  ///< set when the owner revokes the memory, and notified once no key is open
   bool is_given_back = false;   ///< the peer has given the memory back (send_options::invalidate)
-  std::uint32_t revoking = 0;   ///< keys that are not revoked yet
-  mr::region_pin pin{};         ///< the owner's, while a rail may still open a key
-  /// Rails that are being asked for a key, which is revoked when it comes if the memory is no longer open.
+  std::uint32_t revoking = 0;   ///< revocations of keys in progress; close_keys() counts as one
+  mr::region_pin pin{};         ///< the owner's pin, while a rail may still open a key after the revocation
+  /// The rails that are being asked for a key. If the memory is no longer open when the key comes, the key is revoked.
   std::array<bool, max_rails> opening{};
 
   [[nodiscard]] bool is_open() const noexcept { return owner == nullptr && !is_given_back; }
   [[nodiscard]] bool is_being_opened() const noexcept {
     return std::find(opening.begin(), opening.end(), true) != opening.end();
   }
-  /// Whether a key is not revoked yet, or may still be opened.
+  /// Whether a key is being revoked, or may still be opened.
   [[nodiscard]] bool is_closing() const noexcept { return revoking != 0 || is_being_opened(); }
   /// Revokes the key of one rail.
   void revoke(std::size_t on, link& carrier) noexcept {
@@ -159,8 +159,8 @@ class exposed_memory {
   std::array<rail_revocation, max_rails> revocations_;
 };
 
-/// The keys that the peer has announced for its exposed memory. The peer may name places in any order, because memory
-/// at the places between may have been taken back while no rail was there to announce it.
+/// The keys that the peer has announced for its exposed memory. The peer may name places of its table in any order, and
+/// skip some: the memory there may have been taken back while no rail was there to announce it.
 class peer_memory {
  public:
   /// Keeps at most `most` pieces of memory at a time.
@@ -197,7 +197,7 @@ class peer_memory {
     }
     if (is_known) known_.erase(found);
   }
-  /// The record of memory that was taken back; null if it was not, or too long ago.
+  /// The record of memory that the peer has taken back; null if the peer has not, or has taken too much back since.
   [[nodiscard]] const withdrawn_memory::item* find_withdrawn(std::uint64_t handle) noexcept {
     return withdrawn_.find(handle);
   }

@@ -26,8 +26,8 @@ class rail_health : public weft::detail::list_hook<rail_health> {
   rail_health(const rail_health&) = delete;
   rail_health& operator=(const rail_health&) = delete;
 
-  /// Sets the rail's fabric and the peer's address, before it has a link or with a new one. Without memory it keeps the
-  /// previous text.
+  /// Sets the rail's fabric and the peer's address, for each link and maybe before the first. If there is no memory for
+  /// a text, the previous one stays.
   void goes(std::string_view fabric, std::string_view peer) noexcept;
   void becomes(rail_state what, time_point now) noexcept;
   /// Notes why there is no link.
@@ -50,11 +50,12 @@ class rail_health : public weft::detail::list_hook<rail_health> {
   live_number controls_sent;
   live_number controls_received;
 
-  /// Whether it has ever had, or asked for, a link. The accepting end may have places for more rails than there are.
+  /// Whether goes() was called: at the latest when the rail has its first link. The accepting end may have places for
+  /// more rails than there are.
   [[nodiscard]] bool is_known() const noexcept;
   [[nodiscard]] rail_statistics snapshot(unsigned number, time_point now) const;
   [[nodiscard]] rail_traffic so_far() const noexcept;
-  /// "verbs:mlx5_1 to 10.1.0.2:7471"
+  /// The fabric and the peer's address: "verbs:mlx5_1 to 10.1.0.2:7471".
   [[nodiscard]] std::string way() const;
   [[nodiscard]] std::string fabric() const;
   [[nodiscard]] std::string why() const;
@@ -83,7 +84,7 @@ class device_rails {
   /// `fabrics` are all fabrics of the device. Throws std::bad_alloc.
   explicit device_rails(const std::vector<std::string_view>& fabrics);
 
-  /// Adds a rail, which lives until remove() and counts nothing afterwards.
+  /// Adds a rail, which must live until remove(), and must count nothing afterwards.
   void add(rail_health& which) noexcept;
   /// Removes a rail, and keeps its counts in the sums; does nothing if it was not added.
   void remove(rail_health& which) noexcept;
@@ -92,10 +93,10 @@ class device_rails {
     const std::lock_guard lock(mutex_);
     return has_had_any_;
   }
-  /// Implements transport::add_rails().
+  /// Adds the statistics of all rails, removed ones included, to the entries of their fabrics: transport::add_rails().
   void add_to(std::vector<fabric_rail_statistics>& all) const;
 
-  /// Takes a line about a rail of the device's from the budget; false if none may be written now.
+  /// Takes a line from the budget of lines about the device's rails; false if no line may be written now.
   [[nodiscard]] bool may_write_line(time_point now) noexcept {
     const std::lock_guard lock(mutex_);
     return lines_.take(now);

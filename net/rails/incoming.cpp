@@ -18,7 +18,7 @@ void incoming::begin(link_events& events, std::uint16_t depth) {
 }
 
 bool incoming::post(receive_work& work) noexcept {
-  if (first_receives_ != 0) {  // the set-up has announced them to the device, in this order
+  if (first_receives_ != 0) {  // the set-up may have posted these receives to the device, in this order
     rail& first = owner_.rail_at(0);
     if (first.phase() == rail::state::absent) {
       idle_.push_back(&work);
@@ -35,8 +35,9 @@ bool incoming::post(receive_work& work) noexcept {
   return false;
 }
 
-// On the rail that messages arrive over, as many of the connection's receives are held back as the rail has of its own:
-// a message that lands in one of the rail's is copied into a held one. Others are posted only once that many are held.
+// Makes a receive idle if messages arrive over another rail; otherwise holds it back, or posts it once enough are held.
+// As many are held as the rail has receives of its own, because a message that lands in one of the rail's own receives
+// is copied into a held receive.
 void incoming::take_back(rail& over, receive_work& work) noexcept {
   if (&over != over_) return idle_.push_back(&work);
   if (owner_.is_railed() && held_.size() < control_receives) return held_.push_back(&work);

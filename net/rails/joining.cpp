@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr duration join_timeout = 2s;
-// A rail that ends sooner than this after it came up is asked for only after a pause.
+// If a rail ends sooner than this after it came up, this end pauses before it asks for the rail again.
 constexpr duration lasting = 1s;
 constexpr retry_options first_pauses{.first_pause = 20ms, .max_pause = 2000ms};
 
@@ -78,8 +78,8 @@ void joining::learn_address(const control& said) noexcept try {
   owner_.fail(make_error(errc::no_memory, "store an address of the peer"));
 }
 
-// The user has named one address, and rail k of one end belongs to rail k of the other. So the peer's addresses are
-// used in order, beginning with the one of the first rail.
+// The user has named the first rail's address. The other rails use the peer's addresses that follow it, in order and
+// around the end of the list.
 void joining::use_told_addresses() noexcept try {
   if (!set_up_.learns_addresses || told_.empty()) return;
   const auto first = std::find(told_.begin(), told_.end(), peer_);
@@ -202,7 +202,7 @@ task<> joining::admit(joining& self, join said, std::unique_ptr<link_request> re
   rail& which = self.owner_.rail_at(said.rail);
   if (its.is_joining || said.epoch <= std::max(which.epoch(), its.shut_epoch)) co_return;
   const flag_while joins(its.is_joining);
-  while (which.phase() != rail::state::absent) {  // the peer has lost it, and this end has not noticed
+  while (which.phase() != rail::state::absent) {  // the peer has lost the previous link, which this end has not noticed
     which.give_up("the peer asks for this rail anew");
     if (which.phase() == rail::state::absent) break;
     its.gone.reset();
@@ -279,7 +279,7 @@ std::optional<time_point> joining::first_deadline() const noexcept {
   return first;
 }
 
-// A cable may be pulled between the set-up of a link and the first message over it. The link's own time limit is
+// A cable may be pulled between the set-up of a link and the first message over it. The link's own time limit may be
 // longer.
 void joining::give_up_unopened() noexcept {
   for (std::size_t i = 0; i < places_.size(); ++i) {

@@ -34,9 +34,9 @@ struct rail_route {
   std::string address{};  ///< empty at the end that accepts
 };
 
-/// The parameters for more links like the first.
+/// What it takes to set up more links like a connection's first one.
 struct join_options {
-  std::vector<transport*> ways{};            ///< of the device; link_request::fabric is an index into them
+  std::vector<transport*> ways{};            ///< the device's transports; link_request::fabric is an index into them
   std::vector<rail_route> routes;            ///< one for each rail; the first is that of the existing link
   std::vector<std::string> own_addresses{};  ///< of the accepting end: where it listens
   bool learns_addresses = false;             ///< all routes have the same address, and the peer may name others
@@ -53,17 +53,17 @@ class joining {
   /// The link, as `joining` sees it.
   class host {
    public:
-    /// A link has started, and there may be something to post to it.
+    /// Posts what waits for a rail, because a link has started.
     virtual void link_began() noexcept = 0;
-    /// An attempt to get a link for a rail has failed.
+    /// An attempt to get a link for a rail has failed. May end the connection.
     virtual void not_joined(const rail& which, const rail_route& over, const error& why) = 0;
 
    protected:
     ~host() = default;
   };
 
-  /// `wanted` are the capabilities that each link must have, and `peer` is the connection's name of the peer: both
-  /// outlive this. Throws the system's error, or std::bad_alloc.
+  /// `wanted` are the capabilities that each link must have, and `peer` is the connection's name of the peer: both must
+  /// outlive this object. Throws the system's error, or std::bad_alloc.
   joining(rail_owner& owner, host& home, link_tasks& tasks, join_options&& how, const capabilities& wanted,
           std::string_view peer);
   joining(const joining&) = delete;
@@ -73,26 +73,27 @@ class joining {
   void begin(const link_parameters& parameters) noexcept { parameters_ = parameters; }
   [[nodiscard]] const join_options& options() const noexcept { return set_up_; }
   [[nodiscard]] const rail_route& route(std::size_t number) const noexcept { return set_up_.routes[number]; }
-  /// True if the fabric's device is at another NUMA node than the memory of the pool.
+  /// True if the fabric's device is known to be at another NUMA node than the pool's memory.
   [[nodiscard]] bool is_far(const transport& way) const noexcept;
 
-  /// Acts on the peer's greeting: sends addresses or, if this end connects, uses the peer's and asks for all rails.
+  /// Handles the peer's greeting. The accepting end sends its addresses and a greeting of its own; the connecting end
+  /// uses the addresses that it was sent, and asks for all rails.
   void greeted(rail& over) noexcept;
-  /// Stores an address at which the peer listens.
+  /// Stores an address at which the peer listens. Refuses the peer if it sends too many, or is not the accepting end.
   void learn_address(const control& said) noexcept;
-  /// Starts to ask for every rail that is absent and not joining.
+  /// Starts to ask for every rail that is absent and not joining, if this end connects.
   void ask_for_all() noexcept;
   /// Admits a rail that the peer asks to add, or rejects it.
   void asked(const join& said, std::unique_ptr<link_request> request) noexcept;
-  /// Keeps links of the rail up to this epoch from beginning, because the peer has given them up.
+  /// Keeps the rail's links of this and earlier epochs from beginning, because the peer has given them up.
   void shut(std::size_t number, std::uint32_t epoch) noexcept;
-  /// Stops asking for rails.
+  /// Stops asking for rails, and wakes tasks that wait until a link is gone.
   void stop() noexcept;
 
   void rail_opened(std::size_t number) noexcept { places_[number].opened_at = owner_.home().now(); }
   /// Wakes a task that waits until the link of the rail is gone.
   void link_gone(std::size_t number) noexcept { places_[number].gone.set(); }
-  /// Asks again for a rail whose link is gone.
+  /// Asks again for a rail whose link is gone, maybe after a pause, if this end connects.
   void rail_closed(std::size_t number) noexcept;
 
   /// The earliest time at which a link that waits for the peer's first message is to be given up.
@@ -114,8 +115,8 @@ class joining {
     const std::size_t number_;
   };
 
-  // State of the task that gets one rail back. Each attempt has an epoch of its own, because the peer may believe that
-  // an attempt succeeded which failed at this end. A link does not begin if the peer has shut its epoch.
+  // The state of getting links for one rail. Each attempt has an epoch of its own, because an attempt that has failed
+  // at this end may have succeeded at the peer. A link does not begin if the peer has shut its epoch.
   struct place {
     place(joining& of, std::size_t number) : again(of, number), pauses(of.new_pauses()) {}
 

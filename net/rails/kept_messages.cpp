@@ -19,7 +19,8 @@ std::size_t kept_messages::used() const noexcept {
   return next_ > first ? next_ - first : room_.size() - first + next_;
 }
 
-// Each message is in one piece, so a rest at the end of room_ that is too small stays empty.
+// Moves next_ to a place with room for `bytes`; false if there is none. Each message is stored in one piece, so what is
+// left at the end of room_ stays empty if it is too small.
 bool kept_messages::find_room(std::size_t bytes) noexcept {
   if (count_ == 0) next_ = 0;
   if (used() == room_.size()) return false;

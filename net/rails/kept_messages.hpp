@@ -11,8 +11,8 @@
 
 namespace weft::net::rails {
 
-/// Copies of messages whose sends have completed, but that the peer may not have yet. They are sent again if their rail
-/// ends. In order: the oldest is dropped first.
+/// Copies of messages that the peer may not have yet, although their sends have completed. They are sent again if their
+/// rail ends. The oldest copy is dropped first.
 class kept_messages {
  public:
   /// Keeps up to `count` messages in `room`. Throws std::bad_alloc.
@@ -23,7 +23,7 @@ class kept_messages {
   /// Drops the oldest message, whose entry is `oldest`.
   void drop(const entry& oldest) noexcept;
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  /// Whether it is time to ask what has arrived, to make room for the next messages.
+  /// Whether more than half of the room or of the places is taken, so that the peer should be asked what has arrived.
   [[nodiscard]] bool is_half_full() const noexcept { return 2 * count_ > all_.size() || 2 * used() > room_.size(); }
 
  private:

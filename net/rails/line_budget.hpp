@@ -23,7 +23,7 @@ class line_budget {
  private:
   duration pause_;
   duration ahead_;
-  time_point next_{};  // when the next line is due at one in each pause
+  time_point next_{};  // when the next line would be due if there were exactly one in each pause
 };
 
 }  // namespace weft::net::rails

@@ -14,7 +14,7 @@
 
 namespace weft::net::rails {
 
-/// The tasks of a link, which is not destroyed before they have ended.
+/// The tasks of a link. The link must not be destroyed before they have ended.
 class link_tasks {
  public:
   explicit link_tasks(rail_owner& of) noexcept : owner_(of) {}
@@ -36,7 +36,8 @@ class link_tasks {
     link_tasks& of_;
   };
 
-  /// Runs the task that `make` makes in the background. Ends the link if there is no memory for the task.
+  /// Calls `make`, and runs the task that it returns in the background. Ends the link if there is no memory for the
+  /// task.
   template <class Make>
   void begin(Make make, const char* name) noexcept try {
     ++count_;
@@ -55,7 +56,7 @@ class link_tasks {
     promise.set_stop_token(self.stop_.get_token());
     try {
       co_await std::move(work);
-    } catch (const std::exception&) {  // stopped, or out of memory: the rail stays away
+    } catch (const std::exception&) {  // stopped, out of memory, or no link could be set up: the rail stays away
     }
     promise.set_stop_token(stop_token());
     const rail_owner::turn outer(self.owner_);

@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr duration first_pause = 100ms;
-// The pause after which delayed lines are tried again.
+// The pause before delayed lines are tried again.
 constexpr duration next_pause = 1s;
 
 void report_change(std::string_view text) noexcept {
@@ -95,7 +95,7 @@ void news::note_change(const rail& which) noexcept {
   wake(first_pause);
 }
 
-// Without memory for the timer there is no line, but the statistics show the change.
+// Arms the timer. If there is no memory for it, there will be no line, but the statistics show the change.
 void news::wake(duration pause) noexcept {
   if (over_ || armed()) return;
   static_cast<void>(of_.home().try_arm(*this, later(of_.home().now(), pause)));

@@ -23,32 +23,32 @@ namespace weft::net::rails {
 /// beyond these limits is not dropped but delayed, and then describes the state at that time.
 class news final : private weft::detail::timer {
  public:
-  /// `peer` is the connection's name for the peer, and outlives this.
+  /// `peer` is the connection's name for the peer, and must outlive this object.
   news(rail_owner& of, std::string_view peer, device_rails& all) noexcept : of_(of), peer_(peer), all_(all) {}
   ~news() { stop(); }
 
   /// Reports that a rail that was up has ended, and that the connection goes on.
   void lost(const rail& which) noexcept;
-  /// Reports that a rail could not get a link.
+  /// Traces that a rail could not get a link. Reports it only the first time, and only before the rail's first link.
   void refused(const rail& which) noexcept;
-  /// Reports that a rail is up.
+  /// Traces that a rail is up. Reports it if the last line said that the rail is not there.
   void came(const rail& which) noexcept;
   /// Traces that no rail is left, and that the connection waits for one, at most `within`.
   void none_left(std::chrono::milliseconds within) const noexcept;
-  /// Traces that a rail has come, `after` the connection had lost all.
+  /// Traces that a rail has come, and that the connection had none for the time `after`.
   void goes_on(duration after) const noexcept;
   /// Traces that nothing that went over a rail can arrive any more.
   void fenced(const rail& which) const noexcept;
-  /// Traces the connection's end; reports it if the connection had `waited` in vain for a rail to come back.
+  /// Traces the connection's end. `waited`: the connection has waited in vain for a rail, so this is reported as well.
   void ended(const error& why, bool waited) noexcept;
   /// Stops reporting.
   void stop() noexcept;
 
  private:
   struct note {
-    bool is_due = false;     // something has happened since the last line
+    bool is_due = false;     // a line about the rail is due
     bool told_away = false;  // the last line said that the rail is not there
-    unsigned losses = 0;     // since the last line
+    unsigned losses = 0;     // how often the rail was lost since the last line
     time_point away_since{};
     time_point back_since{};
     line_budget lines{4, std::chrono::seconds(10)};

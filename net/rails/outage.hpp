@@ -15,14 +15,14 @@
 
 namespace weft::net::rails {
 
-/// The time that a peer has to say that it used memory which was taken back, and the least time that rails which ended
-/// because of that have to come back, whatever resume_within says.
+/// How long a peer may take to say that it has used memory that had been taken back. A connection that has lost a rail
+/// to such an access waits at least as long for a rail, even if resume_within is shorter.
 inline constexpr std::chrono::milliseconds time_to_explain{2000};
 
 /// The time in which a connection has no rail, and waits for one to come back.
 class outage {
  public:
-  /// Sets how long it may last: connection_options::resume_within, if the peer agrees.
+  /// Sets how long an outage may last: connection_options::resume_within, if the peer agrees.
   void may_last(std::chrono::milliseconds given) noexcept { given_ = given; }
 
   [[nodiscard]] bool is_on() const noexcept { return since_.has_value(); }
@@ -31,7 +31,7 @@ class outage {
   }
   [[nodiscard]] time_point since() const noexcept { return *since_; }
   [[nodiscard]] bool has_lasted_too_long(time_point now) const noexcept { return since_ && now - *since_ >= limit(); }
-  /// Why the last rail ended.
+  /// Why the last rail ended; only after begin().
   [[nodiscard]] const error& why() const noexcept { return *why_; }
 
   void begin(time_point now, const error& why) noexcept {
@@ -41,7 +41,7 @@ class outage {
     why_ = why;
     last_attempt_.reset();
   }
-  /// Ends the outage, because another rail was up already.
+  /// Ends the outage if it is on, because a rail is up.
   void end() noexcept { since_.reset(); }
   void rail_came() noexcept {
     since_.reset();
@@ -53,9 +53,10 @@ class outage {
   void give_up() noexcept { came_.set(); }
   [[nodiscard]] auto wait_for_rail() noexcept { return came_.wait(); }
 
-  /// Notes that refused accesses to memory that was taken back have ended a rail.
+  /// Notes that a refused access to memory that was taken back has ended a rail, or may have.
   void note_refusal() noexcept { by_refusals_ = true; }
-  /// Notes the error of a rail that has failed, or has refused an access of the peer's: it is unknown which.
+  /// Notes the error of a rail of which nobody knows whether its device has failed or has refused an access of the
+  /// peer's.
   void suspect(const error& why) noexcept { suspicion_ = why; }
   [[nodiscard]] const error& suspicion_or(const error& why) const noexcept { return suspicion_ ? *suspicion_ : why; }
   void note_attempt(const error& why) noexcept { last_attempt_ = why; }
@@ -69,12 +70,12 @@ class outage {
 
  private:
   std::chrono::milliseconds given_{};
-  std::optional<time_point> since_;  // set while no rail is there and one may come
+  std::optional<time_point> since_;  // set from the loss of the last rail until one comes; stays set if the link ends
   std::optional<error> why_;
-  std::optional<error> suspicion_;     // of a rail that has ended since one came last
+  std::optional<error> suspicion_;     // set by suspect(), until a rail comes
   std::optional<error> last_attempt_;  // why the last attempt to get a rail in this outage failed
-  event came_;                         // set when a rail has come in this outage, or the link has ended
-  bool by_refusals_ = false;           // a refused access has ended a rail since one came last
+  event came_;                         // set when a rail has come after the outage began, or the link has ended
+  bool by_refusals_ = false;           // set by note_refusal(), until a rail comes
 };
 
 }  // namespace weft::net::rails

@@ -11,7 +11,7 @@
 namespace weft::net::rails {
 namespace {
 
-// Limits for one rail. A slow one has fewer slices in flight, because control messages wait behind them.
+// Limits for one rail. A slow rail has fewer slices in flight, because control messages wait behind them.
 constexpr double most_microseconds_out = 20'000;
 constexpr std::uint32_t least_slices_out = 2;
 constexpr std::uint32_t most_slices_out = 16;
@@ -104,7 +104,7 @@ void outgoing::issue() noexcept {
 }
 
 // Ends a request whose memory the peer has taken back, unless the request is with rails, or lost slices of it may still
-// arrive. The caller retires it.
+// arrive. True if it has ended the request: then the caller has to call retire().
 bool outgoing::end_if_taken_back(entry& item) noexcept {
   const bool is_with_rails = item.parts_out != 0 || (item.spread && item.given == item.bytes);
   if (is_with_rails || item.lost_from != entry::nowhere) return false;
@@ -116,8 +116,9 @@ bool outgoing::end_if_taken_back(entry& item) noexcept {
   return true;
 }
 
-// Asks for an unknown key. The peer announces memory before any message that names it, but a key that came another way
-// may be earlier, and a new rail may have no key yet. A key still unknown after all answers is none of this connection.
+// Asks the peer for an unknown key. The peer announces memory before any message of its own that names the memory, but
+// the program may learn of the memory earlier, in another way, and a new rail may have no key yet. If the key is still
+// unknown after all answers, the peer has not opened the memory, and the connection ends.
 void outgoing::ask_for_name(entry& item) noexcept {
   if (item.asked != 0 && item.answers_due != 0) return;
   if (item.asked != 0) {
@@ -169,7 +170,7 @@ bool outgoing::may_spread(const entry& item) const noexcept {
   const std::uint64_t least = item.work->listed ? sliced_.least_listed_bytes : sliced_.least_spread_bytes;
   if (item.bytes < least || item.work->immediate) return false;
   if (item.work->kind != work_kind::write && item.work->kind != work_kind::read) return false;
-  // A request that is larger than a link can move at a time goes in slices over a single rail as well.
+  // A request that is larger than a link can move at a time goes in slices, even over a single rail.
   rail* const first = owner_.message_rail();
   if (item.bytes > first->carrier()->properties().max_message_bytes) return true;
   unsigned ways = 0;
@@ -180,8 +181,8 @@ bool outgoing::may_spread(const entry& item) const noexcept {
   return ways > 1;
 }
 
-// Issues a request in slices. False if it has to wait for earlier requests that went over one rail, or for a spread one
-// that it would disturb.
+// Issues a request in slices. False if it has to wait for earlier requests over the message rail, or for a spread
+// request that it would disturb.
 bool outgoing::begin_spread(entry& item) noexcept {
   if (ordered_ != 0) {  // mutant: spread a transfer
     ask_for_arrival();
@@ -195,7 +196,8 @@ bool outgoing::begin_spread(entry& item) noexcept {
   return true;
 }
 
-// Whether the request may touch the same memory of the peer's as a spread one: two keys may name the same memory.
+// Whether the request may touch the same memory of the peer's as a spread request in progress, unless both are reads.
+// Two keys may name the same memory.
 bool outgoing::disturbs_others(const entry& item) const noexcept {
   for (const entry* each = first_; each != cursor_; each = each->next) {
     if (!each->spread || each->phase != entry::state::issued) continue;
@@ -217,9 +219,9 @@ void outgoing::issue_slices(entry& item) noexcept {
   }
 }
 
-// The rail that will finish a slice first, by its bytes in flight and its recent rate. A rail of unknown rate counts as
-// fast as the fastest. A rail far from the memory has to be faster by a quarter, because its bytes also use the
-// interconnect between the NUMA nodes, at everybody's expense.
+// The rail that will finish a slice first, by its bytes in flight and its recent rate; null if none can take a slice. A
+// rail of unknown rate counts as fast as the fastest. A rail far from the memory has to be faster by a quarter, because
+// its bytes also use the interconnect between the NUMA nodes, at everybody's expense.
 rail* outgoing::next_rail(const entry& item) const noexcept {
   double fastest = 1.0;
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) fastest = std::max(fastest, owner_.rail_at(i).rate());
@@ -295,7 +297,8 @@ void outgoing::part_ended(rail& over, part& item, work_status status) noexcept {
   ask_if_due();
 }
 
-// Asks at once if a request waits for the answer; otherwise when little room is left, or when the watch asks.
+// Asks which requests have arrived, if the oldest request waits for that, or the copies take more than half of their
+// room. In other cases the watch asks later.
 void outgoing::ask_if_due() noexcept {
   const bool is_awaited = first_ != nullptr && first_->phase == entry::state::handed;
   if (is_awaited || kept_.is_half_full()) ask_for_arrival();
@@ -307,7 +310,7 @@ void outgoing::mark_handed(entry* first, std::uint64_t with) const noexcept {
   }
 }
 
-// One question at a time: the next one is about everything that is handed over meanwhile.
+// One question at a time: the next question is about everything that is handed over meanwhile.
 void outgoing::ask_for_arrival() noexcept {
   rail* const over = owner_.message_rail();
   const bool is_due = first_kept_ != nullptr || (first_ != nullptr && first_->phase == entry::state::handed);
@@ -326,7 +329,8 @@ bool outgoing::awaits_answer(const rail& over) noexcept {
   return false;
 }
 
-// Completes requests that have arrived: those handed over before `until`, or before question `number` if it is not 0.
+// Completes requests that were handed over and have arrived: those before `until` or, if `number` is not 0, those that
+// the question of this number was about.
 void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {
   const auto is_there = [&](const entry& each) {
     // mutant: take what was not asked about
@@ -347,7 +351,8 @@ void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {
   retire();
 }
 
-// Completes a spread request; a write only when every rail that has carried a part of it has confirmed that part.
+// Completes a spread request once all its parts have completed; a write only when the peer has also confirmed, over
+// every rail that has carried a part, that this part is in place.
 void outgoing::settle_spread(entry& item) noexcept {
   if (item.parts_out != 0 || item.done != item.bytes || item.lost_from != entry::nowhere) return;
   if (item.work->kind == work_kind::read) return finish(item, work_status::done);
@@ -390,8 +395,8 @@ void outgoing::finish(entry& item, work_status result) noexcept {
   retire();
 }
 
-// Completes requests in order. Each may be posted again from inside the event. A message that the peer may not have yet
-// is kept.
+// Completes requests in order; each may be posted again from inside the event. A send that the peer may not have yet
+// completes if there is room for a copy of its message.
 void outgoing::retire() noexcept {
   if (std::exchange(retiring_, true)) return;
   while (first_ != nullptr) {
@@ -437,7 +442,7 @@ void outgoing::rail_lost(rail& which, bool carried_messages) noexcept {
   for (entry* each = first_kept_; each != nullptr; each = each->next) lose_if_handed(*each);
 }
 
-// A request is lost already if the previous rail has not been settled yet.
+// Marks a `handed` request as `lost`. It may be `lost` already, if the fence of a previous rail is not settled.
 void outgoing::lose_if_handed(entry& item) noexcept {
   if (item.phase != entry::state::handed) return;  // mutant: count a message as lost twice
   item.phase = entry::state::lost;
@@ -519,7 +524,8 @@ void outgoing::resume(rail& which, bool carried_messages, std::uint64_t received
   retire();
 }
 
-// Gives up after too many attempts: a device that reports a refused access to nobody ends its link with each of them.
+// Ends the connection once too many rails have ended with this request as the oldest: some devices end their link at a
+// refused access and report the refusal to neither end, so each attempt would end another rail.
 void outgoing::give_up_if_at_fault(entry& item) noexcept {
   constexpr std::uint32_t most_rails_ended = 8;
   if (++item.rails_ended < most_rails_ended) return;

@@ -17,9 +17,10 @@ namespace weft::net::rails {
 ///
 /// Most go over one rail, the message rail, which executes them in order. If a link completes requests that the peer
 /// may not have yet, they are kept until the peer has confirmed them, because they have to be repeated if the rail
-/// ends; messages as copies, so that a send does not wait for the peer's program. A large write or read is spread: it
-/// goes in slices over all rails, once everything before it has been executed. Nothing behind it is issued until it has
-/// ended, a write in place, except spread reads beside a read, and spread requests for other memory of the same key.
+/// ends. Messages are kept as copies, so that a send does not wait for the peer's program. A large write or read is
+/// spread: it goes in slices over all rails, once everything before it has been executed. What is behind it waits until
+/// it has ended, which for a write means that it is in place. Two kinds of requests do not wait: a spread read behind a
+/// spread read, and a spread request for other memory of the same key.
 class outgoing {
  public:
   outgoing(rail_owner& owner, const slicing& sliced) noexcept : owner_(owner), sliced_(sliced) {}
@@ -42,7 +43,7 @@ class outgoing {
   [[nodiscard]] std::uint64_t messages() const noexcept { return messages_; }
 
   void part_ended(rail& over, part& item, work_status status) noexcept;
-  /// Notes the peer's answer to question `number`: all that was issued over that rail before it has arrived.
+  /// Notes the peer's answer to question `number`: all that was issued over that rail before the question has arrived.
   void confirmed(rail& over, std::uint64_t number) noexcept;
 
   /// Marks as lost the requests of a rail that has ended. They are not issued again before resume().
@@ -80,12 +81,12 @@ class outgoing {
   const slicing sliced_;
   entry* first_ = nullptr;  // the oldest request that has not completed
   entry* last_ = nullptr;
-  entry* cursor_ = nullptr;  // the oldest that may have to be issued
+  entry* cursor_ = nullptr;  // the oldest request that may have to be issued
   kept_messages kept_;
   entry* first_kept_ = nullptr;  // copies that the peer may not have; requests without a copy stay in first_ to last_
   entry* last_kept_ = nullptr;
   std::uint32_t ordered_ = 0;  // requests with the message rail, or handed over by it
-  std::uint32_t spread_ = 0;   // requests that are spread over the rails, and not ended
+  std::uint32_t spread_ = 0;   // requests that are spread over the rails and have not ended
   std::uint64_t messages_ = 0;
   std::uint64_t numbers_ = 0;          // questions to the peer so far
   std::uint64_t awaited_arrival_ = 0;  // the question about requests that the message rail has handed over; 0: none

@@ -31,8 +31,8 @@ std::uint32_t draw_number(system_calls& calls) {
 
 // ---- exposing ----
 
-// A place in all_, reserved before a rail opens the first key: once the peer can use the memory, nothing may fail any
-// more. The index is chosen only then, so that the peer hears of places in order.
+// A place in all_, reserved before a rail opens the first key, because nothing may fail once the peer can use the
+// memory. fill() chooses the index, after the key was opened, so that the peer hears of places in order.
 class own_memory::slot_claim {
  public:
   explicit slot_claim(own_memory& of) : of_(of) {
@@ -91,7 +91,8 @@ task<exposed_place> own_memory::expose(mr::slice memory, mr::usage uses, mr::det
   co_return exposed_place(item.handle, 0);
 }
 
-// Opens a key on the first rail that gives one, and returns its number; empty if all rails are lost.
+// Opens a key on the first rail that gives one, and returns that rail's number; empty if all rails are lost. Throws if
+// no rail gives one and one that is up has refused.
 task<std::optional<std::size_t>> own_memory::open_first_key(exposed_memory& what) {
   std::exception_ptr failure;
   const rail* const used = host_.rail_of_accesses();
@@ -108,7 +109,7 @@ task<std::optional<std::size_t>> own_memory::open_first_key(exposed_memory& what
   co_return std::nullopt;
 }
 
-// Opens a key on one rail, unless it has no link, or has given a key already.
+// Opens a key on one rail, unless the rail is not up, or has given a key already.
 task<> own_memory::open_key(exposed_memory& what, std::size_t on) {
   rail& way = owner_.rail_at(on);
   struct inside {
@@ -169,7 +170,8 @@ void own_memory::asked(const rail& over, const control& said) noexcept try {
   owner_.fail(make_error(errc::no_memory, "store a question from the peer"));
 }
 
-// Drops questions of a rail's earlier link: the peer asks again.
+// Answers all questions, unless a task is asking a rail for keys. Drops questions that came over a rail's earlier link,
+// because the peer asks again.
 void own_memory::answer_questions() noexcept {
   if (naming_ != 0) return;
   for (const question& each : std::exchange(questions_, {})) {
@@ -183,7 +185,8 @@ void own_memory::answer_questions() noexcept {
 
 // ---- rails that come and go ----
 
-// Held by a task that asks a rail for keys; rail_came() has counted it in naming_ before it began.
+// Held by a task that asks a rail for keys, which rail_came() has counted in naming_. At the end of the last such task,
+// answers the questions.
 class own_memory::naming {
  public:
   explicit naming(own_memory& of) noexcept : of_(of) {}

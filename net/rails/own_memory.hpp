@@ -25,7 +25,7 @@ class own_memory final : public exposed_memory::observer {
   /// The link, as own_memory sees it.
   class host {
    public:
-    /// The rail that the peer's accesses come over; null if the peer has not chosen one.
+    /// The rail over which the peer's small accesses come; null if the peer has not chosen one.
     [[nodiscard]] virtual rail* rail_of_accesses() const noexcept = 0;
     /// A key has been revoked, or will not be opened: messages may have waited for that.
     virtual void keys_closed() noexcept = 0;
@@ -39,16 +39,17 @@ class own_memory final : public exposed_memory::observer {
   own_memory(const own_memory&) = delete;
   own_memory& operator=(const own_memory&) = delete;
 
-  /// Waits for a key on one rail only; the others are asked in the background afterwards. So this task can be destroyed
-  /// while it waits, and no key is open then.
+  /// Exposes memory, and yields its handle. Waits for a key on one rail alone, and asks the other rails in the
+  /// background afterwards: if the task is destroyed while it waits, no key stays open.
   task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate);
   void revoke(std::uint64_t handle, revocation& who) noexcept;
-  /// Revokes the keys of memory that the peer gives back. False if it was not exposed.
+  /// Revokes the keys of memory that the peer gives back. False if the memory is not exposed, and is none of the last
+  /// pieces that were taken back.
   [[nodiscard]] bool give_back(std::uint64_t handle) noexcept;
-  /// Whether a key of memory that is given back may still open it.
+  /// Whether a key may still open memory that is being given back.
   [[nodiscard]] bool is_closing(std::uint64_t handle) noexcept;
 
-  /// Opens keys on this rail, which is up, for all exposed memory that has none there yet.
+  /// Starts to open keys on this rail, which is up, for all exposed memory that has none there yet.
   void rail_came(std::size_t number) noexcept;
   void rail_closed(std::size_t number) noexcept;
   /// Answers the peer's question about a handle, control_kind::names, once all keys on the rails are announced.
@@ -59,8 +60,8 @@ class own_memory final : public exposed_memory::observer {
   [[nodiscard]] withdrawn_memory& withdrawn() noexcept { return withdrawn_; }
 
  private:
-  // A question of the peer's about a handle. It is answered once no task is asking a rail for keys, over the rail on
-  // which it came, if that still has the same epoch.
+  // A question of the peer's about a handle. Once no task is asking a rail for keys, it is answered over the rail on
+  // which it came, or dropped if that rail has another epoch by then.
   struct question {
     std::uint64_t number;
     std::uint64_t handle;

@@ -5,9 +5,10 @@
 
 namespace weft::net::rails {
 
-/// The number of looks in a row for which a rail may be silent, while another one shows that the peer is there, before
-/// it is given up. It adapts to slow links and busy machines, which take their time for a slice: it is more than twice
-/// the silent looks after which a rail lately moved, or was back at once, and shrinks while that does not happen.
+/// The number of looks in a row that may find a rail silent, while another rail shows that the peer is there: at the
+/// last of them the rail is given up. The number adapts to slow links and busy machines, which take their time for a
+/// slice. It is, within limits, one more than twice the longest silence after which a rail lately moved, or was given
+/// up and soon came back; it shrinks while neither happens.
 class patience {
  public:
   static constexpr unsigned least = 3;
@@ -15,7 +16,7 @@ class patience {
   static constexpr unsigned looks_to_forget = 64;
 
   [[nodiscard]] unsigned looks() const noexcept { return std::clamp(2 * longest_ + 1, least, most); }
-  /// Notes that a rail has moved after `silent_looks`, or would have: it was given up then, and was back soon.
+  /// Notes that a rail has moved after `silent_looks`, or was given up after them and came back soon.
   void moved_after(unsigned silent_looks) noexcept { longest_ = std::max(longest_, silent_looks); }
   /// Counts a look. The patience shrinks every looks_to_forget looks.
   void age() noexcept {

@@ -17,7 +17,7 @@ constexpr duration rate_window = std::chrono::microseconds(200);
 // After this time a rate counts as unknown, so that a rail that was slow for a moment is tried again.
 constexpr duration rate_memory = std::chrono::milliseconds(100);
 
-// True if the completion proves that the peer has answered, over every fabric.
+// True if the completion of such a request proves, on every fabric, that the peer has answered.
 bool is_query(work_kind kind) noexcept {
   return kind == work_kind::read || kind == work_kind::fetch_add || kind == work_kind::compare_swap;
 }
@@ -66,7 +66,7 @@ void rail::begin(rail_start&& how) {
   peer_fabric_ = how.peer_fabric;
   is_open_ = how.is_open;
   is_far_ = how.is_far;
-  // All that may fail comes first, because a link that has started has to be ended in order.
+  // All that may fail comes first, because a link that has started must not be destroyed before it has closed.
   parts_ = std::vector<part>(its.send_depth);
   corners_.reset();
   corners_.reset(static_cast<std::byte*>(
@@ -202,8 +202,9 @@ void rail::send(const control& what) noexcept try {
   owner_.fail(weft::detail::make_error(errc::no_memory, "a message to the peer about its rails"));
 }
 
-// Messages that only confirm are not counted, so that they always have room: at most two are in flight, because the
-// peer sends at most four others before it gets one.
+// Posts waiting control messages, of which at most four may be unconfirmed, and a `credits` message for every two of
+// the peer's that nothing else has confirmed. `credits` are not counted, so there is always room for them: at most two
+// are in flight, because the peer sends at most four other messages before it gets a confirmation.
 void rail::pump_controls() noexcept {
   while (state_ == state::up && free_controls_ != nullptr) {
     const bool may_send = !waiting_.empty() && sent_ - confirmed_ < most_unconfirmed;
@@ -271,7 +272,7 @@ void rail::shut_down() noexcept {
   shut_down_once_said();
 }
 
-// Control messages that wait for room, such as `finish`, have to be sent first.
+// Shuts the link down if shut_down() was called and no control message, such as `finish`, still waits to be sent.
 void rail::shut_down_once_said() noexcept {
   if (!is_to_shut_down_ || state_ == state::absent || !waiting_.empty()) return;
   is_to_shut_down_ = false;
@@ -293,7 +294,7 @@ void rail::ended(bool orderly, const error& why) noexcept {
   shut_down_once_said();  // nothing waits to be sent any more
 }
 
-// The link may be destroyed inside this call only.
+// Destroys the link, which only this event may do; while a call waits in the link, keeps it until leave_call().
 void rail::closed() noexcept {
   const rail_owner::turn outer(owner_);
   becomes(state::absent);

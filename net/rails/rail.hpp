@@ -23,8 +23,8 @@ namespace weft::net::rails {
 
 struct entry;
 
-/// Receives of a rail for its control messages, beside those of the connection: up to four unconfirmed control messages
-/// may be in flight, and two that only confirm.
+/// The receives that a rail has for control messages, beside the connection's receives: four unconfirmed control
+/// messages may be in flight, and two `credits`.
 inline constexpr std::uint16_t control_receives = 6;
 /// The most control messages that a rail has posted to its link at a time.
 inline constexpr std::uint16_t control_parts = 6;
@@ -53,14 +53,15 @@ struct rail_start {
   bool is_far = false;                     ///< the memory is at another NUMA node than the device
 };
 
-/// Makes the receives of a rail for its control messages, numbered after the `of_connection` ones of the connection.
-/// `memory` has control_receives buffers, each as large as the connection's receives. Throws std::bad_alloc.
+/// Makes the receives of a rail for its control messages, numbered behind the connection's receives, of which there are
+/// `of_connection`. `memory` has control_receives buffers, each as large as the connection's receives. Throws
+/// std::bad_alloc.
 [[nodiscard]] std::shared_ptr<own_receives> make_control_receives(std::vector<mr::buffer> memory, std::size_t bytes,
                                                                   std::size_t of_connection);
 
-/// One of the links of a connection, and what the connection has in flight there.
+/// A rail of a connection: at most one link at a time, and what the connection has in flight there.
 ///
-///   absent  no link; one may still come
+///   absent  there is no link; one may still come
 ///   up      a link that executes what is posted
 ///   ending  a link that has ended, or was given up, and still holds memory
 class rail final : private link_events {
@@ -122,9 +123,10 @@ class rail final : private link_events {
   /// The number of control messages that wait to be sent.
   [[nodiscard]] std::size_t waiting_controls() const noexcept { return waiting_.size(); }
 
-  /// Sends a control message as soon as the peer has room.
+  /// Sends a control message as soon as the peer has room for it, or drops it if the rail is not up. Ends the
+  /// connection if there is no memory to queue it.
   void send(const control& what) noexcept;
-  /// Whether send() sends at once, so that later posts come behind the control message.
+  /// Whether send() would send at once, so that later posts come behind the control message.
   [[nodiscard]] bool can_send_now() const noexcept;
   /// Sends a control message at once, so that the peer knows that this end of a new rail is ready.
   void knock() noexcept {

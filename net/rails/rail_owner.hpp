@@ -34,24 +34,24 @@ class rail_owner {
   };
 
   [[nodiscard]] virtual executor_core& home() const noexcept = 0;
-  /// Whether the peer knows rails; otherwise there is one rail, without control messages.
+  /// Whether the peer knows rails. If it does not, there is one rail, without control messages.
   [[nodiscard]] bool is_railed() const noexcept { return railed_; }
   [[nodiscard]] bool has_ended() const noexcept { return life_.is_broken(); }
   /// Whether rails may still join: the link has not ended, and is not shutting its rails down.
   [[nodiscard]] bool takes_rails() const noexcept { return !life_.is_broken() && !life_.has_finished(); }
   [[nodiscard]] virtual std::size_t rail_count() const noexcept = 0;
   [[nodiscard]] virtual rail& rail_at(std::size_t place) noexcept = 0;
-  /// The rail that messages are sent over; null while none is open, or while the fence of a previous one, over which
-  /// the peer may have received messages, is not settled.
+  /// The rail over which messages are sent; null while no rail is open, or while the fence of a previous message rail
+  /// is not settled.
   [[nodiscard]] virtual rail* message_rail() noexcept = 0;
-  /// The rail for control messages that may go over any rail; null while none is open.
+  /// The rail for control messages that may go over any rail; null while no rail is open.
   [[nodiscard]] virtual rail* control_rail() noexcept = 0;
   /// Whether requests issued over that rail may still arrive, because its fence is not settled.
   [[nodiscard]] virtual bool is_being_fenced(std::size_t place) const noexcept = 0;
-  /// The key and address of the request's memory on that rail; empty if it has none there, or none is known yet.
+  /// The key and address of the request's memory on that rail; empty if it has no key there, or no known one yet.
   [[nodiscard]] virtual std::optional<named_place> place_of(const work_request& work,
                                                             const rail& over) const noexcept = 0;
-  /// The status of a request whose memory the peer has taken back; empty if it has not.
+  /// The status of a request whose memory the peer has taken back; empty if the peer has not taken it back.
   [[nodiscard]] virtual std::optional<work_status> taken_back(const work_request& work) noexcept = 0;
   /// Handles the refusal of a request by the peer, which has ended that rail. True if the peer may have taken the
   /// memory back; otherwise the connection has ended.
@@ -82,7 +82,7 @@ class rail_owner {
 
   unsigned depth_ = 0;
   bool railed_ = false;
-  link_life life_;  // finished: the rails are being shut down, after both ends have sent `finish`
+  link_life life_;  // has_finished(): the rails are being shut down; if is_railed(), both ends have sent `finish`
 };
 
 }  // namespace weft::net::rails

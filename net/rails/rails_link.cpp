@@ -16,14 +16,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The time for answers over a rail that the peer has ended in order: a refused access ends a device's connection, and
-// the notice of the end may overtake the refusal.
+// The time for answers over a rail that the peer has ended by an orderly close: a refused access ends a device's
+// connection, and the notice of the end may overtake the refusal.
 constexpr duration answer_time = 20ms;
-// The most control messages that wait for a peer which asks on and on and confirms nothing. They include announcements
-// of exposed memory, one for each rail.
+// The limit for control messages that wait for a peer which keeps asking and confirms nothing. Announcements of exposed
+// memory, one for each rail, wait with them.
 constexpr std::size_t most_waiting = std::size_t{1} << 18;
 
-// True if the peer broke the rules or an access was refused: another rail helps only if that access was late.
+// True if the fault is not the rail's own, so that another rail would not help: the peer broke the rules, for example,
+// or an access was refused. If a refused access was merely late, the connection goes on all the same:
+// goes_on_without().
 bool is_final(const error& why, const link& ended) noexcept {
   if (why.code() == errc::protocol_error || why.code() == errc::connection_failed) {
     return !ended.may_have_failed_alone();
@@ -34,8 +36,8 @@ bool is_final(const error& why, const link& ended) noexcept {
 
 std::string_view kind_of(const transport& way) noexcept { return way.name().substr(0, way.name().find(':')); }
 
-// The capabilities that hold over every rail. If rails are of different kinds, only the first one's are known, so
-// capabilities that may differ are not promised.
+// The capabilities that hold over every rail. If rails are of different kinds, only those of the first rail are known,
+// so capabilities that may differ are not promised.
 capabilities promised(capabilities of_first, const std::vector<transport*>& ways) noexcept {
   of_first.device_flush = false;  // memory of several fabrics is made persistent by its owner
   const auto differs = [&](const transport* each) { return kind_of(*each) != kind_of(*ways.front()); };
@@ -123,7 +125,8 @@ std::vector<rail_statistics> rails_link::rails() const {
   return all;
 }
 
-// Called after the connection has posted its receives.
+// Posts the first rail's receives for control messages, behind the connection's receives, and sends `hello` if this end
+// connects.
 void rails_link::begin_railed() noexcept {
   rail& first = rails_[0];
   if (first.phase() != rail::state::up) return;
@@ -179,7 +182,7 @@ std::optional<work_status> rails_link::taken_back(const work_request& work) noex
 }
 
 // Over RDMA devices only the failed request shows which memory was refused. note_why() keeps the link's own error,
-// which is known already unless the peer ended the link in order before this answer.
+// which is known already unless the peer closed the link in an orderly way before this answer.
 bool rails_link::is_late(rail& over, const work_request& work) noexcept {
   const std::size_t number = over.number();
   if (refusals_.is_named(number)) return true;
@@ -350,7 +353,8 @@ void rails_link::rail_ended(rail& which, bool orderly, const error& why) noexcep
     news_.lost(which);
   }
   if (out_ != nullptr) return fence(which);
-  // A killed peer's system ends its links in order; a peer that closes has sent `finish` before.
+  // The system of a killed peer closes its links in an orderly way; a peer that closes by itself has sent `finish`
+  // before.
   choose_message_rail(orderly && !life_.peer_has_finished() ? make_error(errc::peer_vanished) : why);
 }
 
@@ -358,7 +362,7 @@ void rails_link::rail_closed(rail& which) noexcept {
   const std::uint8_t number = which.number();
   own_.rail_closed(number);
   joining_.link_gone(number);
-  // Only now that the link is gone: messages that its device had taken may have arrived until then.
+  // Not earlier: until the link is gone, messages that its device has taken may still arrive.
   if (&which == incoming_.over()) incoming_.receive_over(nullptr);
   const bool was_awaited = fences_.stop_awaiting(number);
   if (life_.is_broken() || !railed_) return;
@@ -385,7 +389,7 @@ void rails_link::choose_message_rail(const error& why) noexcept {
   tell_peer_of_state();
 }
 
-// Repeats all that the peer may have missed with a rail that is over; the peer ignores what it knows already.
+// Repeats all that the peer may have missed with a lost rail; the peer ignores what it knows already.
 void rails_link::tell_peer_of_state() noexcept {
   for (rail& each : rails_) {
     if (fences_.is_due(each.number())) fence(each);
@@ -405,8 +409,8 @@ void rails_link::all_lost(const error& why) noexcept {
   watch_.begin();
 }
 
-// May end the connection, but only while no rail is there. A program that answers at the peer's address, but does not
-// know this connection, is not the peer.
+// Reports the failed attempt. While there is no rail, also ends the connection if the attempt shows that the peer is
+// gone: it no longer knows the connection, or another program answers at its address.
 void rails_link::not_joined(const rail& which, const rail_route& over, const error& why) {
   news_.refused(which);
   if (out_ != nullptr || !outage_.is_on() || fences_.awaits_answers()) return;
@@ -439,7 +443,8 @@ bool rails_link::may_lose_rails() const noexcept {
   return railed_ && !life_.has_finished() && (rails_.size() > 1 || joining_.options().how.resume_within.count() > 0);
 }
 
-// True if only a late access to memory that was taken back has ended this rail: the connection goes on.
+// Whether a late access to memory that was taken back may have ended this rail, and nothing worse: then the connection
+// goes on.
 bool rails_link::goes_on_without(rail& which, const error& why) noexcept {
   if (!may_lose_rails()) return false;
   const std::optional<refused_access> what = which.carrier()->refusal();
@@ -486,7 +491,7 @@ bool rails_link::waits_for_rails() const noexcept {
          std::any_of(rails_.begin(), rails_.end(), [](const rail& each) { return each.parts_out() != 0; });
 }
 
-// Fences are asked for over the message rail. The peer may take its time to close its end of the lost one.
+// Fences are asked for over the message rail. The peer may take its time to close its end of the lost rail.
 bool rails_link::waits_for(const rail& which) noexcept {
   return which.parts_out() != 0 || outgoing_.awaits_answer(which) || (&which == out_ && fences_.is_answer_due());
 }
@@ -503,7 +508,8 @@ void rails_link::peer_finished() noexcept {
   if (!railed_ && rails_[0].carrier() != nullptr) rails_[0].carrier()->peer_finished();
 }
 
-// Sends `finish` behind everything that was posted, and shuts the rails down once the peer has sent it, too.
+// Continues an orderly close once everything that was posted has completed: sends `finish`, and shuts the rails down
+// once the peer has sent it, too. If the peer does not know rails, shuts the only rail down at once.
 void rails_link::try_finish() noexcept {
   if (!life_.is_shut_down() || life_.is_closed()) return;
   if (!outgoing_.empty()) return outgoing_.ask_for_arrival();
@@ -550,14 +556,15 @@ void rails_link::fail(const error& why) noexcept {
   if (!life_.is_broken()) end_because(false, why);
 }
 
-// `orderly`: the peer sends no more, and this end still may.
+// Reports the end to the connection, and closes the rails unless it is `orderly`: then the peer sends no more, and this
+// end still may.
 void rails_link::end_because(bool orderly, const error& why) noexcept {
   if (life_.has_ended()) {
     if (!orderly) close_rails();
     return;
   }
   if (!orderly) life_.break_off();
-  // If the peer ends the connection instead of saying that it took its memory back, the refusal is the reason.
+  // If the peer ends the connection instead of saying that it has taken its memory back, the refusal is the reason.
   const error* const refused = orderly ? nullptr : refusals_.first_why();
   const error reason = refused != nullptr ? *refused : why;
   if (!orderly && railed_) news_.ended(reason, outage_.is_on() && outage_.limit().count() > 0);

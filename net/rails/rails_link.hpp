@@ -39,16 +39,17 @@ struct rails_set_up {
   std::optional<registry::registration> registered{};  ///< at the accepting end, if the peer knows rails
   std::shared_ptr<own_receives> receives{};            ///< for control messages on the first rail
   mr::buffer control_memory;
-  mr::buffer kept_memory;  ///< for messages that may have to be sent again
+  mr::buffer kept_memory;  ///< for copies of messages that may have to be sent again
   slicing sliced;
 };
 
-/// A link made of several links that keeps the promises of one: requests execute once and in order, whichever link
-/// ends.
+/// A link made of several links, its rails, that keeps the promises of one link: requests take effect in order and not
+/// twice, whichever rail ends.
 ///
-/// Messages and small requests go over one of them; `outgoing` decides what goes over several. When a rail ends, both
-/// ends close their link of it, and each notifies the other: from then on nothing can arrive over it, and requests that
-/// have not completed are issued over another. See docs/rails.md.
+/// Messages and small requests go over one rail; `outgoing` decides what goes over several. When a rail ends, both ends
+/// close their link of it, and each notifies the other: from then on nothing can arrive over it. Requests that have not
+/// completed are issued over another rail, except those that must not be repeated, which end as work_status::unknown.
+/// See docs/rails.md.
 ///
 ///   outgoing, incoming  requests; receives and messages
 ///   joining             gets links for the rails
@@ -155,7 +156,7 @@ class rails_link final : public link,
 
   std::unique_ptr<link> first_;  // before start()
   std::deque<rail> rails_;
-  rail* out_ = nullptr;  // the rail that messages are sent over; null: none is open
+  rail* out_ = nullptr;  // the rail over which messages are sent; null: no rail is open
   link_tasks tasks_{*this};
   outage outage_;
   joining joining_;

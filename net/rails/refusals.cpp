@@ -63,7 +63,7 @@ void refusals::explained(const rail& about, const control& said) noexcept {
   if (rail* const over = owner_.control_rail()) own_memory::tell_withdrawn(*over, gone->handle, gone->at_deadline);
 }
 
-// Reports a late access once for each rail that it has ended.
+// Reports a late access, but only once for each link of a rail.
 void refusals::note_late(std::size_t on, std::uint32_t epoch, const withdrawn_memory::item& what) noexcept {
   if (all_[on].explained > epoch) return;
   all_[on].explained = std::uint64_t{epoch} + 1;

@@ -16,8 +16,9 @@
 
 namespace weft::net::rails {
 
-/// Rails that a refused access has ended. The connection goes on if the access only came too late: its memory had been
-/// taken back. Where the fabric does not tell which memory it was, the end that was refused names it to the other.
+/// Rails that a refused access has ended. The connection goes on if the access merely came late, after its memory had
+/// been taken back. Where the fabric does not tell the owner which memory it was, the end whose access was refused
+/// names it.
 class refusals {
  public:
   refusals(rail_owner& owner, own_memory& own, peer_memory& peers) noexcept : owner_(owner), own_(own), peers_(peers) {}
@@ -28,27 +29,28 @@ class refusals {
 
   /// Notes the refusal that has ended a rail. True if the access may simply have been late.
   [[nodiscard]] bool may_have_been_late(const rail& which, const refused_access& what, const error& why) noexcept;
-  /// Whether it is known which memory the peer has refused over that rail.
+  /// Whether the peer has refused memory over that rail, and it is known which.
   [[nodiscard]] bool is_named(std::size_t on) const noexcept { return all_[on].by_peer != 0; }
   /// Whether the peer has refused memory over that rail, and it is not known which.
   [[nodiscard]] bool is_unnamed(std::size_t on) const noexcept { return all_[on].why && all_[on].by_peer == 0; }
   /// The error of a rail that a refusal of the peer's has ended; empty if none has.
   [[nodiscard]] const std::optional<error>& why(std::size_t on) const noexcept { return all_[on].why; }
-  /// Notes that error, unless one is noted already.
+  /// Notes the error of such a rail, unless it has one already.
   void note_why(std::size_t on, const error& why) noexcept {
     if (!all_[on].why) all_[on].why = why;
   }
   /// Notes that the peer has refused this end an access to the memory of this handle.
   void note_named(std::size_t on, std::uint64_t handle) noexcept;
-  /// Tells the peer, before the fence of the rail in this epoch, which memory was refused.
+  /// Tells the peer which memory was refused over the rail, if that is known. Called before the rail's fence is asked
+  /// for, while there is a control rail.
   void tell(const rail& which, std::uint32_t epoch) noexcept;
   /// Handles control_kind::refused, which names the memory of this end whose refusal has ended a rail. Ends the
-  /// connection unless that memory was taken back, and had a key on that rail.
+  /// connection unless that memory is one of the last that were taken back, and had a key on that rail.
   void explained(const rail& about, const control& said) noexcept;
   /// Forgets which memory was refused over the rail, because its fence is settled.
   void settled(std::size_t on) noexcept;
 
-  /// Restarts the time for explanations, because there is a rail again over which the peer can explain.
+  /// Restarts the peer's time for explanations, because there is a rail again over which it can explain.
   void may_explain(time_point now) noexcept;
   /// The time at which the first explanation is due; empty if none is.
   [[nodiscard]] std::optional<time_point> due_at() const noexcept;
@@ -61,12 +63,13 @@ class refusals {
   void note_late(std::size_t on, std::uint32_t epoch, const withdrawn_memory::item& what) noexcept;
 
   struct refused_over {
-    // Set if the peer has ended the rail because it refused its memory to this end. `by_peer` is the handle of that
-    // memory, once it is known. Until then the peer is not asked for the fence, so that it hears of the refusal first.
+    // Set if the rail has ended because the peer refused this end an access. `by_peer` is the handle of the memory,
+    // once it is known. Until then the peer is not asked for the fence, so that it hears of the refusal first.
     std::optional<error> why{};
     std::uint64_t by_peer = 0;
-    // Set if the rail has ended because the peer was refused memory of this end. `late` is its handle, if the fabric
-    // tells; otherwise the peer has to name it. `explained` is one more than the last epoch whose refusal is explained.
+    // Set if the rail has ended because this end refused the peer an access. `late` is the memory's handle, if the
+    // fabric tells; otherwise `unexplained` is the rail's error until the peer names the memory. `explained` is one
+    // more than the last epoch whose refusal is explained.
     std::uint64_t late = 0;
     std::optional<error> unexplained{};
     std::uint32_t unexplained_epoch = 0;

@@ -47,7 +47,7 @@ class registry {
     too_early,  ///< the connection is still being set up; `request` is unchanged
     unknown,    ///< there is no such connection; `request` is unchanged
   };
-  /// Hands the request to its connection. Throws std::bad_alloc.
+  /// Hands the request to its connection. Throws std::bad_alloc, and `request` is unchanged then.
   [[nodiscard]] static delivery deliver(const std::shared_ptr<registry>& self, const join& said,
                                         std::unique_ptr<link_request>& request);
 
@@ -68,7 +68,7 @@ class registry {
  private:
   struct entry {
     executor_core* home;  // alive while the connection is registered
-    joinable* which;      // null: it is being set up
+    joinable* which;      // null: the connection is still being set up
   };
   void put(const connection_id& id, joinable* which) {
     const std::lock_guard lock(mutex_);
@@ -91,8 +91,8 @@ class registry {
   std::atomic<std::size_t> expected_{0};
 };
 
-/// A connection's entry in the registry. Made before the peer is sent the id, because the peer may ask to add a rail at
-/// once.
+/// A connection's entry in the registry. It must be made before the id is sent to the peer, because the peer may ask to
+/// add a rail at once.
 class registry::registration {
  public:
   registration() noexcept = default;

@@ -5,7 +5,8 @@
 
 namespace weft::net::rails {
 
-/// Sizes for cutting transfers for several rails. A simulation uses smaller values, so that few bytes make many slices.
+/// Sizes by which transfers are cut into slices for several rails. A simulation uses smaller values, so that few bytes
+/// make many slices.
 struct slicing {
   std::uint64_t slice_bytes = std::uint64_t{128} << 10;
   /// The smallest transfer that is spread. A smaller one is over before a second rail would help.

@@ -22,7 +22,7 @@ struct place_in_network {
 
   [[nodiscard]] std::uint8_t first() const noexcept { return host.s6_addr[0]; }
   [[nodiscard]] bool is_loopback() const noexcept { return is_ipv6 ? IN6_IS_ADDR_LOOPBACK(&host) : first() == 127; }
-  // Whether the address can be that of a listener on one machine, loopback included.
+  // Whether a listener can have this address, loopback included.
   [[nodiscard]] bool is_of_one() const noexcept {
     if (port == 0) return false;
     if (!is_ipv6) return first() != 0 && first() < 224;  // 0: this network; from 224 on: multicast and reserved

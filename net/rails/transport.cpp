@@ -82,10 +82,10 @@ void refuse_shared_receives(const set_up_options& how) {
   throw error(errc::not_supported, "receives cannot be shared by a connection of several rails, or one that resumes");
 }
 
-// Room for copies of messages that the peer has not confirmed yet.
+// The bytes that a connection has for copies of messages that the peer has not confirmed yet.
 constexpr std::size_t kept_bytes = std::size_t{64} << 10;
 
-// Options for later links: with room for control messages, and without pointers to the caller's memory.
+// The options for later links: with room for control messages, without pointers to the caller's memory.
 set_up_options for_later(const set_up_options& how) {
   set_up_options later = with_room(how);
   later.private_data = {};
@@ -116,7 +116,7 @@ struct first_receives final : own_receives {
   const std::array<std::shared_ptr<own_receives>, 2> parts;  // the owners of the memory
 };
 
-// Makes everything except the first link that a connection of several rails needs.
+// Makes everything that a connection of several rails needs, except the first link.
 task<rails_set_up> prepare(const fabrics& ways, std::vector<rail_route> routes, const set_up_options& how,
                            const slicing& sliced) {
   rails_set_up made;
@@ -307,7 +307,7 @@ class rails_transport final : public transport {
     for (std::size_t i = 0; i < count; ++i) {
       if (!is_tried_before(addresses, i)) all.push_back(i);
     }
-    std::vector<rail_route> routes;  // for the attempt in progress
+    std::vector<rail_route> routes;  // of the attempt in progress
     std::vector<std::byte> words;
     const auto named = [&](std::size_t first) { return fmt::format("over {}", route(addresses, first).way->name()); };
     const auto attempt = [&](std::size_t first, std::size_t, const failed_attempts&) {
@@ -335,7 +335,7 @@ class rails_transport final : public transport {
     const std::size_t given = addresses.size();
     std::vector<fabric_listener> parts;
     for (std::size_t i = 0; i < std::max(given, ways_.size()); ++i) {
-      // Fabrics that share one network need only one listener for each address.
+      // Fabrics of one name, such as two of iwarp, need only one listener for each address.
       if (i >= given && is_of_same_kind(i)) continue;
       try {
         listen_options with_filter = options;
@@ -344,7 +344,7 @@ class rails_transport final : public transport {
         if (i < given) addresses[i] = made->address();
         parts.emplace_back(i % ways_.size(), std::move(made));
       } catch (const error& why) {
-        // A fabric that cannot listen on the address of another one is left out.
+        // A fabric that has no address of its own, and cannot listen at another fabric's, is left out.
         if (why.code() == errc::canceled || i < given) throw;
       }
     }

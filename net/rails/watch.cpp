@@ -13,8 +13,8 @@ namespace {
 using namespace std::chrono_literals;
 
 // The pause between looks while something is in flight. A rail that has not moved is given up at the third look in a
-// row at which another one has, less than 100 ms after it fell silent; later if that has proved too soon. While all are
-// silent none can be blamed, and the pauses double, up to longest_watch, until one shows a sign of life.
+// row at which another rail has, less than 100 ms after it fell silent; later if that has proved too soon. While all
+// rails are silent none can be blamed, and the pauses double, up to longest_watch, until a rail shows a sign of life.
 constexpr duration watch_period = 16ms;
 constexpr duration longest_watch = 60s;
 // A rail that was given up for its silence and is back sooner than this was slow, not silent.
@@ -51,7 +51,7 @@ void watch::expired() noexcept {
 std::optional<time_point> watch::next_look() const noexcept {
   const time_point now = owner_.home().now();
   std::optional<time_point> next = subject_.next_limit();
-  // A limit that has passed stays until its rail's link has ended.
+  // next_limit() goes on returning a limit that has passed until the link of its rail has ended.
   if (next) next = std::max(*next, now + watch_period);
   if (subject_.waits_for_rails()) next = std::min(next.value_or(time_point::max()), now + pause_);
   return next;
@@ -89,7 +89,8 @@ rail::sign watch::look_for_silence() noexcept {
   return latest;
 }
 
-// Asks for answers, so that rails move if they can, also rails on which only a slow answer of the peer's is due.
+// Asks for an answer over each open rail, so that it moves if it can, even if only a slow answer of the peer's is due
+// there. Leaves out rails with waiting control messages, and suspected rails with parts in flight.
 void watch::ask_rails() noexcept {
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     rail& way = owner_.rail_at(i);

@@ -17,7 +17,7 @@ namespace weft::net::rails {
 /// Looks at the rails of a connection while something is due from the peer, and gives up silent ones.
 ///
 /// A peer whose program or machine is busy is silent on all rails. So a rail that does not move is given up only while
-/// another one shows the sign of life that is missing: of the program or, if a device alone completes what is in
+/// another rail shows the sign of life that is missing: of the program or, if a device alone completes what is in
 /// flight, of the machine.
 class watch final : private weft::detail::timer {
  public:
@@ -39,7 +39,7 @@ class watch final : private weft::detail::timer {
 
   watch(rail_owner& owner, subject& what) noexcept : owner_(owner), subject_(what) {}
 
-  /// Looks within the shortest pause, and again for as long as there is a limit, or the peer owes something.
+  /// Begins to look: first within the shortest pause, then for as long as there is a limit, or the peer owes something.
   void begin() noexcept {
     if (!is_soon()) arm_soon();
   }
@@ -51,9 +51,9 @@ class watch final : private weft::detail::timer {
  private:
   // The observations of one rail.
   struct seen {
-    bool is_suspected = false;                // it has not moved between two looks, although something is in flight
+    bool is_suspected = false;                // silent between the last two looks, although something was due over it
     unsigned silent_looks = 0;                // looks since then at which another rail has shown that the peer is there
-    std::optional<time_point> given_up_at{};  // when it was given up for its silence
+    std::optional<time_point> given_up_at{};  // when the rail was given up for its silence
   };
 
   void arm_soon() noexcept;
@@ -66,7 +66,7 @@ class watch final : private weft::detail::timer {
   rail_owner& owner_;
   subject& subject_;
   patience patience_;
-  duration pause_{};            // between two looks; it grows while no rail shows a sign
+  duration pause_{};            // the pause between two looks; grows while no rail shows a sign of life
   bool is_long_pause_ = false;  // armed for longer than the shortest pause
   std::array<seen, max_rails> seen_{};
 };

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int backlog = 4096;  // the kernel caps it at net.core.somaxconn
 constexpr int most_ports_to_try = 16;
-// How long to wait for a name, or for the lock of a directory, which others hold for a few system calls.
+// How long to wait for a name, or for the lock of a directory. Others hold the lock only for a few system calls.
 constexpr auto longest_wait = std::chrono::seconds(1);
 constexpr auto pause = std::chrono::milliseconds(2);
 
@@ -72,7 +72,7 @@ socket_address plain(const socket_address& address) noexcept {
   return ipv4(host, address.port());
 }
 
-// Replaces a wildcard address by the loopback, which a connection to it reaches.
+// Replaces a wildcard address by the loopback address, which a connection to the wildcard reaches.
 socket_address reachable(const socket_address& address) noexcept {
   if (address.family() == AF_INET) {
     const bool is_any = as<sockaddr_in>(address).sin_addr.s_addr == htonl(INADDR_ANY);
@@ -106,7 +106,8 @@ int bind_name(const descriptor& socket, const unix_name& name) noexcept {
 
 void start_listening(const descriptor& socket) { checked(socket.calls().listen(socket.fd(), backlog), "listen"); }
 
-// Ports whose names are taken stay reserved until one has been found, or the kernel would choose them again.
+// Binds the socket to the name for a free port, and returns the address. Ports whose names are taken stay reserved
+// meanwhile, or the kernel would choose them again.
 socket_address bind_free_port(const descriptor& socket, const socket_address& address) {
   std::vector<descriptor> reserved;
   for (int tries = 0;; ++tries) {
@@ -122,13 +123,13 @@ socket_address bind_free_port(const descriptor& socket, const socket_address& ad
 enum class holder : std::uint8_t {
   nobody,    // nobody listens there
   dead,      // the listener's process has died
-  alive,     // a process of this user listens, or something else than a socket of this kind is there
+  alive,     // a process of this user listens, something else than such a socket is there, or nobody can tell
   stranger,  // a process of another user listens, which peers of this user skip
   silent,    // the listener's backlog is full
 };
 
-// Finds out who has a name that cannot be bound. Only a connection shows that, because a live listener answers. A
-// killed listener may still answer for a moment, because the kernel ends its io_uring operations in the background.
+// Finds out who has a name that cannot be bound. Only a connection shows who that is, because a live listener answers.
+// A killed listener may still answer for a moment, because the kernel ends its io_uring operations in the background.
 holder holder_of(const unix_name& name, system_calls& calls) {
   const descriptor probe = open_unix_socket(calls, SOCK_NONBLOCK);
   const int result = calls.connect(probe.fd(), name.data(), name.size());
@@ -152,7 +153,8 @@ bool is_socket(const std::string& path, system_calls& calls) noexcept {
   return calls.lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode);
 }
 
-// Binds an abstract name, which disappears with its socket. Waits while its owner is dead, busy, or not yet listening.
+// Binds an abstract name, which disappears with its socket. Waits, at most longest_wait, while the socket that has the
+// name belongs to a dead process, has a full backlog, or does not listen yet.
 task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
   const time_point deadline = executor_core::current()->now() + longest_wait;
   for (;;) {
@@ -164,11 +166,11 @@ task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
   }
 }
 
-// A listener locks the directory of its path from bind(2) to listen(2), and while it checks for a left-over socket and
-// replaces it. Otherwise a socket that does not listen yet would be taken for a dead listener's, and of two listeners
-// that find a dead one's socket, the second would remove the file of the first. The lock is on the directory, because a
-// lock file would be left behind; it ends with the process. Yields an empty descriptor if it gets no lock: then nothing
-// is replaced.
+// Locks the directory of a listener's path: from bind(2) to listen(2), and while the listener checks for a left-over
+// socket and replaces it. Otherwise a socket that does not listen yet would be taken for a dead listener's, and if two
+// listeners find a dead listener's socket, the second would remove the file of the first. The lock is on the directory,
+// because a lock file would be left behind; the lock ends with the process. Yields an empty descriptor if there is no
+// lock in time: then nothing is replaced.
 task<descriptor> lock_directory_of(const std::string& path, system_calls& calls) {
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -263,7 +265,7 @@ task<listening_socket> listen_at(const socket_address& address) {
   if (address.port() != 0) {
     const unix_name name = unix_name::of(address);
     const int result = co_await bind_in_time(socket, name);
-    // Any user can take a name. Unless peers would reach the process that has it, the error is not EADDRINUSE, so that
+    // Any user can take a name. If peers would not reach its holder, the error is EACCES instead of EADDRINUSE, so that
     // this process may still listen at the address over another fabric.
     if (result == -EADDRINUSE && holder_of(name, calls) != holder::alive) {
       throw system_error(EACCES, "bind the address: a process that peers of this user cannot reach has its name");

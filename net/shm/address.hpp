@@ -25,7 +25,8 @@ class unix_name {
  public:
   /// The abstract name for a numeric address and port. An IPv4-mapped IPv6 address has the name of the IPv4 address.
   [[nodiscard]] static unix_name of(const socket_address& address);
-  /// Throws errc::invalid_address if `path` is not a path, or is too long for a socket.
+  /// The name for a path. Throws errc::invalid_address if `path` is empty, has a zero byte, or is too long for a
+  /// socket.
   [[nodiscard]] static unix_name of_path(std::string_view path);
 
   [[nodiscard]] const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address_); }
@@ -45,8 +46,8 @@ class unix_name {
 /// addresses. As with TCP, a wildcard address as the target stands for the loopback.
 [[nodiscard]] std::vector<unix_name> names_of(const socket_address& target);
 
-/// Returns 0 for an address of this machine, -EADDRNOTAVAIL for another, or another -errno of bind(2). Tests that by
-/// binding a socket, because lists of addresses are wrong in containers.
+/// Finds out whether an address is one of this machine's, by binding a socket, because lists of addresses are wrong in
+/// containers. Returns 0 if it is, -EADDRNOTAVAIL if it is not, or another -errno of socket(2) or bind(2).
 [[nodiscard]] int find_here(const socket_address& address, system_calls& calls) noexcept;
 
 /// Opens an AF_UNIX socket of the kind that is used here, SOCK_SEQPACKET. Throws weft::error.
@@ -63,7 +64,8 @@ class socket_file {
   socket_file& operator=(socket_file&&) = delete;
   ~socket_file() { remove(); }
 
-  /// Removes the file. Called while the socket still listens, because nobody takes the path over then.
+  /// Removes the file, unless another file has replaced it. Call it while the socket still listens, because then nobody
+  /// takes the path over.
   void remove() noexcept;
 
  private:

@@ -12,7 +12,7 @@
 
 namespace weft::net::shm {
 
-/// The message or write of the peer's that is arriving, or has arrived last.
+/// The peer's message or write that is arriving, or the last that has arrived.
 class arriving_request {
  public:
   void begin(const record& header) noexcept {
@@ -36,12 +36,13 @@ class arriving_request {
   struct destination {
     std::span<std::byte> memory;
     software::access_status status = software::access_status::ok;
-    bool may_shrink = false;  ///< the file behind the memory
+    bool may_shrink = false;  ///< a file behind the memory may become shorter
   };
-  /// Where the next bytes go, at most `most`: in `message`, or, if that is null, in the memory of a write.
+  /// Where the next bytes go, at most `most`: into the receive `message`, or, if that is null, into the memory of a
+  /// write, whose key is looked up. Only inside a batch of `keys`.
   [[nodiscard]] destination next_place(std::size_t most, const mr::slice* message, software::key_table::reader& keys,
                                        software::stream_id from) const noexcept;
-  /// Stores the next bytes of a write. The caller covers the key look-ups by a batch.
+  /// Stores the next bytes of a write, whose key is looked up. Only inside a batch of `keys`.
   [[nodiscard]] software::access_status store(std::span<const std::byte> content, software::key_table::reader& keys,
                                               software::stream_id from) const noexcept;
 

@@ -21,10 +21,11 @@ using mr::detail::round_up;
 
 namespace {
 
-// F_SEAL_SEAL forbids further seals, because a later seal against writing would break this end's mapping of the file.
+// F_SEAL_SEAL forbids further seals, because after a seal against writing an end could no longer map the file.
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Creates a file that cannot be executed, because a system may demand that (vm.memfd_noexec).
+// Creates a file that cannot be executed, if the kernel knows such files, because a system may demand that
+// (vm.memfd_noexec).
 int make_file(system_calls& calls) {
   constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   constexpr unsigned not_executed = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3 (else EINVAL); the headers may be older
@@ -89,7 +90,7 @@ ring_reader channel::reader() const noexcept {
   return {{memory_.data() + ring_offset(!accepted_), ring_bytes_}, own(), other()};
 }
 
-// Pages of more than 4 KiB may belong to the ring in part only.
+// A page of more than 4 KiB may also hold something else than this ring: it is reserved, but never given back.
 bool channel::reserve_writer() noexcept {
   const std::size_t page = page_bytes();
   const std::size_t begin = ring_offset(accepted_);

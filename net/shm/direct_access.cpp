@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::uint64_t bit_of(std::uint32_t number) noexcept { return std::uint64_t{1} << number; }
 
-// Limits what is mapped for a peer, because a sparse file can be as long as the whole address space.
+// The most that is mapped for a peer. There has to be a limit, because a sparse file can be as long as the whole
+// address space.
 std::uint64_t memory_of_machine() noexcept {
   static const std::uint64_t bytes = mr::detail::page_bytes() * static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
   return bytes;

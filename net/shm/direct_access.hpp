@@ -33,17 +33,17 @@ class direct_access {
     std::byte* first;
     mr::mapping file;
 
-    /// Where the access lies in this process; null if the loan does not allow it, so the owner has to refuse it.
+    /// Where the access lies in this process; null if the loan does not allow it: then it is left to the owner.
     [[nodiscard]] std::byte* at(std::uint64_t address, std::uint64_t bytes, right wanted) const noexcept;
   };
 
-  /// `own` and `other` are this end's words and the peer's, and outlive it.
+  /// `own` and `other` are this end's words and the peer's, and must outlive this object.
   direct_access(end_words& own, const end_words& other) noexcept : own_(own), other_(other) {}
 
-  /// Maps the memory that the peer offers, or declines it. `file` came with the offer; empty: this process had no
-  /// descriptor left. Returns what is wrong with the offer, or null; then an answer is owed.
+  /// Maps the memory that the peer offers, or declines it. `file` came with the offer; it is empty if this process had
+  /// no descriptor left for it. Returns what is wrong with the offer, or null; then an answer is owed.
   [[nodiscard]] const char* consider(const record& offer, const offered_memory& where, descriptor file) noexcept;
-  /// Unmaps a loan that the peer has ended. Returns what is wrong with that, or null; then an answer is owed.
+  /// Unmaps a loan that the peer has ended. Returns what is wrong with `number`, or null; then an answer is owed.
   [[nodiscard]] const char* give_back(std::uint32_t number) noexcept;
   /// Unmaps the loan of a key that this end does not use any more.
   void forget(std::uint32_t key) noexcept;
@@ -55,10 +55,11 @@ class direct_access {
     static_assert(loan_visit::open == end_words::open);
     return {own_.turn, other_.lent[where.number]};
   }
-  /// Where the `bytes` bytes at `address` are mapped, and the rights; `first` is null if not all are.
+  /// Where the `bytes` bytes at `address` are mapped, and the rights; `first` is null if they are not all mapped, or
+  /// may be neither read nor written.
   [[nodiscard]] direct_place place(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) noexcept;
 
-  /// The next answer that is owed to the peer. To be followed by answered() once it is in the ring.
+  /// The next answer that is owed to the peer, or empty. To be followed by answered() once the answer is in the ring.
   [[nodiscard]] std::optional<record> next_answer() const noexcept;
   void answered(const record& what) noexcept;
 
@@ -69,9 +70,9 @@ class direct_access {
   end_words& own_;
   const end_words& other_;
   std::array<std::unique_ptr<range>, max_loans> ranges_;  // by their numbers
-  std::array<std::uint32_t, max_loans> order_{};          // the numbers of all ranges, the last used first
+  std::array<std::uint32_t, max_loans> order_{};          // the numbers of all ranges; find() swaps its result to [0]
   std::size_t count_ = 0;
-  std::uint64_t mapped_bytes_ = 0;  // never more than the machine has
+  std::uint64_t mapped_bytes_ = 0;  // the bytes of all mappings, at most the machine's memory
   // The answers that are owed: one bit for each loan, by its number.
   std::uint64_t taken_ = 0;
   std::uint64_t declined_ = 0;

@@ -77,7 +77,7 @@ void direct_loans::revoke(std::uint32_t key, revocation& who) noexcept {
   found->who = &who;
 }
 
-// The peer cannot be inside of memory that it was not handed, or could not map.
+// Leaves out loans whose memory the peer was not handed, or could not map: the peer cannot be inside of those.
 bool direct_loans::shut_out() noexcept {
   bool is_outside = true;
   for (const std::unique_ptr<item>& each : items_) {
@@ -91,8 +91,8 @@ bool direct_loans::shut_out() noexcept {
   return is_outside;
 }
 
-// Leaves at most one offer unanswered, even one whose loan has ended since, so that a file in the socket is known to
-// belong to it.
+// Makes no offer while another is unanswered, even if the loan of that other offer has ended since. So a file in the
+// socket always belongs to the unanswered offer.
 std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
   for (const std::unique_ptr<item>& each : items_) {
     if (each->at == stage::ending) {

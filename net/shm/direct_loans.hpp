@@ -34,18 +34,19 @@ class direct_loans final : private weft::detail::remote_work {
     ~lender() = default;
   };
 
-  /// `own` and `other` are this end's words and the peer's; all outlive it.
+  /// `own` and `other` are this end's words and the peer's. All arguments must outlive this object.
   direct_loans(lender& owner, executor_core& home, end_words& own, const end_words& other) noexcept
       : owner_(owner), home_(home), own_(own), other_(other) {}
   direct_loans(const direct_loans&) = delete;
   direct_loans& operator=(const direct_loans&) = delete;
-  /// Takes all loans back, from a peer that is outside, has gone, or has broken the rules.
+  /// Takes all loans back. The peer must be outside of the memory, be gone, or have broken the rules.
   ~direct_loans();
 
   /// Plans to offer memory that the peer has accessed, if it may be lent; `range` is the range that the key opens.
   void consider(std::uint32_t key, const software::key_table::reader::range& range,
                 software::direct_memory& whole) noexcept;
-  /// Ends the loan of a revoked key. Calls who.revoked() once the peer is outside of the memory.
+  /// Ends the loan of a revoked key. Calls who.revoked() once the peer is known to be outside of the memory, maybe at
+  /// once.
   void revoke(std::uint32_t key, revocation& who) noexcept;
   /// Shuts the peer out of everything, because the connection has ended. True once it is outside; ask again until then.
   [[nodiscard]] bool shut_out() noexcept;
@@ -53,8 +54,8 @@ class direct_loans final : private weft::detail::remote_work {
   /// A record for the peer about a loan.
   struct notice {
     record header;
-    offered_memory where{};  // of an offer, whose file has to be sent first
-    int file = -1;
+    offered_memory where{};  // only in an offer
+    int file = -1;           // only in an offer: has to be sent before the record
   };
   [[nodiscard]] std::optional<notice> next_notice() noexcept;
   void said(const notice& what) noexcept;
@@ -92,7 +93,7 @@ class direct_loans final : private weft::detail::remote_work {
 
    private:
     void end() noexcept override;
-    std::atomic<std::uint64_t> turn_{0};  // of the peer, when it was shut out
+    std::atomic<std::uint64_t> turn_{0};  // the peer's `turn` when the peer was shut out
   };
 
   void run_on_executor() noexcept override;
@@ -105,7 +106,7 @@ class direct_loans final : private weft::detail::remote_work {
   end_words& own_;
   const end_words& other_;
   std::vector<std::unique_ptr<item>> items_;  // by their numbers
-  std::optional<std::uint32_t> unanswered_;   // the offer that the peer has not answered
+  std::optional<std::uint32_t> unanswered_;   // number of the offer that the peer has not answered
   std::atomic<bool> submitted_{false};        // run_on_executor() is due
 };
 

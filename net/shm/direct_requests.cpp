@@ -19,8 +19,8 @@ namespace {
 // How many bytes of one request a turn moves to or from memory that the peer has lent.
 constexpr std::size_t bytes_a_visit = std::size_t{256} << 10;
 
-// Copies between a request's memory, from offset `from` on, and the peer's memory at `place`; `by_words`: word by word,
-// as a write that is whole in a record is stored.
+// Copies between a request's memory, from offset `from` on, and the peer's memory at `place`. `by_words`: tears no
+// word, as for writes of up to whole_bytes. False if a file behind the request's memory has become shorter.
 bool copy_directly(const software::domain& home, const work_request& work, std::uint64_t from,
                    std::span<std::byte> place, bool by_words) {
   const bool reads = work.kind == work_kind::read;
@@ -74,7 +74,7 @@ std::byte* direct_requests::find(const work_request& work, std::uint64_t bytes,
   return visit(work, 0, *range, {place, bytes}, true) == outcome::done ? step::done : step::wait;
 }
 
-// Lent memory may be used once the peer has executed all earlier requests.
+// Uses lent memory only once the peer has executed all earlier requests.
 direct_requests::step direct_requests::execute(posted_request& item, bool awaits_answers) noexcept {
   if (item.moved != 0 && gate_.is_behind) return step::by_request;  // a part of it is in the ring
   const direct_access::range* range = nullptr;

@@ -27,7 +27,7 @@ class direct_requests {
   direct_requests(const direct_requests&) = delete;
   direct_requests& operator=(const direct_requests&) = delete;
 
-  /// Whether the peer has ever offered memory.
+  /// Whether the peer has offered memory, and end() was not called since.
   [[nodiscard]] bool are_possible() const noexcept { return access_ != nullptr; }
   /// The gate of the places from find(), which are used without a request.
   [[nodiscard]] const direct_gate& gate() const noexcept { return gate_; }
@@ -36,17 +36,19 @@ class direct_requests {
   }
   enum class step : std::uint8_t {
     done,        ///< the whole request has been executed
-    wait,        ///< for requests before it, or for the next turn, because it is too large for one
+    wait,        ///< the request waits for earlier ones, goes on in the next turn, or the link has just ended
     by_request,  ///< the owner has to execute it
   };
-  /// Executes (a part of) a request, after are_possible(). `awaits_answers`: earlier reads or atomics are unanswered.
+  /// Executes a request, or a part of one. Only if are_possible(). `awaits_answers`: earlier reads or atomic operations
+  /// are unanswered.
   [[nodiscard]] step execute(posted_request& item, bool awaits_answers) noexcept;
-  /// Executes a write or read of up to whole_bytes, only if no answer is awaited. `wait`: execute() will do it.
+  /// Executes a write or read of up to whole_bytes at once. Only if are_possible(), and while no answer is awaited. If
+  /// the result is `wait`, the request is left to execute().
   [[nodiscard]] step execute_now(const work_request& work, std::uint64_t bytes) noexcept;
-  /// Whether a request goes on in the next turn, because it is too large for one; until begin().
+  /// Whether a request that is too large for one turn goes on in the next; begin() clears this.
   [[nodiscard]] bool are_postponed() const noexcept { return postponed_; }
   void begin() noexcept { postponed_ = false; }
-  /// Called when a write has been left to the peer.
+  /// Notes that a write is left to the peer, so that direct accesses wait until the peer has executed it.
   void wrote() noexcept { gate_.is_behind = true; }
   /// Unmaps the loan of a key that this end gives back.
   void forget(std::uint32_t key) noexcept {
@@ -75,7 +77,7 @@ class direct_requests {
     shut,  ///< the owner has ended the loan; nothing has happened
     torn,  ///< the file behind the local memory has become shorter
   };
-  // The peer's memory in this process, and its range; null if not lent for this.
+  // Where the peer's memory for the request is mapped, and its range; null if it is not lent for such an access.
   [[nodiscard]] std::byte* find(const work_request& work, std::uint64_t bytes,
                                 const direct_access::range*& range) noexcept;
   [[nodiscard]] step execute_piece(posted_request& item, const direct_access::range& where, std::byte* place) noexcept;

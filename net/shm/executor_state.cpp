@@ -70,7 +70,7 @@ void executor_state::leave() noexcept {
   if (--ends_ == 0 && !std::exchange(leaving_, true)) executor_.submit(*this);
 }
 
-// Runs outside of any poll, so that the poller can be removed.
+// Stops the polling if there are no ends. Runs outside of any poll, so that the poller can be removed.
 void executor_state::run_on_executor() noexcept {
   leaving_ = false;
   if (ends_ != 0 || !std::exchange(polled_, false)) return;
@@ -83,7 +83,8 @@ void executor_state::warm_up(polled_end& item) noexcept {
   if (!armed_) item.wake_up();
 }
 
-// The end announces that it sleeps before it is polled for the last time, so that no work is missed.
+// Makes an end cold, unless its last poll finds work. The end announces that it sleeps before that poll, so that no
+// work is missed.
 void executor_state::cool(polled_end& item) noexcept {
   item.fall_asleep();  // mutant: leave an idle end
   cooling_ = &item;

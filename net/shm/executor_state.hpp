@@ -32,7 +32,7 @@ class polled_end {
   /// From now on new work makes the socket readable; work that is there already does not.
   virtual void fall_asleep() noexcept = 0;
   virtual void wake_up() noexcept = 0;
-  /// Notes that the socket has a packet or, `at_end`, has ended; no more than that, because poll() follows.
+  /// Notes that the socket has a packet or, if `at_end`, has ended. Must do no more than that, because poll() follows.
   virtual void socket_ready(bool at_end) noexcept = 0;
 
   // How the end is polled:
@@ -79,7 +79,7 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   [[nodiscard]] bool may_lose_events() const noexcept override { return false; }
   [[nodiscard]] int wait_fd() const noexcept override { return sockets_.fd(); }
 
-  // remote_work: the last end has gone
+  // remote_work: submitted when the last end has gone
   void run_on_executor() noexcept override;
 
   void leave() noexcept;
@@ -102,8 +102,8 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   std::size_t ends_ = 0;
   std::uint32_t polls_ = 0;
   bool armed_ = false;
-  bool hears_more_ = false;  // the last look at the sockets has not seen all of them
-  bool polled_ = false;      // by the executor
+  bool hears_more_ = false;  // the last look at the sockets may have missed some that are ready
+  bool polled_ = false;      // the executor polls this object
   bool leaving_ = false;     // run_on_executor() is due
 };
 

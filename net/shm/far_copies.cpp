@@ -78,8 +78,8 @@ const char* far_copies::begin(std::span<const std::byte> content, std::uint64_t 
   return nullptr;
 }
 
-// The peer keeps the payload as long as its connection lasts, and sets `payloads` to let_go before it ends. So a copy
-// that finds it `kept` afterwards is what the peer has sent.
+// The peer keeps the payload as long as its connection lasts, and sets `payloads` to let_go before the connection ends.
+// So if `payloads` is still `kept` after the copy, the copy is what the peer has sent.
 far_copies::outcome far_copies::copy(std::span<std::byte> to, std::uint64_t from) noexcept {
   const int result = process_->copy(to, pieces_, from);
   std::atomic_thread_fence(std::memory_order_acquire);  // the copy comes first: pairs with shm_link::end_because()

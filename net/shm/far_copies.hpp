@@ -20,8 +20,8 @@
 
 namespace weft::net::shm {
 
-/// Large payloads, which the receiver copies out of the sender's memory where the kernel lets it: of this end's
-/// requests, and of the peer's.
+/// The large payloads of both ends' requests, which the receiver copies out of the sender's memory where the kernel
+/// lets it.
 class far_copies {
  public:
   /// Payloads from this size on are copied by the receiver; for smaller ones the system call costs more than the second
@@ -47,7 +47,8 @@ class far_copies {
 
   // ---- out of the peer's memory ----
 
-  /// Tests for the peer whether this end can copy. Returns what is wrong with `content`, or null, and owes an answer.
+  /// Tests for the peer whether this end can copy. Returns what is wrong with `content`, or null; then an answer is
+  /// owed.
   [[nodiscard]] const char* prove(std::span<const std::byte> content) noexcept;
   /// Begins to copy a payload of `total` bytes; `content` lists its pieces. Returns what is wrong with them, or null.
   [[nodiscard]] const char* begin(std::span<const std::byte> content, std::uint64_t total) noexcept;
@@ -82,7 +83,7 @@ class far_copies {
   link_breaker& link_;
   enum class state : std::uint8_t { untried, asked, possible, impossible };
   state by_peer_ = state::untried;
-  proof_word proof_;                                // of this end's memory
+  proof_word proof_;                                // the proof that the peer can read this end's memory
   std::optional<peer_process> process_;             // the peer's process; empty: the peer has sent no proof
   std::array<far_piece, max_far_pieces> pieces_{};  // of the payload that is being copied
   bool copying_ = false;

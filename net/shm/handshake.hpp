@@ -6,21 +6,22 @@
 #include <cstdint>
 #include <span>
 
-// The frames that set a connection up, before there is a ring: one packet each. Encoding only, no I/O.
+// The frames that set a connection up, before there is a ring: one packet each. This file only encodes and decodes
+// them.
 //
 //   connector                         acceptor
 //       hello  ------------------------->
 //              <-------------------------  accept with the channel, or reject
 //       ready  ------------------------->
 //
-// accept() waits for the ready, so that a connector that cannot map the channel, or is stopped before it has, leaves no
-// link at its peer.
+// accept() waits for the `ready` frame. So no link is left at the acceptor if the connector cannot map the channel, or
+// is stopped before that.
 namespace weft::net::shm {
 
 enum class frame_kind : std::uint8_t { hello = 1, accept = 2, reject = 3, ready = 4 };
 
 enum class reject_reason : std::uint8_t {
-  program = 0,        ///< the listening program rejects the peer; the private data may say why
+  program = 0,        ///< the program rejects the peer, or has no descriptor left; the private data may say why
   other_user = 1,     ///< the connector runs as another user than the acceptor
   other_version = 2,  ///< the acceptor does not speak the version of the hello
   unable = 3,         ///< the acceptor cannot create memory to share; the private data may say why
@@ -33,11 +34,12 @@ enum class reject_reason : std::uint8_t {
 ///   10  kind, 1 byte
 ///   11  reason, 1 byte; 0 except in a reject
 ///   12  reads that the peer may have outstanding at the sender, 2 bytes
-///   14  reads that the sender wants to have outstanding at the peer, 2 bytes
-///   16  bytes in each ring, 4 bytes: the most that is wanted; in an accept, what was agreed
+///   14  reads that the sender may have outstanding at the peer, 2 bytes
+///   16  length of each ring in bytes, 4 bytes
 ///   20  private data, up to 56 bytes: the rest of the packet
 ///
-/// Fields that a kind does not use are 0.
+/// In a hello, the numbers at 12, 14 and 16 are the most that the connector wants; in an accept, they are what was
+/// agreed. Fields that a kind does not use are 0.
 struct frame {
   static constexpr std::uint16_t spoken_version = 2;
   static constexpr std::size_t header_bytes = 20;
@@ -72,7 +74,7 @@ enum class frame_status : std::uint8_t {
   good,
   foreign,        ///< not a frame of weft
   other_version,  ///< frame::version says which; no other member is set
-  malformed,      ///< of this version, but invalid
+  malformed,      ///< a frame of this version, but invalid
 };
 
 /// Parses a packet, of which nothing is trusted.

@@ -18,12 +18,14 @@ namespace weft::net::shm {
 /// The most text in a `broken` record, in bytes.
 inline constexpr std::size_t max_words = 160;
 
-/// The error for a refused access; no protocol error if `is_late`: the peer may not know that the key is revoked.
+/// The error for an access of the peer's that this end refuses: errc::protocol_error, or errc::connection_failed if
+/// `is_late`, because the peer may not know yet that the key is revoked.
 [[nodiscard]] error why_refused(const refused_access& what, software::access_status status, bool is_late) noexcept;
 [[nodiscard]] record record_of(const refused_access& what) noexcept;
-/// How a request ended with the link; `refused` is the peer's record of the request that it refused, if any.
+/// The status of a request that ends because the link does. `refused` is the `broken` record in which the peer refused
+/// one of this end's requests, if there is such a record.
 [[nodiscard]] work_status status_of(const posted_request& item, const std::optional<record>& refused) noexcept;
-/// Why the peer has broken the connection.
+/// The error that says why the peer has broken the connection: `header` and `content` are its `broken` record.
 [[nodiscard]] error why_broken(const record& header, std::span<const std::byte> content) noexcept;
 
 }  // namespace weft::net::shm

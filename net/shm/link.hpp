@@ -17,14 +17,14 @@ namespace weft::net::shm {
 /// A connection that has been set up, and is about to become a link.
 struct established {
   channel memory;
-  descriptor socket;                 ///< AF_UNIX: carries wake-ups, and ends when the peer or its process is gone
+  descriptor socket;                 ///< AF_UNIX: carries wake-ups and files; ends when the peer or its process is gone
   std::uint16_t incoming_reads = 0;  ///< reads that the peer may have outstanding here
   std::uint16_t outgoing_reads = 0;  ///< reads that this end may have outstanding at the peer
-  std::string peer;                  ///< "127.0.0.1:7471"; for link::peer()
-  pid_t process = 0;                 ///< the peer's pid; 0 if it is of another user, or has no pid in this namespace
+  std::string peer;                  ///< link::peer(): "127.0.0.1:7471", "unix:/run/a"; at an acceptor "process 4711"
+  pid_t process = 0;                 ///< the peer's pid; 0 if its user is another or unknown, or it has no pid here
 };
 
-/// Makes the link; called on the executor that is to own it. `receives` may be null.
+/// Makes the link; called on the executor that is to own it. `receives` is the shared receive queue, or null.
 [[nodiscard]] std::unique_ptr<net::link> make_link(established made, std::shared_ptr<software::domain> home,
                                                    std::shared_ptr<receive_queue> receives);
 

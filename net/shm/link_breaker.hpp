@@ -15,13 +15,13 @@ struct refused_access {
   std::uint64_t bytes;
   std::uint64_t address;
   std::uint32_t key;
-  std::uint32_t number;  ///< index among the peer's requests, modulo 2^32
+  std::uint32_t number;  ///< index of the request among the peer's requests, modulo 2^32
 };
 
 /// The link as seen by its parts, which end it when they cannot go on.
 class link_breaker {
  public:
-  /// Ends the link, because this end cannot go on.
+  /// Ends the link with the error `why`, because the connection cannot go on.
   virtual void break_off(const error& why) noexcept = 0;
   /// Ends the link, because the peer has broken the rules of the protocol.
   virtual void break_rules(std::string_view what) noexcept = 0;

@@ -86,7 +86,8 @@ class request final : public net::link_request {
   static void set_private_data(frame& answer, std::span<const std::byte> data) {
     if (!answer.set_private_data(data)) throw error(errc::invalid_argument, "too much private data");
   }
-  // Creates the channel. If that fails, rejects the peer as reject_reason::unable, so that it tries another fabric.
+  // Creates the channel. If that fails for another reason than a lack of descriptors, which accept() handles, rejects
+  // the peer with reject_reason::unable, so that the peer tries another fabric.
   channel make_channel(std::size_t ring_bytes) {
     try {
       return channel::make(ring_bytes, socket_->calls());
@@ -121,8 +122,8 @@ class listener final : public socket_listener {
         any_user_(path_of(name()).has_value()) {}
 
  private:
-  // An origin is one process if its user is this process's, else the whole user, because other users may be silent on
-  // purpose, and a user can have any number of processes.
+  // Each process of this process's user is an origin of its own. Another user is one origin with all of its processes,
+  // because they may be silent on purpose, and may be any number.
   [[nodiscard]] peer_origin origin_of(const descriptor& socket, const socket_address&) const noexcept override {
     ucred who{};
     socklen_t length = sizeof who;
@@ -144,7 +145,8 @@ class listener final : public socket_listener {
   bool any_user_;
 };
 
-// Rejects only after reading the hello: closing a socket with unread packets gives the peer ECONNRESET first.
+// Rejects only after reading the hello: closing a socket with unread packets gives the peer ECONNRESET before the
+// rejection.
 task<std::unique_ptr<net::link_request>> listener::receive_request(std::unique_ptr<descriptor> socket,
                                                                    const socket_address&, time_point deadline) {
   const ucred who = peer_of(*socket);

@@ -10,8 +10,8 @@
 
 namespace weft::net::shm {
 
-/// Listens for processes of this machine. Yields a peer once its hello has arrived; socket_listener says what becomes
-/// of others. Without a path, rejects processes of other users.
+/// Listens for processes of this machine, and yields each peer once its hello has arrived. For peers that send no
+/// hello, see socket_listener. Unless the socket has a path, rejects processes of other users.
 [[nodiscard]] std::unique_ptr<net::link_listener> listen(listening_socket at, std::shared_ptr<software::domain> home,
                                                          const shm_options& of_device, const listen_options& options);
 

@@ -7,8 +7,8 @@
 
 namespace weft::net::shm {
 
-// Answers to a fence, for example, are sent even after this end has finished, because the peer may ask for them until
-// it has finished too.
+// Answers about fences and far copies are sent even after this end has finished, because the peer may ask for them
+// until it has finished, too.
 bool notices::send() noexcept {
   if (owes_fenced_) {  // mutant: answer no fence
     if (!around_.output.send({.kind = record_kind::fenced}, {})) return false;
@@ -26,8 +26,8 @@ bool notices::send() noexcept {
   return true;
 }
 
-// Sends the file first, so that it is there when the peer takes the offer. Withholds the offer if the socket has no
-// room for the file, because the peer does not read its packets.
+// Sends an offer's file first, so that the file is there when the peer takes the offer. Withholds the offer if the file
+// cannot be sent: the socket may have no room for it, because the peer does not read its packets.
 bool notices::send(const direct_loans::notice& what) noexcept {
   const bool is_offer = what.header.kind == record_kind::offer;
   const auto where = std::as_bytes(std::span(&what.where, is_offer ? 1 : 0));

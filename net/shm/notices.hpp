@@ -20,8 +20,8 @@
 
 namespace weft::net::shm {
 
-/// Sends and takes the records that are neither requests nor their answers: about loans of memory to either end,
-/// fences, and far copies. Also owns the loans of this end's memory.
+/// Sends and takes the records about loans of memory to either end, fences, and far copies; only the peer's `copied`
+/// records are taken by the link itself. Also owns the loans of this end's memory.
 class notices {
  public:
   /// The parts of the link that notices use.
@@ -44,24 +44,25 @@ class notices {
   /// Whether there may be notices to send.
   [[nodiscard]] bool are_owed() const noexcept { return owed_; }
   void owe() noexcept { owed_ = true; }
-  /// Sends the notices that are due. False if the ring lacks room for all of them yet.
+  /// Sends the notices that are due. False while some of them still wait for room in the ring.
   [[nodiscard]] bool send() noexcept;
-  /// Takes a notice; breaks the link if it is invalid. False if the record is no notice.
+  /// Takes a record of the peer's if it is a notice; an invalid notice breaks the link. False if it is no notice.
   [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
-  /// Called when the socket has a packet.
+  /// Notes that a packet has arrived at the socket; every few times, reads the packets that are there.
   void packet_arrived() noexcept { wake_ups_.arrived(); }
 
-  /// Offers the memory to the peer, which can then access it without this end.
+  /// Plans to lend `whole`, which the peer has accessed by `key`, so that the peer can access it without this end. Does
+  /// nothing if direct_loans::consider() finds that it may not be lent, or if memory is short.
   void lend(std::uint32_t key, software::direct_memory& whole) noexcept;
   [[nodiscard]] bool has_lent() const noexcept { return loans_ != nullptr; }
-  /// Only after has_lent(). Ends the loan of a revoked key; calls who.revoked() once the peer is outside of the memory.
+  /// Ends the loan of a revoked key; calls who.revoked() once the peer is outside of the memory. Only if has_lent().
   void revoke(std::uint32_t key, revocation& who) noexcept {
     owed_ = true;
     loans_->revoke(key, who);
   }
-  /// Shuts the peer out of all that it was lent. True once it is outside; ask again until then.
+  /// Shuts the peer out of all memory that it was lent. True once the peer is outside; call again until then.
   [[nodiscard]] bool shut_out() noexcept { return loans_ == nullptr || loans_->shut_out(); }
-  /// Takes back all loans; called once the peer uses none any more.
+  /// Takes back all loans. The peer must no longer use any of them.
   void end_loans() noexcept { loans_.reset(); }
 
  private:
@@ -69,7 +70,7 @@ class notices {
 
   const surroundings around_;
   wake_ups wake_ups_;
-  std::unique_ptr<direct_loans> loans_;  // null: the peer has accessed nothing that it may be lent
+  std::unique_ptr<direct_loans> loans_;  // null: no memory was considered for a loan, or end_loans() was called
   bool owed_ = false;
   bool owes_fenced_ = false;
 };

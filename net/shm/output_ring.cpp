@@ -60,10 +60,12 @@ void output_ring::publish_now() noexcept {
 void output_ring::wake_sleeper() noexcept {
   std::atomic<std::uint32_t>& attention = memory_.other().attention;
   if (attention.exchange(end_words::awake, std::memory_order_seq_cst) == end_words::awake) return;
-  // This never blocks (MSG_DONTWAIT). If there is no room for the packet, other wake-ups are in flight.
+  // The call never blocks (MSG_DONTWAIT). If the socket has no room for the packet, it holds earlier packets, which
+  // wake the peer as well.
   const int result = send_wake_up(socket_);
   if (result == 0 || result == -EAGAIN || result == -EPIPE || result == -ECONNRESET) return;
-  // The peer counts as awake now, so nothing would wake it later; it learns of the end from the socket.
+  // The peer counts as awake now, and nothing would wake it later. So the link ends; the peer learns that from the
+  // socket.
   const auto text = software::words::format("the peer cannot be woken up: errno %d", -result);
   link_.break_off(make_error(errc::connection_failed, text.view()));
 }

@@ -23,36 +23,38 @@ class output_ring {
   output_ring& operator=(const output_ring&) = delete;
 
   /// Finds contiguous room for a record: its header, and a payload of at least `least` and at most `most` bytes. Empty
-  /// if there is not enough room yet.
+  /// if there is not enough room yet. Breaks the link, and is empty, if the kernel has no pages for the ring, or the
+  /// peer's read position is impossible.
   [[nodiscard]] std::span<std::byte> find_room(std::size_t least, std::size_t most) noexcept;
   /// Finds room for a record with `bytes` bytes of payload, without wrapping the ring and without loading the peer's
-  /// position. Empty if there is none that way; nothing has changed then.
+  /// position. Changes nothing. Empty if there is no such room, or before find_room() has reserved the ring's pages.
   [[nodiscard]] std::span<std::byte> room_at_once(std::size_t bytes) const noexcept {
     if (!reserved_ || writer_.contiguous_known_room() < ring_bytes_of(bytes)) return {};
     return {writer_.place(), sizeof(record) + bytes};
   }
-  /// Writes the header in front of a payload that is already in the room from find_room().
+  /// Writes the header in front of a payload that is already in the room from find_room() or room_at_once().
   void put(const record& header) noexcept {
     ::new (static_cast<void*>(writer_.place())) record(header);
     writer_.advance(ring_bytes_of(header.bytes));
   }
-  /// Writes a whole record. False if there is not enough room yet.
+  /// Writes a whole record. False if find_room() finds no room for it.
   [[nodiscard]] bool send(const record& header, std::span<const std::byte> payload) noexcept;
   void publish() noexcept {
     if (writer_.has_unpublished()) publish_now();
   }
-  /// Wakes the other end if it sleeps; called after a publication or a release. This end's store and its load of
-  /// `attention` are seq_cst, and so is the other end's store when it falls asleep; a seq_cst fence separates that
-  /// store from its load. So either the other end sees what was published, or this end sees that the other sleeps.
+  /// Wakes the other end if it sleeps. Called after a publication, or after a release for which the other end may wait:
+  /// the store of either and the load of `attention` here are seq_cst. An end that falls asleep stores `attention`,
+  /// also seq_cst, and then, behind a seq_cst fence, loads the positions once more. So either the other end sees the
+  /// new position, or this end sees that the other sleeps.
   void wake_other() noexcept {
     if (!writer_.other_is_awake()) [[unlikely]]
       wake_sleeper();
   }
 
-  /// Called before output is tried again.
+  /// Forgets that output had stopped for want of room; called before output is tried again.
   void begin() noexcept { blocked_room_.reset(); }
-  /// True if output that stopped for want of room can go on. Also true if any output `waits` and the peer's position is
-  /// impossible; `*sane` is false then.
+  /// Whether there is more room than when output stopped for want of it. Also true, with `*sane` false, if the peer's
+  /// position is impossible. Looks at that position only if output had stopped, or if any output `waits`.
   [[nodiscard]] bool found_room(bool waits, bool* sane) noexcept {
     if (!waits && !blocked_room_) return false;
     const std::size_t room = writer_.room(sane);

@@ -71,8 +71,8 @@ bool owed_answers::send_some() noexcept {
   return count_ == 0;
 }
 
-// The operation is executed here and not on arrival, because the answers to earlier reads must not see it. It is
-// executed once, because room for its answer is found first.
+// Executes the operation now and not on its arrival, because the answers to earlier reads must not contain its effect.
+// Finds room for the answer first, so that the operation is executed only once.
 bool owed_answers::answer_atomic(const owed_answer& asked) noexcept {
   std::uint64_t previous = 0;
   const std::span<std::byte> room = output_.find_room(sizeof previous, sizeof previous);

@@ -25,12 +25,12 @@ class owed_answers {
   owed_answers(const owed_answers&) = delete;
   owed_answers& operator=(const owed_answers&) = delete;
 
-  /// `counts`: atomic operations count as writes.
+  /// Makes room for `incoming_reads` requests at a time. `counts`: atomic operations are counted as the peer's writes.
   void make_room(std::size_t incoming_reads, bool counts);
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
 
-  /// Takes the peer's request with index `number`. Returns its memory if that may be lent, else null; null also if the
-  /// request is invalid, which ends the link. The caller covers key look-ups by a batch.
+  /// Takes the peer's request with index `number`. Returns the memory that the request names if it may be lent, else
+  /// null; null also if the request is invalid, which ends the link. Only inside a batch of the executor's key reader.
   [[nodiscard]] software::direct_memory* take(const record& header, std::span<const std::byte> content,
                                               std::uint32_t number) noexcept;
   /// Sends answers as far as there is room. True once none is owed any more.
@@ -55,7 +55,7 @@ class owed_answers {
   output_ring& output_;
   link_breaker& link_;
   software::stream_id id_;
-  std::vector<owed_answer> answers_;  // a ring
+  std::vector<owed_answer> answers_;  // a ring buffer
   std::size_t begin_ = 0;
   std::size_t count_ = 0;
   std::size_t most_ = 0;

@@ -19,9 +19,9 @@ int send_packet(const descriptor& socket, std::span<const std::byte> bytes,
 int send_wake_up(const descriptor& socket, std::span<const int> file = {}) noexcept;
 
 struct packet {
-  int failure = 0;         ///< -errno; -EAGAIN: there is none yet
-  std::size_t length = 0;  ///< of the packet, cut to the room for it; 0: the end of the stream, or an empty packet
-  std::size_t descriptors = 0;
+  int failure = 0;                ///< 0 or -errno; -EAGAIN: no packet has arrived yet
+  std::size_t length = 0;         ///< bytes that fit into the room; 0: the end of the stream, or an empty packet
+  std::size_t descriptors = 0;    ///< number in the packet, including those that found no room
   bool lost_descriptors = false;  ///< some did not fit, or this process has no descriptors left
 };
 

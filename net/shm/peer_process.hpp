@@ -17,7 +17,7 @@ struct far_piece {
   std::uint64_t bytes = 0;
 };
 
-/// Proves that an end's memory can be read: a random word, which no other process has, and its address there.
+/// Proves that a process can be read, and which one it is: a random word in its memory, and the word's address there.
 struct proof_word {
   std::uint64_t address = 0;
   std::uint64_t value = 0;
@@ -26,8 +26,8 @@ struct proof_word {
 /// The process at the other end. Large payloads are copied out of its memory if the kernel allows that: see
 /// process_vm_readv(2). Nothing is copied into its memory.
 ///
-/// The pid may belong to another process by then, or the process may run another program. So each copy also reads the
-/// proof's word from the same memory, behind everything else.
+/// At the time of a copy, the pid may belong to another process, or the process may run another program. So each copy
+/// also reads the proof's word from the same memory, behind everything else.
 class peer_process {
  public:
   peer_process(pid_t number, system_calls& calls) noexcept : number_(number), calls_(calls) {}
@@ -35,8 +35,8 @@ class peer_process {
   /// Reads the proof's word. True if the kernel lets this end read the process's memory, and the word is there.
   [[nodiscard]] bool accept(const proof_word& proof) noexcept;
   [[nodiscard]] bool is_proven() const noexcept { return proof_.address != 0; }
-  /// Fills `to` from the concatenated `pieces`, starting at offset `from`. Returns 0 or -errno; -ESRCH also if the
-  /// process is not the one that was proven.
+  /// Fills `to` from the concatenated `pieces`, starting at offset `from`. Returns 0 or -errno: -EFAULT also if only a
+  /// part could be copied, -ESRCH also if the process is not the one that was proven. `to` may have changed even then.
   [[nodiscard]] int copy(std::span<std::byte> to, std::span<const far_piece> pieces, std::uint64_t from) noexcept;
 
  private:

@@ -13,10 +13,10 @@ namespace weft::net::shm {
 /// Whether the peer may be a user that is unmapped in this process's user namespace. All such users appear as the
 /// overflow user: see user_namespaces(7).
 [[nodiscard]] bool has_no_number(const ucred& peer) noexcept;
-/// Whether the peer runs as the same user as this process. An abstract name has no permissions, and any user may take
-/// any name, so a peer has to be of the same user. That holds for root as well, which would otherwise trust a name that
-/// somebody else has taken. An unmapped user never counts as the same user, because all unmapped users appear as one,
-/// maybe as the user of this process.
+/// Whether the peer runs as the same user as this process. A peer behind an abstract name must be of the same user,
+/// because such a name has no permissions, and any user may take it. Root has to keep this rule as well, or it would
+/// trust a name that somebody else has taken. An unmapped user never counts as the same user, because all unmapped
+/// users appear as one, maybe as the user of this process.
 [[nodiscard]] bool is_same_user(const ucred& peer) noexcept;
 
 }  // namespace weft::net::shm

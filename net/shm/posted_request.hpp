@@ -20,10 +20,10 @@ namespace weft::net::shm {
 struct posted_request {
   work_request* work = nullptr;
   posted_request* next = nullptr;
-  std::uint64_t bytes = 0;   ///< length of the whole
-  std::uint64_t moved = 0;   ///< bytes that are in the ring, were answered, or were accessed directly
+  std::uint64_t bytes = 0;   ///< length of the whole request
+  std::uint64_t moved = 0;   ///< bytes that are in the ring, or were answered, accessed directly or copied by the peer
   std::uint32_t number = 0;  ///< if `numbered`: index among the requests that this end has sent, modulo 2^32
-  bool numbered = false;     ///< its first record is in the ring; false if this end executes it itself
+  bool numbered = false;     ///< true once the request's first record is in the ring; not if this end executes it
   bool done = false;
   bool far = false;  ///< the peer copies the payload, and answers with a `copied`
 };
@@ -34,15 +34,15 @@ class posted_requests {
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
   [[nodiscard]] posted_request& oldest() const noexcept { return *first_; }
   [[nodiscard]] bool oldest_is_done() const noexcept { return first_ != nullptr && first_->done; }
-  /// The oldest, if it is all in the ring, or has been executed; else null.
+  /// The oldest request, if all of it is in the ring or it has been executed; else null.
   [[nodiscard]] posted_request* oldest_sent() const noexcept { return first_ != unsent_ ? first_ : nullptr; }
-  /// The oldest whose payload the peer has yet to copy; null: none.
+  /// The oldest request whose payload the peer has yet to copy; null if there is none.
   [[nodiscard]] posted_request* oldest_far() const noexcept {
     posted_request* item = first_;
     while (item != unsent_ && (item->done || !item->far)) item = item->next;
     return item != unsent_ ? item : nullptr;
   }
-  /// The oldest that is not all in the ring; null: all are.
+  /// The oldest request that is neither all in the ring nor executed; null if there is none.
   [[nodiscard]] posted_request* unsent() const noexcept { return unsent_; }
 
   void add(posted_request& item) noexcept {
@@ -68,7 +68,7 @@ class posted_requests {
   posted_request* first_ = nullptr;
   posted_request* unsent_ = nullptr;
   posted_request* last_ = nullptr;
-  std::uint32_t count_ = 0;  // of all that were ever sent, modulo 2^32; the peer counts them too
+  std::uint32_t count_ = 0;  // number of requests sent so far, modulo 2^32; the peer counts them too
 };
 
 [[nodiscard]] inline std::uint64_t bytes_of(const work_request& work) noexcept {

@@ -15,7 +15,8 @@ namespace weft::net::shm {
 /// It is contiguous: a record that does not fit before the end of the ring begins at the ring's beginning, behind a
 /// `skip`.
 ///
-/// Both ends run on one machine, with one version, so numbers are in its byte order. Nothing in a record is trusted.
+/// Both ends run on one machine and speak one version, so numbers are in the machine's byte order. Nothing in a record
+/// is trusted.
 enum class record_kind : std::uint8_t {
   skip = 1,      ///< padding up to the end of the ring
   send,          ///< a message, or its first piece
@@ -53,10 +54,10 @@ struct record {
   std::uint8_t flags = 0;
   std::uint16_t reason = 0;   ///< in broken: a break_reason
   std::uint32_t bytes = 0;    ///< length of the payload
-  std::uint64_t total = 0;    ///< in sends, writes, reads and offers: length of the whole
+  std::uint64_t total = 0;    ///< in sends, writes, reads and offers: the whole length in bytes
   std::uint64_t address = 0;  ///< in writes, reads, atomic operations and offers; in broken: the refused address
   std::uint32_t key = 0;      ///< the key of `address`; in sends: see `invalidates`
-  std::uint32_t number = 0;   ///< immediate data; in broken: the refused request's number; in notices: the loan's
+  std::uint32_t number = 0;   ///< immediate data; in broken: the refused request's number; about a loan: its number
 };
 static_assert(sizeof(record) == 32 && std::is_trivially_copyable_v<record>);
 
@@ -67,7 +68,7 @@ struct atomic_operands {
 
 /// The longest message, write or read.
 inline constexpr std::uint64_t largest_message = std::uint64_t{1} << 30;
-/// Writes up to this size are in one record, so that each word in them is stored once.
+/// A write up to this size is one record, so that no word of it is torn: capabilities::max_whole_write_bytes.
 inline constexpr std::size_t whole_bytes = 8192;
 /// The largest payload of a record.
 inline constexpr std::size_t largest_piece = std::size_t{32} << 10;

@@ -16,11 +16,12 @@ inline constexpr std::size_t cache_line = 64;
 /// The most ranges of its memory that one end can lend to the other at a time, for direct access.
 inline constexpr std::size_t max_loans = 64;
 
-/// The state of one end, in the shared memory: written by that end alone, read by the other.
+/// The state of one end, in the shared memory: written by that end, read by the other.
 ///
-/// `attention` says whether the end sleeps, and the other end changes it too:
+/// `attention` says whether the end sleeps; this word alone is also written by the other end:
 ///   awake     the end polls by itself
-///   asleep    the end sleeps: the other end, after it publishes anything, changes this to awake and wakes it once
+///   asleep    the end sleeps: when the other end has published a record, or released room for which the end may wait,
+///             it changes the word to awake and wakes the end once
 /// `lent` says of each loan of this end's memory whether the other end may use it:
 ///   shut      it may not, or there is no such loan
 ///   open      it may, if it reads this value after it has made its `turn` odd for the access
@@ -39,7 +40,7 @@ struct end_words {
   alignas(cache_line) std::atomic<std::uint64_t> taken{0};    ///< bytes taken from the other end's ring in all
   alignas(cache_line) std::atomic<std::uint32_t> attention{awake};
   std::atomic<std::uint32_t> payloads{kept};
-  alignas(cache_line) std::atomic<std::uint64_t> turn{0};  ///< odd while it accesses memory that the other end has lent
+  alignas(cache_line) std::atomic<std::uint64_t> turn{0};  ///< odd while this end accesses memory that it was lent
   alignas(cache_line) std::array<std::atomic<std::uint32_t>, max_loans> lent{};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(end_words) == 8 * cache_line);
@@ -48,7 +49,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(end_word
 class ring_writer {
  public:
   ring_writer() = default;
-  /// The length of `memory` is a power of two, and its alignment that of a cache line.
+  /// The length of `memory` must be a power of two, and its alignment that of a cache line.
   ring_writer(std::span<std::byte> memory, end_words& own, const end_words& other) noexcept
       : memory_(memory), own_(&own), other_(&other) {}
 
@@ -95,14 +96,15 @@ class ring_reader {
       : memory_(memory), own_(&own), other_(&other) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
-  /// How many bytes there are to take. `*sane` is false if the other end claims to have published more than fits.
+  /// How many bytes are known to be there to take; looks for new ones only if none are known. `*sane` is false if the
+  /// other end claims to have published more than fits.
   [[nodiscard]] std::size_t available(bool* sane) noexcept;
   /// Whether there is nothing to take; false also if the other end's position is impossible.
   [[nodiscard]] bool is_empty() const noexcept {
     return written_ == taken_ && other_->written.load(std::memory_order_acquire) == taken_;
   }
   [[nodiscard]] std::size_t until_wrap() const noexcept { return capacity() - position(); }
-  /// The oldest byte to take. The other end may change the memory at any time: copy what is to be checked.
+  /// The oldest byte to take. The other end may change the memory at any time, so copy before you check.
   [[nodiscard]] const std::byte* place() const noexcept { return memory_.data() + position(); }
   void advance(std::size_t bytes) noexcept { taken_ += bytes; }
   /// Lets the other end reuse the room of all bytes taken.

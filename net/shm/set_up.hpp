@@ -29,13 +29,14 @@ class received_frame {
   std::array<descriptor, most_descriptors> descriptors;
 };
 
-/// Waits for the peer's next frame. Throws weft::error: errc::peer_vanished; errc::protocol_error for no valid frame,
-/// or a wrong number of descriptors; EMFILE if this process has no descriptor left for them. Of a frame of another
-/// version only the version is valid: see check_kind(). After an error, no descriptor of the packet stays open.
+/// Waits for the peer's next frame. Throws weft::error: errc::timed_out, errc::canceled, errc::peer_vanished;
+/// errc::protocol_error for an invalid frame or a wrong number of descriptors; EMFILE if this process has no descriptor
+/// left for them. Of a frame of another version only the version is valid: see check_kind(). After an error, no
+/// descriptor of the packet stays open.
 task<received_frame> receive_frame(descriptor& socket, const char* step, time_point deadline);
 /// Throws errc::protocol_error for a frame of another version, or of another kind than `wanted`.
 void check_kind(const frame& got, frame_kind wanted, const char* step);
-/// Waits for a packet, and discards it with its descriptors.
+/// Waits for a packet, and discards it with its descriptors. Throws weft::error.
 task<> discard_packet(descriptor& socket, const char* step, time_point deadline);
 
 /// Sends a frame without waiting, because a new socket has room for it. Returns 0 or -errno.
@@ -43,7 +44,7 @@ int try_send_frame(const descriptor& socket, const frame& what, std::span<const 
 /// Sends a frame as try_send_frame() does. Throws weft::error.
 void send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors, const char* step);
 
-/// Makes the link on the calling executor, whose event driver forgets the socket.
+/// Has the calling executor's event driver forget `socket`, and makes the link there, which takes the socket over.
 [[nodiscard]] std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed,
                                                        std::string peer, std::shared_ptr<software::domain> home,
                                                        std::shared_ptr<net::receive_queue> receives);

@@ -18,7 +18,7 @@ using weft::detail::make_error;
 
 namespace {
 
-// Although the reader may hold back a quarter of the ring (took_record()), there is room for any record of this size.
+// Although the reader may hold back a quarter of the ring (took_record()), a record with whole_bytes of payload fits.
 static_assert(ring_bytes_of(whole_bytes) <= channel::min_ring_bytes / 4 * 3);
 // Limits of one poll, so that other connections have their turn.
 constexpr unsigned records_a_poll = 64;
@@ -32,7 +32,7 @@ bool is_whole_message(const record& header) noexcept {
   return header.kind == record_kind::send && header.bytes == header.total && is_plain;
 }
 
-// Copies a part of a request's memory. False if a file behind it has become shorter. Beside its caller, to be inlined.
+// Copies a part of a request's memory. False if a file behind it has become shorter. In this file, to be inlined.
 bool gather(const software::domain& home, const work_request& work, std::uint64_t from, std::span<std::byte> to) {
   return visit_parts(home, work, from, to.size(), [&to](std::span<const std::byte> part, bool may_shrink) {
     const std::span<std::byte> place = to.first(part.size());
@@ -109,7 +109,8 @@ void shm_link::post(work_request& work) noexcept {
   if (life_.has_ended()) unsettled_ = true;
 }
 
-// Leaves a send or write through the ring to post() if its memory may shrink, because copying that takes a system call.
+// Leaves a send or a write through the ring to post() if its memory may shrink: copying that memory takes a system
+// call.
 bool shm_link::take_now(const work_request& work) noexcept {
   const bool is_clear = depth_ == 0 && !unsettled_ && !has_unsent() && !notices_.are_owed() && !life_.has_ended();
   if (!is_clear) return false;
@@ -126,7 +127,7 @@ bool shm_link::take_now(const work_request& work) noexcept {
   if (room.empty()) return false;
   std::byte* const place = room.data() + sizeof(record);
   std::memcpy(place, memory.data(), memory.size());  // mutant: send at once
-  if (work.own.size() == trailer::bytes) {           // most messages: one instruction
+  if (work.own.size() == trailer::bytes) {           // most trailers: copied by one instruction
     std::memcpy(place + memory.size(), work.own.data(), trailer::bytes);
   } else {
     std::copy(work.own.begin(), work.own.end(), place + memory.size());
@@ -146,7 +147,7 @@ void shm_link::post_receive(receive_work& work) noexcept {
   const turn outer(*this);
   if (life_.is_broken()) return life_.events().receive_flushed(work);
   // mutant: leave a message that waited
-  if (receives_.post(work)) shared_.heat(*this);  // not at once, because the caller may be handling a message
+  if (receives_.post(work)) shared_.heat(*this);  // the message is taken later: the caller may be handling another
 }
 
 void shm_link::ring() noexcept {
@@ -240,7 +241,7 @@ bool shm_link::send_pieces(posted_request& item) noexcept {
     output_.put(header);
     if (item.moved == 0) requests_.number(item);
     item.moved += piece.size();                       // mutant: complete a write with
-    if (item.moved != item.bytes) output_.publish();  // the peer begins to copy meanwhile
+    if (item.moved != item.bytes) output_.publish();  // so that the peer copies meanwhile
     if (life_.has_ended()) return false;              // the peer could not be woken up
   } while (item.moved != item.bytes);
   item.done = true;
@@ -275,7 +276,7 @@ std::size_t shm_link::poll() noexcept {
   if (!sane) break_rules(taken_too_much);
   if (has_input) go_on_with_input();  // mutant: forget what a peer had published
   unsettled_ = unsettled_ || !is_settled();
-  return 1;  // the link may be destroyed by now
+  return 1;  // the end of `outer` may destroy the link
 }
 
 // Leaves malformed records to take_record(), which breaks the link.
@@ -315,7 +316,7 @@ void shm_link::take_arrived() noexcept {
   unsettled_ = unsettled_ || !is_settled();
 }
 
-// Whether neither output nor closing has anything left to do.
+// Whether settle() would have nothing to do: no output, no closing step, and no watch for an overdue read.
 bool shm_link::is_settled() const noexcept {
   const bool has_output = has_unsent() || notices_.are_owed();
   return !has_output && !requests_.oldest_is_done() && !life_.is_ending() && !receives_.is_stalled() && !timer::armed();
@@ -366,7 +367,8 @@ void shm_link::take_input() noexcept {
 }
 
 // Does not release the room of each record, because the other end would have to fetch the cache line before it writes
-// again. The other end never waits for the rest, which is released when there is nothing else to do, without a wake-up.
+// again. The other end never has to wait for the room that is held back, which is released when there is nothing else
+// to do, without a wake-up.
 void shm_link::took_record(std::size_t bytes) noexcept {
   reader_.advance(bytes);
   if (reader_.unreleased() < reader_.capacity() / 4) return;
@@ -374,7 +376,8 @@ void shm_link::took_record(std::size_t bytes) noexcept {
   output_.wake_other();  // mutant: wake nobody
 }
 
-// Returns how many bytes of the ring it took; 0 if a message has no receive, or the connection has ended.
+// Returns how many bytes of the ring the record takes up; 0 if it stays there, because a message has no receive, or
+// because the record is cut off or too long, which breaks the link.
 std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noexcept {
   record header;
   std::memcpy(&header, reader_.place(), sizeof header);
@@ -429,7 +432,7 @@ bool shm_link::take(const record& header, std::span<const std::byte> content) no
     case record_kind::finished:
       if (incoming_.is_continued() || life_.peer_has_finished()) return break_rules("an end that is none");
       life_.peer_finished();
-      return notices_.end_loans();  // the peer has let go of all loans before
+      return notices_.end_loans();  // the peer let go of all loans before it sent the record
     case record_kind::broken:
       if (header.reason == static_cast<std::uint16_t>(break_reason::access_refused)) refused_ = header;
       return break_off(why_broken(header, content));
@@ -518,8 +521,8 @@ void shm_link::go_on_copying() noexcept {
       notices_.owe();
       return end_delivery();
     case far_copies::outcome::missing:
-      // The kernel does not tell which end's memory is missing. If a file here became shorter, the peer is not at
-      // fault.
+      // The kernel does not tell which end's memory is missing. If a file here may have become shorter, the access
+      // counts as one beyond its end.
       if (place.may_shrink) return refuse_incoming(access_status::bounds);
       return break_rules("a payload that is not in the memory of its sender");
     case far_copies::outcome::failed:
@@ -586,7 +589,7 @@ void shm_link::end_because(const error& why, const record& last, std::string_vie
   life_.break_off();
   unsettled_ = true;
   made_.memory.own().payloads.store(end_words::let_go, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // before what the program writes to a payload from now on
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // orders let_go before later writes to a payload
   // If there is no room, the peer learns of the end from the socket.
   static_cast<void>(output_.send(last, std::as_bytes(std::span(words.substr(0, max_words)))));
   output_.publish();
@@ -631,8 +634,9 @@ void shm_link::advance_end() noexcept {
   if (life_.may_close() && is_outside_of_loans()) close();
 }
 
-// Shuts the peer out of memory that it was lent. An honest peer in the middle of an access learns of the end from the
-// socket, and closes its own, which wakes this end. If it dies, its socket is closed as well.
+// Shuts the peer out of memory that it was lent; true once it is outside. An honest peer in the middle of an access
+// learns of the end from the socket, and closes its own socket, which wakes this end. If the peer dies, its socket is
+// closed as well.
 bool shm_link::is_outside_of_loans() noexcept {
   if (life_.peer_has_left() || notices_.shut_out()) return true;  // mutant: end a connection while
   if (!life_.is_leaving()) {
@@ -642,13 +646,15 @@ bool shm_link::is_outside_of_loans() noexcept {
   return false;
 }
 
-// Breaks the link off once the records that the peer has published are taken.
+// Breaks off a link whose peer has left, once the records that the peer has published are taken; at once if a message
+// without a receive holds them up while requests of this end wait. Does nothing if the peer has finished, and this end
+// has finished, too, or has no request left.
 void shm_link::look_at_the_end_of_the_socket() noexcept {
   bool sane = true;
   if (life_.peer_has_finished() && (life_.has_finished() || requests_.empty())) return;
   const bool has_input = reader_.available(&sane) != 0 && sane;
   if (has_input && !receives_.is_stalled()) return;
-  if (has_input && requests_.empty()) return;  // messages that the program may still receive
+  if (has_input && requests_.empty()) return;  // the program may still receive messages
   break_off(make_error(errc::peer_vanished, "its process is gone, or has let go of the connection"));
 }
 
@@ -659,7 +665,7 @@ void shm_link::flush_oldest() noexcept {
 }
 
 // Limits the time for which answers to this end's reads may be held up behind a message that has no receive. Native
-// peers have credits and never get there.
+// peers have credits, so that each of their messages finds a receive.
 void shm_link::watch_stalled() noexcept {
   const bool overdue = receives_.is_stalled() && reads_ != 0 && !life_.has_ended() && overdue_after_.count() != 0;
   if (!overdue && timer::armed()) home_.disarm(*this);

@@ -34,12 +34,13 @@
 
 namespace weft::net::shm {
 
-/// One end of a connection through shared memory. The owner of memory executes its peer's requests, unless it has lent
-/// the peer the memory.
+/// One end of a connection through shared memory. The end that owns memory executes the other end's requests to it,
+/// unless it has lent the memory to that end.
 ///
 /// Output: requests go into the ring in their order, in as many records as they need, and so do the answers to the
-/// peer's requests, which have precedence. A send or write has completed once all of it is in the ring. Direct access
-/// to memory that the peer has lent keeps the order too: it waits until everything before it has been executed.
+/// peer's requests, which have precedence. A send or write has completed once all of it is in the ring, or, if the peer
+/// copies its payload (far_copies), once the peer says that it has. Direct access to memory that the peer has lent
+/// keeps the order too: it waits until everything before it has been executed.
 ///
 /// Input: records are taken from the other ring. Each header is copied once, and then checked. A message without a
 /// receive holds back everything behind it.
@@ -162,10 +163,10 @@ class shm_link final : public net::link,
   // The peer has left when its process, or its end of the socket, is gone. A leaving link only waits until the peer
   // is outside of memory that it was lent.
   link_life life_;
-  bool counts_ = true;     // counts the peer's writes; false if native_features::cuts_writes()
+  bool counts_ = true;     // whether the peer's writes are counted: not with native_features::cuts_writes()
   bool in_place_ = false;  // link_parameters::in_place
   std::chrono::milliseconds overdue_after_{};
-  unsigned depth_ = 0;      // nested turns
+  unsigned depth_ = 0;      // number of turns in progress, nested
   bool unsettled_ = false;  // settle() has something to do
 
   output_ring output_;

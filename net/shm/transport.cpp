@@ -33,7 +33,7 @@ constexpr auto longest_pause = std::chrono::milliseconds(32);
 constexpr const char* connect_step = "connect to the listener's socket";
 constexpr const char* busy_step = "connect to the listener's socket: the listener's backlog is full";
 constexpr const char* answer_step = "wait for the answer";
-// The two cases look alike, because a peer in another container of this machine has an address of its own as well.
+// A peer on another machine and a peer in another container of this one look alike: both have addresses of their own.
 constexpr const char* elsewhere = "the peer is on another machine, or in another network namespace (see unix:PATH)";
 constexpr const char* nobody_there = "in this network namespace (unix:PATH reaches others)";
 // How long to try a listener whose backlog is full, if the peer may be reached over another fabric.
@@ -68,7 +68,7 @@ class transport final : public net::transport {
   std::shared_ptr<mr::domain> base_;
 };
 
-// A source address has no effect here, but one that is not this machine's is reported as an error.
+// Checks set_up_options::source, which has no other effect here: throws if none of its addresses is this machine's.
 task<> check_source(const set_up_options& options) {
   const std::vector<socket_address> sources = co_await look_up_source(options.source, options.deadline);
   int result = 0;
@@ -92,7 +92,7 @@ found try_name(const unix_name& name, descriptor& socket) {
   while (result == -EINTR) result = calls.connect(socket.fd(), name.data(), name.size());
   if (result == -ECONNREFUSED || result == -ENOENT) return found::nobody;
   if (result == -EAGAIN) return found::no_room;
-  if (result == 0) result = calls.fcntl(socket.fd(), F_SETFL, 0);  // blocking again, as a descriptor should be
+  if (result == 0) result = calls.fcntl(socket.fd(), F_SETFL, 0);  // blocking again: see class descriptor
   if (result < 0) throw system_error(-result, connect_step);
   return found::listener;
 }
@@ -108,8 +108,9 @@ std::optional<error> stranger_at(const descriptor& socket) {
                                           who.uid, ::geteuid()));
 }
 
-// Connects to the first of the names at which a process of this user listens, or any process with `any_user`. Any user
-// can take an abstract name, and leave peers waiting there, so a failure at one name does not stop the others.
+// Connects to the first of the names at which a process of this user listens, or with `any_user` any process. Null if
+// nobody listens. Any user can take an abstract name, and leave peers waiting there, so a listener of another user, or
+// one whose backlog is full, does not keep the other names from being tried.
 task<std::unique_ptr<descriptor>> find_listener(const std::vector<unix_name>& names, bool any_user,
                                                 time_point deadline) {
   system_calls& calls = executor_core::current()->calls();

@@ -10,14 +10,15 @@
 
 namespace weft::net::shm {
 
-/// Opens the transport over memory shared by two processes of one machine, or by two ends in one. Needs no device.
+/// Opens the transport through shared memory, between two processes of one machine or within one. Needs no device.
 ///
 /// "HOST:PORT", where HOST is this machine, reaches processes of the same user and network namespace; "unix:PATH"
-/// reaches those that the permissions of the path let in. `calls` is a seam, for the randomness of keys; sockets use
-/// their executor's system calls. Throws errc::invalid_argument.
+/// reaches those that the permissions of the path let in. `calls` is for tests: the randomness of keys comes from
+/// there, while sockets use their executor's system calls. Throws errc::invalid_argument for wrong options.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
-/// Opens the transport on a domain that other software transports share. Throws errc::invalid_argument.
+/// Opens the transport on a domain that other software transports share. Throws errc::invalid_argument for wrong
+/// options.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options,
                                                              std::shared_ptr<software::domain> home);
 

@@ -35,8 +35,8 @@ descriptor wake_ups::take_file(bool* lost) noexcept {
   return file;
 }
 
-// Reads a packet; false if there is none. ECONNRESET counts as a packet: before the packets that are there, the kernel
-// reports once that the peer has died without reading all of its own.
+// Reads a packet; false if there is none, or the socket has ended or failed. ECONNRESET counts as a packet: ahead of
+// the packets that are there, the kernel reports once that the peer has died without reading all that was sent to it.
 bool wake_ups::take(descriptor& file) noexcept {
   std::array<std::byte, 1> room{};
   const packet got = take_packet(socket_, room, {&file, 1});

@@ -9,9 +9,9 @@ namespace weft::net::software {
 /// The result of a peer's access to local memory. See RFC 5040 section 7.2 and RFC 5041 section 7.1.
 enum class access_status : std::uint8_t {
   ok,
-  invalid_stag,    ///< no such key, or revoked
-  bounds,          ///< outside of the region
-  access,          ///< the region does not allow it
+  invalid_stag,    ///< no such key, or it is revoked or not enabled
+  bounds,          ///< outside of the region, or where its file has become shorter
+  access,          ///< the key does not give this right
   not_associated,  ///< the key belongs to another connection
   wrap,            ///< offset + length exceeds 64 bits
   misaligned,      ///< an atomic operation off an 8-byte boundary

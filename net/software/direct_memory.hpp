@@ -14,20 +14,21 @@
 
 namespace weft::net::software {
 
-/// Whether a file in memory has huge pages. A missing huge page is SIGBUS to any process that touches it, and any
-/// process that can write the file can take them away.
+/// Whether a file in memory has huge pages; true also if that is unknown. A process that touches a missing huge page
+/// gets SIGBUS, and any process that can write the file can take its pages away.
 [[nodiscard]] bool has_huge_pages(const descriptor& file) noexcept;
 
 /// Registered memory that is a whole file, and that peers may map: mr::registration_options::direct. Thread-safe.
 ///
-/// Each connection whose peer has been handed the file has a loan of it. A peer that keeps the rules checks before each
-/// access whether its loan has ended, and announces that it is inside an access.
+/// Each connection whose peer has been handed the file has a loan of the memory. A peer that keeps the rules announces
+/// each access, and then checks whether its loan has ended, before it touches the memory.
 class direct_memory : public std::enable_shared_from_this<direct_memory> {
  public:
   class loan;
 
-  /// Throws errc::invalid_argument for a file that can become shorter, for one that peers could write although the
-  /// memory's usage does not allow it, and for one that they cannot write although it does.
+  /// Makes the direct memory of a region, with a copy of its file's descriptor. Throws errc::invalid_argument for a
+  /// file that can become shorter, for one that peers could write although the memory's usage does not allow it, and
+  /// for one that they cannot write although it does; the error of fcntl(2) if the descriptor cannot be copied.
   [[nodiscard]] static std::shared_ptr<direct_memory> make(const mr::memory_record& whole, system_calls& calls);
 
   direct_memory(descriptor file, std::span<std::byte> memory, bool writable) noexcept
@@ -64,7 +65,7 @@ class direct_memory : public std::enable_shared_from_this<direct_memory> {
   bool revoked_ = false;
 };
 
-/// The loan of one connection. Not to be destroyed before it has ended.
+/// The loan of one connection. Must not be destroyed before take_back() or revoke() has ended it.
 class direct_memory::loan : public weft::detail::list_hook<loan> {
  public:
   loan(const loan&) = delete;
@@ -76,7 +77,8 @@ class direct_memory::loan : public weft::detail::list_hook<loan> {
 
  private:
   friend class direct_memory;
-  /// Shuts the peer out, because the memory is being revoked. Called, as is is_outside(), on any thread, under a mutex.
+  /// Shuts the peer out, because the memory is being revoked. Like is_outside(), called on any thread, under the mutex
+  /// of the direct memory.
   virtual void end() noexcept = 0;
   /// Whether the peer has left its access, after end().
   [[nodiscard]] virtual bool is_outside() const noexcept = 0;

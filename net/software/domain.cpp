@@ -45,7 +45,7 @@ std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_opt
   return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
 }
 
-// Checks that the ranges can be registered. Returns whether pages of them may be missing at an access.
+// Checks that the ranges can be registered, and throws if not. Returns whether their pages may be missing at an access.
 bool check_all(std::span<const std::span<std::byte>> ranges, const mr::registration_options& options,
                std::string_view name) {
   if (options.lazy) {

@@ -17,9 +17,9 @@ namespace weft::net::software {
 /// Memory gets a key only if its usage gives peers access, or if a key is requested. Local reads need none, because
 /// their responses do not name memory by a key of this table; so usage::read_dst opens nothing to peers here.
 ///
-/// Because nothing is pinned, registration checks that the memory is mapped with the rights that its usage needs
-/// (EFAULT), as a device would. If it is unmapped or protected afterwards, a peer's access ends the process, unless the
-/// region is lazy.
+/// Because nothing is pinned, registration checks that memory is mapped with the rights that its usage needs, and
+/// throws EFAULT if not, as with a device; lazy regions are not checked. If memory is unmapped or protected afterwards,
+/// a peer's access may end the process, unless the region is lazy.
 class domain final : public mr::domain {
  public:
   /// `name` is the transport's, for errors.
@@ -44,14 +44,15 @@ class domain final : public mr::domain {
   void do_share(mr::memory_record& target) override;
   void do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) override;
   void do_enable(const mr::registration& item) override;
-  /// The processor looks pages up at each access, so this only waits until no access is in progress.
+  /// Checks the memory again, and waits until no access is in progress. The processor looks pages up at each access, so
+  /// no more is needed.
   void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
   void do_deregister(mr::registration& item) noexcept override;
 
   [[nodiscard]] static direct_memory* direct_of(const mr::registration& item) noexcept;
 
-  // The handle of memory that may shrink points here. The handle of direct memory points to the shared_ptr that keeps
-  // it.
+  // The mr::registration::handle of memory that may shrink points here. That of direct memory points to the shared_ptr
+  // that keeps the direct_memory.
   static char shrinks_;
 
   system_calls& calls_;

@@ -26,7 +26,7 @@ class erased_keys {
   [[nodiscard]] bool contain(std::uint32_t stag) const noexcept {
     return any_of(stag, [](const item&) { return true; });
   }
-  /// Whether the key is among them, and no peer had revoked it.
+  /// Whether they contain the key, and no peer had revoked it.
   [[nodiscard]] bool contain_ours(std::uint32_t stag) const noexcept {
     return any_of(stag, [](const item& each) { return !each.by_peer; });
   }
@@ -35,7 +35,7 @@ class erased_keys {
   static constexpr std::uint16_t none = most;
   struct item {
     std::uint32_t stag = 0;
-    std::uint16_t next = none;  // of the same list
+    std::uint16_t next = none;  // the next item in the same list
     bool by_peer = false;
   };
 

@@ -21,8 +21,8 @@ iovec to_iovec(std::span<const std::byte> bytes) noexcept {
   return {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
 }
 
-// Copies by `call` with `memory` as the local side, and `other`, in this process too, as the remote one; that costs the
-// kernel no more than a copy. Returns whether it has copied everything.
+// Copies by `call`, with `memory` as its local side, and as its remote side `other`, which is in this process as well.
+// Returns whether everything was copied.
 template <class Call>
 bool copy_by(Call call, std::span<const std::byte> memory, std::span<const std::byte> other) noexcept {
   assert(memory.size() == other.size());
@@ -31,7 +31,7 @@ bool copy_by(Call call, std::span<const std::byte> memory, std::span<const std::
   return call(::getpid(), &own, 1, &far, 1, 0) == static_cast<ssize_t>(memory.size());
 }
 
-// False from the first lazy region on: memory that may not be mapped is never left to the processor, even if the calls
+// False from the first lazy region on: memory that may be unmapped is never left to the processor, even if the calls
 // are forbidden later.
 std::atomic<bool> processor_may_copy{true};
 

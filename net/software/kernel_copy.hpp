@@ -7,18 +7,19 @@
 
 namespace weft::net::software {
 
-/// Copies into memory, or out of memory, whose file may have become shorter. The kernel copies, because it returns an
-/// error for pages that are gone, where a copy by the processor would end the process with SIGBUS. False then; some
-/// bytes may have been copied. See process_vm_readv(2); where that is forbidden, mr::store_shared() and
-/// mr::load_shared() copy.
+/// Copies into memory, or out of memory, whose file may have become shorter, or that may be unmapped. The kernel
+/// copies, because it returns an error for pages that are gone, where a copy by the processor would end the process
+/// with SIGBUS or SIGSEGV. False then; some bytes may have been copied. See process_vm_readv(2). Where the kernel
+/// forbids the call, mr::store_shared() and mr::load_shared() copy, but not after check_kernel_copies() has succeeded.
 ///
 /// Threads that use the memory meanwhile may find words that are not whole: the kernel copies in the way that is
 /// fastest on its processor, on x86-64 with `rep movsb`, whose steps no manual specifies.
 [[nodiscard]] bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept;
 [[nodiscard]] bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept;
 
-/// Called for memory that may not be mapped at all, which the processor must not copy. Throws errc::not_supported if
-/// the kernel forbids these calls; otherwise, a copy that it forbids later fails. `name` is the transport's.
+/// Tests that the kernel copies, for memory that may be unmapped, which the processor must not touch. Throws
+/// errc::not_supported if the kernel forbids these calls. If it allows them, the processor no longer copies in the
+/// kernel's place: a copy that the kernel forbids later fails. `name` is the transport's.
 void check_kernel_copies(std::string_view name);
 
 }  // namespace weft::net::software

@@ -52,7 +52,8 @@ bool key_list::make_bucket() noexcept {
   return true;
 }
 
-// There are between one and two buckets to an entry, unless there are few entries, or very many.
+// Keeps one to two buckets to an entry, unless there are few entries or very many, entries were removed, or memory is
+// short.
 void key_list::insert(node& item) noexcept {
   item.hash = hash_of(item.stag);
   link(item, bucket(item.hash & mask_.load(std::memory_order_relaxed)));

@@ -25,10 +25,10 @@ class key_list {
   struct node {
     std::atomic<node*> next{nullptr};
     std::uint32_t stag = 0;  // 0: a bucket
-    std::uint32_t hash = 0;  // its low bits are the number of the bucket; a bucket's is its own number
+    std::uint32_t hash = 0;  // of an entry: the low bits are its bucket's number; of a bucket: its own number
   };
 
-  /// The most buckets that there can be: as many as a table has keys.
+  /// The most buckets that there can be; key_table::capacity is the same.
   static constexpr std::size_t most_buckets = std::size_t{1} << 20;
 
   key_list();
@@ -76,7 +76,7 @@ class key_list {
   [[nodiscard]] node& bucket(std::size_t number) const noexcept {
     return segments_[number / segment_buckets][number % segment_buckets];
   }
-  // A reader's bucket continues behind a bucket that was made since the reader loaded the mask.
+  // A reader's bucket continues behind a bucket that the mask, as the reader has loaded it, does not include yet.
   [[nodiscard]] bool continues(const node& of, std::uint32_t hash, std::uint32_t mask) const noexcept {
     return ((of.hash ^ hash) & mask) == 0 && &of != &end_;
   }
@@ -84,9 +84,9 @@ class key_list {
   [[nodiscard]] bool make_bucket() noexcept;
 
   std::atomic<std::uint32_t> mask_{first_buckets - 1};  // the number of buckets that readers use, less one
-  // Written before any mask that leads there.
+  // Each segment is written before any mask that leads readers to it.
   std::array<std::unique_ptr<node[]>, most_buckets / segment_buckets> segments_;
-  std::size_t made_ = 0;  // buckets
+  std::size_t made_ = 0;  // buckets, including those that readers do not use yet
   std::size_t size_ = 0;
   node end_;
 };

@@ -19,20 +19,20 @@
 namespace weft::net::software {
 namespace {
 
-// The reader of this thread that entered a batch last; outer_ leads to the others.
+// Of this thread's readers that are inside batches, the one that entered last; outer_ leads to the others.
 constinit thread_local key_table::reader* innermost = nullptr;
 
 }  // namespace
 
 // One of several ranges.
 struct key_table::piece {
-  std::uint64_t end;  // offset in the whole
+  std::uint64_t end;  // the offset of its end in the whole memory
   std::span<std::byte> memory;
 };
 
 // Constant while it is in the table, except for `revoked` and `enabled`; `next`, which changes with its neighbours;
-// `counter` and `direct`, which are set before a peer knows the key, but not before one may guess it; and `may_shrink`,
-// which is set while the key is disabled.
+// `counter`, `direct` and `keeps_pages`, which are set before a peer is told the key, but maybe after a peer has
+// guessed it; and `may_shrink`, which is set while the key is disabled.
 struct key_table::entry : key_list::node {
   key_rights rights;
   std::atomic<bool> revoked{false};  // by the peer
@@ -44,7 +44,7 @@ struct key_table::entry : key_list::node {
   bool may_shrink;
   const mr::detail::peer_gate* gate;
   std::atomic<direct_memory*> direct{nullptr};
-  std::atomic<bool> keeps_pages{false};  // set with `direct`: nobody can take pages away, whatever may_shrink says
+  std::atomic<bool> keeps_pages{false};  // set by share(): nobody can take pages away, whatever may_shrink says
   std::atomic<mr::detail::write_counter_core*> counter{nullptr};
   std::vector<piece> pieces;
 
@@ -70,13 +70,13 @@ key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t 
   return {access_status::ok, found->memory.data() + (found->memory.size() - left), std::min(left, bytes), may_shrink};
 }
 
-// The order of the table's atomic operations is what makes erase() safe, and it is the one total order of
-// memory_order_seq_cst: a reader makes its turn odd before it walks a list; erase() unlinks the entry before it loads
-// the turn. So either the reader does not come by the entry, or erase() sees that it has to wait.
+// erase() is safe because the table's atomic operations are in one total order, that of memory_order_seq_cst: a reader
+// makes its turn odd before it walks a list; erase() unlinks the entry before it loads the turn. So either the reader
+// does not find the entry, or erase() sees that it has to wait.
 struct alignas(64) key_table::turn {
   std::atomic<std::uint64_t> value{0};  // odd: inside a batch
-  turn* next = nullptr;                 // constant once published
-  bool taken = true;                    // by a reader; under the mutex
+  turn* next = nullptr;                 // constant once the turn is in the table
+  bool taken = true;                    // a reader uses it; guarded by the mutex
 };
 
 stream_id next_stream() noexcept {
@@ -206,8 +206,8 @@ void key_table::disable(std::uint32_t stag) noexcept {
   wait_for_readers();
 }
 
-// Called without the mutex, because a reader may need it inside its batch. Two readers may erase inside their batches
-// at the same time, so each steps outside while it waits; it holds nothing that it has looked up.
+// Called without the mutex, because a reader may need it inside its batch. Two threads may erase inside batches at the
+// same time, so the readers of each step outside while it waits: they keep nothing that they looked up before.
 void key_table::wait_for_readers() noexcept {
   for (reader* own = innermost; own != nullptr; own = own->outer_) {
     if (&own->table_ != this) continue;
@@ -269,7 +269,7 @@ void key_table::reader::leave() noexcept {
   turn_->value.store(turn_->value.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
-// `enabled` and a reader's turn are ordered as the list and that turn are in erase().
+// In disable(), `enabled` and a reader's turn are ordered as the list and the turn are in erase(): see key_table::turn.
 bool key_table::reader::is_open(const entry* item) noexcept {
   return item != nullptr && !item->revoked.load(std::memory_order_relaxed) && item->enabled.load() &&
          (item->gate == nullptr || item->gate->open.load());
@@ -312,7 +312,7 @@ access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, 
     offset += from.size;
     if (!out.empty()) from = find(stag, offset, out.size(), right::read, stream);
   }
-  std::atomic_thread_fence(std::memory_order_acquire);  // later loads must not pass these
+  std::atomic_thread_fence(std::memory_order_acquire);  // later loads must not come before those of the copy
   return from.status;
 }
 
@@ -360,7 +360,7 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
                                         bool counts) noexcept {
   const place at = atomic_place(asked.stag, asked.offset, stream);
   if (at.status != access_status::ok) return at.status;
-  // The page may still vanish right after this check, because the processor executes the atomic operation.
+  // A check cannot exclude SIGBUS: the processor executes the operation, and the page may vanish before.
   std::array<std::byte, sizeof(std::uint64_t)> there{};
   if (at.may_shrink && !copy_out_of({at.data, there.size()}, there)) return access_status::bounds;
   const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(at.data));
@@ -369,7 +369,7 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
   }
   previous = seen;  // mutant: what a word holds
   const entry* const item = counts ? table_.find(asked.stag) : nullptr;
-  if (item != nullptr && changes(asked, seen)) item->count_write();  // null: not counted, or just erased
+  if (item != nullptr && changes(asked, seen)) item->count_write();  // null: not to be counted, or the key is erased
   return access_status::ok;
 }
 

@@ -37,8 +37,9 @@ inline constexpr stream_id any_stream = 0;
 /// The memory that peers may reach, by STag (RFC 5041 section 5.1; RFC 5042 section 6 on why STags are unpredictable).
 ///
 /// Any thread may insert and erase, under a lock. Executors look keys up without one, each through a `reader` of its
-/// own: erase() unlinks the entry, and then waits until every reader has left the batch that it was in. So when erase()
-/// has returned, nobody touches the memory any more.
+/// own: erase() unlinks the entry, and then waits until every reader of another thread has left the batch that it was
+/// in. So when erase() has returned, no reader touches the memory any more; for a peer that has the memory mapped, see
+/// direct_memory.
 ///
 /// Look-up, insertion and erasure cost the same whether a thousand keys are open or a million: see key_list. The wait
 /// of erase() looks at one word of each reader, however many keys there are.
@@ -60,34 +61,34 @@ class key_table {
     key_rights rights{};
     stream_id stream = any_stream;
     bool enabled = true;                    ///< false: no peer has access before enable()
-    bool may_shrink = false;                ///< its file may become shorter; accesses beyond its end are refused
-    mr::detail::peer_gate* gate = nullptr;  ///< must be open as well, and counts writes; lives until the key is erased
-    direct_memory* direct = nullptr;        ///< the direct memory around it, if any; lives until the key is erased
+    bool may_shrink = false;                ///< pages may be missing, as in a shorter file: the kernel copies
+    mr::detail::peer_gate* gate = nullptr;  ///< must be open as well, and counts writes; must outlive the key
+    direct_memory* direct = nullptr;        ///< the direct memory around it, if any; must outlive the key
   };
 
-  /// Opens it under a fresh random key, which is never 0. Throws errc::no_memory when the table is full.
+  /// Opens memory under a fresh random key, which is never 0. Throws errc::no_memory when the table is full, the error
+  /// of getrandom(2), and std::bad_alloc.
   [[nodiscard]] std::uint32_t open(const opening& what);
-  /// Opens it under a key of the caller's choice. Throws errc::duplicate_key if it is taken; errc::invalid_argument
-  /// for 0.
+  /// Opens memory under a key of the caller's choice. Throws errc::duplicate_key if the key is taken;
+  /// errc::invalid_argument for 0.
   void open_as(std::uint32_t stag, const opening& what);
 
   /// Opens `memory`, whose first byte peers call `address`, under a fresh random key, which is never 0.
-  /// Throws errc::no_memory when the table is full.
+  /// Throws what open() throws.
   [[nodiscard]] std::uint32_t insert(std::span<std::byte> memory, std::uint64_t address, key_rights rights,
                                      stream_id stream = any_stream);
 
-  /// Opens `memory` under a key of the caller's choice. Throws errc::duplicate_key if it is taken;
-  /// errc::invalid_argument for 0.
+  /// Opens `memory` under a key of the caller's choice. Throws what open_as() throws.
   void insert_as(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
                  stream_id stream = any_stream);
 
-  /// Revokes a key and waits, for as long as one batch takes, until nobody uses it any more. May be called inside a
-  /// batch: it does not wait for those of this thread. Does nothing if there is no such key. `by_peer`: the key counts
-  /// as revoked by the peer.
+  /// Revokes a key and waits, for as long as one batch takes, until no other thread uses it any more. May be called
+  /// inside a batch of this thread, for which it does not wait: no place that was looked up in that batch may be used
+  /// afterwards. Does nothing if there is no such key. `by_peer`: the key counts as revoked by the peer.
   void erase(std::uint32_t stag, bool by_peer = false) noexcept;
 
-  /// Counts peers' writes with `counter`, which lives until the key is erased. Only before enable(), or before anybody
-  /// knows the key.
+  /// Counts peers' writes with `counter`, which must live until the key is erased. Only before enable(), or before
+  /// anybody knows the key.
   void count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept;
   void enable(std::uint32_t stag) noexcept;
   /// Sets opening::direct later. Only before anybody knows the key.
@@ -126,16 +127,16 @@ class key_table {
 
 /// One executor's access to a key_table. All calls from that executor's thread.
 ///
-///     key_table::reader::batch inside(reader);   // as many bytes as one turn handles
+///     key_table::reader::batch inside(reader);   // for no more bytes than one turn handles
 ///     status = reader.read(stag, offset, out, stream);
 class key_table::reader {
  public:
   explicit reader(key_table& table);
   reader(const reader&) = delete;
   reader& operator=(const reader&) = delete;
-  ~reader();  // asserts that it is outside
+  ~reader();  // asserts that no batch of it is left
 
-  /// While it lives, erase() on other threads waits for it: keep it short. May be nested.
+  /// While it lives, erase() and disable() on other threads wait for it: keep it short. May be nested.
   class batch {
    public:
     explicit batch(reader& owner) noexcept : owner_(owner) { owner_.enter(); }
@@ -151,11 +152,12 @@ class key_table::reader {
   [[nodiscard]] static bool is_inside() noexcept;
 
   /// Executes a peer's read at `offset` in the memory behind `stag`, on connection `stream`: checks it, then copies as
-  /// mr::load_shared() does. Touches nothing if the check fails. Only inside a batch.
+  /// mr::load_shared() does. Touches nothing if the check fails. Where pages may be missing, the kernel copies instead;
+  /// if it cannot, returns access_status::bounds, and a part of `out` may have been written. Only inside a batch.
   [[nodiscard]] access_status read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                    stream_id stream) noexcept;
   /// Where the bytes of a checked access lie; only the first of them, if the memory continues elsewhere: look up the
-  /// rest anew. Valid until the batch ends.
+  /// rest anew. Valid until the batch ends, or until this thread calls erase() or disable().
   struct place {
     access_status status;
     std::byte* data;                  ///< null unless ok
@@ -167,14 +169,15 @@ class key_table::reader {
                                   stream_id stream) noexcept;
   /// Counts a peer's write whose last byte is in place, if there is a counter.
   void written(std::uint32_t stag, stream_id stream) noexcept;
-  /// The status that read() of `bytes` bytes would return.
+  /// The status that read() of `bytes` bytes would return, if no page is missing.
   [[nodiscard]] access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                          stream_id stream) const noexcept {
     return read_place(stag, offset, bytes, stream).status;
   }
   [[nodiscard]] place read_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                  stream_id stream) const noexcept;
-  /// All that a key opens, for a connection that has accessed it. Empty if the memory is not in one piece.
+  /// All that a key opens, for a connection that has accessed it. Empty if there is no such key, or if the memory is
+  /// not in one piece.
   struct range {
     std::uint64_t address;
     std::span<std::byte> memory;
@@ -182,20 +185,20 @@ class key_table::reader {
   };
   [[nodiscard]] range range_of(std::uint32_t stag) const noexcept;
 
-  /// Executes a peer's atomic operation, on memory that is aligned for it. Each is one std::atomic_ref<std::uint64_t>
-  /// operation, so it is atomic with those of other peers and of this process. `previous` is set only if ok. `counts`:
-  /// it counts as a write.
+  /// Executes a peer's atomic operation, on memory that is aligned for it. It uses std::atomic_ref<std::uint64_t>, so
+  /// it is atomic with such operations of other peers and of this process. `previous` is set only if ok. `counts`: an
+  /// operation that stores a value counts as a write.
   [[nodiscard]] access_status atomic(const atomic_request& asked, std::uint64_t& previous, stream_id stream,
                                      bool counts = true) noexcept;
-  /// The status that atomic() at that place would return.
+  /// The status that atomic() at that place would return, if no page is missing.
   [[nodiscard]] access_status check_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept {
     return atomic_place(stag, offset, stream).status;
   }
   [[nodiscard]] place atomic_place(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
 
-  /// Executes a peer's send with invalidate (RFC 5040 section 5.1), which revokes a key. Only for a key of its
-  /// connection alone; else `access` or `not_associated`. No peer can use the key afterwards; its owner still has to
-  /// erase() it.
+  /// Executes a peer's send with invalidate (RFC 5040 section 5.1), which revokes a key of that connection alone. A key
+  /// for every connection gives access_status::access, and a key of another connection access_status::not_associated.
+  /// No peer can use a revoked key; its owner still has to erase() it.
   [[nodiscard]] access_status invalidate(std::uint32_t stag, stream_id stream) noexcept;
 
  private:
@@ -213,8 +216,8 @@ class key_table::reader {
   key_table& table_;
   turn* turn_;
   std::uint32_t depth_ = 0;
-  // The entry for which write_place() last returned ok in this batch, so that written() need not look it up again; or
-  // null.
+  // The entry that the last write_place() in this batch has found, so that written() need not look it up again; null if
+  // it found none.
   const entry* written_to_ = nullptr;
   reader* outer_ = nullptr;  // the reader of this thread that was inside a batch before
 };

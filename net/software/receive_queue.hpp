@@ -33,11 +33,11 @@ class receive_queue final : public net::receive_queue {
   void post(receive_work& work) noexcept override;
   /// Takes the oldest receive. Null if there is none; then `who` is given one in its turn.
   [[nodiscard]] receive_work* take(taker& who) noexcept;
-  /// `who` no longer waits for a receive.
+  /// Ends the wait of `who` for a receive, if it waits.
   void forget(taker& who) noexcept;
 
  private:
-  std::vector<receive_work*> posted_;  // a ring, oldest at begin_
+  std::vector<receive_work*> posted_;  // a ring buffer, the oldest at begin_
   std::size_t begin_ = 0;
   std::size_t count_ = 0;
   weft::detail::intrusive_list<taker> takers_;

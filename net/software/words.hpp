@@ -10,7 +10,7 @@
 namespace weft::net::software {
 
 /// A sentence that says what went wrong: at most 191 bytes, stored in place, so that reporting an error neither
-/// allocates nor throws. A longer one is cut off.
+/// allocates nor throws. A longer sentence is cut off.
 class words {
  public:
   words() noexcept = default;
@@ -27,7 +27,7 @@ class words {
   std::uint8_t length_ = 0;
 };
 
-/// At most `limit` bytes of what a peer sent, quoted and with the unprintable ones escaped: "GET / HT..."
+/// At most `limit` bytes, and at most 47, of what a peer sent, in quotes and with escapes: "GET / HT..."
 [[nodiscard]] words quoted(std::span<const std::byte> bytes, std::size_t limit) noexcept;
 
 }  // namespace weft::net::software

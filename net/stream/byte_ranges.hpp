@@ -15,7 +15,7 @@ namespace weft::net {
 template <class Byte>
 class byte_ranges {
  public:
-  static constexpr std::size_t max_ranges = 8;  ///< further ones are left out
+  static constexpr std::size_t max_ranges = 8;  ///< further ranges are left out
 
   byte_ranges() = default;
   /// One range.
@@ -47,7 +47,8 @@ class byte_ranges {
 using readable_ranges = byte_ranges<const std::byte>;  ///< the argument of stream::write_some()
 using writable_ranges = byte_ranges<std::byte>;        ///< the argument of stream::read_some()
 
-/// Received bytes of a stream, in memory of the pool, which counts against the receive budget as long as this lives.
+/// Received bytes of a stream, in memory of the pool, which counts against the receive budget as long as the object
+/// lives.
 class received_bytes {
  public:
   received_bytes() noexcept = default;

@@ -148,7 +148,7 @@ task<> message_stream::write(stream_ref self, mr::buffer what) {
 
 // The number of bytes in the leading messages that will arrive. A stop cancels messages, the last one first. Messages
 // that were posted by then arrive if the connection owns their memory; if it is borrowed, the stop aborts the
-// connection.
+// connection, and the number is 0.
 std::size_t message_stream::outgoing::on_their_way() noexcept {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < count_; ++i) {
@@ -201,12 +201,12 @@ task<> message_stream::shutdown_send(stream_ref) {
 
 // ---- the end ----
 
-// On another thread nobody can wait, so the connection's destructor closes it.
+// On another thread nobody can wait for the close, so the connection's destructor closes the connection.
 void message_stream::close() noexcept {
   if (!connection_ || std::exchange(closing_, true)) return;
   try {
     if (home_.on_own_thread()) return run_in_background(home_, finish(stream_ref(*this)), "close a stream");
-  } catch (const std::bad_alloc&) {  // then the connection's destructor closes it
+  } catch (const std::bad_alloc&) {  // then the connection's destructor closes the connection
   }
   connection_.reset();
   closed_.set();
@@ -227,7 +227,7 @@ void message_stream::abort() noexcept {
 }
 
 void message_stream::drop() noexcept {
-  if (closing_) return;  // finish() does it
+  if (closing_) return;  // finish() ends the stream
   connection_.reset();
   closed_.set();
 }

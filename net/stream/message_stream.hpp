@@ -41,7 +41,7 @@ class message_stream final : public stream_core {
     outgoing& operator=(const outgoing&) = delete;
     ~outgoing() { std::destroy_n(all().data(), count_); }
 
-    /// Holds at most `most` messages.
+    /// Adds a message of `size` bytes; there must be fewer than `most`.
     void add(transfer&& send, std::size_t size) noexcept {
       std::construct_at(all().data() + count_, std::move(send));
       sizes_[count_++] = size;

@@ -37,10 +37,10 @@ class stream_core {
   virtual task<> write(stream_ref self, mr::buffer what) = 0;
   virtual task<> shutdown_send(stream_ref self) = 0;
 
-  /// Closes in order, in the background, and sets closed() at the end.
+  /// Begins an orderly close, in the background, and sets closed() when it is done.
   virtual void close() noexcept = 0;
   virtual void abort() noexcept = 0;
-  /// Called when the handle is destroyed: ends the stream, unless close() does so already.
+  /// Ends the stream, unless close() does so already. Called when the handle is destroyed or assigned to.
   virtual void drop() noexcept = 0;
   [[nodiscard]] virtual bool is_open() const noexcept = 0;
 
@@ -57,8 +57,8 @@ class stream_core {
   [[nodiscard]] event& closed() noexcept { return closed_; }
 
  protected:
-  /// The one operation of a direction that may be in progress, else errc::busy. While it lives, cancel() stops the
-  /// coroutine, as the coroutine's own token does.
+  /// The one operation that may be in progress in a direction; throws errc::busy if there is one already. While the
+  /// turn lives, cancel() stops the coroutine, as the coroutine's own token does.
   class turn {
    public:
     turn(weft::detail::promise_base& self, turn*& place, const char* what)

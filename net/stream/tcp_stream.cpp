@@ -77,7 +77,7 @@ error tcp_stream::failure(int number, const char* what) const {
   if (ended_) return error(errc::closed, words);
   if (number == ECANCELED) return error(errc::canceled, words);
   if (number == EPIPE && wire_->window.has_given_up()) number = ETIMEDOUT;
-  // A weft connection has errc::peer_vanished for these errors; the system's text says which one it was.
+  // These errors are errc::peer_vanished, as on a weft connection; the system's text says which of them it was.
   if (number == ECONNRESET || number == EPIPE || number == ETIMEDOUT) {
     return error(errc::peer_vanished, fmt::format("{}: {}", words, std::system_category().message(number)));
   }
@@ -302,7 +302,7 @@ task<> tcp_stream::wire::end_in_background(wire& self) {
   }
 }
 
-// On the executor's thread, because the timer is the executor's.
+// Closes the socket on the executor's thread, because the timer of the watch belongs to the executor.
 void tcp_stream::wire::close(std::unique_ptr<wire> item) noexcept {
   executor_core& home = item->home_;
   if (home.on_own_thread() || home.belongs_to_this_thread()) return item->close_at_home();
@@ -371,7 +371,7 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
   };
   const waiting here(self->waiting_, source);
   promise.set_stop_token(source.get_token());
-  bool on_spare = false;  // the spare descriptor is given up to accept a peer, which is then turned away
+  bool on_spare = false;  // the spare descriptor was given up for a peer, which is turned away if no other is free
   while (!self->closed_) {
     sockaddr_storage from{};
     weft::detail::io_wait call(io_kind::accept, self->socket_, from, sizeof from);

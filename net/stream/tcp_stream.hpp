@@ -24,7 +24,7 @@ namespace weft::net {
 /// A stream over plain TCP, to peers that know nothing of weft.
 class tcp_stream final : public stream_core {
  public:
-  /// On the executor that will own it.
+  /// Takes over a connected socket. Called on the executor that will own the stream.
   tcp_stream(descriptor socket, std::string peer, mr::pool& pool, const connection_options& options,
              std::unique_ptr<connection_place> place = nullptr);
 
@@ -55,13 +55,13 @@ class tcp_stream final : public stream_core {
     /// Closes the socket, on its executor. From any thread.
     static void close(std::unique_ptr<wire> item) noexcept;
 
-    /// Drops input that will not be read. False once the peer has ended its output.
+    /// Drops input that will not be read. False once the peer has ended its output, or the socket has failed.
     [[nodiscard]] bool drop_input() noexcept;
-    /// Called after this end has shut down its output: waits until the peer's machine has all of it and, if input was
-    /// dropped, until the peer has ended its output too. Gives up after close_timeout without progress.
+    /// Called after this end has shut down its output. Waits until the peer has ended its output, too, or, if no input
+    /// was dropped, until the peer's machine has all that was sent. Gives up after close_timeout without progress.
     task<> wait_until_arrived();
 
-    std::unique_ptr<connection_place> place;  // at its listener, until the socket is closed
+    std::unique_ptr<connection_place> place;  // among the listener's connections; kept until the socket is closed
     descriptor socket;
     tcp_window_watch window;
     bool is_aborted = false;
@@ -85,14 +85,14 @@ class tcp_stream final : public stream_core {
   void end() noexcept;
   task<> finish(stream_ref self);
 
-  std::unique_ptr<wire> wire_;  // until it has ended
-  unsigned users_ = 0;          // coroutines that may have an operation in progress on it
-  bool ended_ = false;          // by this end
-  bool finishing_ = false;      // finish() has the socket
+  std::unique_ptr<wire> wire_;  // null once the stream has ended, and no coroutine uses the socket
+  unsigned users_ = 0;          // coroutines that may have an operation in progress on the socket
+  bool ended_ = false;          // close(), abort() or drop() was called
+  bool finishing_ = false;      // finish() uses the socket
   bool output_ended_ = false;
 };
 
-/// Accepts plain TCP peers. Operations share it, because its handle may be destroyed while one waits.
+/// Accepts plain TCP peers. Operations share it, because its handle may be destroyed while an operation waits.
 class tcp_acceptor final {
  public:
   struct peer {
@@ -101,11 +101,13 @@ class tcp_acceptor final {
     socket_address address;
   };
 
-  /// Throws weft::error.
+  /// Listens at the address, on the current executor. Throws weft::error.
   tcp_acceptor(const socket_address& address, const listener_options& options);
 
   [[nodiscard]] const socket_address& address() const noexcept { return address_; }
-  /// Waits for the next peer; null after close(). Peers for which there is no place are accepted and closed at once.
+  /// Waits for the next peer; null after close(). A peer for which there is no place, or no descriptor, is accepted and
+  /// closed at once. Throws errc::busy while another task waits, errc::wrong_thread, errc::canceled, and the errors of
+  /// accept(2) that are neither transient nor a shortage.
   static task<std::unique_ptr<peer>> next(std::shared_ptr<tcp_acceptor> self);
   void close() noexcept;
 
@@ -115,9 +117,9 @@ class tcp_acceptor final {
   descriptor socket_;
   spare_descriptor spare_;
   socket_address address_;
-  stop_source* waiting_ = nullptr;  // stops next(), while it waits
+  stop_source* waiting_ = nullptr;  // stops next(); null while no next() is in progress
   bool closed_ = false;
-  std::optional<executor_core::dependent> open_{std::in_place, home_};  // until close()
+  std::optional<executor_core::dependent> open_{std::in_place, home_};  // until close(), the executor must live
 };
 
 /// Connects over plain TCP, trying each address of a name. Throws weft::error.

@@ -17,7 +17,7 @@ void async_target::tell(ibv_event_type what, int port) noexcept try {
     if (self->handler_ != nullptr) self->handler_->on_async_event(what, port);
   });
 } catch (const std::bad_alloc&) {
-  // A failure also shows in completions, or in their absence.
+  // The event is dropped. A failure also shows in completions, or in their absence.
 }
 
 void async_audience::join(async_target& who) {
@@ -66,7 +66,7 @@ bool async_events::on_readable() noexcept {
     }
     pass_on(event);
     // mutant: leave an event about
-    calls_.ack_async_event(&event);  // at once, because the event's object cannot be destroyed before
+    calls_.ack_async_event(&event);  // at once, because until then the object cannot be destroyed
   }
   return true;
 }

@@ -17,7 +17,7 @@ namespace weft::net::verbs {
 /// Receives asynchronous events.
 class async_handler {
  public:
-  /// Called on its executor. `port` is valid for IBV_EVENT_PORT_* only.
+  /// Handles an event, on the handler's executor. `port` is valid for IBV_EVENT_PORT_* only.
   virtual void on_async_event(ibv_event_type what, int port) noexcept = 0;
 
  protected:
@@ -25,13 +25,14 @@ class async_handler {
 };
 
 /// Delivers events to a handler from whichever thread takes them. It is the context of the handler's queue pair,
-/// completion queue or shared receive queue (ibv_qp::qp_context, and so on). It lives until that object is destroyed,
-/// which waits for events that were taken and not acknowledged, or until async_audience::forget().
+/// completion queue or shared receive queue (ibv_qp::qp_context, and so on). It must live until that object is
+/// destroyed, which waits for events that were taken and not acknowledged, or else until async_audience::forget().
 class async_target final : public std::enable_shared_from_this<async_target> {
  public:
   async_target(executor_core& home, async_handler& handler) noexcept : home_(home), handler_(&handler) {}
 
-  /// Passes an event on to the handler's executor. From any thread, while the handler's object at the device exists.
+  /// Passes an event on to the handler's executor; drops it if memory is short. From any thread, while the handler's
+  /// object at the device exists.
   void tell(ibv_event_type what, int port) noexcept;
   /// Stops the delivery to the handler. Called on its executor.
   void end() noexcept { handler_ = nullptr; }
@@ -47,11 +48,11 @@ class async_audience {
  public:
   void join(async_target& who);
   void leave(async_target& who) noexcept;
-  /// Takes the next event with ibv_get_async_event(3), and records a port's state. Serialized, because otherwise
-  /// two executors could record the events of a port in the wrong order.
+  /// Takes the next event with ibv_get_async_event(3), and records a port's state. Returns 0 or -errno. Serialized,
+  /// because otherwise two executors could record the events of a port in the wrong order.
   [[nodiscard]] int take(rdma_calls& library, ibv_context* context, ibv_async_event& found) noexcept;
   void tell(ibv_event_type what, int port) noexcept;
-  /// Passes an event on to the owner of an object, whose context is an async_target, or null.
+  /// Passes an event on to the owner of an object at the device. `context` is the object's: an async_target, or null.
   void tell_owner(void* const& context, ibv_event_type what) noexcept;
   /// Drops further events about an object that could not be destroyed, as when the kernel has removed the device: the
   /// library keeps the object, and events about it may still be queued.
@@ -73,7 +74,7 @@ class async_audience {
 /// Watches a device's events on one executor. Whichever executor sees an event first passes it on through the audience.
 class async_events final : public descriptor_watch {
  public:
-  /// The context's descriptor is non-blocking.
+  /// The context's descriptor must be non-blocking.
   async_events(rdma_calls& library, ibv_context* context, async_audience& audience)
       : descriptor_watch(context->async_fd), calls_(library), context_(context), audience_(audience) {}
 

@@ -120,7 +120,7 @@ void bound_windows::revoke(bound_window& item, revocation& who) noexcept {
   ended(item);
 }
 
-// If another revocation has begun, its mail still arrives, but notifies nobody.
+// If another revocation has begun, a worker still submits the window to the executor, which then notifies nobody.
 void bound_windows::revoke_now(bound_window& item) noexcept {
   if (item.revoking_) {
     item.who_ = nullptr;
@@ -159,7 +159,7 @@ void bound_windows::take_back(bound_window& item) noexcept {
   if (result < 0) owner_.shut_out_peers(result);
   lock.lock();
   item.kept_ = result < 0;
-  item.now_ = item.kept_ ? bound_window::state::open : bound_window::state::gone;  // destroy_all() tries a last time
+  item.now_ = item.kept_ ? bound_window::state::open : bound_window::state::gone;  // destroy_all() tries again
   changed_.notify_all();
 }
 
@@ -188,15 +188,15 @@ void bound_windows::destroy_all() noexcept {
   }
 }
 
-// A window that could not be deallocated is closed with its queue pair. A window of type 1 is not: it is open to the
-// peers of all queue pairs.
+// A window of type 2 that could not be deallocated is closed with its queue pair. A window of type 1 is not: it stays
+// open to the peers of all queue pairs, so the program ends, unless the device is gone.
 int bound_windows::deallocate(const bound_window& item) noexcept {
   const int result = device_.calls().dealloc_mw(item.window_);
   if (result < 0 && device_.traits().windows == window_kind::type_1 && !has_gone(result)) {
     weft::detail::terminate_because("a memory window could not be deallocated, and peers may still use it");
   }
   if (result < 0) return result;
-  if (item.own_region_ != nullptr) device_.calls().dereg_mr(item.own_region_);  // if kept, it opens nothing to peers
+  if (item.own_region_ != nullptr) device_.calls().dereg_mr(item.own_region_);  // a kept region opens nothing to peers
   return 0;
 }
 

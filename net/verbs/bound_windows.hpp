@@ -26,11 +26,12 @@ class bound_windows;
 /// Who may use the device's objects:
 ///   unmade   a worker, which makes them
 ///   open     the executor, to bind the window, and the first thread that revokes it
-///   going    the thread that deallocates them: a worker that revokes, or the one that destroys the queue pair
+///   going    the thread that deallocates them: the one that revokes, or the one that destroys the queue pair
 ///   gone     nobody
 ///
-/// A worker revokes the window, then mails that to the executor (remote_work), which forgets the window. An invalidated
-/// window lets nobody in. If the device can bind it again, it is kept, in the state open, for the next exposure.
+/// A worker revokes the window, then submits it to the executor (remote_work), which forgets it. A window that the peer
+/// has invalidated lets nobody in. If the device can bind it again, it is kept, in the state open, for the next
+/// exposure.
 class bound_window final : private weft::detail::worker_job,
                            private weft::detail::remote_work,
                            private mr::detail::last_use {
@@ -67,7 +68,7 @@ class bound_window final : private weft::detail::worker_job,
   bool revoking_ = false;
   revocation* who_ = nullptr;
   worker_pool* workers_ = nullptr;
-  state now_ = state::unmade;  // under the mutex
+  state now_ = state::unmade;  // guarded by the mutex
   bool kept_ = false;          // the device has refused to deallocate it
 };
 
@@ -81,7 +82,7 @@ class bound_windows {
    public:
     /// Shuts peers out in another way, because the device has refused to deallocate a window. From any thread.
     virtual void shut_out_peers(int result) noexcept = 0;
-    /// Follows shut_out_peers(), on the executor.
+    /// Called on the executor after shut_out_peers().
     virtual void on_window_kept() noexcept = 0;
 
    protected:
@@ -102,15 +103,15 @@ class bound_windows {
   [[nodiscard]] bound_window* find(std::uint32_t key) noexcept;
   /// Notes that the peer has invalidated that key.
   void invalidated(std::uint32_t key) noexcept;
-  /// Keeps an invalidated window, to be bound again. False if enough are kept, if it owns its region, or if it has been
-  /// bound so often that its keys would soon repeat.
+  /// Keeps an invalidated window, to be bound again. False if enough are kept, or if the window owns its region, is not
+  /// open, or has been bound so often that its keys would soon repeat.
   [[nodiscard]] bool keep(bound_window& item) noexcept;
 
-  /// Revokes a window, and notifies `who` once nobody uses it any more; at once if no window has the key. A worker does
-  /// it; the caller does if there is no worker, or if the executor does not run, when blocking does no harm.
+  /// Revokes a window, and calls who.revoked() once nobody uses it any more; at once if no window has the key. A worker
+  /// does it; the caller does it if there is no worker, or if the executor does not run, when blocking does no harm.
   void revoke(std::uint32_t key, revocation& who) noexcept;
   void revoke(bound_window& item, revocation& who) noexcept;
-  /// Revokes a window synchronously, even if another revocation is in progress; notifies nobody.
+  /// Revokes a window synchronously, even if another revocation is in progress, whose `who` is then not notified.
   void revoke_now(bound_window& item) noexcept;
   /// Deallocates all windows. Called on a worker, if there is one. When it returns, no thread uses a window any more.
   void destroy_all() noexcept;

@@ -138,7 +138,8 @@ static_assert(wr_flush_opcode == IBV_WR_FLUSH && access_flush_persistent == IBV_
 
 bool rdma_calls::has_flush() const noexcept { return true; }
 
-// send_ops_flags lists the operations of ibv_wr_start(3). All others use ibv_post_send(3); the two manuals allow both.
+// send_ops_flags lists the operations of ibv_wr_start(3). All other operations use ibv_post_send(3); the manual pages
+// of both allow that.
 int rdma_calls::create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
   ibv_qp_init_attr_ex all{};
   all.send_cq = wanted->send_cq;

@@ -12,8 +12,8 @@
 
 namespace weft::net::verbs {
 
-/// FLUSH to persistent memory exists since rdma-core 46 and Linux 6.2. These numbers do not need their headers. This
-/// one is the bit of ibv_device_attr_ex::device_cap_flags_ex, from rdma/ib_user_verbs.h:
+/// The bit of ibv_device_attr_ex::device_cap_flags_ex for FLUSH to persistent memory, from rdma/ib_user_verbs.h. FLUSH
+/// exists since rdma-core 46 and Linux 6.2; older headers lack this number and the two that follow.
 inline constexpr std::uint64_t can_flush_persistent = std::uint64_t{1} << 39;
 /// IBV_ACCESS_FLUSH_PERSISTENT, of ibv_reg_mr(3) and ibv_modify_qp(3)
 inline constexpr unsigned access_flush_persistent = 1U << 9;
@@ -23,9 +23,9 @@ inline constexpr auto wr_flush_opcode = static_cast<ibv_wr_opcode>(14);
 /// The calls into libibverbs and librdmacm that can fail: one seam, through which a test injects failures or puts a
 /// device of its own in their place.
 ///
-/// Each function makes the call of that name, prefixed with ibv_ or rdma_, in section 3 of the manual. It returns 0 (or
-/// a count) or -errno, and yields what it creates through its last parameter. Called from any thread, as far as the
-/// manual allows it.
+/// Unless its comment says otherwise, each function makes the call of that name, prefixed with ibv_ or rdma_, in
+/// section 3 of the manual. It returns 0 or -errno, and yields what it creates through its last parameter; poll_cq()
+/// returns a count, or any negative number. Called from any thread, as far as the manual allows it.
 class rdma_calls {
  public:
   virtual ~rdma_calls() = default;
@@ -79,7 +79,8 @@ class rdma_calls {
 
   // Queue pairs.
   virtual int create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept;
-  /// Creates a queue pair for wr_flush() too. Returns -EOPNOTSUPP if the device's driver in user space has no FLUSH.
+  /// Creates a queue pair for wr_flush() too. Returns -EOPNOTSUPP if the device's driver in user space has no FLUSH, or
+  /// if has_flush() is false.
   virtual int create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept;
   virtual int modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept;
   virtual int destroy_qp(ibv_qp* pair) noexcept;

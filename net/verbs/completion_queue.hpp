@@ -17,13 +17,13 @@ namespace weft::net::verbs {
 /// A user of a completion queue, such as a link.
 class completion_sink {
  public:
-  /// Hands what was posted to the device. Called by the next poll after completion_queue::ring_later(), before it takes
-  /// completions.
+  /// Hands posted requests over to the device. Called by the next poll after completion_queue::ring_later(), before
+  /// that poll takes completions.
   virtual void ring_now() noexcept {}
-  /// One completion of the sink's queue pair, in order. `detail` is the part of the request's wr_id below the tag.
+  /// Handles the next completion of the sink's queue pair. `detail` is the part of the request's wr_id below the tag.
   virtual void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept = 0;
-  /// All completions that were there when completion_queue::tell_when_drained() was called have been passed on. Called
-  /// inside a poll.
+  /// All completions that were there when completion_queue::tell_when_drained() was called have been passed on; if that
+  /// was inside a poll, all that the poll has found. Called inside a poll.
   virtual void on_drained() noexcept {}
   /// The queue has failed: no completion can be relied upon.
   virtual void on_queue_failure(const error& why) noexcept = 0;
@@ -49,7 +49,7 @@ class completion_queue final : public poller, private async_handler {
 
   /// Has events about the queue delivered on `home`, the executor that polls it.
   void hear_events_on(executor_core& home);
-  /// Starts and stops polling: only a queue with users is polled. Called from a coroutine, not inside a poll.
+  /// Start and stop polling: only a queue with users is polled. Must not be called inside a poll.
   void begin_polling();
   void end_polling() noexcept;
 
@@ -62,7 +62,8 @@ class completion_queue final : public poller, private async_handler {
   void reserve(std::uint32_t entries) noexcept { reserved_ += entries; }
   void release(std::uint32_t entries) noexcept { reserved_ -= entries; }
 
-  /// Adds a sink, and returns the tag for its wr_ids, above detail_bits. Throws std::bad_alloc, or the queue's failure.
+  /// Adds a sink, and returns the tag for its wr_ids, whose detail_bits lowest bits are 0. Throws std::bad_alloc, or
+  /// the queue's failure.
   [[nodiscard]] std::uint64_t attach(completion_sink& sink);
   /// Passes completions with this tag to `sink` from now on.
   void hand_over(std::uint64_t tag, completion_sink& sink) noexcept { places_[index_of(tag)].sink = &sink; }

@@ -8,7 +8,7 @@
 
 namespace weft::net::verbs {
 
-/// Describes each RDMA device of this machine, which it opens briefly. If there is none, a single entry "verbs" says
+/// Describes each RDMA device of this machine, after opening it briefly. If there is none, a single entry "verbs" says
 /// why.
 [[nodiscard]] std::vector<fabric_info> describe_devices(rdma_calls& library);
 

@@ -10,7 +10,7 @@
 
 namespace weft::net::verbs {
 
-/// Watches a descriptor that is readable when a library has events to report. It does so only while there are users, so
+/// Watches a descriptor that is readable when a library has events to report. It watches only while it has users, so
 /// that an executor without connections and listeners sleeps undisturbed.
 class descriptor_watch : private io_operation {
  public:
@@ -21,15 +21,16 @@ class descriptor_watch : private io_operation {
 
   /// Allocates what leave() needs; called before each enter(). Throws std::bad_alloc.
   void prepare();
+  /// Adds a user.
   void enter() noexcept;
-  /// Called from a coroutine, or while the executor does not run.
+  /// Removes a user; the watch stops with the last. Called from a coroutine, or while the executor does not run.
   void leave() noexcept;
 
  protected:
   ~descriptor_watch() { assert(users_ == 0 && "a descriptor was closed while it was watched"); }
 
  private:
-  /// Takes some of the pending events. Returns false if there will never be another one.
+  /// Takes some of the pending events. Returns false if no other event will ever come.
   virtual bool on_readable() noexcept = 0;
 
   void complete(int result) noexcept override;

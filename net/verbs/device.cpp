@@ -201,7 +201,7 @@ int device::query(ibv_transport_type transport) noexcept {
   max_message_bytes_ = 0;
   if (const int failure = calls_.query_device(context_, &limits_); failure < 0) return failure;
   traits_ = traits_of(transport, limits_);
-  for (unsigned port = 1; port <= limits_.phys_port_cnt; ++port) {  // not in 8 bits: there may be 255
+  for (unsigned port = 1; port <= limits_.phys_port_cnt; ++port) {  // wider than 8 bits: there may be 255
     ibv_port_attr state{};
     if (const int failure = calls_.query_port(context_, static_cast<std::uint8_t>(port), &state); failure < 0)
       return failure;
@@ -228,8 +228,8 @@ void device::probe_memory() noexcept {
   }
 }
 
-// The driver in the kernel may have windows of which that in user space knows nothing, as those of bnxt_re and
-// iw_cxgb4.
+// Tries to, because the driver in user space may know nothing of the windows that the driver in the kernel has, as with
+// bnxt_re and iw_cxgb4.
 bool device::can_allocate_window() noexcept {
   ibv_mw* window = nullptr;
   const ibv_mw_type type = traits_.windows == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;

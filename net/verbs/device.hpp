@@ -25,7 +25,7 @@ namespace weft::net::verbs {
 class device {
  public:
   /// Opens the device with that name or IP address ("10.0.0.2"); with an empty name, the first that has an active port.
-  /// Throws weft::error: errc::not_supported if there is none, with the names of the devices that there are.
+  /// Throws weft::error: errc::not_supported if there is no such device, with the names of the devices that there are.
   device(rdma_calls& library, std::string_view name, const verbs_options& options = {});
   device(const device&) = delete;
   device& operator=(const device&) = delete;
@@ -48,7 +48,7 @@ class device {
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
   /// Whether it has FLUSH, by which peers make their writes to persistent memory persistent.
   [[nodiscard]] bool has_flush() const noexcept { return has_flush_; }
-  /// The NUMA node nearest to the device; -1: none, as with software devices.
+  /// The NUMA node nearest to the device; -1 if none is known, as with software devices.
   [[nodiscard]] int numa_node() const { return calls_.numa_node(name_); }
   /// The largest message of its ports, in bytes.
   [[nodiscard]] std::uint32_t max_message_bytes() const noexcept { return max_message_bytes_; }
@@ -58,7 +58,7 @@ class device {
   /// The device's own addresses of a family, AF_INET or AF_INET6, without link-local ones: those in its GID tables, or
   /// of the network interface below an RNIC.
   [[nodiscard]] std::vector<socket_address> addresses(int family) const;
-  /// Whether a connection manager id, whose ibv_context is another one, is on this device.
+  /// Whether a connection manager's id, which has an ibv_context of its own, is on this device.
   [[nodiscard]] bool is_that_of(const rdma_cm_id& id) const noexcept;
   [[nodiscard]] async_audience& audience() const noexcept { return audience_; }
   [[nodiscard]] verbs::empty_requests& empty_requests() const noexcept { return empty_requests_; }
@@ -82,7 +82,7 @@ class device {
   bool has_dmabuf_ = false;
   bool has_flush_ = false;
   std::uint32_t max_message_bytes_ = 0;
-  bool active_ = false;  // a port was active
+  bool active_ = false;  // a port was active when the device was opened
   mutable async_audience audience_;
   mutable verbs::empty_requests empty_requests_;
   std::size_t fabric_ = 0;

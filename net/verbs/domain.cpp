@@ -18,7 +18,7 @@
 namespace weft::net::verbs {
 namespace {
 
-// Without requested_key, because no device lets its user choose the key.
+// Leaves requested_key false, because no device lets its user choose the key.
 mr::domain_capabilities abilities_of(const device& home) {
   mr::domain_capabilities abilities;
   abilities.usages = mr::usage::send | mr::usage::recv | mr::usage::read_src | mr::usage::read_dst |
@@ -38,7 +38,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   return abilities;
 }
 
-// nvidia_peermem comes with NVIDIA's driver.
+// Whether the kernel has nvidia_peermem, the module of NVIDIA's driver with which ibv_reg_mr(3) takes GPU addresses.
 bool has_peer_memory_module() noexcept { return ::access("/sys/module/nvidia_peermem", F_OK) == 0; }
 
 unsigned flags_of(mr::access rights, const mr::registration_options& options) noexcept {
@@ -54,14 +54,15 @@ unsigned flags_of(mr::access rights, const mr::registration_options& options) no
   if (options.on_demand) flags |= IBV_ACCESS_ON_DEMAND;
   // For on_demand only, because the kernel finds out the size of pinned pages by itself.
   if (options.on_demand && options.huge_pages) flags |= IBV_ACCESS_HUGETLB;
-  if (options.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;  // optional: ignored where it is unknown
+  if (options.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;  // dropped if the kernel does not know it
   return flags;
 }
 
 // The usages that need a region at the memory's own address.
 constexpr mr::usage own_uses = ~mr::peer_usages;
 
-// zero_based is an iova of 0 (ibv_reg_mr_iova(3)), because rdma-core 44 ignores IBV_ACCESS_ZERO_BASED.
+// The address that peers use for the first byte. zero_based is carried out by an iova of 0 (ibv_reg_mr_iova(3)),
+// because rdma-core 44 ignores IBV_ACCESS_ZERO_BASED.
 std::uint64_t address_for_peers(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
   if (options.zero_based) return 0;
   return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
@@ -74,7 +75,7 @@ void check_alignment(std::span<std::byte> memory, const mr::registration_options
   }
 }
 
-// The device reports support of on-demand paging for each operation separately.
+// Refuses on_demand for usages that need an operation for which the device does not support on-demand paging.
 void check_on_demand(std::uint32_t operations, const mr::registration_options& options, const std::string& what) {
   static constexpr struct {
     mr::usage uses;
@@ -122,8 +123,9 @@ void domain::deregister::operator()(ibv_mr* region) const noexcept {
 domain::domain(std::shared_ptr<device> home)
     : mr::domain("verbs:" + home->name(), abilities_of(*home)), device_(std::move(home)) {}
 
-// Only memory for windows gets the right to bind windows, because the kernel then requires writable pages, as for the
-// rights to write. A window that allows writes needs a writable region (ibv_bind_mw(3)).
+// Memory that is not for windows does not get the right to bind them, because the kernel grants that right on writable
+// pages only. Memory for windows also gets local_write, because a window that allows writes needs a writable region
+// (ibv_bind_mw(3)).
 mr::access domain::rights_of(mr::usage purpose) const noexcept {
   // mutant: read into memory
   mr::access rights =
@@ -132,7 +134,8 @@ mr::access domain::rights_of(mr::usage purpose) const noexcept {
   return rights;
 }
 
-// Refuses memory that is not persistent, because a device flushes any. The kernel refuses some, but gives no reason.
+// If the device is to flush the memory, refuses memory that is not persistent: the device would flush it all the same.
+// The kernel refuses some such memory by itself, but gives no reason.
 void domain::check_flushed(std::span<std::byte> memory, const mr::registration_options& options,
                            const std::string& what) const {
   if (!is_flushed_by_device(options)) return;
@@ -207,8 +210,8 @@ domain::entry domain::make_regions(std::span<std::byte> memory, const mr::regist
   return made;
 }
 
-// Registers device memory by a dma-buf, as current kernels and drivers can, or else through a module of the GPU's
-// driver, which lets the kernel treat device addresses as memory. A dma-buf can have no windows, so peers get none.
+// Registers a GPU's memory by a dma-buf if the RDMA device takes dma-bufs, or else by its addresses, which
+// nvidia_peermem lets the kernel translate. A dma-buf can have no windows, so peers get no windows in either case.
 domain::held_region domain::make_region_of_device(std::span<std::byte> memory, unsigned flags, mr::memory_device& owner,
                                                   const std::string& what) {
   rdma_calls& library = device_->calls();
@@ -273,7 +276,7 @@ domain::change_result domain::change(mr::registration& item, std::span<std::byte
                                      const mr::registration_options& options) {
   check_size(memory, fmt::format("register {} bytes on {}", memory.size(), name()));
   entry& held = *static_cast<entry*>(item.handle);
-  const bool is_flushed = is_flushed_by_device(options);  // only do_register() checks such memory
+  const bool is_flushed = is_flushed_by_device(options);  // if so, do_register() has to check the memory
   if (!held.changeable || !is_plain(memory, options) || is_flushed) return change_result::untouched;
   const mr::access rights = rights_of(options.usage);
   int parts = IBV_REREG_MR_CHANGE_ACCESS;
@@ -294,7 +297,8 @@ domain::change_result domain::change(mr::registration& item, std::span<std::byte
   return result;
 }
 
-// See ibv_rereg_mr(3). A device that cannot change regions at all has not touched this one, whatever the code.
+// What ibv_rereg_mr(3) has done to the region. A device that cannot change regions at all has left it untouched,
+// whatever the code says.
 domain::change_result domain::result_of(int code, int failure) noexcept {
   if (code == 0 || code == IBV_REREG_MR_ERR_DO_FORK_OLD) return change_result::changed;
   if (code == IBV_REREG_MR_ERR_INPUT || code == IBV_REREG_MR_ERR_DONT_FORK_NEW) return change_result::untouched;

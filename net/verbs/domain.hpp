@@ -14,10 +14,11 @@
 
 namespace weft::net::verbs {
 
-/// The protection domain of an RDMA device: registering pins pages and tells the device about them, with ibv_reg_mr(3).
+/// The protection domain of an RDMA device: registering tells the device about pages, with ibv_reg_mr(3), and pins them
+/// unless they are paged on demand.
 ///
-/// The key of a region works on every connection of the device. Memory for the peer of one connection alone takes a
-/// window (rdma_link::expose()).
+/// The key of a region works on every connection of the device. Only a window of type 2 opens memory to the peer of one
+/// connection alone (rdma_link::expose()).
 class domain final : public mr::domain {
  public:
   explicit domain(std::shared_ptr<device> home);
@@ -40,8 +41,8 @@ class domain final : public mr::domain {
 
   // The object to which a registration's handle points.
   struct entry {
-    held_region own;        // at the memory's own address: for our operations, and for windows
-    held_region for_peers;  // at another address; null: peers use `own`
+    held_region own;        // at the memory's own address, for local operations and windows; null: not needed
+    held_region for_peers;  // at another address, for peers; null: peers, if they have access, use `own`
     mr::access rights{};    // of `own`
     std::span<std::byte> memory{};
     bool changeable = false;  // by ibv_rereg_mr(3)

@@ -12,8 +12,8 @@
 namespace weft::net::verbs {
 
 /// Remembers whether zero-length requests get through from a device to a host: some clouds' networks lose packets
-/// without payload. Peers that are not weft are probed by such requests, and a queue pair whose request is lost has
-/// failed, so a set-up finds this out before it hands out the connection. From any thread.
+/// without payload. Peers without a landing_place, usually those that are not weft, are probed by such requests, and a
+/// lost request fails its queue pair. So a set-up tries one before it hands out the connection. From any thread.
 class empty_requests {
  public:
   enum class fate : std::uint8_t { unknown, arrive, lost };
@@ -26,8 +26,8 @@ class empty_requests {
     return found->second >= losses_that_tell ? fate::lost : fate::unknown;
   }
   void note_arrival(std::string_view host) noexcept { note(host, 0); }
-  /// True if this loss makes requests count as lost. One alone proves nothing, because the peer may have died at that
-  /// moment.
+  /// Counts a loss. True if, from this loss on, requests to the host count as lost. A single loss proves nothing,
+  /// because the peer may have died at that moment.
   bool note_loss(std::string_view host) noexcept { return note(host, 1) == losses_that_tell; }
 
  private:

@@ -18,20 +18,23 @@
 namespace weft::net::verbs {
 namespace {
 
-// Messages up to this size, trailer included, go inline, which spares the device a read of memory. A device that has
-// less room refuses the queue pair: irdma has 101 bytes, erdma 96, siw 80.
+// The room for inline data to ask for: the sizes are tried in this order, because a device that has less room refuses
+// the queue pair. irdma has 101 bytes, erdma 96, siw 80. A send or write that fits, trailer included, goes inline,
+// which spares the device a read of memory.
 constexpr std::array<std::uint32_t, 4> inline_sizes{128, 96, 64, 0};
-// 0.64 ms. Zero, which librdmacm leaves there, would mean 655 ms for each message that finds no receive.
+// 0.64 ms: how long a peer waits before it repeats a message that has found no receive. Zero, the value of librdmacm,
+// means 655 ms.
 constexpr std::uint8_t rnr_timer = 12;
-// Seven means for ever. A peer that is slow to receive is not dead, and only a timeout of the user's ends the wait.
+// Seven means for ever: a peer that is slow to receive is not dead, so the queue pair does not give it up.
 constexpr std::uint8_t rnr_retries = 7;
-// On rxe, seven would mean for ever.
+// Not seven, which means for ever on rxe.
 constexpr std::uint8_t retries = 6;
 // How long a queue pair in ERR may take to give back the shared receives that it has taken.
 constexpr auto flush_time = std::chrono::milliseconds(1000);
 
 // The local ACK timeout is 4.096 us * 2^n (InfiniBand specification, 9.7.6.1.3), and a dead peer is noticed after
-// `retries` + 1 of them. They take half of dead_peer_after, because the other half may pass before anything is sent.
+// `retries` + 1 such timeouts. Within the bounds below, they take at most half of dead_peer_after together, because the
+// other half may pass before anything is sent.
 std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
   constexpr std::uint8_t shortest = 10;  // 4.2 ms
   constexpr std::uint8_t longest = 19;   // 2.1 s
@@ -109,7 +112,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
         fmt::format("a queue pair takes at most {} requests and as many receives; lower send_depth or receive_depth",
                     most));
   }
-  const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // lost requests may keep their room
+  const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // for the marker of wait_until_flushed()
   const std::uint32_t entries = sends + receives_ + flush_markers;          // mutant: reserve room for one completion
   queue_ = co_await shared_.reserve(entries);
   entries_ = entries;
@@ -168,7 +171,8 @@ void endpoint::create_pair() {
   max_inline_bytes_ = std::min(attempt.cap.max_inline_data, inline_sizes.front());
 }
 
-// The kernel's driver may have a FLUSH that the one in user space does not know.
+// Creates a queue pair that takes FLUSH, or else one without: the driver in user space may lack a FLUSH that the
+// kernel's driver has.
 int endpoint::create_pair(ibv_qp_init_attr& attempt) noexcept {
   if (opens_flush_) {
     ibv_qp_init_attr with_flush = attempt;
@@ -203,8 +207,8 @@ void endpoint::post_first_receives() {
   posted_receives_ = chain.size();
 }
 
-// The connection manager has resolved the route, and fills in the path: GID, port, MTU and hop limit. weft adds the
-// peer's rights, the timers, and the limits of outstanding reads.
+// Moves the queue pair to `state`. The connection manager fills in the path that it has resolved: GID, port, MTU and
+// hop limit. weft adds the peer's rights, the timers, and the limits of outstanding reads.
 void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   ibv_qp_attr wanted{};
   wanted.qp_state = state;
@@ -217,7 +221,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   if (opens_flush_) wanted.qp_access_flags |= access_flush_persistent;
   if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // mutant: bind windows
   if (traffic_class_)
-    wanted.ah_attr.grh.traffic_class = *traffic_class_;  // else the path's, which an acceptor takes from its peer
+    wanted.ah_attr.grh.traffic_class = *traffic_class_;  // by default the path's, which an acceptor takes from its peer
   wanted.min_rnr_timer = rnr_timer;
   wanted.max_dest_rd_atomic = what.incoming_reads;
   wanted.max_rd_atomic = what.outgoing_reads;
@@ -232,7 +236,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
 
 task<> endpoint::make_ready(agreement what) {
   ready_ = true;
-  if (home().traits().kernel_drives_pair) co_return;  // the kernel has done this
+  if (home().traits().kernel_drives_pair) co_return;  // the kernel moves the pair by itself
   const auto work = [this, what] {
     change_to(IBV_QPS_RTR, what);
     change_to(IBV_QPS_RTS, what);
@@ -278,7 +282,8 @@ void endpoint::on_async_event(ibv_event_type what, int) noexcept {
   changed_.set();
 }
 
-// Only a shared receive can find no memory, because early_receives_ has room for all of the endpoint's own receives.
+// Keeps the receive. Memory can be short only for a shared one, because early_receives_ has room for all of the
+// endpoint's own.
 void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept try {
   early_receives_.push_back({what, &work});
 } catch (const std::bad_alloc&) {
@@ -344,7 +349,7 @@ task<endpoint::sign_of_life> endpoint::ask_with_nothing(time_point deadline) {
 
 // ---- the end ----
 
-// A queue pair in ERR closes its own windows, as does the removal of the device.
+// Moves the queue pair to ERR, which closes the windows that are bound through it. A removed device did.
 void endpoint::shut_out_peers(int result) noexcept {
   if (!has_gone(result) && !make_broken()) {
     weft::detail::terminate_because("a memory window could not be revoked, and the peer may still use it");
@@ -357,15 +362,16 @@ void endpoint::on_window_kept() noexcept {
       weft::detail::make_error(errc::connection_failed, "a memory window of the peer could not be revoked"));
 }
 
-// A queue pair that has taken a shared receive for a message of which only a part has arrived gives it back by a
-// completion, but only before the queue pair is destroyed.
+// Moves the queue pair to ERR, because it may have taken a shared receive for a message of which only a part has
+// arrived. Such a receive comes back by a completion, but only before the queue pair is destroyed.
 void endpoint::detach_from_shared_receives() noexcept {
   shared_receives_->detach(pair_->qp_num);
   for (const early_receive& item : std::exchange(early_receives_, {})) shared_receives_->post(*item.work);
   make_broken();
 }
 
-// Receives are flushed before the last request, so the completion of that request shows that they have been.
+// Receives are flushed before the last request, so the completion of a request that is posted last shows that they have
+// been. That request has an entry of its own in the queue, because lost requests may keep theirs.
 task<> endpoint::wait_until_flushed() {
   if (home().traits().kernel_drives_pair) co_return;  // the kernel has flushed the pair, which takes no more requests
   marker last(*queue_);
@@ -421,7 +427,7 @@ task<> endpoint::destroy_on_worker() {
   try {
     co_await weft::detail::offload_for_resources(work);
     destroyed = true;
-  } catch (...) {  // there is no worker, and no memory for one
+  } catch (...) {  // a stop, or there is no worker, and no memory for one
   }
   if (!destroyed) destroy_now();
   while (windows_.revoking()) co_await windows_.next_revoked();  // workers, and their mail, refer to this endpoint
@@ -443,7 +449,8 @@ void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept {
   home.submit(*gone.release());
 }
 
-// On the executor's thread. The executor may be between two runs, or about to be destroyed.
+// Starts the disposal, or runs it to its end if the executor is between two runs, or about to be destroyed. On the
+// executor's thread.
 void endpoint::dispose_at_home(std::unique_ptr<endpoint> gone) noexcept try {
   executor_core& home = gone->shared_.owner();
   auto disposal = std::move(gone->disposal_);

@@ -23,7 +23,7 @@ namespace weft::net::verbs {
 inline constexpr std::uint16_t bind_requests = 4;
 inline constexpr std::uint16_t keep_alive_requests = 1;
 
-/// A receive's wr_id holds, beside the tag, this bit and the slot.
+/// The wr_id of a receive that is not shared holds, beside the tag, this bit and the slot.
 inline constexpr std::uint32_t receive_bit = 0x1'0000;
 /// A run element's wr_id holds, beside the tag, this bit and the element's place in the link's ring.
 inline constexpr std::uint32_t run_bit = 0x2'0000;
@@ -33,14 +33,14 @@ struct agreement {
   std::uint8_t incoming_reads = 0;  ///< responder resources
   std::uint8_t outgoing_reads = 0;  ///< initiator depth
   std::chrono::milliseconds dead_peer_after{};
-  /// A peer without a landing_place may be probed: zero-length requests get through to it.
+  /// Zero-length requests reach the peer, which may be probed by them if it has no landing_place.
   bool asks_with_nothing = true;
 };
 
 /// Receives an endpoint's events once the set-up is over.
 class endpoint_events : public cm_handler {
  public:
-  /// The device, or the queue pair, has failed.
+  /// The device or the queue pair has failed, or a window of the peer could not be revoked.
   virtual void on_failure(const error& why) noexcept = 0;
 
  protected:
@@ -50,7 +50,8 @@ class endpoint_events : public cm_handler {
 /// The resources of one connection: an id, a queue pair, room in a completion queue, and registered memory for the data
 /// that requests carry beside the user's. A set-up owns it first, then a link; at last a worker destroys it.
 ///
-/// The queue pair is not the id's (rdma_create_qp(3)): librdmacm would leave the RNR timer at zero, which means 655 ms.
+/// The queue pair is not made by rdma_create_qp(3), because librdmacm would leave its RNR timer at zero, which means
+/// 655 ms.
 class endpoint final : private cm_handler,
                        private completion_sink,
                        private receive_sink,
@@ -102,19 +103,22 @@ class endpoint final : private cm_handler,
   /// Polls the completions that are there already.
   void drain() noexcept;
 
-  /// Sets the traffic class of its packets, whatever the peer has asked for. Called before make_pair().
+  /// Sets the traffic class of its packets, whatever the peer has asked for; empty: that of the path. Call it before
+  /// make_pair().
   void set_traffic_class(std::optional<std::uint8_t> wanted) noexcept { traffic_class_ = wanted; }
-  /// Creates the queue pair, in the state INIT, and posts the first receives: the peer may send as soon as it knows
-  /// that the connection is established, and then it would be too late to post them. Throws weft::error.
+  /// Creates the queue pair, in the state INIT, and posts the first receives, unless receives are shared: the peer may
+  /// send as soon as it knows that the connection is established, when it would be too late to post them. Throws
+  /// weft::error.
   task<> make_pair(const set_up_options& options);
-  /// Moves the queue pair to RTS, once the connection manager knows the peer's queue pair. Throws weft::error.
+  /// Moves the queue pair to RTS, unless the kernel does so. Call it once the connection manager knows the peer's queue
+  /// pair. Throws weft::error.
   task<> make_ready(agreement what);
   /// Moves the queue pair to ERR, so that everything posted is flushed. A queue pair in ERR is moved there again, to
   /// flush what was posted since. False if the device refuses.
   bool make_broken() noexcept;
 
-  /// Yields the next event of the set-up. Throws an error that names `step` if the event is not `expected`, reports a
-  /// failure, or does not come in time.
+  /// Yields the next event of the set-up. Throws an error that names `step` if the device or the queue pair fails, or
+  /// if the event is not `expected`, reports a failure, or does not come in time; errc::canceled at a stop.
   task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
   /// The outcome of a zero-length request that probes the peer.
   enum class sign_of_life : std::uint8_t {
@@ -136,10 +140,12 @@ class endpoint final : private cm_handler,
   void hand_receives_to(completion_sink& own, receive_sink& shared) noexcept;
 
   /// Destroys everything on a worker: afterwards nothing touches memory for this connection any more, and all
-  /// revocations have been notified. Called once; the task exists since construction, so the call needs no memory.
+  /// revocations have been notified. Call it once. The task was made in the constructor, so the call needs no memory.
   task<> destroy() noexcept { return std::move(destruction_); }
-  /// Destroys it in the background. From any thread. Begins at once on its executor's thread, also between two runs; if
-  /// the executor is driven from outside, or runs on another thread, when it runs next.
+  /// Destroys `gone` in the background. From any thread. If its executor runs on this thread, that begins at once. On
+  /// the executor's thread between two runs, the call blocks until the destruction has ended. On any other thread,
+  /// while another executor runs on this one, or if another loop drives the executor, it begins when the executor next
+  /// runs.
   static void dispose(std::unique_ptr<endpoint> gone) noexcept;
 
  private:
@@ -201,8 +207,8 @@ class endpoint final : private cm_handler,
   event changed_;
   std::vector<early_receive> early_receives_;  // completed before hand_receives_to()
   std::optional<error> receives_failure_;
-  std::optional<error> lost_;  // failure of the device or the queue pair, before there was a handler
-  bool ready_ = false;         // the queue pair can receive
+  std::optional<error> lost_;  // before there was a handler: a failure of the device or queue pair, or a lost event
+  bool ready_ = false;         // make_ready() has begun, so the queue pair may have taken shared receives
   event last_receive_;
   task<> destruction_;                        // destroy_on_worker()
   weft::detail::root_handle<void> disposal_;  // end_in_background()

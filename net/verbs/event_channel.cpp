@@ -82,7 +82,7 @@ bool event_channel::on_readable() noexcept {
 // the acknowledgement.
 void event_channel::dispatch_one(rdma_cm_event& event) noexcept {
   const cm_event what = copy_of(event);
-  // A connection request goes to its listener; the new id is created with the listener's context.
+  // A connection request goes to its listener. The new id begins with the listener's context, which is cleared.
   const bool request = what.type == RDMA_CM_EVENT_CONNECT_REQUEST;
   if (request) event.id->context = nullptr;
   auto* const handler = static_cast<cm_handler*>(request ? event.listen_id->context : event.id->context);

@@ -17,7 +17,7 @@ namespace weft::net::verbs {
 struct cm_event {
   rdma_cm_event_type type{};
   int status = 0;
-  rdma_cm_id* id = nullptr;  ///< of a connection request: the new id
+  rdma_cm_id* id = nullptr;  ///< the id that the event is about; of a connection request: the new id
   std::uint8_t responder_resources = 0;
   std::uint8_t initiator_depth = 0;
   std::uint8_t private_bytes = 0;
@@ -79,7 +79,8 @@ class cm_id {
   /// Moves the id to the channel of another executor, and waits until none of its events is being handled on the old
   /// one. Returns 0 or -errno.
   [[nodiscard]] int migrate(const std::shared_ptr<channel_handle>& target) noexcept;
-  /// Has a worker destroy the id. From any thread.
+  /// Has a worker destroy the id; without an executor on this thread, or without memory, destroys it before returning.
+  /// From any thread.
   static void destroy_on_worker(cm_id id) noexcept;
 
  private:

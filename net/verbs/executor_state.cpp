@@ -49,7 +49,7 @@ void executor_state::on_async_event(ibv_event_type what, int port) noexcept {
   for (user& each : users_) each.handler_.on_async_event(what, port);
 }
 
-// Only queues with users are polled.
+// Reserves room, and starts to poll a queue that was idle: only queues with users are polled.
 void executor_state::reserve_in(completion_queue& queue, std::uint32_t entries) {
   if (queue.idle()) queue.begin_polling();
   queue.reserve(entries);

@@ -45,9 +45,9 @@ class executor_state final : public weft::detail::attachment, private async_hand
   [[nodiscard]] event_channel& channel() noexcept { return channel_; }
 
   /// Reserves room for `entries` completions, and yields the queue that has it; a worker creates one if all are full.
-  /// Throws weft::error: errc::invalid_argument for more than one queue of the device can hold.
+  /// Throws weft::error: errc::invalid_argument if the device's largest queue is too small.
   task<completion_queue*> reserve(std::uint32_t entries);
-  /// Gives reserved room back. Called from a coroutine, not inside a poll.
+  /// Gives reserved room back. Call it from a coroutine, not inside a poll.
   void release(completion_queue& from, std::uint32_t entries) noexcept;
 
  private:
@@ -62,7 +62,7 @@ class executor_state final : public weft::detail::attachment, private async_hand
   std::shared_ptr<async_target> target_;
   weft::detail::intrusive_list<user> users_;
   std::vector<std::unique_ptr<completion_queue>> queues_;
-  bool making_ = false;  // a worker creates a queue
+  bool making_ = false;  // a worker is creating a queue
   event made_;
 };
 

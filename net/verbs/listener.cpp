@@ -154,7 +154,8 @@ void listener::fail(const error& why) noexcept {
   changed_.set();
 }
 
-// A listener on a wildcard address also gets requests that arrive at other devices.
+// Takes a connection request, or rejects it. A listener on a wildcard address also gets requests that arrive at other
+// devices, which it rejects.
 void listener::take(cm_id id, const cm_event& what) noexcept try {
   if (closed_ || !device_->is_that_of(*id.get())) {
     if (!closed_) set_up_statistics::count(options_.counts->requests_failed);

@@ -9,8 +9,8 @@
 
 namespace weft::net::verbs {
 
-/// Listens by an id of the connection manager, which delivers whole requests, so no peer stays half-open. The
-/// number of requests that nobody has taken yet is limited; further ones are rejected. Throws weft::error; then the
+/// Listens by an id of the connection manager, which delivers whole requests, so no peer stays half-open. At most
+/// listen_options::max_half_open requests wait to be taken; further ones are rejected. Throws weft::error once the
 /// address is free again.
 task<std::unique_ptr<link_listener>> listen(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
                                             socket_address address, listen_options options);

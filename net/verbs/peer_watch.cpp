@@ -18,8 +18,8 @@ peer_watch::peer_watch(endpoint& of, send_queue& requests, const agreement& agre
       asks_with_nothing_(agreed.asks_with_nothing),
       may_read_(agreed.outgoing_reads != 0) {}
 
-// If probes may do harm (fill_keep_alive()), none is sent at once: the set-up was a sign of life, and a new peer is
-// likely to send.
+// If a probe may do harm (fill_keep_alive()), the first look sends none: the set-up was a sign of life, and a new peer
+// is likely to send.
 void peer_watch::start(const landing_place& peers) noexcept {
   landing_ = peers;
   active_ = !endpoint_.home().traits().may_read_nothing && landing_.key == 0;
@@ -47,15 +47,15 @@ void peer_watch::ask(bool listens) noexcept {
   if (std::exchange(active_, false) || asked || listens) return;
   if (landing_.key == 0 && !asks_with_nothing_) return;
   keep_alive_posted_ = true;
-  silent_looks_ = 1;  // this one
+  silent_looks_ = 1;  // the look that precedes this call
   fill_keep_alive();
   requests_.post_own(keep_alive_, keep_alive_mark);  // mutant: notice no dead peer
 }
 
 // The keep-alive is a read if writes complete without an answer, and the peer accepts reads. Otherwise it is a write,
-// because rxe refuses a repeated zero-length read if it has answered the first one and that answer was lost. It has one
-// byte if the peer has a landing_place, because some networks lose packets without payload, and because a zero-length
-// read may do harm. Other peers, once silent, get a zero-length request if the set-up has found that these get through.
+// because rxe refuses a repeated zero-length read if it has answered the first one and that answer was lost. For a peer
+// with a landing_place it has one byte, because some networks lose packets without payload, and because a zero-length
+// read may do harm. For any other peer it has none, and is sent only if zero-length requests reach the peer.
 void peer_watch::fill_keep_alive() noexcept {
   const bool reads = !completes_on_answer() && may_read_;
   keep_alive_ = {};
@@ -71,8 +71,8 @@ void peer_watch::fill_keep_alive() noexcept {
 }
 
 // Silence counts while a request waits for an answer, or this end waits for the first message, which a weft peer sends
-// at once. The device's own retries take half of dead_peer_after, but some devices do not end them in time: rxe does
-// not count them while its packets are stuck in a network interface that cannot send, and an RNIC relies on TCP's.
+// at once. The device's own retries take about half of dead_peer_after, but some devices do not end them in time: rxe
+// does not count them while its packets are stuck in a network interface that cannot send, and an RNIC relies on TCP's.
 void peer_watch::count_silence(bool awaits_message) noexcept {
   const bool asked = completes_on_answer() ? requests_.is_with_device() : keep_alive_posted_;
   const bool awaits = asked || awaits_message;  // mutant: wait for the first message
@@ -80,11 +80,12 @@ void peer_watch::count_silence(bool awaits_message) noexcept {
 }
 
 // The number of silent looks after which the peer counts as dead. Three cover dead_peer_after, because the first of
-// them may see a request that was posted just before. A large message takes more, and a message for which the peer has
-// no receive may wait for ever. All requests up to the first signaled one count, because the next completion waits for
-// them. If requests complete before they are answered, all that was posted counts, and what TCP holds of it.
+// them may see a request that was posted just before. A large message takes more. A message for which the peer has no
+// receive may wait for ever if the device can tell such a peer from a dead one. All requests up to the first signaled
+// one count, because the next completion waits for them. If requests complete before they are answered, all that was
+// handed over counts, and the bytes that TCP may hold.
 std::uint64_t peer_watch::looks_to_spare() const noexcept {
-  constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
+  constexpr std::uint64_t slowest = 4 << 10;  // bytes per millisecond of the slowest network
   constexpr std::uint64_t with_tcp = 4 << 20;
   const bool completes_early = !completes_on_answer();
   const send_queue::outstanding before = requests_.before_next_completion(completes_early);

@@ -29,12 +29,14 @@ class peer_watch {
 
   /// Notes that a message has arrived.
   void heard() noexcept { active_ = true; }
-  /// Notes that a request has completed: a sign of life if that takes the peer's answer.
+  /// Notes that a request has completed: a sign of life if the completion takes the peer's answer.
   void heard_of(std::uint32_t mark) noexcept { active_ = active_ || requests_.has_answer(mark); }
 
-  /// Looks once, and returns the reason if the peer now counts as dead. `awaits_message`: the peer owes one.
+  /// Looks once, and returns the reason if the peer now counts as dead. `awaits_message`: this end waits for
+  /// the peer's first message.
   [[nodiscard]] std::optional<error> look(bool awaits_message) noexcept;
-  /// Follows look(): posts the keep-alive if nothing was heard since the last look, unless the link `listens` only.
+  /// Posts the keep-alive if nothing was heard since the last look, nothing that awaits an answer is with the device,
+  /// and the peer can be probed; never while the link `listens`. Call it after look().
   void ask(bool listens) noexcept;
   [[nodiscard]] const ibv_send_wr& keep_alive() const noexcept { return keep_alive_; }
   void keep_alive_ended() noexcept { keep_alive_posted_ = false; }
@@ -59,7 +61,7 @@ class peer_watch {
   ibv_sge keep_alive_part_{};
   bool keep_alive_posted_ = false;
   bool port_was_down_ = false;      // at the last look
-  bool active_ = false;             // the peer has been heard since the last look
+  bool active_ = false;             // the peer was heard since the last look, or start() spares it the first probe
   std::uint64_t silent_looks_ = 0;  // looks in a row at which an answer was awaited, and nothing had been heard
 };
 

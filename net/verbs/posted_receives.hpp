@@ -24,7 +24,8 @@ class posted_receives {
   void make_room(std::uint16_t depth);
   /// Posts a receive. Returns whether hand_over() has to follow.
   [[nodiscard]] bool post(receive_work& work) noexcept;
-  /// Hands the chain to the device. Yields a negative errno if it has refused some, which are flushed with the rest.
+  /// Hands the chain to the device. Returns a negative errno if the device has refused some receives, which are flushed
+  /// with the rest.
   [[nodiscard]] int hand_over() noexcept;
   [[nodiscard]] receive_work& completed(std::uint32_t slot) noexcept;
 

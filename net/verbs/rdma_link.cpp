@@ -27,7 +27,7 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
   capabilities_.device_flush = endpoint_->has_flush();
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
-  capabilities_.write_immediate = home.traits().has_write_immediate;  // part of the standard, so with any peer
+  capabilities_.write_immediate = home.traits().has_write_immediate;  // a standard operation, which any peer takes
   // mutant: promise to revoke
   capabilities_.invalidate = home.traits().has_windows_of_one_peer();
   capabilities_.max_message_bytes = home.max_message_bytes();
@@ -134,7 +134,7 @@ void rdma_link::speak() noexcept {
   windows_.wake_waiting();
 }
 
-// A port that is still down is the reason why nobody has answered. A cable that is out only for a moment does no harm.
+// Why a request has failed. If nobody has answered and the port is still down, the error says so.
 error rdma_link::why_failed(const ibv_wc& request) const {
   const error why = failure_of_request(request);
   const bool unheard = why.code() == errc::peer_vanished || why.code() == errc::connection_failed;
@@ -162,7 +162,7 @@ void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexce
 
 void rdma_link::end(bool orderly, const error& why) noexcept {
   if (life_.has_ended()) return;
-  const bool is_peers = why.code() == errc::protocol_error;  // a device reports no more to the target of an access
+  const bool is_peers = why.code() == errc::protocol_error;  // what a device reports at the target of a refused access
   if (is_peers || why.code() == errc::remote_access) refusal_ = {.is_peers = is_peers};
   failed_alone_ = failed_alone_ || why.code() == errc::connection_failed;
   life_.end(orderly, why);
@@ -188,8 +188,8 @@ void rdma_link::say_goodbye() noexcept {
   endpoint_->calls().disconnect(endpoint_->id().get());
 }
 
-// Moves the queue pair to ERR even if it is there already, because only then rxe flushes what was posted since. The
-// peer learns of the end by our disconnect; we need not wait for the peer's.
+// Moves the queue pair to ERR even if it is there already, because only another move makes rxe flush what was posted
+// since. The peer learns of the end by our disconnect; we need not wait for the peer's.
 void rdma_link::break_off() noexcept {
   if (life_.is_broken()) return;
   life_.break_off();
@@ -198,7 +198,7 @@ void rdma_link::break_off() noexcept {
   say_goodbye();
   endpoint_->make_broken();
   home_.disarm(*this);
-  unwatched_ = !home_.try_arm(*this, home_.now() + linger_time);  // then destroying the queue pair ends what is posted
+  unwatched_ = !home_.try_arm(*this, home_.now() + linger_time);  // if so, destroying the pair ends what is posted
 }
 
 void rdma_link::shut_down() noexcept {
@@ -301,7 +301,7 @@ task<> rdma_link::finish() {
 
 // ---- exposures ----
 
-// A device has no gates: connections expose nothing that is disabled.
+// Ignores the gate: without domain_capabilities::gates no disabled memory is exposed.
 task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) {
   return windows_.expose(std::move(memory), uses);
 }

@@ -28,7 +28,8 @@ namespace weft::net::verbs {
 /// Closing: rdma_disconnect(3) acts like a FIN of TCP. The queue pair goes on serving the peer's requests until the
 /// peer has disconnected too, or something fails. An RNIC's queue pair does not, so between two wefts on RNICs the side
 /// that learns first of the other's close disconnects. Then the queue pair moves to ERR, what is posted is flushed, and
-/// a worker destroys the queue pair. Only that guarantees that no memory is touched any more, so closed() follows it.
+/// a worker destroys the queue pair. Only the destruction guarantees that no memory is touched any more, so closed()
+/// comes after it.
 class rdma_link final : public net::link,
                         private completion_sink,
                         private receive_sink,
@@ -101,8 +102,8 @@ class rdma_link final : public net::link,
   std::shared_ptr<domain> domain_;
   std::string peer_;
   capabilities capabilities_;
-  // Here finished means that this end has disconnected; left, that the peer has disconnected; broken, that the queue
-  // pair is in ERR; leaving, that finish() runs.
+  // Here has_finished() means that this end has disconnected; peer_has_left(), that the peer has; is_broken(), that the
+  // queue pair was moved to ERR; is_leaving(), that finish() runs.
   link_life life_;
   bool native_ = false;
   bool delivers_after_end_ = false;

@@ -23,9 +23,10 @@ struct receive_request {
 /// The owner of a queue pair, as a shared receive queue sees it.
 class receive_sink {
  public:
-  /// The queue pair has taken this receive, which now belongs to the sink; in order for each connection.
+  /// A receive that the queue pair had taken has completed, perhaps with an error, and now belongs to the sink. Called
+  /// in order for each connection.
   virtual void on_receive(const ibv_wc& what, receive_work& work) noexcept = 0;
-  /// The queue has failed: no more receives will complete.
+  /// The queue has failed: completions of receives can no longer be relied upon.
   virtual void on_receives_failed(const error& why) noexcept = 0;
 
  protected:
@@ -36,7 +37,7 @@ class receive_sink {
 ///
 /// The receives of all its queue pairs complete in one completion queue, which has room for the whole depth. A
 /// completion names the queue pair that has taken the receive by its number; if that queue pair was detached, the
-/// receive is posted again. The queue outlives its queue pairs.
+/// receive is posted again. The queue must outlive its queue pairs.
 class receive_queue final : public net::receive_queue, private completion_sink, private async_handler {
  public:
   /// Throws weft::error: errc::not_supported if the device has no shared receive queues, or is an RNIC;
@@ -44,7 +45,7 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
   static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
 
   receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made);
-  /// A worker destroys the device's queue.
+  /// A worker destroys the device's queue, or this thread if there is no memory for the job.
   ~receive_queue() override;
 
   [[nodiscard]] ibv_srq* get() const noexcept { return queue_; }
@@ -52,8 +53,8 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
 
   void post(receive_work& work) noexcept override;
 
-  /// Passes receives that the queue pair with that number takes to `who`. Called before the pair can take any.
-  /// Throws weft::error if the queue has failed.
+  /// Makes `who` the sink of the queue pair with that number. Call it before the queue pair can take receives. Throws
+  /// std::bad_alloc, or the queue's failure.
   void attach(std::uint32_t pair, receive_sink& who);
   /// Passes the receives of that queue pair to `who` instead, from now on.
   void hand_over(std::uint32_t pair, receive_sink& who) noexcept;
@@ -79,8 +80,8 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
   ibv_srq* queue_;
   std::shared_ptr<async_target> target_;
   std::vector<receive_work*> posted_;  // by slot; null: not with the device
-  std::uint64_t tag_;                  // attached after all that may throw: a constructor that throws detaches nothing
-  std::vector<user> users_;            // sorted by number
+  std::uint64_t tag_;                  // made last of all that may throw: a constructor that throws would not detach it
+  std::vector<user> users_;            // sorted by `pair`
   std::optional<error> failure_;
 };
 

@@ -22,9 +22,9 @@ constexpr std::size_t furnished_at_once = 8;
 constexpr unsigned signal_every = 4;
 constexpr std::uint64_t largest_unsignaled = 4096;
 
-// A group of run elements has one completion. The queue holds several groups, so that it is refilled while the device
-// is busy with the others. The bytes of a group are bounded, because a peer counts as dead only after the time that a
-// group may take.
+// A group of run elements has one completion. The queue holds several groups, so that one can be replaced while the
+// device is busy with the others. The bytes of a group are bounded, because a peer counts as dead only after the time
+// that a group may take.
 constexpr std::size_t largest_group = 16;
 constexpr std::size_t groups_in_queue = 8;
 constexpr std::uint64_t most_bytes_in_group = 1 << 20;
@@ -52,8 +52,8 @@ bool is_local(std::uint32_t mark) noexcept {
 // When a packet is lost, rxe of Linux 6.1 also retransmits all requests that were posted behind it. Then
 //   - it refuses a bind that was done long ago, and breaks the connection;
 //   - a message or write that the peer has had already is acknowledged with the number of the last request that the
-//     peer has executed. If that is a read or an atomic operation, rxe completes it too, although its answer was lost.
-// So on rxe a bind waits until no request is before it, and a read or atomic until only reads and atomics are.
+//     peer has executed. If that request is a read or an atomic, rxe completes it too, although its answer was lost.
+// So on rxe a bind waits until no request is before it, and a read or atomic until no request of another kind is.
 bool has_to_wait_behind(const ibv_send_wr& wr, const ibv_send_wr& before) noexcept {
   return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));  // mutant: read on Soft-RoCE
 }
@@ -134,7 +134,7 @@ void send_queue::fill(posted_request& item) noexcept {
 void send_queue::fill_parts(posted_request& item) noexcept {
   const work_request& work = *item.work;
   const bool sends = work.kind == work_kind::send || work.kind == work_kind::write;
-  bool readable = true;  // by the processor, which copies inline data
+  bool readable = true;  // the processor can read the memory, as it must to copy inline data
   std::uint64_t bytes = 0;
   int count = 0;
   const auto add = [&](const void* from, std::size_t length, std::uint64_t key) {
@@ -164,7 +164,7 @@ void send_queue::fill_parts(posted_request& item) noexcept {
 
 void send_queue::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
   enter({.mark = mark});
-  if (life_.is_broken()) return;  // nothing is posted after ERR: it is flushed with the rest
+  if (life_.is_broken()) return;  // in ERR, the request is not handed over, but flushed with the rest
   wr.wr_id = tag_ | mark;
   ++unsignaled_;
   if (has_to_signal(wr)) {
@@ -175,7 +175,8 @@ void send_queue::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
 }
 
 // A large request is always signaled, so that its waiter does not wait for requests behind it as well: the next request
-// may need its buffer. So is each if requests complete out of order, because one completion then implies no others.
+// may need its buffer. If requests complete out of order, every request is signaled, because no completion implies
+// another.
 bool send_queue::has_to_signal(const ibv_send_wr& wr) const noexcept {
   return bytes_of(wr) > largest_unsignaled || unsignaled_ == signal_every ||
          !endpoint_.home().traits().completes_in_order;  // mutant: have requests not tell
@@ -190,12 +191,12 @@ bool send_queue::takes_runs() noexcept {
   return run_requests_ != nullptr;
 }
 
-// Fields common to a run, with the local key cached per memory record.
+// The fields that the requests of a run share, and the local key of the memory that was looked up last.
 struct send_queue::run_shape {
   ibv_wr_opcode opcode;
   std::uint64_t inline_below;  // elements with fewer bytes go inline
   std::size_t fabric;
-  std::uint64_t tag;  // of their wr_ids
+  std::uint64_t tag;  // of the requests' wr_ids
   const mr::memory_record* memory = nullptr;
   std::uint32_t local_key = 0;
 
@@ -251,7 +252,7 @@ void send_queue::post_elements(work_run& run, std::span<const run_element> eleme
 }
 
 void send_queue::post_run(work_run& run, const run_portion& what) noexcept {
-  if (life_.is_broken()) {  // flushed with the rest
+  if (life_.is_broken()) {  // the elements are flushed with the rest
     enter({.mark = run_bit, .count = static_cast<std::uint16_t>(what.count), .run = &run});
     return;
   }
@@ -311,7 +312,7 @@ int send_queue::hand_over() noexcept {
   return result;
 }
 
-// Posts FLUSH by a call of its own, between the calls for the requests before it and behind it.
+// Posts each FLUSH by a call of its own, between the calls for the requests before it and behind it.
 int send_queue::post_apart(ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   rdma_calls& library = endpoint_.calls();
   int result = 0;
@@ -366,8 +367,8 @@ std::size_t send_queue::place_in_group(const place_in_order& group, std::uint32_
 // ---- completions ----
 
 // A queue pair completes in order, and an unsignaled request that fails completes all the same, so unsignaled requests
-// before this one are done. On a device that completes out of order all requests are signaled, and this one waits for
-// those before it.
+// before this one are done. On a device that completes out of order, every request is signaled, and the completion is
+// passed on only after those of all earlier requests.
 void send_queue::completed(const ibv_wc& what, std::uint32_t mark) noexcept {
   std::size_t before = 0;
   std::size_t elements = 0;
@@ -375,7 +376,7 @@ void send_queue::completed(const ibv_wc& what, std::uint32_t mark) noexcept {
     elements = place_in_group(posted(before), mark);
     if (elements != posted(before).count) break;
   }
-  if (before == with_device_) return;  // given up as lost
+  if (before == with_device_) return;  // the request was given up as lost
   const bool is_whole = elements + 1 == posted(before).count && (elements == 0 || what.status == IBV_WC_SUCCESS);
   if (is_whole) posted(before).ended = what.status;
   if (!endpoint_.home().traits().completes_in_order) return complete_ended();  // mutant: take all before

@@ -18,7 +18,8 @@
 namespace weft::net::verbs {
 
 /// A request's wr_id holds, beside the tag, its mark: the slot of a work_request; run_bit and the place of a run's
-/// element; or, for the link's own requests, one of these marks, which are beyond every slot: max_depth is below them.
+/// element; or, for the link's own requests, a number from first_bind_mark on, which no slot reaches: max_depth is
+/// smaller.
 inline constexpr std::uint16_t keep_alive_mark = 0xFFFF;
 inline constexpr std::uint16_t first_bind_mark = 0xFFF0;
 
@@ -41,7 +42,7 @@ class send_queue {
     ~own_requests() = default;
   };
 
-  /// The corner of a work_request.
+  /// What the link keeps in work_request::corner.
   struct posted_request {
     explicit posted_request(work_request& whole) noexcept : work(&whole) {}
     work_request* work;
@@ -56,8 +57,8 @@ class send_queue {
 
   /// Makes room for `depth` requests and elements of runs at a time. Throws std::bad_alloc.
   void make_room(std::uint16_t depth);
-  /// Passes completions to `sink` from now on. Called last, because only closing undoes it. Throws like
-  /// completion_queue::attach().
+  /// Passes completions to `sink` from now on. The last call of the link's start that may throw, because only closing
+  /// undoes it. Throws like completion_queue::attach().
   void attach(completion_sink& sink) { tag_ = endpoint_.queue().attach(sink); }
   [[nodiscard]] std::uint64_t tag() const noexcept { return tag_; }
 
@@ -72,17 +73,17 @@ class send_queue {
 
   /// Posts a request of the link's own.
   void post_own(ibv_send_wr& wr, std::uint16_t mark) noexcept;
-  /// Puts a signaled request of the link's own ahead of all requests that were not handed over.
+  /// Puts a request of the link's own, which must be signaled, ahead of all requests that were not handed over.
   void post_own_first(ibv_send_wr& wr, std::uint16_t mark) noexcept;
-  /// Gives a place in the order to a request that another call than ibv_post_send(3) hands over; handed_over_own()
-  /// follows.
+  /// Gives a place in the order to a request that another call than ibv_post_send(3) hands over. Once the device has
+  /// taken the request, call handed_over_own().
   void enter_own(std::uint16_t mark) noexcept { enter({.mark = mark}); }
   void handed_over_own() noexcept { ++with_device_; }
-  /// Takes a request of the link's own back. False if the device has it already.
+  /// Takes a request of the link's own back. False if the device has it already, or break_off() has dropped it.
   [[nodiscard]] bool withdraw_own(const ibv_send_wr& wr, std::uint16_t mark) noexcept;
 
-  /// Hands over what is chained, as far as it need not wait for earlier requests. Yields a negative errno if the device
-  /// has refused some of it, which stays in the order.
+  /// Hands over what is chained, as far as it need not wait for earlier requests. Returns a negative errno if the
+  /// device has refused some requests, which keep their places in the order until flush().
   [[nodiscard]] int hand_over() noexcept;
   /// Takes a request's completion, which stands for the unsignaled requests before it as well.
   void completed(const ibv_wc& what, std::uint32_t mark) noexcept;
@@ -104,12 +105,12 @@ class send_queue {
   /// Whether the request of this mark completes only with the peer's answer.
   [[nodiscard]] bool has_answer(std::uint32_t mark) const noexcept;
 
-  /// The work of the device before the next completion.
+  /// The work that the device has to do before a completion.
   struct outstanding {
     std::uint64_t bytes = 0;
     bool takes_receive = false;  ///< the peer needs a receive for some of it
   };
-  /// `all`: before everything that was handed over has completed.
+  /// The work before the next completion, or with `all`, before everything that was handed over has completed.
   [[nodiscard]] outstanding before_next_completion(bool all) const noexcept;
 
  private:
@@ -120,12 +121,12 @@ class send_queue {
     ibv_sge part{};
   };
   struct run_shape;
-  // A posted request, or a posted group of run elements; `ended` is its status while an earlier one has not ended.
+  // A posted request, or a posted group of run elements; `ended` is its status if it has ended before an earlier one.
   struct place_in_order {
-    std::uint32_t mark = 0;   // of a group: the mark of its first element
+    std::uint32_t mark = 0;   // of a group: the mark of its first element that has not ended
     std::uint16_t count = 1;  // elements of the group that have not ended
     std::optional<ibv_wc_status> ended{};
-    work_run* run = nullptr;  // of a group
+    work_run* run = nullptr;  // null: not a group
   };
 
   [[nodiscard]] place_in_order& posted(std::size_t after_oldest) noexcept {
@@ -176,9 +177,9 @@ class send_queue {
   std::size_t order_first_ = 0;
   std::size_t order_count_ = 0;
   std::size_t with_device_ = 0;         // how many of order_ were handed over
-  request_chain<ibv_send_wr> chained_;  // the rest of order_
-  unsigned unsignaled_ = 0;             // requests in a row
-  bool has_flush_ = false;              // among chained_
+  request_chain<ibv_send_wr> chained_;  // what the next hand_over() may hand over, in order
+  unsigned unsignaled_ = 0;             // how many requests in a row were not signaled
+  bool has_flush_ = false;              // chained_ may have a FLUSH
 };
 
 }  // namespace weft::net::verbs

@@ -110,15 +110,16 @@ void warn_of_lost_requests(const device& home, std::string_view host) noexcept t
 } catch (const std::bad_alloc&) {  // no memory for the text
 }
 
-// Whether to call find_out(). Not on an RNIC, whose packets are TCP's and never empty. Not with shared receives either:
-// the probe may end the connection, and the fate of the shared receives that it has taken would be unknown.
+// Whether to call find_out(): for a peer that is watched, and has no landing_place. Not on an RNIC, whose packets are
+// TCP's and never empty. Not with shared receives either: the probe may end the connection, and the fate of the shared
+// receives that its queue pair has taken would be unknown.
 bool has_to_find_out(const device& home, const set_up_options& options, std::span<const std::byte> said) noexcept {
   return options.receives == nullptr && options.dead_peer_after.count() > 0 && home.traits().completes_on_answer &&
          !has_landing_place(said);
 }
 
-// Whether a peer without a landing_place can be probed by zero-length requests, and the outcome of one that was sent
-// here.
+// Whether a peer without a landing_place can be probed by zero-length requests, and the outcome of the request that
+// find_out() has sent: `answered` if it knew without one.
 struct finding {
   bool asks_with_nothing = false;
   endpoint::sign_of_life asked_here = endpoint::sign_of_life::answered;
@@ -191,9 +192,9 @@ error real_reason(const error& why, stop_token stop) {
   return why;
 }
 
-// Steps on a worker. Each owns the endpoint while it runs, and yields it, because the waiting frame may be destroyed.
+// Steps for apart(), which may outlive the waiting frame. So each owns the endpoint while it runs, and then yields it.
 
-// make_pair() does not look at the views of the options, whose memory may have been freed.
+// Must not use the views in the options, whose memory may have been freed.
 task<guarded_endpoint> make_pair(guarded_endpoint self, set_up_options options) {
   co_await self->make_pair(options);
   co_return self;
@@ -204,8 +205,9 @@ task<guarded_endpoint> make_ready(guarded_endpoint self, agreement agreed) {
   co_return self;
 }
 
-// A worker makes a call that blocks, because on this thread io_uring, for example, could interrupt and restart it again
-// and again. The step may begin after the waiting frame was destroyed, so it has its own copy of the private data.
+// Where rdma_connect(3) blocks, a worker calls it, because on this thread io_uring, for example, could interrupt and
+// restart it again and again. The step may begin after the waiting frame was destroyed, so it has its own copy of the
+// private data.
 task<guarded_endpoint> ask_to_connect(guarded_endpoint self, rdma_conn_param wanted, std::vector<std::byte> said,
                                       const char* step) {
   wanted.private_data = said.data();
@@ -222,7 +224,7 @@ task<guarded_endpoint> ask_to_connect(guarded_endpoint self, rdma_conn_param wan
 
 task<> destroy_endpoint(std::unique_ptr<endpoint> gone) { co_await gone->destroy(); }
 
-// Yields no link if the connection was lost because zero-length requests do not get through.
+// Yields no link if a zero-length request got no answer, and the connection was given up: the caller connects again.
 task<new_link> connect_step_by_step(const socket_address* source, std::shared_ptr<device> home,
                                     std::shared_ptr<domain> memory, const socket_address& target,
                                     const set_up_options& options) {
@@ -253,7 +255,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   if (has_to_find_out(*home, options, peer_data)) {
     const duration patience = std::min(saturated(options.dead_peer_after) / 2, patience_of_connects);
     const finding what = co_await find_out(*self.operator->(), peer, patience, options.deadline);
-    if (what.asked_here == endpoint::sign_of_life::lost) {  // the next attempt uses the same receives
+    if (what.asked_here == endpoint::sign_of_life::lost) {  // the next attempt needs the receives
       co_await weft::detail::apart(destroy_endpoint(self.take()));
       co_return new_link(nullptr, {});
     }
@@ -285,7 +287,8 @@ task<new_link> connect_from(const socket_address* source, std::shared_ptr<device
 
 }  // namespace
 
-// Connects by the system's own route. If that leads through another device, tries this device's addresses as sources.
+// Connects by the system's own route. If that leads through another device, and the caller has given no source, tries
+// this device's addresses as sources.
 task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
                        std::span<const socket_address> sources, const set_up_options& options) {
   const socket_address* const chosen = choose_source(target, sources);

@@ -24,7 +24,8 @@ task<std::unique_ptr<net::link>> accept(std::shared_ptr<device> home, std::share
                                         const cm_event& asked, const set_up_options& options,
                                         std::optional<std::uint8_t> traffic_class);
 
-/// Sets the traffic class of a connection's packets. Called before the address is resolved or listened on.
+/// Sets the traffic class of a connection's packets, if one is given. Call it before resolving the address or listening
+/// on it.
 void set_traffic_class(rdma_calls& library, cm_id& id, std::optional<std::uint8_t> traffic_class);
 
 [[nodiscard]] socket_address address_of_peer(rdma_cm_id& id);

@@ -7,7 +7,7 @@ namespace {
 // Software devices can have any name. They are recognized by the vendor ids that their drivers make up.
 constexpr std::uint32_t rxe_vendor = 0xFF'FFFF;
 constexpr std::uint32_t siw_vendor = 0x62'6D74;
-// irdma tells that of Intel on PCI.
+// irdma reports Intel's PCI vendor id.
 constexpr std::uint32_t irdma_vendor = 0x8086;
 
 window_kind windows_of(unsigned flags) noexcept {
@@ -16,8 +16,8 @@ window_kind windows_of(unsigned flags) noexcept {
   return (flags & IBV_DEVICE_MEM_WINDOW) != 0 ? window_kind::type_1 : window_kind::none;
 }
 
-// completes_in_order, connect_blocks and may_read_nothing were observed on siw, and are assumed of every RNIC until one
-// is known to differ. That costs other RNICs little.
+// The values of completes_in_order, connect_blocks and may_read_nothing were observed on siw. They are assumed of every
+// RNIC until one is known to differ, which costs other RNICs little.
 void set_rnic(device_traits& traits) noexcept {
   traits.has_write_immediate = false;
   traits.has_checksum = false;
@@ -77,7 +77,7 @@ device_traits traits_of(ibv_transport_type transport, const ibv_device_attr& att
 }
 
 std::vector<std::pair<std::string, std::string>> names_and_values(const device_traits& traits) {
-  // Names every member, so that a new one that is missing here does not compile.
+  // Names every member, so that the function does not compile when it lacks a new member.
   const auto& [has_atomics, windows, has_write_immediate, has_checksum, heeds_iova, checks_window_bounds,
                invalidates_windows_well, read_sinks_need_remote_write, pair_needs_right_to_bind, invalidated_flags,
                gids_are_hardware_addresses, kernel_drives_pair, connect_blocks, shares_ports_with_tcp,

@@ -115,7 +115,7 @@ struct device_traits {
 /// The facts about the device with these attributes of ibv_query_device(3).
 [[nodiscard]] device_traits traits_of(ibv_transport_type transport, const ibv_device_attr& attributes) noexcept;
 
-/// All of them, for a person who looks for the cause of a fault: "windows" and "type_2b", "heeds_iova" and "yes".
+/// All traits, for a person who looks for the cause of a fault: {"windows", "type_2b"}, {"heeds_iova", "yes"}.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> names_and_values(const device_traits& traits);
 
 }  // namespace weft::net::verbs

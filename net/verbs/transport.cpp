@@ -21,7 +21,7 @@ class landing_area {
     constexpr unsigned rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     const int failure =
         device_->calls().reg_mr(device_->pd(), bytes_.data(), bytes_.size(), address(), rights, &region_);
-    if (failure < 0) region_ = nullptr;  // then peers probe with zero-length requests
+    if (failure < 0) region_ = nullptr;  // then peers can probe with zero-length requests alone
   }
   landing_area(const landing_area&) = delete;
   landing_area& operator=(const landing_area&) = delete;

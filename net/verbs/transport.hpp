@@ -16,8 +16,9 @@ namespace weft::net::verbs {
 /// The names of the devices that can be opened and have an active port, as ibv_devices(1) lists them.
 [[nodiscard]] std::vector<std::string> ready_devices();
 
-/// Opens an RDMA device through rdma-core: an InfiniBand, RoCE or iWARP adapter. With an empty name, the first that is
-/// ready. Throws weft::error: errc::not_supported if there is none.
+/// Opens an RDMA device through rdma-core: an InfiniBand, RoCE or iWARP adapter. `device_name` is its name or one
+/// of its IP addresses; empty: the first device that is ready. Throws weft::error: errc::not_supported if there is no
+/// such device, or it has no reliable connections; the system's error if it cannot be opened.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name,
                                                              const verbs_options& options = {});
 

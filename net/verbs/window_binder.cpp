@@ -26,8 +26,9 @@ window_binder::window_binder(executor_core& home, endpoint& of, const domain& me
                              send_queue& requests, owner& link) noexcept
     : home_(home), endpoint_(of), domain_(memory), life_(life), requests_(requests), owner_(link) {}
 
-// A region would let in every peer that guesses its key, for as long as the memory is registered. A window of type 1
-// lets them in as well, but only to the memory that is exposed to one of them, and only while it is exposed.
+// Throws if the device has no windows that may be used. A region would let in every peer that guesses its key, for as
+// long as the memory is registered. A window of type 1 lets them in as well, but only to the memory that is exposed to
+// one of them, and only while it is exposed; so it may be used if the user allows it.
 void window_binder::check_windows() const {
   const window_kind best = endpoint_.home().traits().windows;
   if (best == window_kind::none) {
@@ -115,7 +116,7 @@ class window_binder::unfinished_window final : private revocation {
   [[nodiscard]] event::wait_operation wait_until_revoked() noexcept { return revoked_.wait(); }
 
  private:
-  [[nodiscard]] mr::region_pin take_pin() noexcept override { return {}; }  // expose()'s caller has it
+  [[nodiscard]] mr::region_pin take_pin() noexcept override { return {}; }  // the caller of expose() has the pin
   void revoked() noexcept override {
     window_ = nullptr;
     revoked_.set();
@@ -184,8 +185,8 @@ window_binder::binding* window_binder::free_binding() noexcept {
   return found != bindings_.end() ? &*found : nullptr;
 }
 
-// The device uses the window until the bind has completed. That may take for ever if a message before it waits for a
-// receive; a stop waits only for linger_time, then ends the link.
+// Waits until the bind has completed, because the device uses the window until then. That may take for ever if a
+// message before the bind waits for a receive, so a stop waits for linger_time at most, then ends the link.
 task<> window_binder::wait_for(binding& item) {
   try {
     co_await item.ended.wait();
@@ -226,7 +227,7 @@ void window_binder::post_binding(binding& item) noexcept {
 void window_binder::withdraw(binding& item) noexcept {
   if (!requests_.withdraw_own(item.wr, mark_of(item))) return;
   binding_ended(item, false);
-  requests_.ring();  // requests that have waited behind it
+  requests_.ring();  // for requests that have waited behind this one
   owner_.advance_end();
 }
 
@@ -238,8 +239,8 @@ void window_binder::binding_ended(binding& item, bool done) noexcept {
   item.ended.set();
 }
 
-// Works even while the link leaves, because the window stays bound until a worker has deallocated it, and the owner
-// is about to release the memory.
+// Has the window invalidated, or else deallocated. Works even while the link leaves, because the window stays bound
+// until a worker has deallocated it, and the owner is about to release the memory.
 void window_binder::revoke(std::uint64_t key, revocation& who) noexcept {
   const auto number = static_cast<std::uint32_t>(key);
   bound_windows& all = endpoint_.windows();
@@ -250,9 +251,9 @@ void window_binder::revoke(std::uint64_t key, revocation& who) noexcept {
   all.revoke(number, who);
 }
 
-// Whether an invalidation would depend on nobody else: behind a request to the peer, the peer would decide when the
-// memory is taken back. A region's window is deallocated, because the region may be released on a thread that cannot
-// wait for completions.
+// Whether this end alone decides when an invalidation completes. Behind a request to the peer, the peer would decide
+// when the memory is taken back. A region's window is deallocated instead, because the region may be released on a
+// thread that cannot wait for completions.
 bool window_binder::can_invalidate(const bound_window& item) const noexcept {
   const bool ending = life_.has_ended() || life_.is_shut_down() || life_.peer_has_left();
   if (ending || item.is_of_region() || item.is_invalidated() || !home_.on_own_thread()) return false;
@@ -276,9 +277,10 @@ void window_binder::drained() noexcept {
   }
 }
 
-// Signaled, because otherwise its completion would come with that of a later request.
+// Posts the invalidation, unless the peer has invalidated the window meanwhile, the link has ended, or the device waits
+// for the peer. The request is signaled, because otherwise its completion would come with that of a later one.
 void window_binder::invalidate(binding& item) noexcept {
-  if (item.invalidated == nullptr) return;  // given up
+  if (item.invalidated == nullptr) return;  // the invalidation was given up
   const bool by_peer = item.invalidated->is_invalidated();
   if (by_peer || life_.has_ended() || requests_.device_depends_on_peer()) return binding_ended(item, by_peer);
   item.wr = {};

@@ -16,8 +16,8 @@
 
 namespace weft::net::verbs {
 
-/// How long posted requests may take to end by themselves once the peer has left or the queue pair is in ERR. After
-/// that the queue pair is destroyed, which ends them in any case.
+/// How long posted requests may take to end by themselves after the peer has left, and again after the queue pair has
+/// moved to ERR. Then the queue pair is destroyed, which ends them in any case. A stop waits as long for a bind.
 inline constexpr auto linger_time = std::chrono::milliseconds(1000);
 
 /// Exposes memory to a link's peer, through windows that requests of the link bind and invalidate.
@@ -43,12 +43,12 @@ class window_binder {
   window_binder(const window_binder&) = delete;
   window_binder& operator=(const window_binder&) = delete;
 
-  // As in link, before the endpoint is destroyed.
+  // As in link. Call them before the endpoint is destroyed.
   task<exposed_place> expose(mr::slice memory, mr::usage uses);
   void revoke(std::uint64_t key, revocation& who) noexcept;
 
-  /// Whether an invalidation waits until the completions that are there have been polled. Requests posted meanwhile
-  /// wait too.
+  /// Whether an invalidation waits until the completions that are there have been polled. The link must not hand
+  /// requests over meanwhile.
   [[nodiscard]] bool looks_first() const noexcept { return looks_first_; }
   /// Continues the invalidations that have waited, because the completions have been polled.
   void drained() noexcept;
@@ -60,21 +60,21 @@ class window_binder {
   /// Makes coroutines that wait for a free request, or for the peer's first message, check again.
   void wake_waiting() noexcept { binding_free_.set(); }
 
-  /// Has windows deallocated that were to be invalidated, because the queue pair is about to be destroyed.
+  /// Has the windows that were to be invalidated deallocated instead, because the queue pair is about to be destroyed.
   void give_up_invalidating() noexcept;
   /// Whether coroutines of expose() refer to the link.
   [[nodiscard]] bool is_exposing() const noexcept { return exposing_ != 0; }
-  /// Ends the coroutines of expose() that wait for a bind. Returns when is_exposing() may have changed.
+  /// Ends the coroutines of expose() that wait for a bind. Yields a wait that ends when is_exposing() may have changed.
   event::wait_operation next_exposed() noexcept;
 
  private:
-  // A request about a window. The coroutine of expose() waits for a bind; request and coroutine may end in either
-  // order. An invalidation notifies `who`.
+  // The place of a request that binds or invalidates a window. A coroutine of expose() waits for a bind; request and
+  // coroutine may end in either order. An invalidation notifies `who`.
   struct binding {
     ibv_send_wr wr{};
     bound_window* invalidated = nullptr;
     revocation* who = nullptr;
-    bool looks_first = false;  // until drained(): the peer may have invalidated the window already
+    bool looks_first = false;  // waits for drained(): the peer may have invalidated the window already
     event ended;
     bool posted = false;
     bool awaited = false;
@@ -108,7 +108,7 @@ class window_binder {
   owner& owner_;
   std::array<binding, bind_requests> bindings_;
   event binding_free_;
-  bool looks_first_ = false;  // a binding looks first
+  bool looks_first_ = false;  // an invalidation waits for drained()
   std::size_t exposing_ = 0;  // coroutines of expose() that refer to this object
   event exposed_;
 };

@@ -117,7 +117,7 @@ error failure_of_request(const ibv_wc& what) noexcept {
       return described(errc::not_receiving, "the peer has no receive: ", what);
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
-      // When a process dies, the kernel deregisters its memory before it destroys its queue pairs.
+      // When a process dies, the kernel may deregister its memory before it destroys its queue pairs.
       return described(errc::remote_access, "the peer has not opened that memory, or its process has ended: ", what);
     case IBV_WC_WR_FLUSH_ERR:
       return broken_off();

@@ -15,10 +15,10 @@ namespace weft::net::verbs {
 [[nodiscard]] std::string words_for_no_device(const std::string& of_kernel = "/sys/class/infiniband");
 
 /// Advice about a device that exists but could not be opened, by the errno of ibv_open_device(3); empty if there is
-/// none. `file` is its name in /dev/infiniband.
+/// none. `file`: the name of its file in /dev/infiniband.
 [[nodiscard]] std::string advice_for_opening(int number, const std::string& file);
 
-/// The error of a set-up step that got this event instead of the expected one.
+/// The error of a set-up step that got this event, which reports a failure or is not the expected one.
 [[nodiscard]] error failure_of(const cm_event& what, const std::string& step);
 
 /// Throws the error of a step if its result is negative: -errno.
@@ -27,8 +27,8 @@ void check(int result, const char* step);
 /// The error of a registration that failed with this errno of ibv_reg_mr(3).
 [[nodiscard]] error failure_of_registration(int number, const std::string& what);
 
-// The functions below are called inside callbacks and do not throw: without memory for the text, errors have only a
-// code.
+// The functions below are called inside callbacks and do not throw: without memory for the text, errors have a shorter
+// text, or only a code.
 
 /// The error of connections whose device the kernel has removed.
 [[nodiscard]] error device_removed(const std::string& device) noexcept;
@@ -37,7 +37,7 @@ void check(int result, const char* step);
 [[nodiscard]] error failure_of_request(const ibv_wc& what) noexcept;
 [[nodiscard]] error failure_of_receive(const ibv_wc& what) noexcept;
 
-/// The error of a refused post. An RNIC may refuse one because the connection has ended, before an event reports that.
+/// The error of a refused post. An RNIC may refuse posts because the connection has ended, before an event says so.
 [[nodiscard]] error failure_of_post(int number, const char* what) noexcept;
 
 /// The failure that an event about a device or one of its queues reports; empty if it only informs. See
