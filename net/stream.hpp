@@ -108,8 +108,8 @@ class stream {
 
   /// Begins an orderly close, in the background: written bytes arrive, operations in progress end with errc::closed,
   /// unread bytes are dropped. `co_await stream.close()` waits until the close is done; a stop ends only the wait.
-  /// executor::run() does not return before it is done. Over plain TCP it is done once the peer has stopped sending or,
-  /// if no bytes were dropped, once the peer's machine has all that was written; after
+  /// executor::run() does not return before it is done. Over plain TCP it is done once the
+  /// peer's machine has all that was written and, if bytes were dropped, the peer has stopped sending; after
   /// connection_options::close_timeout without progress the wait ends, and the kernel keeps sending the rest.
   closing close() noexcept;
   /// close() in the form that Asio's functions call; there is never an error.
@@ -129,8 +129,7 @@ class stream {
     none.clear();
   }
 
-  /// Whether the stream is connected, and close() was not called. After abort(), false over plain TCP, but still true
-  /// over a connection.
+  /// Whether the stream is connected, and this end has neither closed nor aborted it.
   [[nodiscard]] bool is_open() const noexcept;
   /// The peer's address: "10.0.0.7:7471".
   [[nodiscard]] std::string_view peer() const noexcept;

@@ -13,6 +13,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr std::uint8_t closed_state = 7;  // TCP_CLOSE of the C library's header
+
 bool ask(descriptor& socket, tcp_info& about) noexcept {
   socklen_t length = sizeof about;
   return socket.calls().getsockopt(socket.fd(), IPPROTO_TCP, TCP_INFO, &about, &length) >= 0;
@@ -27,7 +29,6 @@ milliseconds bounded_patience(milliseconds dead_peer_after) noexcept {
 // When the kernel gives up, at least patience_ has passed since the last acknowledgement (tcpi_last_ack_recv). It may
 // be more, because the kernel counts from when data was sent.
 bool tcp_window_watch::has_given_up() const noexcept {
-  constexpr std::uint8_t closed_state = 7;  // TCP_CLOSE of the C library's header
   tcp_info about{};
   return patience_.count() > 0 && ask(socket_, about) && about.tcpi_state == closed_state &&
          milliseconds(about.tcpi_last_ack_recv) >= patience_;
@@ -41,7 +42,8 @@ std::optional<std::uint64_t> tcp_window_watch::acknowledged_bytes() const noexce
 
 bool tcp_window_watch::has_unacknowledged() const noexcept {
   tcp_info about{};
-  return ask(socket_, about) && (about.tcpi_unacked != 0 || about.tcpi_notsent_bytes != 0);
+  if (!ask(socket_, about) || about.tcpi_state == closed_state) return false;
+  return about.tcpi_unacked != 0 || about.tcpi_notsent_bytes != 0;
 }
 
 // If there is no memory for the timer, the next send arms it.

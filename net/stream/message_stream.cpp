@@ -223,6 +223,7 @@ task<> message_stream::finish(stream_ref) {
 }
 
 void message_stream::abort() noexcept {
+  aborted_ = true;
   if (connection_) connection_->abort();
 }
 

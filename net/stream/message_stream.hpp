@@ -26,7 +26,7 @@ class message_stream final : public stream_core {
   void close() noexcept override;
   void abort() noexcept override;
   void drop() noexcept override;
-  [[nodiscard]] bool is_open() const noexcept override { return connection_ && !closing_; }
+  [[nodiscard]] bool is_open() const noexcept override { return connection_ && !closing_ && !aborted_; }
 
  private:
   // The messages of one write: awaited together, so that they share a doorbell and do not wait for one another.
@@ -66,6 +66,7 @@ class message_stream final : public stream_core {
   std::optional<connection> connection_;  // empty once dropped or closed
   std::size_t largest_;                   // the largest message that this end sends, in bytes
   bool closing_ = false;
+  bool aborted_ = false;
 
   mr::buffer content_;  // the message that is being read
   std::size_t taken_ = 0;

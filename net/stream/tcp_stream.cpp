@@ -240,17 +240,19 @@ task<> tcp_stream::finish(stream_ref) {
 
 // Closing a socket with unread bytes resets the TCP connection, as does input that arrives afterwards; written bytes in
 // flight are lost then.
-bool tcp_stream::wire::drop_input() noexcept {
+tcp_stream::wire::input tcp_stream::wire::drop_input() noexcept {
   constexpr int most_calls = 64;  // so that other tasks have their turns
   std::array<std::byte, 4096> room{};
   message_header header{writable_ranges(std::span(room))};
   for (int i = 0; i < most_calls; ++i) {
     const ssize_t count = socket.calls().recvmsg(socket.fd(), &header.get(), MSG_DONTWAIT);
-    if (count == -EAGAIN) return true;
-    if (count <= 0 && count != -EINTR) return false;
+    if (count == 0) return input::over;
+    if (count == -EAGAIN) break;
+    if (count == -EINTR) continue;
+    if (count < 0) return input::failed;
     has_dropped_ = true;
   }
-  return true;
+  return input::more;
 }
 
 // The kernel does not notify when everything is acknowledged, so ask again and again.
@@ -260,13 +262,18 @@ task<> tcp_stream::wire::wait_until_arrived() {
   milliseconds pause{1};
   std::optional<std::uint64_t> acknowledged;
   time_point deadline = later(home_.now(), patience_);
-  while (drop_input() && home_.now() < deadline) {
-    if (!has_dropped_ && !window.has_unacknowledged()) co_return;
+  for (;;) {
+    const input left = drop_input();
+    if (left == input::failed || home_.now() >= deadline) co_return;
+    const bool may_reset = left == input::more && has_dropped_;
+    if (!may_reset && !window.has_unacknowledged()) co_return;
     const std::optional<std::uint64_t> now_acknowledged = window.acknowledged_bytes();
     if (now_acknowledged != acknowledged) deadline = later(home_.now(), patience_);
     acknowledged = now_acknowledged;
+    const time_point next_look = std::min(deadline, later(home_.now(), pause));
     try {
-      co_await net::wait_for_input(socket, "close", std::min(deadline, later(home_.now(), pause)));
+      if (left == input::more) co_await net::wait_for_input(socket, "close", next_look);
+      if (left == input::over) co_await sleep_until(next_look);
     } catch (const error& why) {
       if (why.code() != errc::timed_out) co_return;
     }
@@ -277,7 +284,7 @@ task<> tcp_stream::wire::wait_until_arrived() {
 void tcp_stream::wire::close_at_home() noexcept {
   if (is_aborted) return;
   socket.calls().shutdown(socket.fd(), SHUT_WR);
-  static_cast<void>(drop_input());
+  drop_input();
 }
 
 // Called if the stream was destroyed on another thread. Waits in the background until written bytes have arrived.
@@ -399,13 +406,22 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
       on_spare = co_await peer_is_there >= 0;
       if (on_spare) self->spare_.give_up();
     } else if (is_shortage(-result)) {
-      co_await sleep_for(shortage_pause);
+      co_await self->pause();
     } else if (!is_transient(-result)) {
       throw system_error(-result, "accept(2)");
     }
   }
   self->socket_.close();
   co_return nullptr;
+}
+
+// Waits for what is short to be given back, or for close().
+task<> tcp_acceptor::pause() {
+  try {
+    co_await sleep_for(shortage_pause);
+  } catch (const error&) {
+    if (!closed_) throw;
+  }
 }
 
 void tcp_acceptor::close() noexcept {

@@ -55,10 +55,13 @@ class tcp_stream final : public stream_core {
     /// Closes the socket, on its executor. From any thread.
     static void close(std::unique_ptr<wire> item) noexcept;
 
-    /// Drops input that will not be read. False once the peer has ended its output, or the socket has failed.
-    [[nodiscard]] bool drop_input() noexcept;
-    /// Called after this end has shut down its output. Waits until the peer has ended its output, too, or, if no input
-    /// was dropped, until the peer's machine has all that was sent. Gives up after close_timeout without progress.
+    /// What may still come from the peer: more bytes; none, because it has ended its output; none, because the socket
+    /// has failed.
+    enum class input : std::uint8_t { more, over, failed };
+    /// Drops input that will not be read.
+    input drop_input() noexcept;
+    /// Called after this end has shut down its output. Waits until the peer's machine has all that was sent and, if
+    /// input was dropped, the peer has ended its output, too. Gives up after close_timeout without progress.
     task<> wait_until_arrived();
 
     std::unique_ptr<connection_place> place;  // among the listener's connections; kept until the socket is closed
@@ -112,6 +115,8 @@ class tcp_acceptor final {
   void close() noexcept;
 
  private:
+  task<> pause();
+
   executor_core& home_;
   std::shared_ptr<connection_places> places_;
   descriptor socket_;

@@ -8,6 +8,7 @@
 
 #include <random>
 
+#include "kit/attempt.hpp"
 #include "net/support.hpp"
 
 namespace weft::test {
@@ -307,6 +308,37 @@ TEST_P_STREAMS(stream_test, can_be_aborted_while_it_closes, {.close_timeout = 1h
   };
   co_await when_all(as_result(a.write(words)), end());
   b.abort();
+  EXPECT_FALSE(b.is_open());
+  EXPECT_EQ(co_await code_of(b.write(words)), errc::closed);
+}
+
+TEST_P_STREAMS(stream_test, closes_behind_what_was_written_although_the_peer_has_ended_its_side_before) {
+  const content words = bytes_from(0, 100'000);
+  content room(words.size());
+  co_await a.shutdown_send();
+  EXPECT_EQ(co_await b.read_some(room), 0u);
+  std::size_t sent = 0;
+  std::size_t got = 0;
+  const auto fill = [&]() -> task<> {
+    for (;;) sent += co_await b.write_some(words);
+  };
+  const auto body = [&](scope& tasks) -> task<> {
+    attempt filling(tasks, fill());
+    std::size_t before = 0;
+    do {
+      before = sent;
+      co_await settle();
+    } while (sent != before || sent == 0);
+    filling.stop();
+    co_await filling.end();
+    attempt closing(tasks, b.close());
+    for (int i = 0; i < 10; ++i) co_await settle();
+    EXPECT_FALSE(is_plain() && closing.ended()) << "nobody has read " << sent << " bytes";
+    while (const std::size_t some = co_await a.read_some(room)) got += some;
+    co_await closing.end();
+  };
+  co_await with_scope(on_failure::stop_siblings, body);
+  EXPECT_EQ(got, sent);
 }
 
 TEST_P_STREAMS(stream_test, no_room_and_no_bytes_are_no_end) {
