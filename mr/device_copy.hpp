@@ -18,11 +18,10 @@ namespace weft::mr {
 task<> device_copy(std::shared_ptr<memory_device> device, std::byte* to, const std::byte* from, std::size_t bytes);
 
 /// Resumes when the device has done all that has been queued so far in a stream of the program's own, such as the
-/// kernels that fill a buffer to be sent. `stream` is the native handle, a CUstream; the stream must live until then.
-/// See cuEventRecord. A stop does not interrupt the wait; a stop that came before the wait throws errc::canceled. A
-/// task that waits may be destroyed at once: a worker then waits for the stream to be empty before it releases the
-/// stream, which must live until then, and executor::run() waits for the worker. Throws errc::invalid_argument if
-/// `device` is null, and the errors of memory_device::borrow_stream().
+/// kernels that fill a buffer to be sent. `stream` is the native handle, a CUstream; the stream must live until the
+/// task has ended or was destroyed. See cuEventRecord. A stop does not interrupt the wait; a stop that came before the
+/// wait throws errc::canceled. Throws errc::invalid_argument if `device` is null, and the errors of
+/// memory_device::borrow_stream().
 task<> stream_finished(std::shared_ptr<memory_device> device, void* stream);
 
 }  // namespace weft::mr

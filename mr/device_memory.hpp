@@ -88,8 +88,10 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
   /// A queue for copies to and from the device. Throws weft::error.
   [[nodiscard]] virtual std::unique_ptr<copy_stream> open_stream() = 0;
   /// Wraps a queue of the program's own, given by its native handle (a CUstream; null is the context's default stream).
-  /// The program keeps the queue: the returned object does not destroy it, and copy() is not called. On executors too:
-  /// it must not wait for the device. Throws weft::error; errc::wrong_device for a queue of another device or context.
+  /// The program keeps the queue: the returned object does not destroy it, copy() is not called, synchronize() and the
+  /// destructor do not wait, and the destructor does not use the queue, which may be gone. notify() must not need
+  /// `event` to stay open. On executors too: it must not wait for the device. Throws weft::error; errc::wrong_device
+  /// for a queue of another device or context.
   [[nodiscard]] virtual std::unique_ptr<copy_stream> borrow_stream(void* native) = 0;
 
   /// Allocates memory of the device. Throws weft::error: errc::no_memory if there is not enough.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cuda/cuda_stream.hpp>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <new>
@@ -17,6 +18,11 @@ void add_one(void* descriptor) noexcept {
   constexpr std::uint64_t one = 1;
   const auto event = static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor));
   static_cast<void>(!::write(event, &one, sizeof one));
+}
+
+void add_one_and_close(void* descriptor) noexcept {
+  add_one(descriptor);
+  ::close(static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor)));
 }
 
 device_address address_of(const std::byte* memory) noexcept { return reinterpret_cast<std::uintptr_t>(memory); }
@@ -51,6 +57,7 @@ cuda_stream::~cuda_stream() {
   const current_context here = context_->enter();
   if (!here) return;  // the stream and its events were destroyed with the context
   if (!failed_ && !all_done()) wait_for_device();
+  // An event may be destroyed before the device reaches it.
   for (auto* event : events_) {
     if (event != nullptr) static_cast<void>(driver_.event_destroy(event));
   }
@@ -112,9 +119,14 @@ bool cuda_stream::notify(int event) noexcept {
   if (failed_) return false;
   const current_context here = context_->enter();
   if (!here) return false;
+  const int target = owned_ ? event : ::fcntl(event, F_DUPFD_CLOEXEC, 0);
+  if (target < 0) return false;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): see add_one()
-  void* const descriptor = reinterpret_cast<void*>(static_cast<std::intptr_t>(event));
-  if (driver_.launch_host_func(stream_, &add_one, descriptor) != status::success) return false;
+  void* const descriptor = reinterpret_cast<void*>(static_cast<std::intptr_t>(target));
+  if (driver_.launch_host_func(stream_, owned_ ? &add_one : &add_one_and_close, descriptor) != status::success) {
+    if (!owned_) ::close(target);
+    return false;
+  }
   unmarked_ = true;
   return true;
 }
@@ -143,6 +155,7 @@ status cuda_stream::record(std::uint64_t mark) noexcept {
 // In case the call itself has failed instead, ctx_synchronize() waits at least as long. A context that is gone has
 // ended all copies.
 void cuda_stream::wait_for_device() noexcept {
+  if (!owned_) return;  // no copy of weft's is there, and the program may have destroyed the stream
   const current_context here = context_->enter();
   if (!here) return;
   if (driver_.stream_synchronize(stream_) == status::success) return;

@@ -27,7 +27,7 @@ class cuda_stream final : public copy_stream {
   /// A new stream, which the destructor destroys. It and the default stream do not wait for each other.
   explicit cuda_stream(std::shared_ptr<const primary_context> context);
   /// The program's stream: null is the context's default stream. Throws errc::wrong_device for a stream of another
-  /// context.
+  /// context. Nothing waits for the program's work, and the destructor does not use the stream.
   cuda_stream(std::shared_ptr<const primary_context> context, stream_handle borrowed);
   ~cuda_stream() override;
 
@@ -35,7 +35,8 @@ class cuda_stream final : public copy_stream {
   [[nodiscard]] result<std::uint64_t> mark() noexcept override;
   [[nodiscard]] result<std::uint64_t> reached() noexcept override;
   /// The driver's thread writes to the descriptor, which the caller must therefore keep open until a mark made
-  /// afterwards has been reached, or synchronize() or the destructor has returned.
+  /// afterwards has been reached, or synchronize() or the destructor has returned. For the program's stream it writes
+  /// to a copy of the descriptor instead, and closes that.
   [[nodiscard]] bool notify(int event) noexcept override;
   void synchronize() noexcept override;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device/copy_engine.hpp>
-#include <weft/mr/system/background.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/system/system_calls.hpp>
@@ -15,23 +14,11 @@
 namespace weft::mr::detail {
 namespace {
 
-// Ends the use of a program's stream: the destructor returns once the stream has done all that was in it.
-class end_of_stream final : public background_job {
- public:
-  end_of_stream(std::unique_ptr<copy_stream> stream, std::shared_ptr<descriptor> event) noexcept
-      : event_(std::move(event)), stream_(std::move(stream)) {}
-  void run() noexcept override {}  // on a worker it only has to be deleted
-
- private:
-  std::shared_ptr<descriptor> event_;  // which the stream may still notify
-  std::unique_ptr<copy_stream> stream_;
-};
-
-std::shared_ptr<descriptor> make_event() {
+descriptor make_event() {
   system_calls& calls = system_calls::kernel();
   const int fd = calls.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) throw error(std::error_code(-fd, std::system_category()), "create an eventfd");
-  return std::make_shared<descriptor>(fd, calls);
+  return descriptor(fd, calls);
 }
 
 }  // namespace
@@ -63,13 +50,6 @@ copy_lane::~copy_lane() {
   copy_lane** place = &engine_.lanes_;
   while (*place != this) place = &(*place)->next_;
   *place = next_;
-  if (whose_ == owner::program) end_on_worker();
-}
-
-// If there is no memory for the job, the destructor of stream_ ends the stream here, which may block.
-void copy_lane::end_on_worker() noexcept try {
-  run_on_worker(std::make_unique<end_of_stream>(std::move(stream_), engine_.event_));
-} catch (const std::bad_alloc&) {
 }
 
 void copy_lane::start(lane_operation& item) noexcept {
@@ -120,7 +100,7 @@ bool copy_lane::arm(int event) noexcept {
 }
 
 void copy_lane::settle() noexcept {
-  if (first_ == nullptr) return;
+  if (first_ == nullptr || whose_ == owner::program) return;
   stream_->synchronize();
   while (first_ != nullptr) {
     if (poll(SIZE_MAX) == 0) stream_->synchronize();
@@ -130,7 +110,7 @@ void copy_lane::settle() noexcept {
 // ---- the engine ----
 
 copy_engine::copy_engine(executor_core& home, std::shared_ptr<memory_device> device, std::unique_ptr<copy_stream> in,
-                         std::unique_ptr<copy_stream> out, std::shared_ptr<descriptor> event)
+                         std::unique_ptr<copy_stream> out, descriptor event)
     : home_(home),
       device_(std::move(device)),
       event_(std::move(event)),
@@ -182,13 +162,13 @@ std::size_t copy_engine::poll(std::size_t budget) noexcept {
 
 void copy_engine::arm() noexcept {
   bool may_sleep = true;
-  for (copy_lane* each = lanes_; each != nullptr; each = each->next_) may_sleep = each->arm(event_->fd()) && may_sleep;
-  if (!may_sleep) static_cast<void>(::eventfd_write(event_->fd(), 1));
+  for (copy_lane* each = lanes_; each != nullptr; each = each->next_) may_sleep = each->arm(event_.fd()) && may_sleep;
+  if (!may_sleep) static_cast<void>(::eventfd_write(event_.fd(), 1));
 }
 
 void copy_engine::disarm() noexcept {
   eventfd_t told = 0;
-  static_cast<void>(::eventfd_read(event_->fd(), &told));
+  static_cast<void>(::eventfd_read(event_.fd(), &told));
 }
 
 }  // namespace weft::mr::detail

@@ -91,7 +91,7 @@ class [[nodiscard("co_await it")]] mark_operation final : public lane_operation 
 /// A stream, and the operations on it, which complete in order. For the engine's executor alone; the engine must
 /// outlive the lane.
 ///
-/// A program's stream may have more work behind the operations. The lane leaves it to a worker to wait for that work.
+/// Operations on a program's stream use no memory, so nothing ever waits for them but their tasks.
 class copy_lane {
  public:
   enum class owner : std::uint8_t { engine, program };
@@ -110,7 +110,6 @@ class copy_lane {
   [[nodiscard]] bool arm(int event) noexcept;
   void settle() noexcept;
   void forget(lane_operation& item) noexcept;
-  void end_on_worker() noexcept;
 
   copy_engine& engine_;
   std::unique_ptr<copy_stream> stream_;
@@ -149,7 +148,7 @@ class copy_engine final : public weft::detail::attachment, private poller {
   };
 
   copy_engine(executor_core& home, std::shared_ptr<memory_device> device, std::unique_ptr<copy_stream> in,
-              std::unique_ptr<copy_stream> out, std::shared_ptr<descriptor> event);
+              std::unique_ptr<copy_stream> out, descriptor event);
 
   [[nodiscard]] memory_device& device() const noexcept { return *device_; }
   /// From host memory to the device.
@@ -163,12 +162,12 @@ class copy_engine final : public weft::detail::attachment, private poller {
   void arm() noexcept override;
   void disarm() noexcept override;
   static void settle_this_thread(memory_device& device) noexcept;
-  [[nodiscard]] int wait_fd() const noexcept override { return event_->fd(); }
+  [[nodiscard]] int wait_fd() const noexcept override { return event_.fd(); }
 
   executor_core& home_;
   std::shared_ptr<memory_device> device_;
   std::size_t users_ = 0;
-  std::shared_ptr<descriptor> event_;  // outlives the streams, whose notifications may come late
+  descriptor event_;  // outlives the streams, whose notifications may come late
   copy_lane* lanes_ = nullptr;
   copy_lane in_;
   copy_lane out_;

@@ -46,8 +46,7 @@ void use_a_gpu() {
 
   const auto borrowed = gpu->borrow_stream(nullptr);
   const auto theirs = borrowed->mark().value();
-  borrowed->synchronize();
-  EXPECT_EQ(borrowed->reached().value(), theirs);
+  while (borrowed->reached().value() != theirs) std::this_thread::yield();
   static_cast<void>(gpu->share(memory.bytes()));
   const descriptor_guard exported(gpu->export_dmabuf(memory.bytes()).descriptor);
 }

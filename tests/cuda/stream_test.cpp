@@ -397,6 +397,29 @@ TEST_F(cuda_stream, borrowed_tells_how_far_the_program_is_and_stays_the_program_
   });
 }
 
+TEST_F(cuda_stream, borrowed_ends_without_a_wait_for_the_program_s_work_and_still_tells_of_it) {
+  const auto native = make_native();
+  const counted_event event;
+  const auto memory = gpu->allocate(8192);
+  const auto sent = random_bytes(8192, 1);
+  driver.hold();
+  with_context([&] {
+    functions.memcpy_async(reinterpret_cast<std::uintptr_t>(memory.data()),
+                           reinterpret_cast<std::uintptr_t>(sent.data()), 8192, native);
+  });
+  {
+    const counted_event gone;
+    const auto borrowed = gpu->borrow_stream(native);
+    borrowed->mark().value();
+    ASSERT_TRUE(borrowed->notify(gone.fd()));
+    ASSERT_TRUE(borrowed->notify(event.fd()));
+    borrowed->synchronize();
+  }
+  driver.release();
+  EXPECT_EQ(event.read(), 1U);
+  with_context([&] { EXPECT_EQ(functions.stream_destroy(native), mr::cuda::status::success); });
+}
+
 TEST_F(cuda_stream, null_borrows_the_default_one) {
   const auto borrowed = gpu->borrow_stream(nullptr);
   wait_for(*borrowed, borrowed->mark().value());
