@@ -130,10 +130,13 @@ task<> owner_service::answer_about_slots() {
     lending_ = slots_of_peer::refused;
     if (!state_.has_ended()) report_no_slots(why);
   }
+  if (state_.is_silent()) co_return;
   try {
-    if (!state_.is_silent() && messages_.are_prepared()) co_await messages_.post(owner_messages::memory_place, answer);
+    if (messages_.are_prepared()) co_return co_await messages_.post(owner_messages::memory_place, answer);
   } catch (const std::exception&) {  // the connection has ended, or there is no memory for a coroutine
   }
+  // Without an answer the peer would wait for ever.
+  if (!state_.has_ended()) state_.give_up(make_error(errc::no_memory, "answer the peer's request"));
 }
 
 task<> owner_service::lend_slots() {

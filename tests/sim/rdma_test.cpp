@@ -1232,6 +1232,26 @@ TEST_F(simulated_lending, of_room_for_copies_is_refused_as_often_as_it_is_asked_
   EXPECT_EQ(received, 64u);
 }
 
+TEST_F(simulated_lending, of_room_for_copies_is_answered_or_the_connection_ends_whichever_call_fails) {
+  net::connection_options options = usual();
+  options.device_memory = true;
+  bool has_failed = true;
+  for (std::uint64_t call = 1; has_failed; ++call) {
+    open({.windows = window_kind::none});
+    const auto ask = [&](net::connection& peer) -> task<> {
+      const mr::remote_place behind_owner{.fabric = mr::place_behind_owner, .address = 0, .key = 1};
+      const mr::remote_region there({&behind_owner, 1}, 64, mr::usage::write_dst);
+      auto memory = co_await home->pool().allocate(64);
+      place.fail_call(place.calls() + call);
+      EXPECT_NE(co_await test::code_of(with_timeout(1h, peer.write(memory, there))), errc::timed_out) << call;
+      has_failed = place.has_failed();
+      place.fail_call(0);
+      static_cast<void>(co_await as_result(peer.close()));
+    };
+    run(serve_until_the_end, ask, options);
+  }
+}
+
 TEST_F(simulated_lending, is_refused_where_it_would_be_to_all_peers) {
   EXPECT_EQ(expose(window_kind::type_1, false), errc::not_supported);
 }
