@@ -98,6 +98,12 @@ direct_memory* domain::direct_of(const mr::registration& item) noexcept {
   return static_cast<std::shared_ptr<direct_memory>*>(item.handle)->get();
 }
 
+// Huge pages of a file can be taken away by everybody who can write it, although its size is sealed.
+bool domain::may_lose_pages(const mr::registration& item) noexcept {
+  const direct_memory* const whole = direct_of(item);
+  return whole == nullptr ? item.handle == &shrinks_ : whole->may_lose_pages();
+}
+
 void domain::do_share(mr::memory_record& target) {
   mr::registration& item = fabric() == 0 ? target.registration : target.others[fabric() - 1];
   auto whole = std::make_unique<std::shared_ptr<direct_memory>>(direct_memory::make(target, calls_));

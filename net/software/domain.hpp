@@ -28,7 +28,8 @@ class domain final : public mr::domain {
   [[nodiscard]] key_table& keys() noexcept { return keys_; }
 
   [[nodiscard]] bool may_shrink(const mr::memory_record& memory) const noexcept override {
-    return memory.in(fabric()).handle == &shrinks_;
+    const mr::registration& item = memory.in(fabric());
+    return item.handle != nullptr && may_lose_pages(item);
   }
   /// The handle of the registrations whose memory may shrink.
   [[nodiscard]] const void* shrinking() const noexcept { return &shrinks_; }
@@ -50,6 +51,7 @@ class domain final : public mr::domain {
   void do_deregister(mr::registration& item) noexcept override;
 
   [[nodiscard]] static direct_memory* direct_of(const mr::registration& item) noexcept;
+  [[nodiscard]] static bool may_lose_pages(const mr::registration& item) noexcept;
 
   // The mr::registration::handle of memory that may shrink points here. That of direct memory points to the shared_ptr
   // that keeps the direct_memory.

@@ -2,6 +2,8 @@
 #include <weft/mr/porting/porting.hpp>
 #include <weft/net/software/domain.hpp>
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "kit/failure.hpp"
@@ -374,6 +376,30 @@ TASK_TEST_F(memory_of_all_kinds, that_is_direct_is_of_a_file_that_cannot_become_
   }
   EXPECT_FALSE(domain->may_shrink(*made.slice().record()));
   co_await made.release();
+}
+
+// Stands for a machine that has huge pages to spare.
+class files_of_huge_pages final : public system_calls {
+ public:
+  int fstatfs(int, struct statfs* found) noexcept override {
+    *found = {};
+    found->f_type = HUGETLBFS_MAGIC;
+    return 0;
+  }
+};
+
+// Who can write the file can take pages away, and a processor that touches one then ends the process.
+TASK_TEST_F(memory_of_all_kinds, that_is_direct_and_of_huge_pages_is_copied_through_the_kernel) {
+  files_of_huge_pages calls;
+  const auto home = std::make_shared<software::domain>(calls, "iwarp");
+  auto own = mr::mapping::in_memory_file(4 * page, false, -1, system_calls::kernel());
+  const mr::region made =
+      co_await home->register_memory(std::move(own), {.usage = mr::usage::write_dst, .direct = true});
+  EXPECT_TRUE(home->may_shrink(*made.slice().record()));
+  const mr::remote_region remote = made.remote();
+  key_table::reader own_reader{home->keys()};
+  const key_table::reader::batch inside(own_reader);
+  EXPECT_TRUE(own_reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
 }
 
 TEST_F(domain_test, what_iwarp_in_user_space_cannot_do_is_refused_by_name) {
