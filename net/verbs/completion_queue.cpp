@@ -60,7 +60,7 @@ std::uint64_t completion_queue::attach(completion_sink& sink) {
     if (places_.size() >> index_bits != 0) throw std::bad_alloc();
     free_places_.reserve(places_.size() + 1);  // so that detach(), ring_later() and tell_when_drained() need no memory
     to_ring_.reserve(places_.size() + 1);
-    to_tell_.reserve(2 * (places_.size() + 1));  // twice, because a sink may ask again while tell_all() tells it
+    to_tell_.reserve(2 * (places_.size() + 1));  // twice, because a sink may ask again while tell() tells it
     places_.emplace_back();
     free_places_.push_back(static_cast<std::uint32_t>(places_.size() - 1));
   }
@@ -99,9 +99,8 @@ void completion_queue::tell_when_drained(std::uint64_t tag) noexcept {
   if (!std::exchange(places_[index].waits, true)) to_tell_.push_back(index);
 }
 
-// A sink that calls tell_when_drained() inside on_drained() waits for another poll.
-void completion_queue::tell_all() noexcept {
-  const std::size_t count = to_tell_.size();
+// A sink that calls tell_when_drained() inside on_completion() or on_drained() waits for another poll.
+void completion_queue::tell(std::size_t count) noexcept {
   for (std::size_t i = 0; i != count; ++i) {
     place& next = places_[to_tell_[i]];
     next.waits = false;
@@ -124,17 +123,18 @@ std::size_t completion_queue::poll(std::size_t budget) noexcept {
   std::size_t total = 0;
   while (total < budget) {
     const std::size_t wanted = std::min(batch.size(), budget - total);
+    const std::size_t waiting = to_tell_.size();
     const int found = device_->calls().poll_cq(queue_, static_cast<int>(wanted), batch.data());
     if (found < 0 && !failure_) fail(weft::detail::make_error(errc::connection_failed, "poll a completion queue"));
     if (found <= 0) {
-      tell_all();
+      tell(waiting);
       break;
     }
     const auto count = static_cast<std::size_t>(found);
     for (std::size_t i = 0; i < count; ++i) dispatch(batch[i]);
     total += count;
     if (count == wanted) continue;
-    tell_all();
+    tell(waiting);
     break;
   }
   return total;

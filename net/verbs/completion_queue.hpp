@@ -22,8 +22,8 @@ class completion_sink {
   virtual void ring_now() noexcept {}
   /// Handles the next completion of the sink's queue pair. `detail` is the part of the request's wr_id below the tag.
   virtual void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept = 0;
-  /// All completions that were there when completion_queue::tell_when_drained() was called have been passed on; if that
-  /// was inside a poll, all that the poll has found. Called inside a poll.
+  /// All completions that were there when completion_queue::tell_when_drained() was called have been passed on. Called
+  /// inside a poll.
   virtual void on_drained() noexcept {}
   /// The queue has failed: no completion can be relied upon.
   virtual void on_queue_failure(const error& why) noexcept = 0;
@@ -72,7 +72,7 @@ class completion_queue final : public poller, private async_handler {
   /// Calls the sink's ring_now() in the next poll(). The executor polls in every turn and once more before it sleeps,
   /// so all requests posted in a turn take one doorbell.
   void ring_later(std::uint64_t tag) noexcept;
-  /// Calls the sink's on_drained() once a poll() finds nothing more; if asked inside on_drained(), in a later poll().
+  /// Calls the sink's on_drained() once a look at the queue from now on finds nothing more: inside poll().
   void tell_when_drained(std::uint64_t tag) noexcept;
   /// Polls the completions that are there already.
   void drain() noexcept;
@@ -97,7 +97,8 @@ class completion_queue final : public poller, private async_handler {
     return static_cast<std::uint32_t>((tag >> detail_bits) & ((1u << index_bits) - 1));
   }
   void ring_all() noexcept;
-  void tell_all() noexcept;
+  /// Tells the first `count` sinks of to_tell_.
+  void tell(std::size_t count) noexcept;
   void dispatch(const ibv_wc& what) noexcept;
   void on_async_event(ibv_event_type what, int port) noexcept override;
   void fail(const error& why) noexcept;
