@@ -62,11 +62,11 @@ class connection {
 
   // Messages.
 
-  /// Sends one message, and waits while the peer has no room for it. Completes when the memory may be reused. A message
-  /// that is larger than the peer's connection_options::receive_size is errc::message_too_large, before anything is
-  /// posted. At most capabilities().max_parts - 1 slices are gathered: 7, or fewer on some devices. A send may revoke a
-  /// key of the peer's (send_options::invalidate): if the peer has not opened that key for this connection alone, the
-  /// connection ends. See rdma_post_send(3), RFC 5040 section 5.3.
+  /// Sends one message. Completes when the memory may be reused. If capabilities().native, it waits while the peer has
+  /// no room, and a message larger than the peer's connection_options::receive_size is errc::message_too_large, before
+  /// anything is posted. At most capabilities().max_parts - 1 slices are gathered: 7, or fewer on some devices. A send
+  /// may revoke a key of the peer's (send_options::invalidate): if the peer has not opened that key for this connection
+  /// alone, the connection ends. See rdma_post_send(3), RFC 5040 section 5.3.
   transfer send(const payload& what, const send_options& how = {});
   /// Sends a copy of any bytes, in a buffer of the device's pool: waits while the pool is used up. Copies the bytes
   /// after the task has begun, so leave them unchanged until the task has ended. The send takes its place in the order

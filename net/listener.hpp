@@ -70,8 +70,8 @@ class connection_request {
 ///
 ///     while (auto peer = co_await listener.accept()) peers.spawn(serve(std::move(*peer)));
 ///
-/// With iwarp each peer takes a descriptor. If the process has none left, the listener turns peers away with one that
-/// it keeps in reserve: their connect() fails with EMFILE, "the peer has no descriptors left".
+/// Except with verbs, each peer takes a descriptor. If the process has none left, the listener turns peers away with
+/// one that it keeps in reserve: their connect() fails with EMFILE, "the peer has no descriptors left".
 class listener {
  public:
   listener(listener&&) noexcept;

@@ -22,8 +22,7 @@ class heartbeat final : private weft::detail::timer {
   void heard() noexcept { heard_ = true; }
   /// Notes that an operation of this end has completed.
   void moved() noexcept { moved_ = true; }
-  /// Answers the peer's heartbeat: now, or when the slot is free. Any message is an answer; a credits message needs no
-  /// credit itself.
+  /// Answers the peer's heartbeat by a credits message, which needs no credit itself: now, or when the slot is free.
   void answer() noexcept;
   /// Sends a heartbeat or an answer that is owed, in the slot of the connection's own messages, which has become free.
   /// False if none is owed.

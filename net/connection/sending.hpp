@@ -109,7 +109,7 @@ class sending final : private write_notices::outlet {
            (carrier_ == nullptr || !carrier_->is_busy()) && notices_.has_told_all();
   }
 
-  /// Sets a carrier that was made to serve the peer.
+  /// Sets a carrier that a message of the peer needs.
   void set_carrier(carrier& made) noexcept { carrier_ = &made; }
   /// True if the link cannot reach this local memory.
   [[nodiscard]] bool is_beyond(const mr::slice& memory) const noexcept;

@@ -63,7 +63,7 @@ static_assert(std::is_trivially_destructible_v<write_options>);
 /// Where earlier writes have arrived when a connection::flush() completes.
 enum class flush_type : std::uint8_t {
   visibility,  ///< in the peer's memory: RPMA_FLUSH_TYPE_VISIBILITY of rpma_flush(3)
-  persistent,  ///< those to the flushed slice: in storage that survives a power cut, RPMA_FLUSH_TYPE_PERSISTENT
+  persistent,  ///< in storage that survives a power cut, if to the flushed slice: RPMA_FLUSH_TYPE_PERSISTENT
 };
 
 /// An operation of a connection: the result of connection::send(), write(), read() and flush(). It is posted when it is

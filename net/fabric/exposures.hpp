@@ -47,7 +47,7 @@ class exposures {
     ~owner() = default;
   };
 
-  /// `quiet` is set when is_busy() may have changed.
+  /// `quiet` is set when is_busy() may have become false.
   exposures(executor_core& home, endpoint& of, const link_life& life, event& quiet, owner& link) noexcept
       : home_(home), device_(of.home()), endpoint_(of), life_(life), quiet_(quiet), owner_(link) {}
   exposures(const exposures&) = delete;
@@ -65,7 +65,7 @@ class exposures {
   /// follows, unless the link ends.
   [[nodiscard]] bool invalidate(std::uint64_t key) noexcept;
   /// Asks the peer about a region that was open to every peer and has been closed. The device has been frozen for that,
-  /// and is thawed once the peer has answered. False if there is no memory.
+  /// and is thawed once the peer no longer uses the region. False if there is no memory.
   [[nodiscard]] bool ask_about(std::uint64_t key) noexcept;
 
   /// Takes the next key that the peer is to be asked about; empty if there is none now.

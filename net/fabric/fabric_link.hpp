@@ -32,7 +32,7 @@ namespace weft::net::fabric {
 /// A connection that has been set up, and is about to become a link.
 struct established {
   std::unique_ptr<descriptor> socket{};          ///< TCP: carries control records, and shows the peer's close or death
-  std::unique_ptr<fabric::endpoint> endpoint{};  ///< with the peer's in its address vector
+  std::unique_ptr<fabric::endpoint> endpoint{};  ///< knows the peer's address
   std::shared_ptr<fabric::domain> memory{};      ///< where regions are registered
   std::string peer{};                            ///< for link::peer()
   std::uint16_t incoming_reads = 0;              ///< reads that the peer may have outstanding here

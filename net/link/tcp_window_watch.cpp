@@ -76,7 +76,7 @@ void tcp_window_watch::look_at_closed(const tcp_info& about) noexcept {
   } else if (!unanswered_since_) {
     unanswered_since_ = now;
   }
-  // After so long a silence, the kernel's next probe ends the connection.
+  // After so long a silence, TCP_USER_TIMEOUT is not raised again, so the kernel soon ends the connection.
   if (unanswered_since_ && now - *unanswered_since_ >= patience_) return;
   allow(std::chrono::ceil<milliseconds>(now - *closed_since_) + patience_);
 }

@@ -164,7 +164,8 @@ class revocation {
   revocation(const revocation&) = delete;
   revocation& operator=(const revocation&) = delete;
 
-  /// Whether the peer itself asked for the revocation. An access by the key is then a violation, and not merely late.
+  /// Whether the peer asked for the revocation, other than by an invalidating send, which the link sees itself. A later
+  /// access by the key is then a violation, and not merely late.
   [[nodiscard]] virtual bool is_wish_of_peer() const noexcept { return false; }
   /// Yields the pin that keeps the memory's region registered; empty if there is no region. A link that revokes on a
   /// worker takes the pin, and releases it there. Called at most once, inside link::revoke().

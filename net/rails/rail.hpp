@@ -54,8 +54,8 @@ struct rail_start {
 };
 
 /// Makes the receives of a rail for its control messages, numbered behind the connection's receives, of which there are
-/// `of_connection`. `memory` has control_receives buffers, each as large as the connection's receives. Throws
-/// std::bad_alloc.
+/// `of_connection`. `memory` has control_receives buffers of `bytes` bytes, the size of the connection's receives.
+/// Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<own_receives> make_control_receives(std::vector<mr::buffer> memory, std::size_t bytes,
                                                                   std::size_t of_connection);
 

@@ -10,7 +10,7 @@
 
 namespace weft::net::shm {
 
-/// Opens the transport through shared memory, between two processes of one machine or within one. Needs no device.
+/// Opens the transport through shared memory, within one machine: between two processes, or in one. Needs no device.
 ///
 /// "HOST:PORT", where HOST is this machine, reaches processes of the same user and network namespace; "unix:PATH"
 /// reaches those that the permissions of the path let in. `calls` is for tests: the randomness of keys comes from

@@ -52,8 +52,7 @@ bool key_list::make_bucket() noexcept {
   return true;
 }
 
-// Keeps one to two buckets to an entry, unless there are few entries or very many, entries were removed, or memory is
-// short.
+// Keeps one to two buckets per entry, unless entries are few or very many, some were removed, or memory is short.
 void key_list::insert(node& item) noexcept {
   item.hash = hash_of(item.stag);
   link(item, bucket(item.hash & mask_.load(std::memory_order_relaxed)));

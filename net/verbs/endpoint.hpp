@@ -33,7 +33,7 @@ struct agreement {
   std::uint8_t incoming_reads = 0;  ///< responder resources
   std::uint8_t outgoing_reads = 0;  ///< initiator depth
   std::chrono::milliseconds dead_peer_after{};
-  /// Zero-length requests reach the peer, which may be probed by them if it has no landing_place.
+  /// Whether a peer without a landing_place is probed by zero-length requests: false if they do not reach it.
   bool asks_with_nothing = true;
 };
 

@@ -103,7 +103,7 @@ template <class Executor>
 inline constexpr bool asio_moves_often<asio::use_awaitable_t<Executor>> = true;
 #endif
 
-/// The types for what a call is given, an operation or a parked one: the operation, and the member that keeps it.
+/// The type of the operation that a call is given, parked or not, and the type of the member that keeps it.
 template <class Given>
 struct asio_given {
   using operation = Given;

@@ -46,7 +46,7 @@ class spin_window {
  private:
   static constexpr unsigned most_in_vain = 4;
   static constexpr unsigned shortest_rest = 64;
-  static constexpr unsigned longest_rest = 1024;  // a peer that has moved to another core is noticed in milliseconds
+  static constexpr unsigned longest_rest = 1024;  // sleeps, which take milliseconds under load; then it spins again
 
   // A long sleep says only that the gap is long: cap it, so that a burst after a quiet hour is noticed soon.
   void learn(duration gap) noexcept { typical_gap_ += (std::min(gap, 4 * longest_) - typical_gap_) / 8; }
