@@ -83,22 +83,39 @@ def built_once(target):
 
 
 class Packages:
-    """Debian packages that are unpacked, never installed."""
+    """Debian packages that are unpacked, never installed: of the Debian that this is, or of one that is named."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, suite=None):
+        self.folder = folder / suite if suite else folder
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.updated = False
+        self.options = self.lists_of(suite) if suite else []
+
+    def lists_of(self, suite):
+        """The options for an apt that knows that Debian alone, from where this machine has its own."""
+        sources = output_of("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").split()
+        mirror = next((each for each in sources if re.search(r"/debian/?$", each)), None)
+        if not mirror:
+            raise Unavailable(f"no kernel of {suite}: apt has no archive of Debian's among its sources")
+        apt = self.folder / "apt"
+        (apt / "lists/partial").mkdir(parents=True, exist_ok=True)
+        (apt / "sources.list").write_text(f"deb {mirror} {suite} main\n")
+        return ["-o", f"Dir::Etc::SourceList={apt}/sources.list", "-o", "Dir::Etc::SourceParts=-",
+                "-o", f"Dir::State::Lists={apt}/lists", "-o", f"Dir::Cache={apt}"]
+
+    def apt(self, program, *arguments, **options):
+        return output_of(program, *self.options, *arguments, **options)
 
     def ask(self, *command, **options):
         """What apt says; with fresh lists where the ones here know nothing, or what the archive has no more."""
         try:
-            return output_of(*command, **options)
+            return self.apt(*command, **options)
         except subprocess.CalledProcessError as refusal:
             if self.updated:
                 raise Unavailable(f"{shlex.join(command)}: {refusal.stderr.strip()}") from refusal
         self.updated = True
         try:
-            output_of("apt-get", "-qq", "update")
+            self.apt("apt-get", "-qq", "update")
         except subprocess.CalledProcessError as refusal:
             raise Unavailable(f"apt's lists are out of date, and cannot be renewed: {refusal.stderr.strip()}") from refusal
         return self.ask(*command, **options)
@@ -109,9 +126,10 @@ class Packages:
         if known.exists() and time.time() - known.stat().st_mtime < 24 * 3600:
             return known.read_text()
         try:
-            found = re.search(r"Depends: linux-image-(6\.12?\.\S+-amd64)", self.ask("apt-cache", "depends", "linux-image-amd64"))
+            found = re.search(r"Depends: linux-image-((?:5\.10|6\.12?)\.\S+-amd64)",
+                              self.ask("apt-cache", "depends", "linux-image-amd64"))
             if not found:
-                raise Unavailable("linux-image-amd64 stands for no kernel 6.1 or 6.12 here; is this Debian 12 or 13?")
+                raise Unavailable("linux-image-amd64 stands for no kernel 5.10, 6.1 or 6.12; is this Debian 12 or 13?")
         except Unavailable:
             if known.exists():
                 return known.read_text()
@@ -264,13 +282,13 @@ def initramfs(kernel):
     return target / "cpio"
 
 
-def prepare(devices):
+def prepare(devices, suite):
     """The kernel and the initramfs; made, where they are not there yet, by one process at a time."""
     need_programs()
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        packages = Packages(CACHE)
+        packages = Packages(CACHE, suite)
         kernel = Kernel(packages)
         if devices == "siw":
             kernel.add_siw(packages)
@@ -455,6 +473,7 @@ def parsed(arguments):
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="after which the guest is killed; 120")
     parser.add_argument("--devices", choices=["none", "rxe", "siw"], default="none",
                         help="an RDMA device at each end of a cable")
+    parser.add_argument("--debian", metavar="SUITE", help="whose kernel, such as bullseye (5.10) or trixie (6.12); this one's")
     parser.add_argument("--two", action="store_true", help="two guests with a cable from one to the other")
     parser.add_argument("--cables", type=int, choices=range(1, 5), default=1, help="so many, of --two guests; 1")
     parser.add_argument("--instructions", action="store_true",
@@ -478,7 +497,7 @@ def run(options):
     with contextlib.ExitStack() as at_end:
         out = os.environ.get("WEFT_VM_OUT") or at_end.enter_context(tempfile.TemporaryDirectory(prefix="weft-vm-out-"))
         Path(out).mkdir(parents=True, exist_ok=True)
-        machine, end = prepare(options.devices), time.monotonic() + options.timeout
+        machine, end = prepare(options.devices, options.debian), time.monotonic() + options.timeout
         guests, pair = [], None
         if options.two:
             pair = Pair(at_end.enter_context(tempfile.TemporaryDirectory(prefix="weft-vm-pair-")),
