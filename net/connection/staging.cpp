@@ -244,7 +244,7 @@ task<> staging::prepare(job& mine) {
 }
 
 // Shares memory with a peer process of this machine, for operations that are large enough to be worth it. Requires that
-// all memory of this end is in one region, as in most lists, and that this region has registration_options::direct. Any
+// all memory of each end is in one region, as in most lists, and that this region has registration_options::direct. Any
 // other operation, and one that the peer refuses, is copied through slots.
 task<> staging::try_to_share(job& mine) {
   constexpr std::size_t least_bytes = std::size_t{1} << 20;
@@ -262,9 +262,11 @@ task<> staging::try_to_share(job& mine) {
   if (mine.list != nullptr) {
     for (std::size_t i = 0; i != mine.list->size(); ++i) {
       mine.list->load(i);
-      add(mine.list->element_.one_);
+      const transfer& loaded = mine.list->element_;
+      add(loaded.one_);
+      if (i == 0) key = loaded.remote_key_;
+      is_one = is_one && loaded.remote_key_ == key;  // other memory may be another device's
     }
-    key = mine.list->element_.remote_key_;
   }
   if (bytes < least_bytes || !is_one || !whole->region->options.direct) co_return;
   try {
@@ -482,6 +484,7 @@ task<> staging::notify(job& mine) {
   word.become_internal(messages_.nothing());
   word.how_ = mine.how;
   if (mine.peer_copies) {
+    co_await find_slots_of_peer();  // a direct operation has done without
     word.aim(slots_of_peer_->slice(0, 0));
   } else if (mine.list != nullptr) {
     const transfer& last = mine.list->element_;

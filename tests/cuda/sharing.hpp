@@ -16,10 +16,11 @@ inline void fill_with(std::span<std::byte> bytes, unsigned seed) {
 
 /// From the other process, about its memory and its driver.
 struct sharing_state {
-  bool holds = false;          ///< what was asked for
-  bool tried_to_open = false;  ///< once it was told to fail that
-  std::size_t pinned = 0;      ///< ranges of host memory: 0 unless something was copied through such
-  std::size_t open = 0;        ///< handles
+  bool holds = false;           ///< what was asked for
+  bool tried_to_open = false;   ///< once it was told to fail that
+  std::size_t pinned = 0;       ///< ranges of host memory: 0 unless something was copied through such
+  std::size_t open = 0;         ///< handles
+  std::uint32_t immediate = 0;  ///< the last immediate data
 };
 
 }  // namespace weft::test

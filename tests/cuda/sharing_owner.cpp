@@ -45,13 +45,19 @@ task<> serve(net::device& device, std::string address, std::string how, test::st
   std::memcpy(told.data(), descriptor.data(), descriptor.size());
   co_await peer.send(std::move(told));
   if (how == "failing") driver.fail_next("cuIpcOpenMemHandle_v2", 1);
+  std::uint32_t immediate = 0;
   while (auto message = co_await next_of(peer)) {
+    if (message->immediate) {
+      immediate = *message->immediate;
+      continue;
+    }
     const auto seed = std::to_integer<unsigned>(message->bytes()[0]);
     const test::stand_in_counts counts = driver.counts();
     const test::sharing_state now{.holds = holds(driver, region.bytes(), seed),
                                   .tried_to_open = how == "failing" && driver.has_failed(),
                                   .pinned = counts.pinned,
-                                  .open = counts.opened};
+                                  .open = counts.opened,
+                                  .immediate = immediate};
     mr::buffer answer = co_await device.allocate(sizeof now);
     std::memcpy(answer.data(), &now, sizeof now);
     co_await peer.send(std::move(answer));

@@ -122,6 +122,17 @@ TEST_F(sharing, is_one_copy_for_each_piece_and_nothing_goes_through_host_memory)
   });
 }
 
+TEST_F(sharing, is_followed_by_immediate_data) {
+  against("direct", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
+    const mr::region here = co_await memory(device, 2, true);
+    co_await peer.write(here.slice(), where, {.immediate = 77});
+    const sharing_state now = co_await ask(device, peer, 2);
+    EXPECT_TRUE(now.holds);
+    EXPECT_EQ(now.immediate, 77u);
+    EXPECT_FALSE(has_staged());
+  });
+}
+
 TEST_F(sharing, that_one_end_has_not_chosen_goes_through_host_memory) {
   against("direct", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
     const mr::region here = co_await memory(device, 3, false);
