@@ -41,6 +41,7 @@ std::uint64_t draw_key(const device& home) {
   std::uint64_t key = 0;
   const ssize_t got = system_calls::kernel().getrandom(&key, bytes, 0);  // so few bytes come whole: getrandom(2)
   if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
+  key &= ~(std::uint64_t{1} << 63);  // so that rails do not take it for a handle
   return key != 0 ? key : 1;
 }
 

@@ -3,6 +3,7 @@
 #include <weft/net/fabric/domain.hpp>
 #include <weft/net/fabric/order.hpp>
 #include <weft/net/fabric/transport.hpp>
+#include <weft/net/rails/handles.hpp>
 #include <weft/runtime/error.hpp>
 
 #include "kit/test.hpp"
@@ -158,6 +159,17 @@ TEST(fabric_memory, is_registered_and_let_go_by_one_thread_at_a_time_where_a_tab
     come_and_go();
     other.join();
     EXPECT_FALSE(library.was_crowded()) << provider;
+  }
+}
+
+TEST(fabric_memory, has_keys_that_rails_do_not_take_for_handles) {
+  for (const char* const provider : {"net", "tcp", "sockets", "udp", "shm"}) {
+    const device made(fabric_calls::library(), provider);
+    std::array<std::byte, 64> memory{};
+    for (int i = 0; i != 32; ++i) {
+      const region_ptr region = register_region(made, memory, FI_REMOTE_WRITE, nullptr, "register memory");
+      EXPECT_FALSE(rails::is_handle(::fi_mr_key(region.get()))) << provider;
+    }
   }
 }
 
