@@ -214,7 +214,8 @@ TEST_F(shm_set_up, stopped_at_any_turn_leaves_nothing_behind) {
       try {
         co_await with_scope(on_failure::stop_siblings, body);
       } catch (const error& why) {
-        EXPECT_EQ(why.code(), errc::canceled) << why.what();
+        const bool is_fair = why.code() == errc::canceled || why.code() == errc::peer_vanished;
+        EXPECT_TRUE(is_fair) << why.what();  // the end that stops first has vanished for the other one
       }
     };
     run(root);
@@ -261,6 +262,7 @@ TEST_F_LISTENING(shm_set_up, is_accepted_on_another_executor) {
   const auto hand_over = [&]() -> task<> {
     auto request = co_await listener->next();
     std::exception_ptr failure;
+    std::atomic<bool> ended = false;
     std::thread other([&] {
       executor there;
       try {
@@ -272,8 +274,9 @@ TEST_F_LISTENING(shm_set_up, is_accepted_on_another_executor) {
       } catch (...) {
         failure = std::current_exception();
       }
+      ended = true;
     });
-    co_await sleep_for(50ms);
+    while (!ended) co_await sleep_for(1ms);  // the other end needs this executor
     other.join();
     if (failure != nullptr) std::rethrow_exception(failure);
   };
