@@ -560,6 +560,7 @@ void shm_link::take_copied() noexcept {
   if (item == nullptr) return break_rules("an answer to nothing");
   item->moved = item->bytes;
   item->done = true;
+  complete_oldest();  // before the answer to a later request, which is for the oldest that has not completed
 }
 
 // ---- the end ----

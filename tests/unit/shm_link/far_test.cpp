@@ -285,6 +285,21 @@ TEST_P_BY_HAND(sender_that_stops, lets_go_of_memory_that_it_has_borrowed_when_it
   co_await region.release();
 }
 
+// Both arrive in one batch, so that the send has not completed yet when the answer is looked at.
+TEST_P_BY_HAND(sender_that_stops, takes_an_answer_right_behind_the_word_that_a_payload_was_copied) {
+  co_await allow(hand, victim);
+  auto memory = co_await filled(size, 'm');
+  auto target = co_await filled(8, 'r');
+  const auto serve = [&]() -> task<> {
+    static_cast<void>(co_await far_memory(hand));
+    static_cast<void>(co_await next(hand, record_kind::read));
+    hand.say_all({{{.kind = record_kind::copied}, {}}, {{.kind = record_kind::answer}, bytes(8, std::byte{'a'})}});
+  };
+  const mr::remote_slice there(1, 0, 8, usage::read_src);
+  co_await when_all(victim.send(memory), victim.read(target, there), serve());
+  EXPECT_EQ(target.bytes()[0], std::byte{'a'});
+}
+
 // It goes on to receive what its peer sends until that has finished, too.
 TEST_P_BY_HAND(hostile_far_payload, is_confirmed_by_an_end_that_has_finished) {
   const std::uint64_t word = 7;
