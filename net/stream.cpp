@@ -73,7 +73,9 @@ namespace {
 
 task<> read_all(stream_ref core, std::span<std::byte> where) {
   if (!core) throw error(errc::closed, not_connected_words);
+  const std::uint64_t cancels = core->cancels();
   while (!where.empty()) {
+    if (core->cancels() != cancels) throw error(errc::canceled, "read from a stream");
     const std::size_t count = co_await core->read_some(core, writable_ranges(where));
     if (count == 0) throw error(errc::peer_closed, fmt::format("read {} more bytes of a stream", where.size()));
     where = where.subspan(count);
@@ -82,7 +84,11 @@ task<> read_all(stream_ref core, std::span<std::byte> where) {
 
 task<> write_all(stream_ref core, std::span<const std::byte> what) {
   if (!core) throw error(errc::closed, not_connected_words);
-  while (!what.empty()) what = what.subspan(co_await core->write_some(core, readable_ranges(what)));
+  const std::uint64_t cancels = core->cancels();
+  while (!what.empty()) {
+    if (core->cancels() != cancels) throw error(errc::canceled, "write to a stream");
+    what = what.subspan(co_await core->write_some(core, readable_ranges(what)));
+  }
 }
 
 }  // namespace

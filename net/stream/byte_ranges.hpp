@@ -52,6 +52,13 @@ using writable_ranges = byte_ranges<std::byte>;        ///< the argument of stre
 class received_bytes {
  public:
   received_bytes() noexcept = default;
+  received_bytes(received_bytes&& other) noexcept
+      : memory_(std::move(other.memory_)), offset_(std::exchange(other.offset_, 0)) {}
+  received_bytes& operator=(received_bytes&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    offset_ = std::exchange(other.offset_, 0);
+    return *this;
+  }
   /// The bytes of `memory` from `offset` on.
   received_bytes(mr::buffer memory, std::size_t offset) noexcept : memory_(std::move(memory)), offset_(offset) {}
 

@@ -134,7 +134,9 @@ task<> message_stream::write(stream_ref self, mr::buffer what) {
   static_cast<void>(open_for_sending(words));
   if (what.size() == 0) co_return;
   if (what.size() > largest_) {
+    const std::uint64_t cancels = this->cancels();
     for (std::span<const std::byte> rest = what.bytes(); !rest.empty();) {
+      if (this->cancels() != cancels) throw error(errc::canceled, words);
       rest = rest.subspan(co_await write_some(self, readable_ranges(rest)));
     }
     co_return;

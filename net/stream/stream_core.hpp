@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,11 +47,15 @@ class stream_core {
 
   void cancel() noexcept {
     const auto stop = [this] {
+      ++cancels_;
       if (reading_ != nullptr) reading_->request_stop();
       if (writing_ != nullptr) writing_->request_stop();
     };
     home_.on_own_thread() ? stop() : home_.visit(stop);
   }
+
+  /// How often cancel() was called: an operation of several steps ends before the next step if one was.
+  [[nodiscard]] std::uint64_t cancels() const noexcept { return cancels_; }
 
   [[nodiscard]] executor_core& home() const noexcept { return home_; }
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
@@ -94,6 +99,7 @@ class stream_core {
   turn* writing_ = nullptr;
 
  private:
+  std::uint64_t cancels_ = 0;
   friend class stream_ref;
   unsigned references_ = 0;
 };

@@ -412,6 +412,31 @@ TEST_P_STREAMS(stream_test, a_write_that_is_stopped_says_how_much_arrives) {
   EXPECT_EQ(std::get<0>(done), told);
 }
 
+// Of which some has left already when it is canceled.
+TEST_P_STREAMS(stream_test, a_write_of_everything_is_stopped_by_cancel_too) {
+  const content words = bytes_from(0, 64 << 20);
+  const auto write_memory = [&]() -> task<> {
+    auto memory = co_await pool().allocate(1 << 20);
+    for (;;) {
+      co_await a.write(std::move(memory));
+      memory = co_await pool().allocate(1 << 20);
+    }
+  };
+  const auto body = [&](scope& tasks) -> task<> {
+    for (int way = 0; way < 2; ++way) {
+      attempt writing(tasks, way == 0 ? a.write(words) : write_memory());
+      for (int i = 0; i < 10; ++i) co_await settle();
+      EXPECT_FALSE(writing.ended());
+      a.cancel();
+      co_await with_timeout(30s, writing.end());
+      EXPECT_EQ(writing.code(), errc::canceled);
+    }
+  };
+  co_await with_scope(on_failure::stop_siblings, body);
+  a.abort();
+  b.abort();
+}
+
 TEST_P_STREAMS(stream_test, a_stop_of_the_task_is_as_good_as_cancel) {
   content room(10);
   EXPECT_EQ(co_await code_of(with_timeout(1us, b.read_some(room))), errc::timed_out);
