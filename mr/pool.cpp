@@ -17,7 +17,7 @@ pool::~pool() {
 }
 
 detail::block* pool::take(std::size_t bytes, budget which, const std::source_location& where) {
-  if (bytes > core_->limits().of(which)) throw core_->limits().impossible(bytes, which);
+  core_->limits().check(bytes, which);
   return core_->take(bytes, which, where);
 }
 
@@ -45,7 +45,7 @@ class gather_operation {
 
 task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t bytes, budget which,
                                              std::source_location where) {
-  if (bytes > core_->limits().of(which)) throw core_->limits().impossible(bytes, which);
+  core_->limits().check(bytes, which);
   const std::size_t most = max_buffers(bytes, which);
   if (count > most) throw core_->limits().impossible(count, bytes, which, most);
   std::vector<buffer> all;

@@ -47,9 +47,11 @@ void pool_limits::warn(const domain& home, std::size_t limit) const {
 
 std::size_t pool_limits::arena_bytes(budget which) const noexcept { return std::min(arena_bytes_, of(which)); }
 
-error pool_limits::impossible(std::size_t bytes, budget which) const {
-  return {errc::invalid_argument, fmt::format("allocate {} bytes: the {} budget of the pool is limited to {} bytes{}",
-                                              bytes, name_of(which), of(which), because(", because "))};
+void pool_limits::check(std::size_t bytes, budget which) const {
+  if (std::max<std::size_t>(bytes, 1) <= of(which)) return;
+  throw error(errc::invalid_argument,
+              fmt::format("allocate {} bytes: the {} budget of the pool is limited to {} bytes{}", bytes,
+                          name_of(which), of(which), because(", because ")));
 }
 
 error pool_limits::impossible(std::size_t count, std::size_t bytes, budget which, std::size_t most) const {

@@ -23,7 +23,8 @@ class pool_limits {
   /// Why the limit is lower than pool_options::max_bytes; empty if it is not.
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
 
-  [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
+  /// Throws errc::invalid_argument for a buffer that is larger than the budget; an empty one needs memory as well.
+  void check(std::size_t bytes, budget which) const;
   /// `most`: the number of buffers that are possible.
   [[nodiscard]] error impossible(std::size_t count, std::size_t bytes, budget which, std::size_t most) const;
 

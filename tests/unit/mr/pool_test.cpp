@@ -166,6 +166,19 @@ TEST_F_POOL(pool_test, too_large_a_buffer_is_refused_with_the_limit_in_words, sm
   EXPECT_EQ(largest.size(), 64 * kib);
 }
 
+// Where all is for receives, not even an empty buffer can be had for a send.
+TEST_F(pool_test, a_budget_of_nothing_refuses_every_buffer) {
+  pool source(domain, {.receive_fraction = 1});
+  EXPECT_EQ(source.max_buffers(0), 0U);
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(source.try_allocate(0)); }), errc::invalid_argument);
+  const auto ask = [&]() -> task<> {
+    EXPECT_EQ(co_await test::code_of(source.allocate(0)), errc::invalid_argument);
+    EXPECT_EQ(co_await test::code_of(source.allocate_all(1, 0)), errc::invalid_argument);
+  };
+  executor home;
+  home.run(ask());
+}
+
 TEST_F(pool_test, options_that_leave_no_room_are_refused) {
   EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.max_bytes = 100}); }), errc::invalid_argument);
   EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.arena_bytes = 100}); }), errc::invalid_argument);
