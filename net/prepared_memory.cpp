@@ -78,7 +78,7 @@ bool prepared_transfer::may_use(const mr::slice& local, bool reads) const noexce
   if (record == nullptr || record->home != there.domain_ || record->device != nullptr) return false;
   const bool is_open = reads ? there.place_.may_read : there.place_.may_write;
   if (!is_open || !mr::includes(record->usage, reads ? mr::usage::read_dst : mr::usage::write_src)) return false;
-  if (record->in(there.fabric_).handle == there.gate_->vanishing) return false;
+  if (record->in(there.fabric_).handle != nullptr && there.domain_->may_shrink(*record)) return false;
   return held_ == nullptr || (reads ? mr::pin::may_write(*held_) : mr::pin::may_share(*held_));
 }
 

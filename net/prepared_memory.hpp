@@ -18,6 +18,9 @@
 namespace weft {
 class executor_core;
 }
+namespace weft::mr {
+class domain;
+}
 
 namespace weft::net {
 
@@ -115,11 +118,11 @@ class prepared_memory {
 
   connection_core* core_;  // null: the connection was moved from; dangles once keys_->abandoned()
   std::shared_ptr<link_keys> keys_;
-  const direct_gate* gate_ = nullptr;      // null: the link has no direct places; valid as long as the connection
-  const executor_core* home_ = nullptr;    // only compared; null if gate_ is null
-  const mr::registrar* domain_ = nullptr;  // only compared
-  std::size_t fabric_ = 0;                 // the device's number of the link's fabric
-  std::uint64_t version_ = 0;              // of the gate, when the place was looked up
+  const direct_gate* gate_ = nullptr;    // null: the link has no direct places; valid as long as the connection
+  const executor_core* home_ = nullptr;  // only compared; null if gate_ is null
+  const mr::domain* domain_ = nullptr;
+  std::size_t fabric_ = 0;     // the device's number of the link's fabric
+  std::uint64_t version_ = 0;  // of the gate, when the place was looked up
   direct_place place_;
   mr::remote_slice where_;
 };

@@ -37,8 +37,6 @@ class loan_visit {
 struct direct_gate {
   std::uint64_t version = 0;  ///< changes whenever a place is added or removed
   bool is_behind = false;     ///< the peer may not have executed all earlier writes yet
-  /// The handle of this end's registrations whose memory may vanish during use: such memory is not copied directly.
-  const void* vanishing = nullptr;
 };
 
 /// Where a part of the peer's memory is mapped in this process, if it is: the result of link::find_direct(). Valid as

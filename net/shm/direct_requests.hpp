@@ -21,9 +21,7 @@ namespace weft::net::shm {
 class direct_requests {
  public:
   direct_requests(channel& memory, const software::domain& home, output_ring& output, link_breaker& link) noexcept
-      : memory_(memory), home_(home), output_(output), link_(link) {
-    gate_.vanishing = home.shrinking();
-  }
+      : memory_(memory), home_(home), output_(output), link_(link) {}
   direct_requests(const direct_requests&) = delete;
   direct_requests& operator=(const direct_requests&) = delete;
 

@@ -31,8 +31,6 @@ class domain final : public mr::domain {
     const mr::registration& item = memory.in(fabric());
     return item.handle != nullptr && may_lose_pages(item);
   }
-  /// The handle of the registrations whose memory may shrink.
-  [[nodiscard]] const void* shrinking() const noexcept { return &shrinks_; }
   /// The direct memory that peers may map; null if they may not. Valid until the memory is deregistered.
   [[nodiscard]] direct_memory* direct(const mr::memory_record& memory) const noexcept {
     return direct_of(memory.in(fabric()));
