@@ -45,8 +45,7 @@ task<> enable(region& target) {
 }
 
 bool enabled(const region& target) noexcept {
-  const mr::detail::region_state* const state = target.state();
-  return state != nullptr && state->enabled;
+  return target && target.state()->enabled;
 }
 
 }  // namespace weft::mr::porting
