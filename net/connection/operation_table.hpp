@@ -66,8 +66,8 @@ class operation_table {
 
   /// Makes a few more records. False if the limit is reached, or memory is short.
   [[nodiscard]] bool grow() noexcept {
-    const std::size_t wanted = std::min(made_ + step, limit_);
-    if (wanted == made_ || !provide()) return false;
+    if (made_ == limit_ || !provide()) return false;
+    const std::size_t wanted = std::min(blocks_.size() * step, limit_);  // all that there is room for
     const std::size_t before = made_;
     while (made_ != wanted && make_next()) ++made_;
     return made_ != before;
