@@ -264,7 +264,7 @@ task<> tcp_stream::wire::wait_until_arrived() {
   time_point deadline = later(home_.now(), patience_);
   for (;;) {
     const input left = drop_input();
-    if (left == input::failed || home_.now() >= deadline) co_return;
+    if (left == input::failed || is_aborted || home_.now() >= deadline) co_return;
     const bool may_reset = left == input::more && has_dropped_;
     if (!may_reset && !window.has_unacknowledged()) co_return;
     const std::optional<std::uint64_t> now_acknowledged = window.acknowledged_bytes();

@@ -1235,6 +1235,11 @@ TEST_F(simulated_lending, of_room_for_copies_is_refused_as_often_as_it_is_asked_
 TEST_F(simulated_lending, of_room_for_copies_is_answered_or_the_connection_ends_whichever_call_fails) {
   net::connection_options options = usual();
   options.device_memory = true;
+  source = "127.0.0.1:0";  // another port for each attempt
+  const auto serve = [](net::connection_request& request, const net::connection_options& how) -> task<> {
+    auto peer = co_await as_result(request.accept(how));  // the call may be one of its last ones
+    if (peer) co_await serve_until_the_end(*peer);
+  };
   bool has_failed = true;
   for (std::uint64_t call = 1; has_failed; ++call) {
     open({.windows = window_kind::none});
@@ -1248,7 +1253,8 @@ TEST_F(simulated_lending, of_room_for_copies_is_answered_or_the_connection_ends_
       place.fail_call(0);
       static_cast<void>(co_await as_result(peer.close()));
     };
-    run(serve_until_the_end, ask, options);
+    run(serve, ask, options);
+    run([]() -> task<> { co_await sleep_for(10s); });  // until all has arrived that is still on its way
   }
 }
 

@@ -393,13 +393,15 @@ TASK_TEST_F(memory_of_all_kinds, that_is_direct_and_of_huge_pages_is_copied_thro
   files_of_huge_pages calls;
   const auto home = std::make_shared<software::domain>(calls, "iwarp");
   auto own = mr::mapping::in_memory_file(4 * page, false, -1, system_calls::kernel());
-  const mr::region made =
-      co_await home->register_memory(std::move(own), {.usage = mr::usage::write_dst, .direct = true});
+  mr::region made = co_await home->register_memory(std::move(own), {.usage = mr::usage::write_dst, .direct = true});
   EXPECT_TRUE(home->may_shrink(*made.slice().record()));
   const mr::remote_region remote = made.remote();
-  key_table::reader own_reader{home->keys()};
-  const key_table::reader::batch inside(own_reader);
-  EXPECT_TRUE(own_reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
+  {
+    key_table::reader own_reader{home->keys()};
+    const key_table::reader::batch inside(own_reader);
+    EXPECT_TRUE(own_reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
+  }
+  co_await made.release();
 }
 
 TEST_F(domain_test, what_iwarp_in_user_space_cannot_do_is_refused_by_name) {
